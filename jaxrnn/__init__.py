@@ -1,0 +1,49 @@
+"""jaxrnn: recurrent networks from ONNX files as pure JAX functions.
+
+``jaxrnn.load("model.onnx")`` gives a `Model`; ``model.apply(params, inputs)`` is a function that ``jax.jit``,
+``jax.grad`` and ``jax.vmap`` take. Importing this package is cheap: onnx is imported when a model is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from jaxrnn.errors import (
+    InputError,
+    JaxrnnError,
+    MissingPackageError,
+    ModelError,
+    NodeError,
+    StaticValueError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model, load
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "InputError",
+    "JaxrnnError",
+    "MissingPackageError",
+    "Model",
+    "ModelError",
+    "NodeError",
+    "StaticValueError",
+    "UnsupportedError",
+    "load",
+]
+
+_LAZY = {"Model": "jaxrnn.model", "load": "jaxrnn.model"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,90 @@
+"""The activation functions that ONNX allows inside a recurrent cell, with their default coefficients.
+
+Source: the operators LSTM, GRU and RNN of the ONNX specification, attribute ``activations``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+
+def _affine(x, alpha, beta):
+    return alpha * x + beta
+
+
+def _leaky_relu(x, alpha):
+    return jnp.where(x >= 0, x, alpha * x)
+
+
+def _thresholded_relu(x, alpha):
+    return jnp.where(x > alpha, x, jnp.zeros((), x.dtype))
+
+
+def _scaled_tanh(x, alpha, beta):
+    return alpha * jnp.tanh(beta * x)
+
+
+def _hard_sigmoid(x, alpha, beta):
+    return jnp.clip(alpha * x + beta, 0, 1)
+
+
+def _elu(x, alpha):
+    return jnp.where(x >= 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
+
+
+#: Name in lower case: the function, and the defaults of the coefficients that it takes (alpha, then beta).
+_FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
+    "relu": (jax.nn.relu, ()),
+    "tanh": (jnp.tanh, ()),
+    "sigmoid": (jax.nn.sigmoid, ()),
+    "softsign": (jax.nn.soft_sign, ()),
+    "softplus": (jax.nn.softplus, ()),
+    "affine": (_affine, (1.0, 0.0)),
+    "leakyrelu": (_leaky_relu, (0.01,)),
+    "thresholdedrelu": (_thresholded_relu, (1.0,)),
+    "scaledtanh": (_scaled_tanh, (1.0, 1.0)),
+    "hardsigmoid": (_hard_sigmoid, (0.2, 0.5)),
+    "elu": (_elu, (1.0,)),
+}
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation function with its coefficients; comparable, so that a cell can tell the usual ones."""
+
+    name: str
+    coefficients: tuple[float, ...] = ()
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        function, _ = _FUNCTIONS[self.name]
+        return function(x, *(jnp.asarray(value, x.dtype) for value in self.coefficients))
+
+
+SIGMOID, TANH = Activation("sigmoid"), Activation("tanh")
+
+
+def parse_activations(
+    names: Sequence[str], alphas: Sequence[float] = (), betas: Sequence[float] = ()
+) -> tuple[Activation, ...]:
+    """Activations from ONNX's three lists; names are taken in any case.
+
+    A coefficient is consumed, in order, by each function that takes it; defaults apply when a list is used up.
+
+    Raises:
+        ValueError: a name is unknown, or coefficients are left over.
+    """
+    waiting = [list(alphas), list(betas)]
+    result = []
+    for name in names:
+        key = name.lower()
+        if key not in _FUNCTIONS:
+            known = "Relu, Tanh, Sigmoid, Softsign, Softplus, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, "
+            raise ValueError(f"unknown activation {name!r}; there are: {known}HardSigmoid, Elu")
+        _, defaults = _FUNCTIONS[key]
+        taken = [queue.pop(0) if queue else default for queue, default in zip(waiting, defaults, strict=False)]
+        result.append(Activation(key, tuple(float(value) for value in taken)))
+    return tuple(result)

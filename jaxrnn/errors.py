@@ -1,0 +1,34 @@
+"""The errors that jaxrnn raises: one family, so that a caller can catch all of them or one kind."""
+
+from __future__ import annotations
+
+
+class JaxrnnError(Exception):
+    """Base of every error that jaxrnn raises on purpose."""
+
+    #: Whether the message already says which node of the graph it is about.
+    located: bool = False
+
+
+class ModelError(JaxrnnError, ValueError):
+    """The file is not a model that can be run: malformed, inconsistent or unsafe."""
+
+
+class UnsupportedError(JaxrnnError, NotImplementedError):
+    """The model is valid ONNX, but uses something that jaxrnn does not implement."""
+
+
+class InputError(JaxrnnError, ValueError):
+    """An argument of a call does not fit the model: a wrong name, dtype, rank or dimension."""
+
+
+class NodeError(JaxrnnError, ValueError):
+    """Evaluating one node of the graph failed; the message names the node and its operands."""
+
+
+class StaticValueError(NodeError):
+    """A value that shapes the computation depends on data that is not known while tracing."""
+
+
+class MissingPackageError(JaxrnnError, ImportError):
+    """An optional package is needed for this and is not installed."""

@@ -1,0 +1,223 @@
+"""`load` and `Model`: a file becomes pure functions of parameters and inputs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from jaxrnn.errors import InputError, JaxrnnError, StaticValueError
+from jaxrnn.onnx.checking import check_proto
+from jaxrnn.onnx.evaluate import Scope, evaluate
+from jaxrnn.onnx.graph import normal_domain, read_graph
+from jaxrnn.onnx.interface import TensorInfo, bind_inputs, tensor_info
+from jaxrnn.onnx.program import BoundNode, Program, bind
+from jaxrnn.onnx.reading import Source, label_of, read_proto
+from jaxrnn.onnx.values import exact_types, traced
+
+Arrays = Mapping[str, Any]
+
+
+def load(source: Source, *, static: Mapping[str, Any] | None = None, state: Mapping[str, str] | None = None) -> Model:
+    """Read an ONNX model and make it ready to run as a JAX function.
+
+    Args:
+        source: path, bytes or ``onnx.ModelProto``. External data is read only from beside the file.
+        static: values for inputs that are fixed from here on, such as ``{"sr": 16000}``. They are known while tracing,
+            so that branches on them fold; the model no longer has these inputs.
+        state: pairs of a state input and the output that carries its updated value, where the caller wants to say so.
+
+    Raises:
+        ModelError: the file is malformed, inconsistent or unsafe.
+        UnsupportedError: the file uses operators that jaxrnn does not have; lists all of them.
+        InputError: ``static`` or ``state`` does not fit the file.
+    """
+    label = label_of(source) if isinstance(source, (str, bytes, Path, onnx.ModelProto)) else repr(source)
+    try:
+        with exact_types():
+            proto, folder = read_proto(source)
+            check_proto(proto, folder)
+            graph = read_graph(proto)
+            if folder is not None:
+                ir.external_data.set_base_dir(graph.graph, folder)
+            return Model(proto, bind(graph), static=static or {}, state=state or {}, label=label)
+    except JaxrnnError as error:
+        raise type(error)(f"{label}: {error}") from error
+
+
+class Model:
+    """An imported model. Its functions are pure; parameters and state are passed in and handed back.
+
+    Attributes:
+        inputs: name, dtype and shape of every input that is not bound by ``static``.
+        outputs: the same of every output.
+        declared_state: the pairs of input and output given to ``load(..., state=...)``.
+        opsets: opset version by domain (``""`` is ONNX's own).
+        proto: the file's content, as it was read.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        program: Program,
+        *,
+        static: Mapping[str, Any],
+        state: Mapping[str, str],
+        label: str,
+    ):
+        self.proto = proto
+        self.label = label
+        self.program = program
+        self.opsets = {normal_domain(entry.domain): entry.version for entry in proto.opset_import}
+        declared = tuple(map(tensor_info, program.block.inputs))
+        self.outputs: tuple[TensorInfo, ...] = tuple(map(tensor_info, program.block.outputs))
+        self._static = _bind_static(declared, static)
+        self.inputs: tuple[TensorInfo, ...] = tuple(info for info in declared if info.name not in self._static)
+        self.declared_state = _check_state_pairs(self.inputs, self.outputs, state)
+
+    @functools.cached_property
+    def params(self) -> dict[str, jax.Array]:
+        """The parameters by name, in the file's layout and element types."""
+        with exact_types():
+            return {name: jnp.asarray(array) for name, array in self.program.parameters.items()}
+
+    def apply(self, params: Arrays, inputs: Arrays) -> dict[str, Any]:
+        """The whole graph, as a pure function: it can be jitted, differentiated, mapped and exported.
+
+        Args:
+            params: arrays by name, as in `params`.
+            inputs: arrays by name, as in `inputs`.
+
+        Returns:
+            Arrays by name, as in `outputs`, each in the file's element type: an int64 output is int64 whatever
+            ``jax_enable_x64`` says.
+
+        Raises:
+            InputError: a name, dtype, rank or dimension does not fit.
+            NodeError: a node cannot be evaluated on these values.
+            StaticValueError: under a transformation, a shape depends on data.
+        """
+        return self._evaluate(params, inputs, None)
+
+    def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
+        """`apply` with the file's own parameters, compiled; inputs by keyword, or as a dict.
+
+        A model whose shapes depend on data cannot be compiled and is evaluated node by node.
+        """
+        both = {**(inputs or {}), **named}
+        with exact_types():
+            arrays = {name: jax.tree.map(np.asarray, value) if hasattr(value, "dtype") else value for name, value in both.items()}
+            if not self._compilable:
+                return self.apply(self.params, arrays)
+            bound = dict(zip((info.name for info in self.inputs), bind_inputs(self.inputs, arrays), strict=True))
+            try:
+                return self._compiled(self.params, bound)
+            except StaticValueError:
+                self._compilable = False
+                return self.apply(self.params, arrays)
+
+    _compilable = True
+
+    @functools.cached_property
+    def _compiled(self) -> Callable[[Arrays, Arrays], dict[str, Any]]:
+        return jax.jit(self.apply)
+
+    def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
+        """Every value that a node of the outer graph computes, by name, with the node: for finding where results depart."""
+        seen: dict[str, tuple[BoundNode, Any]] = {}
+
+        def watch(node: BoundNode, outputs: Sequence[Any]) -> None:
+            for key, value in zip(node.outputs, outputs, strict=False):
+                if key.name:
+                    seen[key.name] = (node, value)
+
+        self._evaluate(params, inputs, watch)
+        return seen
+
+    def symbolic_inputs(self, scope: jax.export.SymbolicScope | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of the inputs with JAX's symbolic dimensions, for ``jax.make_jaxpr``, ``jax.eval_shape`` or export.
+
+        Args:
+            scope: where the symbols live; pass one with constraints where tracing asks for them.
+        """
+        scope = scope or jax.export.SymbolicScope()
+        result = {}
+        for info in self.inputs:
+            if info.dtype is None or info.shape is None:
+                raise InputError(f"input {info} has no declared rank, so it has no symbolic shape")
+            spelled = ", ".join(map(str, info.shape))
+            shape = jax.export.symbolic_shape(spelled, scope=scope) if info.shape else ()
+            result[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
+        return result
+
+    def _evaluate(self, params: Arrays, inputs: Arrays, watch: Any) -> dict[str, Any]:
+        with exact_types():
+            self._check_params(params)
+            values = iter(bind_inputs(self.inputs, inputs))
+            arguments = [
+                self._static[key.name] if key.name in self._static else next(values) for key in self.program.block.inputs
+            ]
+            outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
+            named = zip((info.name for info in self.outputs), outputs, strict=True)
+            return {name: jax.tree.map(_as_array, value) for name, value in named}
+
+    def _check_params(self, params: Arrays) -> None:
+        expected = self.program.parameters
+        if params.keys() != expected.keys():
+            missing, extra = sorted(expected.keys() - params.keys()), sorted(params.keys() - expected.keys())
+            raise InputError(f"params do not fit the model: missing {missing[:5]}, unknown {extra[:5]}")
+        for name, array in expected.items():
+            if tuple(params[name].shape) != array.shape:
+                raise InputError(f"params[{name!r}] has shape {tuple(params[name].shape)}, but {array.shape} is expected")
+
+    def __repr__(self) -> str:
+        count = sum(array.size for array in self.program.parameters.values())
+        opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items())
+        lines = [f"Model {self.label} ({opsets}; {count:,} parameters in {len(self.program.parameters)} arrays)"]
+        lines += [f"  input   {info}" for info in self.inputs]
+        lines += [f"  static  {name} = {_brief(value)}" for name, value in self._static.items()]
+        lines += [f"  output  {info}" for info in self.outputs]
+        lines += [f"  state   {given} <- {updated}" for given, updated in self.declared_state.items()]
+        return "\n".join(lines)
+
+
+def _as_array(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
+        return value
+    return traced(value)
+
+
+def _brief(value: np.ndarray) -> str:
+    return str(value.tolist()) if value.size <= 8 else f"{value.dtype}{list(value.shape)}"
+
+
+def _bind_static(declared: Sequence[TensorInfo], static: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    by_name = {info.name: info for info in declared}
+    unknown = [name for name in static if name not in by_name]
+    if unknown:
+        raise InputError(f"static: there is no input {unknown[0]!r}; the inputs are: {', '.join(map(str, declared))}")
+    chosen = [by_name[name] for name in static]
+    return {
+        info.name: np.asarray(value) for info, value in zip(chosen, bind_inputs(chosen, static), strict=True)
+    }
+
+
+def _check_state_pairs(
+    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], state: Mapping[str, str]
+) -> dict[str, str]:
+    ins, outs = {info.name: info for info in inputs}, {info.name: info for info in outputs}
+    for given, updated in state.items():
+        if given not in ins or updated not in outs:
+            raise InputError(
+                f"state={{{given!r}: {updated!r}}}: pairs go from an input ({', '.join(ins)}) to an output ({', '.join(outs)})"
+            )
+        if ins[given].dtype != outs[updated].dtype:
+            raise InputError(f"state: {ins[given]} and {outs[updated]} differ in dtype")
+    return dict(state)

@@ -1,0 +1,115 @@
+"""Evaluating a bound graph, node by node, on static and traced values.
+
+This is the whole interpreter: under ``jax.jit`` it runs once, while tracing, and leaves only JAX operations behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import onnx_ir as ir
+
+from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
+from jaxrnn.onnx.program import Block, BoundNode
+from jaxrnn.onnx.values import Value, describe, settle, static
+
+Watch = Callable[[BoundNode, Sequence[Value]], None]
+
+#: What JAX raises when Python needs the value of a tracer.
+_TRACER_ERRORS = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+
+
+class Scope:
+    """The values known at one place of the graph; an inner scope sees the outer ones."""
+
+    def __init__(self, params: Mapping[str, Value], outer: Scope | None = None, watch: Watch | None = None):
+        self.params = params
+        self.outer = outer
+        self.watch = watch
+        self._values: dict[ir.Value, Value] = {}
+
+    def __setitem__(self, key: ir.Value, value: Value) -> None:
+        self._values[key] = value
+
+    def __getitem__(self, key: ir.Value) -> Value:
+        scope: Scope | None = self
+        while scope is not None:
+            if key in scope._values:
+                return scope._values[key]
+            scope = scope.outer
+        raise KeyError(key)
+
+
+class BoundSubgraph:
+    """A subgraph in the scope that it sees: what `values.Subgraph` describes."""
+
+    def __init__(self, block: Block, outer: Scope):
+        self.block = block
+        self.outer = outer
+
+    @property
+    def output_count(self) -> int:
+        """How many outputs the subgraph gives."""
+        return len(self.block.outputs)
+
+    def __call__(self, *inputs: Value) -> tuple[Value, ...]:
+        if len(inputs) != len(self.block.inputs):
+            raise ValueError(
+                f"the subgraph {self.block.name!r} takes {len(self.block.inputs)} inputs, but was given {len(inputs)}"
+            )
+        return evaluate(self.block, inputs, Scope(self.outer.params, self.outer))
+
+
+def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
+    """The outputs of a block for its inputs; ``scope`` is filled with every value on the way."""
+    for key, array in block.constants.items():
+        scope[key] = array
+    for key, name in block.parameters.items():
+        scope[key] = scope.params[name]
+    for key, value in zip(block.inputs, inputs, strict=True):
+        scope[key] = value
+    for node in block.nodes:
+        outputs = _run(node, scope)
+        for key, value in zip(node.outputs, outputs, strict=False):
+            scope[key] = value
+        if scope.watch is not None:
+            scope.watch(node, outputs)
+    return tuple(scope[key] for key in block.outputs)
+
+
+def _run(node: BoundNode, scope: Scope) -> tuple[Value, ...]:
+    inputs = [None if key is None else scope[key] for key in node.inputs]
+    attributes: dict[str, Any] = {
+        name: BoundSubgraph(value, scope) if isinstance(value, Block) else value for name, value in node.attributes.items()
+    }
+    if node.operator.wants_output_count:
+        attributes["output_count"] = len(node.outputs)
+    try:
+        with jax.named_scope(node.name):
+            for index, value in enumerate(inputs):
+                slot = node.operator.slot(index)
+                if slot is not None and slot.static and value is not None:
+                    inputs[index] = static(value, f"its input {slot.name!r}")
+            result = node.operator.function(*inputs, **attributes)
+    except Exception as error:
+        raise _located(error, node, inputs) from error
+    outputs = result if isinstance(result, list) else [result]
+    return tuple(settle(value) for value in outputs)
+
+
+def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> JaxrnnError:
+    """The error with the node that it came from."""
+    if isinstance(error, JaxrnnError) and error.located:
+        return error
+    kind: type[JaxrnnError] = type(error) if isinstance(error, JaxrnnError) else NodeError
+    reason = str(error).strip() or type(error).__name__
+    if isinstance(error, _TRACER_ERRORS):
+        kind, reason = StaticValueError, "the operator needs a value that is not known while tracing"
+    elif not isinstance(error, JaxrnnError):
+        reason = reason.splitlines()[0]
+    shown = ", ".join(describe(value) for value in inputs) or "no inputs"
+    located = kind(f"node {node.name!r} ({node.operator}) on {shown}: {reason}")
+    located.located = True
+    return located

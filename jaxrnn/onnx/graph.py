@@ -1,0 +1,110 @@
+"""A model file as one graph: local functions inlined, nodes in order, every node with the opset that it was written for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from jaxrnn.errors import ModelError, UnsupportedError
+
+#: Key in a Constant node's metadata that survives inlining: the parameter that its tensor is.
+PARAMETER_KEY = "jaxrnn.parameter"
+
+#: A file may not expand to more nodes than this when its functions are inlined.
+MAX_NODES = 1_000_000
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def normal_domain(domain: str) -> str:
+    """ONNX spells its default domain in two ways."""
+    return "" if domain in DEFAULT_DOMAINS else domain
+
+
+def read_graph(proto: onnx.ModelProto) -> ir.Model:
+    """The model with its functions inlined and its nodes sorted; ``node.version`` holds each node's opset.
+
+    Raises:
+        ModelError: a cycle, a recursive function, or an expansion beyond `MAX_NODES`.
+        UnsupportedError: a function that takes a graph as attribute.
+    """
+    model = ir.serde.deserialize_model(proto)
+    _set_versions(model.graph, model.opset_imports)
+    for function in model.functions.values():
+        _set_versions(function, function.opset_imports)
+        _mark_constants(function)
+        # Every node carries its own version, so the inliner need not compare the functions' with the model's.
+        for domain in function.opset_imports:
+            function.opset_imports[domain] = model.opset_imports.setdefault(domain, function.opset_imports[domain])
+    if model.functions:
+        _check_expansion(model)
+        try:
+            InlinePass()(model)
+        except ValueError as error:
+            raise UnsupportedError(f"a local function cannot be inlined: {error}") from error
+    for graph in _graphs(model.graph):
+        try:
+            graph.sort()
+        except ValueError as error:
+            raise ModelError(f"the graph {graph.name!r} has a cycle: a node depends on its own output") from error
+    return model
+
+
+def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Every node of a graph and of the subgraphs inside it, in order, outer before inner."""
+    yield from graph.all_nodes()
+
+
+def subgraphs_of(node: ir.Node) -> Iterable[tuple[str, ir.Graph]]:
+    """The graphs among a node's attributes, with their names (``then_branch``, ``body``, ...)."""
+    for name, attribute in node.attributes.items():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield name, attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for index, graph in enumerate(attribute.as_graphs()):
+                yield f"{name}[{index}]", graph
+
+
+def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    yield graph
+    for node in graph:
+        for _, inner in subgraphs_of(node):
+            yield from _graphs(inner)
+
+
+def _set_versions(graph: ir.Graph | ir.Function, opsets: dict[str, int]) -> None:
+    versions = {normal_domain(domain): version for domain, version in opsets.items()}
+    for node in graph.all_nodes():
+        node.version = versions.get(normal_domain(node.domain))
+
+
+def _mark_constants(function: ir.Function) -> None:
+    """A Constant in a function is one tensor of the file however often the function is called."""
+    for node in function.all_nodes():
+        if node.op_type == "Constant":
+            node.metadata_props[PARAMETER_KEY] = f"{function.name}/{node.outputs[0].name}"
+
+
+def _check_expansion(model: ir.Model) -> None:
+    """Refuse recursion and expansions that would not end, before the inliner starts."""
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+
+    def size(nodes: Iterable[ir.Node], path: tuple[ir.OperatorIdentifier, ...]) -> int:
+        total = 0
+        for node in nodes:
+            identifier = node.op_identifier()
+            if identifier in path:
+                names = " -> ".join(f"{name}" for _, name, _ in (*path, identifier))
+                raise ModelError(f"the local function {identifier[1]!r} calls itself ({names}); ONNX allows no recursion")
+            function = model.functions.get(identifier)
+            if function is not None and identifier not in sizes:
+                sizes[identifier] = size(function.all_nodes(), (*path, identifier))
+            total += 1 if function is None else sizes[identifier]
+        return total
+
+    nodes = size(model.graph.all_nodes(), ())
+    if nodes > MAX_NODES:
+        raise ModelError(f"inlining the local functions would give {nodes} nodes; the limit is {MAX_NODES}")

@@ -1,0 +1,131 @@
+"""What a caller sees of a graph: the inputs and outputs with dtype and shape, and whether arguments fit them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+
+from jaxrnn.errors import InputError
+from jaxrnn.onnx.values import describe
+
+Dimension = int | str
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One input or output of a model.
+
+    Attributes:
+        name: its name in the file.
+        dtype: its element type; None for a sequence or an optional, whose items are checked where they are used.
+        shape: ints and symbol names; None where the file gives no rank. A dimension that the file leaves open is
+            called ``<name>_dim_<axis>``.
+    """
+
+    name: str
+    dtype: np.dtype | None
+    shape: tuple[Dimension, ...] | None
+
+    def __str__(self) -> str:
+        if self.dtype is None:
+            return f"{self.name}: sequence or optional"
+        shape = "..." if self.shape is None else ", ".join(map(str, self.shape))
+        return f"{self.name}: {self.dtype.name}[{shape}]"
+
+
+def tensor_info(value: ir.Value) -> TensorInfo:
+    """The declaration of a graph input or output."""
+    name = str(value.name)
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        return TensorInfo(name, None, None)
+    dtype = None if value.dtype in (None, ir.DataType.UNDEFINED) else np.dtype(value.dtype.numpy())
+    if value.shape is None:
+        return TensorInfo(name, dtype, None)
+    shape = tuple(
+        size if isinstance(size, int) else (size.value or f"{name}_dim_{axis}") for axis, size in enumerate(value.shape)
+    )
+    return TensorInfo(name, dtype, shape)
+
+
+def bind_inputs(infos: Sequence[TensorInfo], inputs: Mapping[str, Any]) -> list[Any]:
+    """The arguments in the order of the declarations, as arrays of the declared types.
+
+    Python numbers and lists take the declared type if they keep their value; arrays must have it, but an int32 JAX
+    array serves as int64, because that is what JAX makes of int64 without ``jax_enable_x64``.
+
+    Raises:
+        InputError: names the input, what was expected and what came.
+    """
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"inputs must be a dict of arrays by name, not {type(inputs).__name__}")
+    known = [info.name for info in infos]
+    for name in inputs:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise InputError(f"there is no input {name!r}{hint} The inputs are: {', '.join(map(str, infos)) or 'none'}")
+    missing = [str(info) for info in infos if info.name not in inputs]
+    if missing:
+        raise InputError(f"missing input(s): {', '.join(missing)}")
+    sizes: dict[str, tuple[Any, str]] = {}
+    values = []
+    for info in infos:
+        value = _as_declared(info, inputs[info.name])
+        if info.dtype is not None:
+            _check_shape(info, value, sizes)
+        values.append(value)
+    return values
+
+
+def _as_declared(info: TensorInfo, value: Any) -> Any:
+    if info.dtype is None:
+        return jax.tree.map(jnp.asarray, tuple(value) if isinstance(value, list) else value)
+    if not hasattr(value, "dtype"):
+        return jnp.asarray(_from_python(info, value))
+    if value.dtype == info.dtype:
+        return value if isinstance(value, jax.Array) else jnp.asarray(value)
+    widened = isinstance(value, jax.Array) and {value.dtype.name, info.dtype.name} in ({"int32", "int64"}, {"uint32", "uint64"})
+    if widened and value.dtype.itemsize < info.dtype.itemsize:
+        return value.astype(info.dtype)
+    hint = ""
+    if info.dtype == np.float64 and isinstance(value, jax.Array):
+        hint = "; JAX makes float32 of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
+    elif info.dtype.name != "float64":
+        hint = f"; convert it with .astype({info.dtype.name!r})"
+    raise InputError(f"input {info} got {describe(value)}{hint}")
+
+
+def _from_python(info: TensorInfo, value: Any) -> np.ndarray:
+    try:
+        plain = np.asarray(value)
+        with np.errstate(over="ignore"):
+            array = plain.astype(info.dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"input {info} cannot be made from {type(value).__name__}: {error}") from error
+    exact = np.issubdtype(plain.dtype, np.integer) or plain.dtype == bool or jnp.issubdtype(info.dtype, jnp.inexact)
+    if not exact or (np.issubdtype(plain.dtype, np.integer) and not np.array_equal(array.astype(plain.dtype), plain)):
+        raise InputError(f"input {info}: the value {value!r} does not fit the type {info.dtype.name}")
+    return array
+
+
+def _check_shape(info: TensorInfo, value: Any, sizes: dict[str, tuple[Any, str]]) -> None:
+    if info.shape is None:
+        return
+    if len(value.shape) != len(info.shape):
+        raise InputError(f"input {info} has rank {len(info.shape)}, but got {describe(value)} of rank {len(value.shape)}")
+    for axis, (expected, size) in enumerate(zip(info.shape, value.shape, strict=True)):
+        if isinstance(expected, int):
+            if size != expected:
+                raise InputError(f"input {info} got {describe(value)}: axis {axis} must be {expected}, not {size}")
+        elif sizes.setdefault(expected, (size, info.name))[0] != size:
+            other, where = sizes[expected]
+            raise InputError(
+                f"input {info} got {describe(value)}: dimension {expected!r} is {size} here, but {other} in {where!r}"
+            )

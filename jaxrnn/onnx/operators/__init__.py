@@ -1,0 +1,99 @@
+"""The operators, by family, and how a node finds its own."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+
+import onnx
+
+from jaxrnn.errors import UnsupportedError
+from jaxrnn.onnx.operators import (
+    activations,
+    arithmetic,
+    constants,
+    control,
+    convolution,
+    indexing,
+    logic,
+    matrix,
+    movement,
+    normalization,
+    pooling,
+    recurrent,
+    reduction,
+    types,
+)
+from jaxrnn.onnx.registry import Operator, Versions, operator
+
+FAMILIES = (
+    activations,
+    arithmetic,
+    constants,
+    control,
+    convolution,
+    indexing,
+    logic,
+    matrix,
+    movement,
+    normalization,
+    pooling,
+    recurrent,
+    reduction,
+    types,
+)
+
+
+@functools.cache
+def operator_table() -> dict[tuple[str, str], Versions]:
+    """Every operator, keyed by domain and name, as ``{since_version: function}``."""
+    table: dict[tuple[str, str], Versions] = {}
+    for family in FAMILIES:
+        for name, versions in family.OPERATORS.items():
+            key = tuple(name.split("::")) if "::" in name else ("", name)
+            assert len(key) == 2 and key not in table, f"{name} is registered twice"
+            table[key] = versions
+    return table
+
+
+@functools.cache
+def find_operator(domain: str, name: str, opset: int | None) -> Operator:
+    """The operator that a node of this opset means.
+
+    Raises:
+        UnsupportedError: says what is missing, and the nearest operator that there is.
+    """
+    full_name = f"{domain}::{name}" if domain else name
+    versions = operator_table().get((domain, name))
+    if opset is None:
+        raise UnsupportedError(f"{full_name}: the file imports no opset for the domain {domain or 'ai.onnx'!r}")
+    if versions is None:
+        raise UnsupportedError(f"{full_name} (opset {opset}) is not implemented; {_nearest(domain, name)}")
+    version = _schema_version(domain, name, opset)
+    if version is None:
+        version = max((known for known in versions if known <= opset), default=None)
+        if version is None:
+            raise UnsupportedError(f"{full_name} does not exist in opset {opset}; it came with opset {min(versions)}")
+    if version not in versions:
+        known = ", ".join(map(str, versions))
+        raise UnsupportedError(
+            f"{full_name}-{version} (opset {opset}) is not implemented, only the versions {known}; "
+            "convert the file to a newer opset with onnx.version_converter"
+        )
+    return operator(name, domain, version, versions[version])
+
+
+def _schema_version(domain: str, name: str, opset: int) -> int | None:
+    """The version of the operator's definition that this opset contains, or None where onnx does not define it."""
+    try:
+        return onnx.defs.get_schema(name, opset, domain).since_version
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _nearest(domain: str, name: str) -> str:
+    names = {known: known_domain for known_domain, known in operator_table()}
+    for candidate in difflib.get_close_matches(name, names, n=1, cutoff=0.5):
+        where = f" of the domain {names[candidate] or 'ai.onnx'!r}" if names[candidate] != domain else ""
+        return f"the nearest operator that is: {candidate}{where}"
+    return "nothing near it is either"

@@ -1,0 +1,150 @@
+"""Activation functions, with ONNX's default coefficients, and the softmax family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrnn.onnx.operators.arithmetic import unary
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value, traced
+
+
+def relu(x: Value) -> Value:
+    """Relu, of integers too."""
+    x = traced(x)
+    return jax.nn.relu(x) if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.maximum(x, jnp.zeros((), x.dtype))
+
+
+def leaky_relu(x: Value, *, alpha: float = 0.01) -> Value:
+    """LeakyRelu."""
+    x = traced(x)
+    return jnp.where(x >= 0, x, x * x.dtype.type(alpha))
+
+
+def prelu(x: Value, slope: Value) -> Value:
+    """PRelu: the slope is broadcast to the input."""
+    x, slope = traced(x), traced(slope)
+    return jnp.where(x < 0, x * slope, x)
+
+
+def elu(x: Value, *, alpha: float = 1.0) -> Value:
+    """Elu."""
+    x = traced(x)
+    return jnp.where(x >= 0, x, x.dtype.type(alpha) * jnp.expm1(jnp.minimum(x, 0)))
+
+
+def celu(x: Value, *, alpha: float = 1.0) -> Value:
+    """Celu."""
+    return jax.nn.celu(traced(x), alpha)
+
+
+def selu(x: Value, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Value:
+    """Selu."""
+    x = traced(x)
+    return x.dtype.type(gamma) * elu(x, alpha=alpha)
+
+
+def hard_sigmoid(x: Value, *, alpha: float = 0.2, beta: float = 0.5) -> Value:
+    """HardSigmoid."""
+    x = traced(x)
+    return jnp.clip(x * x.dtype.type(alpha) + x.dtype.type(beta), 0, 1)
+
+
+def hard_swish(x: Value) -> Value:
+    """HardSwish: x times HardSigmoid of slope 1/6."""
+    x = traced(x)
+    return x * hard_sigmoid(x, alpha=1 / 6, beta=0.5)
+
+
+def thresholded_relu(x: Value, *, alpha: float = 1.0) -> Value:
+    """ThresholdedRelu."""
+    x = traced(x)
+    return jnp.where(x > x.dtype.type(alpha), x, jnp.zeros((), x.dtype))
+
+
+def shrink(x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
+    """Shrink."""
+    x = traced(x)
+    b, zero = jnp.asarray(bias).astype(x.dtype), jnp.zeros((), x.dtype)
+    return jnp.where(x < -lambd, x + b, jnp.where(x > lambd, x - b, zero))
+
+
+def gelu(x: Value, *, approximate: str = "none") -> Value:
+    """Gelu, by erf or by its tanh approximation."""
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate must be 'none' or 'tanh', not {approximate!r}")
+    x = traced(x)
+    if approximate == "tanh":
+        return jax.nn.gelu(x, approximate=True)
+    return x.dtype.type(0.5) * x * (1 + jax.lax.erf(x * x.dtype.type(1 / math.sqrt(2))))
+
+
+def swish(x: Value, *, alpha: float = 1.0) -> Value:
+    """Swish: x times the sigmoid of alpha x."""
+    x = traced(x)
+    return x * jax.nn.sigmoid(x.dtype.type(alpha) * x)
+
+
+def mish(x: Value) -> Value:
+    """Mish: x times tanh of softplus of x."""
+    x = traced(x)
+    return x * jnp.tanh(jax.nn.softplus(x))
+
+
+def hardmax(x: Value, *, axis: int = -1) -> Value:
+    """Hardmax: 1 at the first maximum along the axis, else 0."""
+    x = traced(x)
+    return jax.nn.one_hot(jnp.argmax(x, axis), x.shape[axis], dtype=x.dtype, axis=axis)
+
+
+def along(function: Callable[..., Any]) -> Callable[..., Value]:
+    """A softmax-like operator along one axis (opset 13 on)."""
+
+    def apply(x: Value, *, axis: int = -1) -> Value:
+        return function(traced(x), axis=axis)
+
+    return apply
+
+
+def flattened(function: Callable[..., Any]) -> Callable[..., Value]:
+    """A softmax-like operator over all axes from ``axis`` on, as one (before opset 13)."""
+
+    def apply(x: Value, *, axis: int = 1) -> Value:
+        x = traced(x)
+        start = axis % max(x.ndim, 1)
+        rows = x.reshape(*x.shape[:start], math.prod(x.shape[start:]))
+        return function(rows, axis=-1).reshape(x.shape)
+
+    return apply
+
+
+softmax, log_softmax = jax.nn.softmax, jax.nn.log_softmax
+_hardmax = lambda x, axis: hardmax(x, axis=axis)  # noqa: E731 - so that the three read alike below
+
+OPERATORS = {
+    "Celu": since(celu, 12, 28),
+    "Elu": since(elu, 6, 22),
+    "Gelu": since(gelu, 20),
+    "HardSigmoid": since(hard_sigmoid, 6, 22),
+    "HardSwish": since(hard_swish, 14, 22),
+    "Hardmax": since(flattened(_hardmax), 1, 11) | since(hardmax, 13),
+    "LeakyRelu": since(leaky_relu, 6, 16),
+    "LogSoftmax": since(flattened(log_softmax), 1, 11) | since(along(log_softmax), 13),
+    "Mish": since(mish, 18, 22),
+    "PRelu": since(prelu, 7, 9, 16),
+    "Relu": since(relu, 6, 13, 14),
+    "Selu": since(selu, 6, 22),
+    "Shrink": since(shrink, 9),
+    "Sigmoid": since(unary(jax.nn.sigmoid), 6, 13),
+    "Softmax": since(flattened(softmax), 1, 11) | since(along(softmax), 13),
+    "Softplus": since(unary(jax.nn.softplus), 1, 22),
+    "Softsign": since(unary(jax.nn.soft_sign), 1, 22),
+    "Swish": since(swish, 24),
+    "Tanh": since(unary(jnp.tanh), 6, 13),
+    "ThresholdedRelu": since(thresholded_relu, 10, 22),
+}

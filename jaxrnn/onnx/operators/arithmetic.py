@@ -1,0 +1,199 @@
+"""Element-wise arithmetic. On static operands it is NumPy's, so that arithmetic on shapes folds, symbols included."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.onnx.registry import Foldable, since
+from jaxrnn.onnx.values import Value, dtype_of, is_symbolic, operands, traced
+
+
+def is_integer(value: Value) -> bool:
+    """Whether the element type is an integer (bool is none)."""
+    return np.issubdtype(dtype_of(value), np.integer) or jnp.issubdtype(dtype_of(value), jnp.integer)
+
+
+def alike(*values: Value) -> tuple[Any, tuple[Any, ...]]:
+    """`operands`, for operators whose inputs must have one element type."""
+    found = {dtype_of(value).name for value in values}
+    if len(found) > 1:
+        raise TypeError(f"the inputs must have one element type, not {', '.join(sorted(found))}; add a Cast")
+    return operands(*values)
+
+
+def binary(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
+    """An operator of two broadcast inputs of one type, from a Python function that serves NumPy and JAX."""
+
+    def apply(a: Value, b: Value) -> Value:
+        _, (a, b) = alike(a, b)
+        return function(a, b)
+
+    return apply
+
+
+add, subtract, multiply = binary(operator.add), binary(operator.sub), binary(operator.mul)
+
+
+def divide(a: Value, b: Value) -> Value:
+    """Div: integers are truncated towards zero, as in C."""
+    np_or_jnp, (a, b) = alike(a, b)
+    if not is_integer(a):
+        return a / b
+    if np_or_jnp is jnp:
+        return lax.div(*jnp.broadcast_arrays(a, b))
+    if is_symbolic(a) or is_symbolic(b):
+        return a // b  # sizes are not negative, so the floor is the truncation
+    if np.any(b == 0):
+        raise ZeroDivisionError("integer division by zero")
+    quotient = np.abs(a) // np.abs(b)
+    return np.where((a < 0) != (b < 0), -quotient, quotient).astype(a.dtype)
+
+
+def modulo(a: Value, b: Value, *, fmod: int = 0) -> Value:
+    """Mod: the result has the divisor's sign, or with ``fmod`` the dividend's, as in C."""
+    np_or_jnp, (a, b) = alike(a, b)
+    if is_symbolic(a) or is_symbolic(b):
+        return a % b
+    return np_or_jnp.fmod(a, b) if fmod else np_or_jnp.mod(a, b)
+
+
+def power(base: Value, exponent: Foldable) -> Value:
+    """Pow: the result has the base's type. A constant whole exponent multiplies, so its gradient is exact at 0."""
+    np_or_jnp, (base_array, exponent_array) = operands(base, exponent)
+    dtype = dtype_of(base)
+    if isinstance(exponent, np.ndarray) and exponent.size == 1 and np_or_jnp is jnp:
+        number = exponent.item()
+        if float(number).is_integer() and abs(number) <= 64 and (number >= 0 or not is_integer(base)):
+            shape = jnp.broadcast_shapes(base_array.shape, exponent.shape)
+            return jnp.broadcast_to(lax.integer_pow(base_array, int(number)), shape)
+    if is_integer(base) and not is_integer(exponent):
+        return np_or_jnp.power(base_array.astype(exponent_array.dtype), exponent_array).astype(dtype)
+    if is_integer(base) or np_or_jnp is np:
+        return np_or_jnp.power(base_array, exponent_array).astype(dtype)
+    return lax.pow(*jnp.broadcast_arrays(base_array, exponent_array.astype(dtype)))
+
+
+def unary(function: Callable[[Any], Any]) -> Callable[[Value], Value]:
+    """An operator of one input that is computed in JAX."""
+
+    def apply(x: Value) -> Value:
+        return function(traced(x))
+
+    return apply
+
+
+def either(name: str) -> Callable[[Value], Value]:
+    """An operator of one input that NumPy and JAX name alike and that appears in arithmetic on shapes."""
+
+    def apply(x: Value) -> Value:
+        np_or_jnp, (x,) = operands(x)
+        if is_symbolic(x):
+            return np.vectorize({"abs": abs, "negative": operator.neg}.get(name, lambda item: item), otypes=[object])(x)
+        return getattr(np_or_jnp, name)(x).astype(x.dtype)
+
+    return apply
+
+
+def fold(function: Callable[[Any, Any], Any]) -> Callable[..., Value]:
+    """A variadic operator that combines its broadcast inputs from the left."""
+
+    def apply(*values: Value) -> Value:
+        np_or_jnp, arrays = alike(*values)
+        combine = functools.partial(function, np_or_jnp)
+        return functools.reduce(combine, arrays)
+
+    return apply
+
+
+def _extreme(name: str, symbolic: Callable[[Any, Any], Any]) -> Callable[..., Value]:
+    def combine(np_or_jnp: Any, a: Any, b: Any) -> Any:
+        if is_symbolic(a) or is_symbolic(b):
+            return np.frompyfunc(symbolic, 2, 1)(a, b)
+        return getattr(np_or_jnp, name)(a, b)
+
+    return fold(combine)
+
+
+maximum, minimum = _extreme("maximum", jax.core.max_dim), _extreme("minimum", jax.core.min_dim)
+total = fold(lambda _, a, b: a + b)
+
+
+def mean(*values: Value) -> Value:
+    """Mean of the broadcast inputs."""
+    summed = total(*values)
+    return summed / np.asarray(len(values), dtype_of(summed))
+
+
+def clip(x: Value, min: Foldable = None, max: Foldable = None) -> Value:
+    """Clip, bounds as inputs; where they cross, the result is the upper one."""
+    if min is not None:
+        x = maximum(x, min)
+    return x if max is None else minimum(x, max)
+
+
+def clip_6(x: Value, *, min: float = -float(np.finfo(np.float32).max), max: float = float(np.finfo(np.float32).max)):
+    """Clip, bounds as attributes."""
+    dtype = dtype_of(x)
+    lowest, highest = float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
+    low, high = np.clip([min, max], lowest, highest)
+    return clip(x, np.asarray(low, dtype), np.asarray(high, dtype))
+
+
+def shift(x: Value, y: Value, *, direction: str) -> Value:
+    """BitShift; bits shifted out are lost, and a shift by the width or more gives 0 (or the sign, to the right)."""
+    x, y = traced(x), traced(y)
+    signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
+    functions = {"LEFT": lax.shift_left, "RIGHT": lax.shift_right_arithmetic if signed else lax.shift_right_logical}
+    if direction not in functions:
+        raise ValueError(f"direction must be LEFT or RIGHT, not {direction!r}")
+    return functions[direction](*jnp.broadcast_arrays(x, y))
+
+
+OPERATORS = {
+    "Abs": since(either("abs"), 6, 13),
+    "Acos": since(unary(jnp.arccos), 7, 22),
+    "Acosh": since(unary(jnp.arccosh), 9, 22),
+    "Add": since(add, 7, 13, 14),
+    "Asin": since(unary(jnp.arcsin), 7, 22),
+    "Asinh": since(unary(jnp.arcsinh), 9, 22),
+    "Atan": since(unary(jnp.arctan), 7, 22),
+    "Atanh": since(unary(jnp.arctanh), 9, 22),
+    "BitShift": since(shift, 11, 28),
+    "BitwiseAnd": since(binary(operator.and_), 18),
+    "BitwiseNot": since(unary(jnp.bitwise_not), 18),
+    "BitwiseOr": since(binary(operator.or_), 18),
+    "BitwiseXor": since(binary(operator.xor), 18),
+    "Ceil": since(either("ceil"), 6, 13),
+    "Clip": since(clip_6, 6) | since(clip, 11, 12, 13),
+    "Cos": since(unary(jnp.cos), 7, 22),
+    "Cosh": since(unary(jnp.cosh), 9, 22),
+    "Div": since(divide, 7, 13, 14),
+    "Erf": since(unary(lax.erf), 9, 13),
+    "Exp": since(unary(jnp.exp), 6, 13),
+    "Floor": since(either("floor"), 6, 13),
+    "Log": since(unary(jnp.log), 6, 13),
+    "Max": since(maximum, 6, 8, 12, 13),
+    "Mean": since(mean, 6, 8, 13),
+    "Min": since(minimum, 6, 8, 12, 13),
+    "Mod": since(modulo, 10, 13, 28),
+    "Mul": since(multiply, 7, 13, 14),
+    "Neg": since(either("negative"), 6, 13),
+    "Pow": since(power, 7, 12, 13, 15),
+    "Reciprocal": since(unary(lambda x: 1 / x), 6, 13),
+    "Round": since(unary(jnp.round), 11, 22),
+    "Sign": since(unary(jnp.sign), 9, 13),
+    "Sin": since(unary(jnp.sin), 7, 22),
+    "Sinh": since(unary(jnp.sinh), 9, 22),
+    "Sqrt": since(either("sqrt"), 6, 13),
+    "Sub": since(subtract, 7, 13, 14),
+    "Sum": since(total, 6, 8, 13),
+    "Tan": since(unary(jnp.tan), 7, 22),
+}

@@ -1,0 +1,88 @@
+"""Values that come from shapes and numbers alone: they are static wherever their inputs are."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.onnx.operators.types import numpy_dtype
+from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_symbolic
+
+#: A constant of at most this many elements stays a NumPy array; a larger one is made by XLA when it is needed.
+MAX_STATIC_ELEMENTS = 1024
+
+
+def constant(
+    *,
+    value: np.ndarray | None = None,
+    value_float: float | None = None,
+    value_floats: tuple[float, ...] | None = None,
+    value_int: int | None = None,
+    value_ints: tuple[int, ...] | None = None,
+    value_string: str | None = None,
+    value_strings: tuple[str, ...] | None = None,
+    sparse_value: object = None,
+) -> Value:
+    """Constant, in the one form that is no plain array: the others are read when the file is."""
+    given = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings)
+    assert all(form is None for form in given), "read by the program"
+    raise TypeError(f"a sparse constant is not supported: {sparse_value!r}")
+
+
+def full(shape: tuple[object, ...], fill: np.ndarray) -> Value:
+    """An array of one number, static if it is small."""
+    if all(isinstance(size, int) for size in shape) and np.prod(shape, dtype=object) <= MAX_STATIC_ELEMENTS:
+        return np.full(shape, fill)  # type: ignore[arg-type]
+    return jnp.full(shape, fill)
+
+
+def constant_of_shape(shape: Static, *, value: np.ndarray | None = None) -> Value:
+    """ConstantOfShape: float32 zeros unless the attribute says otherwise."""
+    fill = np.zeros((), np.float32) if value is None else value.reshape(())
+    return full(dimensions(shape), fill)
+
+
+def shape_of(x: Value, *, start: int = 0, end: int | None = None) -> Value:
+    """Shape, or a slice of it."""
+    sizes = x.shape[start:end]
+    result = np.empty(len(sizes), object)
+    result[:] = sizes
+    return result
+
+
+def size_of(x: Value) -> Value:
+    """Size: the number of elements."""
+    result = np.empty((), object)
+    result[()] = np.prod(np.array(x.shape, object)) if x.shape else 1
+    return result
+
+
+def value_range(start: Static, limit: Static, delta: Static, *, stash_type: int = 1) -> Value:
+    """Range: its length must be known; with a symbolic limit it is a traced iota."""
+    del stash_type  # the precision of intermediate sums; each element is computed by itself here
+    first, last, step = (item.reshape(()).item() for item in (start, limit, delta))
+    dtype = dtype_of(start)
+    if any(is_symbolic(item) for item in (start, limit, delta)):
+        return jnp.arange(first, last, step, dtype=jnp.int64)
+    if step == 0:
+        raise ValueError("delta must not be 0")
+    count = max(int(np.ceil((last - first) / step)), 0)
+    if count > MAX_STATIC_ELEMENTS:
+        return jnp.asarray(first, dtype) + jnp.arange(count).astype(dtype) * jnp.asarray(step, dtype)
+    return (first + np.arange(count) * step).astype(dtype)
+
+
+def eye_like(x: Value, *, dtype: int | None = None, k: int = 0) -> Value:
+    """EyeLike: ones on a diagonal, in the input's shape."""
+    return jnp.eye(*x.shape, k=k, dtype=dtype_of(x) if dtype is None else numpy_dtype(dtype))
+
+
+OPERATORS = {
+    "Constant": since(constant, 1, 9, 11, 12, 13, 19, 21, 23, 24, 25),
+    "ConstantOfShape": since(constant_of_shape, 9, 20, 21, 23, 24, 25),
+    "EyeLike": since(eye_like, 9, 22),
+    "Range": since(value_range, 11, 27),
+    "Shape": since(shape_of, 1, 13, 15, 19, 21, 23, 24, 25),
+    "Size": since(size_of, 1, 13, 19, 21, 23, 24, 25),
+}

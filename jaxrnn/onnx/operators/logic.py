@@ -1,0 +1,69 @@
+"""Comparisons and logic. On static operands the result is static, so that ``If`` on a known condition folds."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxrnn.onnx.operators.arithmetic import alike, unary
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value, is_symbolic, operands, traced
+
+
+def compare(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
+    """A comparison of two broadcast inputs of one type."""
+
+    def apply(a: Value, b: Value) -> Value:
+        _, (a, b) = alike(a, b)
+        result = function(a, b)
+        return result.astype(bool) if is_symbolic(a) or is_symbolic(b) else result
+
+    return apply
+
+
+def logical(name: str) -> Callable[[Value, Value], Value]:
+    """A logical operator of two broadcast boolean inputs."""
+
+    def apply(a: Value, b: Value) -> Value:
+        np_or_jnp, (a, b) = operands(a, b)
+        return getattr(np_or_jnp, name)(a, b)
+
+    return apply
+
+
+def negate(x: Value) -> Value:
+    """Not."""
+    np_or_jnp, (x,) = operands(x)
+    return np_or_jnp.logical_not(x)
+
+
+def where(condition: Value, x: Value, y: Value) -> Value:
+    """Where, with all three broadcast."""
+    alike(x, y)
+    np_or_jnp, (condition, x, y) = operands(condition, x, y)
+    return np_or_jnp.where(condition, x, y)
+
+
+def is_infinite(x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Value:
+    """IsInf, of both signs or of one."""
+    x = traced(x)
+    return (jnp.isneginf(x) & bool(detect_negative)) | (jnp.isposinf(x) & bool(detect_positive))
+
+
+OPERATORS = {
+    "And": since(logical("logical_and"), 7),
+    "Equal": since(compare(operator.eq), 7, 11, 13, 19),
+    "Greater": since(compare(operator.gt), 7, 9, 13),
+    "GreaterOrEqual": since(compare(operator.ge), 12, 16),
+    "IsInf": since(is_infinite, 10, 20),
+    "IsNaN": since(unary(jnp.isnan), 9, 13, 20),
+    "Less": since(compare(operator.lt), 7, 9, 13),
+    "LessOrEqual": since(compare(operator.le), 12, 16),
+    "Not": since(negate, 1),
+    "Or": since(logical("logical_or"), 7),
+    "Where": since(where, 9, 16),
+    "Xor": since(logical("logical_xor"), 7),
+}

@@ -1,0 +1,285 @@
+"""Operators that move elements without computing on them: reshaping, joining, cutting, padding.
+
+All of them serve static and traced values alike, symbolic dimensions included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.registry import Foldable, Static, since
+from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, operands, traced
+
+
+def axes_of(axes: Value, rank: int) -> tuple[int, ...]:
+    """Axes as non-negative ints, each in range and none twice."""
+    found = []
+    for axis in dimensions(np.asarray(axes, np.int64)):
+        if not -rank <= axis < rank:
+            raise ValueError(f"axis {axis} is out of range for rank {rank}")
+        found.append(axis % rank)
+    if len(set(found)) < len(found):
+        raise ValueError(f"an axis is given twice: {found}")
+    return tuple(found)
+
+
+def reshape(data: Value, shape: Static, *, allowzero: int = 0) -> Value:
+    """Reshape: 0 keeps a dimension (unless ``allowzero``), -1 takes what is left."""
+    sizes = list(dimensions(shape))
+    for index, size in enumerate(sizes):
+        if isinstance(size, int) and size == 0 and not allowzero:
+            if index >= len(data.shape):
+                raise ValueError(f"shape {sizes}: the 0 at {index} copies a dimension that the input does not have")
+            sizes[index] = data.shape[index]
+    if any(isinstance(size, int) and size < -1 for size in sizes) or sizes.count(-1) > 1:
+        raise ValueError(f"shape {sizes}: sizes are at least 0, and at most one is -1")
+    return data.reshape(tuple(sizes))
+
+
+def transpose(data: Value, *, perm: tuple[int, ...] | None = None) -> Value:
+    """Transpose; the axes are reversed where no permutation is given."""
+    return data.transpose(perm) if perm is not None else data.transpose()
+
+
+def squeeze(data: Value, axes: Static | None = None) -> Value:
+    """Squeeze the given axes, or all of size 1."""
+    rank = len(data.shape)
+    if axes is None:
+        chosen = [index for index, size in enumerate(data.shape) if isinstance(size, int) and size == 1]
+    else:
+        chosen = axes_of(axes, rank)
+    for axis in chosen:
+        if data.shape[axis] != 1:
+            raise ValueError(f"axis {axis} has size {data.shape[axis]}, not 1")
+    return data.reshape(tuple(size for index, size in enumerate(data.shape) if index not in chosen))
+
+
+def squeeze_1(data: Value, *, axes: tuple[int, ...] | None = None) -> Value:
+    """Squeeze, axes as attribute."""
+    return squeeze(data, None if axes is None else np.asarray(axes, np.int64))
+
+
+def unsqueeze(data: Value, axes: Static) -> Value:
+    """Unsqueeze: the axes count in the output."""
+    chosen = axes_of(axes, len(data.shape) + axes.size)
+    sizes = iter(data.shape)
+    return data.reshape(tuple(1 if i in chosen else next(sizes) for i in range(len(data.shape) + len(chosen))))
+
+
+def unsqueeze_1(data: Value, *, axes: tuple[int, ...]) -> Value:
+    """Unsqueeze, axes as attribute."""
+    return unsqueeze(data, np.asarray(axes, np.int64))
+
+
+def flatten(x: Value, *, axis: int = 1) -> Value:
+    """Flatten to two dimensions, cut at an axis."""
+    rank = len(x.shape)
+    if not -rank <= axis <= rank:
+        raise ValueError(f"axis {axis} is out of range for rank {rank}")
+    cut = axis + rank if axis < 0 else axis
+    return x.reshape((math.prod(x.shape[:cut]), math.prod(x.shape[cut:])))
+
+
+def concat(*inputs: Value, axis: int) -> Value:
+    """Concat along an axis."""
+    np_or_jnp, arrays = alike(*inputs)
+    (axis,) = axes_of([axis], len(arrays[0].shape))
+    return np_or_jnp.concatenate(arrays, axis=axis)
+
+
+def split(x: Value, split: Static | None = None, *, axis: int = 0, num_outputs: int | None = None, output_count: int):
+    """Split by given sizes, or evenly with a smaller last part."""
+    (axis,) = axes_of([axis], len(x.shape))
+    size = x.shape[axis]
+    if split is not None:
+        sizes: Sequence[Any] = dimensions(split)
+    else:
+        parts = num_outputs or output_count
+        if num_outputs is None and size % parts != 0:
+            raise ValueError(f"axis {axis} of size {size} does not divide into {parts} equal parts")
+        each = -(-size // parts)
+        sizes = [each] * (parts - 1) + [size - each * (parts - 1)]
+    if sum(sizes) != size or len(sizes) != output_count:
+        raise ValueError(f"sizes {list(sizes)} for {output_count} outputs do not add up to axis {axis} of size {size}")
+    results, start = [], 0
+    for part in sizes:
+        results.append(cut(x, axis, start, start + part))
+        start = start + part
+    return results
+
+
+def split_2(x: Value, *, axis: int = 0, split: tuple[int, ...] | None = None, output_count: int):
+    """Split, sizes as attribute."""
+    sizes = None if split is None else np.asarray(split, np.int64)
+    return _split(x, sizes, axis=axis, output_count=output_count)
+
+
+_split = split
+
+
+def cut(x: Value, axis: int, start: Any, stop: Any, step: int = 1) -> Value:
+    """A slice along one axis with bounds inside it."""
+    index = (slice(None),) * axis + (slice(start, stop, step),)
+    if isinstance(x, np.ndarray) or step < 0:
+        return x[index]
+    return lax.slice_in_dim(x, start, stop, step, axis)
+
+
+def slice_(data: Value, starts: Static, ends: Static, axes: Static | None = None, steps: Static | None = None) -> Value:
+    """Slice: bounds beyond the axis are clamped to it; a negative step goes backwards."""
+    rank = len(data.shape)
+    chosen = range(starts.size) if axes is None else axes_of(axes, rank)
+    strides = (1,) * starts.size if steps is None else dimensions(steps)
+    if not starts.size == ends.size == len(chosen) == len(strides):
+        raise ValueError("starts, ends, axes and steps must have one length")
+    for axis, start, end, step in zip(chosen, dimensions(starts), dimensions(ends), strides, strict=True):
+        data = _slice_axis(data, axis, start, end, step)
+    return data
+
+
+def slice_1(data: Value, *, starts: tuple[int, ...], ends: tuple[int, ...], axes: tuple[int, ...] | None = None):
+    """Slice, bounds as attributes."""
+    as_array = lambda values: np.asarray(values, np.int64)  # noqa: E731
+    return slice_(data, as_array(starts), as_array(ends), None if axes is None else as_array(axes))
+
+
+def _slice_axis(data: Value, axis: int, start: Any, end: Any, step: int) -> Value:
+    size = data.shape[axis]
+    if step == 0:
+        raise ValueError("a step must not be 0")
+    if step > 0:
+        first, last = _clamp(start, size, 0, size), _clamp(end, size, 0, size)
+        return cut(data, axis, first, jax.core.max_dim(first, last), step)
+    if not isinstance(size, int):
+        if start == -1 and isinstance(end, int) and end < -(2**30):
+            return _flip(data, axis)[(slice(None),) * axis + (slice(None, None, -step),)]
+        raise ValueError("a negative step along a symbolic dimension needs the whole axis: start -1, end of int minimum")
+    first, last = _clamp(start, size, -1, size - 1), _clamp(end, size, -1, size - 1)
+    count = max(-((first - last) // step), 0)
+    if count == 0:
+        return cut(data, axis, 0, 0)
+    turned = cut(_flip(data, axis), axis, size - 1 - first, size)
+    return cut(turned, axis, 0, (count - 1) * -step + 1, -step)
+
+
+def _flip(data: Value, axis: int) -> Value:
+    return np.flip(data, axis) if isinstance(data, np.ndarray) else lax.rev(data, (axis,))
+
+
+def _clamp(bound: Any, size: Any, low: Any, high: Any) -> Any:
+    """A slice bound as an index in ``[low, high]``: negative ones count from the end, huge ones mean the end."""
+    if isinstance(bound, int):
+        if abs(bound) >= 2**30 and not isinstance(size, int):
+            return high if bound > 0 else low  # beyond any size, and not comparable with a symbol
+    # Whether a symbolic bound is negative may be inconclusive; JAX's error then names the constraint that is missing.
+    bound = bound + size if bound < 0 else bound
+    return jax.core.min_dim(jax.core.max_dim(bound, low), high)
+
+
+def expand(x: Value, shape: Static) -> Value:
+    """Expand: broadcasting both ways, so a 1 in the shape keeps the input's dimension."""
+    np_or_jnp, (x,) = operands(x)
+    wanted = dimensions(shape)
+    return np_or_jnp.broadcast_to(x, jnp.broadcast_shapes(tuple(x.shape), wanted))
+
+
+def tile(x: Value, repeats: Static) -> Value:
+    """Tile: repeat along every axis."""
+    np_or_jnp, (x,) = operands(x)
+    return np_or_jnp.tile(x, dimensions(repeats))
+
+
+_PAD_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+
+def pad(
+    data: Value, pads: Static, constant_value: Foldable = None, axes: Static | None = None, *, mode: str = "constant"
+) -> Value:
+    """Pad, or crop where a pad is negative. ``pads`` lists all beginnings, then all ends."""
+    rank = len(data.shape)
+    chosen = range(rank) if axes is None else axes_of(axes, rank)
+    amounts = dimensions(pads)
+    if len(amounts) != 2 * len(chosen):
+        raise ValueError(f"pads has {len(amounts)} entries for {len(chosen)} axes; two for each are expected")
+    widths: list[tuple[Any, Any]] = [(0, 0)] * rank
+    for index, axis in enumerate(chosen):
+        widths[axis] = (amounts[index], amounts[index + len(chosen)])
+    if mode == "constant":
+        fill = np.zeros((), dtype_of(data)) if constant_value is None else constant_value.reshape(())
+        if is_static(data, fill) and all(low >= 0 and high >= 0 for low, high in widths):
+            return np.pad(data, widths, constant_values=fill)
+        return lax.pad(traced(data), traced(fill).astype(dtype_of(data)), [(low, high, 0) for low, high in widths])
+    if mode not in _PAD_MODES:
+        raise ValueError(f"mode must be constant, reflect, edge or wrap, not {mode!r}")
+    for axis, (low, high) in enumerate(widths):
+        data = _slice_axis(data, axis, max(-low, 0), data.shape[axis] - max(-high, 0), 1)
+    return jnp.pad(traced(data), [(max(low, 0), max(high, 0)) for low, high in widths], mode=_PAD_MODES[mode])
+
+
+def pad_2(data: Value, *, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0) -> Value:
+    """Pad, amounts and value as attributes."""
+    return pad(data, np.asarray(pads, np.int64), np.asarray(value, dtype_of(data)), mode=mode)
+
+
+def depth_to_space(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
+    """DepthToSpace: blocks of channels become blocks of pixels."""
+    n, c, h, w = x.shape
+    if mode == "DCR":
+        blocks = x.reshape((n, blocksize, blocksize, c // blocksize**2, h, w)).transpose((0, 3, 4, 1, 5, 2))
+    elif mode == "CRD":
+        blocks = x.reshape((n, c // blocksize**2, blocksize, blocksize, h, w)).transpose((0, 1, 4, 2, 5, 3))
+    else:
+        raise ValueError(f"mode must be DCR or CRD, not {mode!r}")
+    return blocks.reshape((n, c // blocksize**2, h * blocksize, w * blocksize))
+
+
+def space_to_depth(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
+    """SpaceToDepth: blocks of pixels become blocks of channels."""
+    n, c, h, w = x.shape
+    blocks = x.reshape((n, c, h // blocksize, blocksize, w // blocksize, blocksize))
+    order = {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)}
+    if mode not in order:
+        raise ValueError(f"mode must be DCR or CRD, not {mode!r}")
+    return blocks.transpose(order[mode]).reshape((n, c * blocksize**2, h // blocksize, w // blocksize))
+
+
+def triangle(x: Value, k: Static | None = None, *, upper: int = 1) -> Value:
+    """Trilu: the part above or below a diagonal; the rest is 0."""
+    offset = 0 if k is None else int(k.reshape(()))
+    return (jnp.triu if upper else jnp.tril)(traced(x), offset)
+
+
+def reverse_sequence(x: Value, sequence_lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
+    """ReverseSequence: the first ``sequence_lens`` frames of each row, backwards; the rest stays."""
+    x, lengths = jnp.moveaxis(traced(x), (batch_axis, time_axis), (0, 1)), traced(sequence_lens).astype(jnp.int64)
+    steps = jnp.arange(x.shape[1])[None, :]
+    source = jnp.where(steps < lengths[:, None], lengths[:, None] - 1 - steps, steps)
+    result = jax.vmap(lambda row, index: row[index])(x, source)
+    return jnp.moveaxis(result, (0, 1), (batch_axis, time_axis))
+
+
+OPERATORS = {
+    "Concat": since(concat, 4, 11, 13),
+    "DepthToSpace": since(depth_to_space, 1, 11, 13, 28),
+    "Expand": since(expand, 8, 13),
+    "Flatten": since(flatten, 1, 9, 11, 13, 21, 23, 24, 25),
+    "Pad": since(pad_2, 2) | since(pad, 11, 13, 18, 19, 21, 23, 24, 25),
+    "Reshape": since(reshape, 5, 13, 14, 19, 21, 23, 24, 25),
+    "ReverseSequence": since(reverse_sequence, 10, 28),
+    "Slice": since(slice_1, 1) | since(slice_, 10, 11, 13),
+    "SpaceToDepth": since(space_to_depth, 1, 13, 28),
+    "Split": since(split_2, 2, 11) | since(split, 13, 18),
+    "Squeeze": since(squeeze_1, 1, 11) | since(squeeze, 13, 21, 23, 24, 25),
+    "Tile": since(tile, 6, 13),
+    "Transpose": since(transpose, 1, 13, 21, 23, 24, 25),
+    "Trilu": since(triangle, 14),
+    "Unsqueeze": since(unsqueeze_1, 1, 11) | since(unsqueeze, 13, 21, 23, 24, 25),
+}

@@ -1,0 +1,171 @@
+"""Normalisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.onnx.operators.types import numpy_dtype
+from jaxrnn.onnx.registry import Foldable, Static, since
+from jaxrnn.onnx.values import Value, traced
+
+
+def _by_channel(values: Value, rank: int) -> Any:
+    return traced(values).reshape((-1,) + (1,) * (rank - 2))
+
+
+def batch_normalization(
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    var: Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+    output_count: int = 1,
+) -> list[Value]:
+    """BatchNormalization; in training mode with the batch's statistics, and the running ones as further outputs."""
+    x = traced(x)
+    rank = x.ndim
+    mean, var = traced(mean), traced(var)
+    used_mean, used_var = mean, var
+    if training_mode:
+        axes = (0, *range(2, rank))
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        used_mean, used_var = jnp.mean(wide, axes).astype(mean.dtype), jnp.var(wide, axes).astype(var.dtype)
+    factor = traced(scale).astype(var.dtype) * lax.rsqrt(used_var + var.dtype.type(epsilon))
+    offset = traced(bias).astype(var.dtype) - used_mean * factor
+    y = (x * _by_channel(factor, rank) + _by_channel(offset, rank)).astype(x.dtype)
+    if not training_mode:
+        if output_count > 1:
+            raise ValueError("the statistics are outputs only with training_mode=1")
+        return [y]
+    keep, take = var.dtype.type(momentum), var.dtype.type(1 - momentum)
+    return [y, mean * keep + used_mean * take, var * keep + used_var * take][:output_count]
+
+
+def batch_normalization_7(x: Value, scale: Value, bias: Value, mean: Value, var: Value, *, epsilon: float = 1e-5,
+                          momentum: float = 0.9, spatial: int = 1, output_count: int = 1) -> list[Value]:  # fmt: skip
+    """BatchNormalization before opset 14, for inference: with one output there is nothing to train."""
+    if not spatial:
+        raise ValueError("spatial=0 (statistics for every element) is not supported")
+    if output_count > 1:
+        raise ValueError("BatchNormalization with more than one output (training before opset 14) is not supported")
+    return batch_normalization(x, scale, bias, mean, var, epsilon=epsilon, momentum=momentum)
+
+
+def instance_normalization(x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:
+    """InstanceNormalization over all axes behind the channel."""
+    x = traced(x)
+    axes = tuple(range(2, x.ndim))
+    mean, var = jnp.mean(x, axes, keepdims=True), jnp.var(x, axes, keepdims=True)
+    return (x - mean) * lax.rsqrt(var + x.dtype.type(epsilon)) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
+
+
+def layer_normalization(
+    x: Value, scale: Value, bias: Value = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1,
+    output_count: int = 1,
+) -> list[Value]:  # fmt: skip
+    """LayerNormalization over the axes from ``axis`` on, in the precision of ``stash_type``."""
+    x = traced(x)
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    wide = x.astype(numpy_dtype(stash_type)) if stash_type else x
+    mean = jnp.mean(wide, axes, keepdims=True)
+    centred = wide - mean
+    inverse = lax.rsqrt(jnp.mean(centred * centred, axes, keepdims=True) + wide.dtype.type(epsilon))
+    y = (centred * inverse).astype(x.dtype) * traced(scale)
+    if bias is not None:
+        y = y + traced(bias)
+    return [y, mean, inverse][:output_count]
+
+
+def rms_normalization(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Value:
+    """RMSNormalization over the axes from ``axis`` on, in the precision of ``stash_type``."""
+    x, scale = traced(x), traced(scale)
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    wide = x.astype(numpy_dtype(stash_type))
+    inverse = lax.rsqrt(jnp.mean(wide * wide, axes, keepdims=True) + wide.dtype.type(epsilon))
+    return ((wide * inverse).astype(scale.dtype) * scale).astype(scale.dtype)
+
+
+def group_normalization(
+    x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1
+) -> Value:
+    """GroupNormalization; scale and bias for each channel."""
+    x = traced(x)
+    wide = x.astype(numpy_dtype(stash_type)) if stash_type else x
+    groups = wide.reshape((x.shape[0], num_groups, -1))
+    mean, var = jnp.mean(groups, -1, keepdims=True), jnp.var(groups, -1, keepdims=True)
+    y = ((groups - mean) * lax.rsqrt(var + wide.dtype.type(epsilon))).reshape(x.shape).astype(x.dtype)
+    return y * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
+
+
+def group_normalization_18(x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5) -> Value:
+    """GroupNormalization with scale and bias for each group."""
+    each = x.shape[1] // num_groups
+    scale, bias = jnp.repeat(traced(scale), each), jnp.repeat(traced(bias), each)
+    return group_normalization(x, scale, bias, num_groups=num_groups, epsilon=epsilon, stash_type=0)
+
+
+def mean_variance_normalization(x: Value, *, axes: tuple[int, ...] = (0, 2, 3)) -> Value:
+    """MeanVarianceNormalization; the 1e-9 is the specification's."""
+    x = traced(x)
+    mean, var = jnp.mean(x, axes, keepdims=True), jnp.var(x, axes, keepdims=True)
+    return (x - mean) / (jnp.sqrt(var) + x.dtype.type(1e-9))
+
+
+def lp_normalization(x: Value, *, axis: int = -1, p: int = 2) -> Value:
+    """LpNormalization; a zero vector stays zero."""
+    x = traced(x)
+    if p not in (1, 2):
+        raise ValueError(f"p must be 1 or 2, not {p}")
+    norm = jnp.sum(jnp.abs(x) if p == 1 else x * x, axis, keepdims=True)
+    zero = norm == 0
+    norm = jnp.where(zero, jnp.ones((), x.dtype), norm)
+    return jnp.where(zero, jnp.zeros((), x.dtype), x / (norm if p == 1 else jnp.sqrt(norm)))
+
+
+def local_response(x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Value:
+    """LRN: normalised by the squares of the neighbouring channels."""
+    x = traced(x)
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    window = (1, size) + (1,) * (x.ndim - 2)
+    pads = ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2))
+    squares = lax.reduce_window(x * x, np.zeros((), x.dtype)[()], lax.add, window, (1,) * x.ndim, pads)
+    return x / (x.dtype.type(bias) + x.dtype.type(alpha / size) * squares) ** x.dtype.type(beta)
+
+
+def dropout(
+    x: Value, ratio: Foldable = None, training_mode: Static | None = None, *, seed: int | None = None,
+    output_count: int = 1,
+) -> list[Value]:  # fmt: skip
+    """Dropout, for inference: the input itself, and a mask of ones."""
+    del seed
+    no_drop = ratio is not None and isinstance(ratio, np.ndarray) and float(ratio.reshape(())) == 0
+    if training_mode is not None and bool(training_mode.reshape(())) and not no_drop:
+        raise ValueError("random dropout (training_mode true) is not supported; export the model for inference")
+    return [x, jnp.ones(x.shape, bool)][:output_count]
+
+
+def dropout_7(x: Value, *, ratio: float = 0.5, output_count: int = 1) -> list[Value]:
+    """Dropout before opset 12, for inference."""
+    del ratio
+    return [x, jnp.ones(x.shape, bool)][:output_count]
+
+
+OPERATORS = {
+    "BatchNormalization": since(batch_normalization_7, 7, 9) | since(batch_normalization, 14, 15),
+    "Dropout": since(dropout_7, 7, 10) | since(dropout, 12, 13, 22),
+    "GroupNormalization": since(group_normalization_18, 18) | since(group_normalization, 21),
+    "InstanceNormalization": since(instance_normalization, 6, 22),
+    "LRN": since(local_response, 1, 13),
+    "LayerNormalization": since(layer_normalization, 17),
+    "LpNormalization": since(lp_normalization, 1, 22),
+    "MeanVarianceNormalization": since(mean_variance_normalization, 9, 13),
+    "RMSNormalization": since(rms_normalization, 23),
+}

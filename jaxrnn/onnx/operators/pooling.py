@@ -1,0 +1,206 @@
+"""Pooling over windows and over whole images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.onnx.operators.convolution import Pads, per_axis, window_pads
+from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.values import Value, dimensions, traced
+
+
+class Windows:
+    """The geometry of a pooling operator: kernel, strides, dilations and padding of each spatial axis."""
+
+    def __init__(
+        self,
+        x: Any,
+        kernel_shape: Sequence[int],
+        strides: Sequence[int] | None,
+        dilations: Sequence[int] | None,
+        pads: Sequence[int] | None,
+        auto_pad: str,
+        ceil_mode: int,
+    ):
+        rank = x.ndim - 2
+        self.kernel = per_axis(kernel_shape, rank, "kernel_shape")
+        self.strides = per_axis(strides, rank, "strides")
+        self.dilations = per_axis(dilations, rank, "dilations")
+        self.pads: Pads = window_pads(auto_pad, pads, x.shape[2:], self.kernel, self.strides, self.dilations)
+        #: Padding that belongs to the image, and what rounding up adds behind it.
+        self.overhang = [0] * rank
+        if ceil_mode:
+            for axis in range(rank):
+                self.overhang[axis] = self._overhang(x.shape[2 + axis], axis)
+
+    def _overhang(self, size: Any, axis: int) -> Any:
+        low, high = self.pads[axis]
+        reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
+        span, stride = size + low + high - reach, self.strides[axis]
+        steps = -(-span // stride)
+        if steps * stride >= size + low:
+            steps -= 1  # the last window may not begin in the padding behind the image
+        return max(steps * stride - span, 0)
+
+    def reduce(self, x: Any, start: Any, combine: Any) -> Any:
+        """Combine the elements of every window; positions outside the image count as ``start``."""
+        pads = [(low, high + over) for (low, high), over in zip(self.pads, self.overhang, strict=True)]
+        return lax.reduce_window(
+            x,
+            np.asarray(start, x.dtype)[()],
+            combine,
+            (1, 1, *self.kernel),
+            (1, 1, *self.strides),
+            [(0, 0), (0, 0), *pads],
+            window_dilation=(1, 1, *self.dilations),
+        )
+
+
+def max_pool(
+    x: Value,
+    *,
+    kernel_shape: tuple[int, ...],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    storage_order: int = 0,
+    strides: tuple[int, ...] | None = None,
+    output_count: int = 1,
+) -> Value:
+    """MaxPool; the second output is the flat index of each maximum."""
+    x = traced(x)
+    windows = Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    y = windows.reduce(x, lowest, lax.max)
+    if output_count == 1:
+        return y
+    return [y, _max_indices(x, windows, lowest, storage_order)]
+
+
+def _max_indices(x: Any, windows: Windows, lowest: Any, storage_order: int) -> Any:
+    """The flat index of the first maximum of every window, by comparing its elements one offset at a time."""
+    spatial = x.shape[2:]
+    order = "F" if storage_order else "C"
+    flat = np.arange(math.prod(spatial)).reshape(spatial, order=order)
+    flat = flat + math.prod(spatial) * np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * len(spatial))
+    pads = [(0, 0), (0, 0)] + [
+        (low, high + over) for (low, high), over in zip(windows.pads, windows.overhang, strict=True)
+    ]
+    padded = jnp.pad(x, pads, constant_values=lowest)
+    index = jnp.pad(jnp.asarray(flat, jnp.int64), pads, constant_values=-1)
+    best = best_index = None
+    for offset in np.ndindex(*windows.kernel):
+        place = []
+        for axis, at in enumerate(offset):
+            start = at * windows.dilations[axis]
+            reach = (windows.kernel[axis] - 1) * windows.dilations[axis]
+            place.append(slice(start, padded.shape[2 + axis] - reach + start, windows.strides[axis]))
+        value, where = padded[(..., *place)], index[(..., *place)]
+        if best is None:
+            best, best_index = value, where
+        else:
+            better = (value > best) | ((best_index < 0) & (where >= 0))
+            best, best_index = jnp.where(better, value, best), jnp.where(better, where, best_index)
+    return best_index
+
+
+def average_pool(
+    x: Value,
+    *,
+    kernel_shape: tuple[int, ...],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """AveragePool; the padding counts as elements only with ``count_include_pad``, what rounding up adds never."""
+    x = traced(x)
+    windows = Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    total = windows.reduce(x, 0, lax.add)
+    padded = any(low or high for low, high in windows.pads) and not count_include_pad
+    if not padded and not any(windows.overhang):
+        return total / np.asarray(math.prod(windows.kernel), x.dtype)
+    ones = jnp.ones((1, 1, *x.shape[2:]), x.dtype)
+    if count_include_pad:
+        ones = jnp.pad(ones, [(0, 0), (0, 0), *windows.pads], constant_values=1)
+        windows.pads = [(0, 0)] * len(windows.pads)
+    return total / windows.reduce(ones, 0, lax.add)
+
+
+def lp_pool(
+    x: Value,
+    *,
+    kernel_shape: tuple[int, ...],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    p: int = 2,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """LpPool."""
+    x = traced(x)
+    windows = Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    return windows.reduce(jnp.abs(x) ** p, 0, lax.add) ** x.dtype.type(1 / p)
+
+
+def global_pool(function: Any) -> Any:
+    """Pooling over all spatial axes."""
+
+    def apply(x: Value) -> Value:
+        x = traced(x)
+        return function(x, tuple(range(2, x.ndim)), keepdims=True)
+
+    return apply
+
+
+def global_lp_pool(x: Value, *, p: int = 2) -> Value:
+    """GlobalLpPool."""
+    x = traced(x)
+    return jnp.sum(jnp.abs(x) ** p, tuple(range(2, x.ndim)), keepdims=True) ** x.dtype.type(1 / p)
+
+
+def max_unpool(
+    x: Value,
+    indices: Value,
+    output_shape: Static | None = None,
+    *,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """MaxUnpool: each value back at its flat index, zeros elsewhere."""
+    x = traced(x)
+    rank = x.ndim - 2
+    strides = per_axis(strides, rank, "strides")
+    before = window_pads("NOTSET", pads, x.shape[2:], kernel_shape, strides, (1,) * rank)
+    natural = tuple(
+        (size - 1) * stride + kernel - low - high
+        for size, stride, kernel, (low, high) in zip(x.shape[2:], strides, kernel_shape, before, strict=True)
+    )
+    shape = (*x.shape[:2], *natural)
+    flat = jnp.zeros(math.prod(shape), x.dtype).at[traced(indices).reshape(-1)].set(x.reshape(-1)).reshape(shape)
+    if output_shape is None:
+        return flat
+    wanted = dimensions(output_shape)
+    return jnp.zeros(wanted, x.dtype).at[tuple(slice(0, size) for size in shape)].set(flat)
+
+
+OPERATORS = {
+    "AveragePool": since(average_pool, 7, 10, 11, 19, 22),
+    "GlobalAveragePool": since(global_pool(jnp.mean), 1, 22),
+    "GlobalLpPool": since(global_lp_pool, 2, 22),
+    "GlobalMaxPool": since(global_pool(jnp.max), 1, 22),
+    "LpPool": since(lp_pool, 2, 11, 18, 22),
+    "MaxPool": since(max_pool, 1, 8, 10, 11, 12, 22),
+    "MaxUnpool": since(max_unpool, 9, 11, 22),
+}

@@ -1,0 +1,210 @@
+"""LSTM, GRU and RNN: ONNX's inputs, layouts and attributes brought to the cells of `jaxrnn.cells`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, parse_activations, run
+from jaxrnn.cells.recurrence import DIRECTIONS
+from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value, is_static, traced
+
+MakeCell = Callable[[tuple[Any, ...]], Cell]
+
+
+def _cells(
+    make: MakeCell,
+    default: tuple[str, ...],
+    direction: str,
+    activations: Sequence[str] | None,
+    alpha: Sequence[float] | None,
+    beta: Sequence[float] | None,
+) -> list[Cell]:
+    """One cell for each direction, with its own activations."""
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, not {direction!r}")
+    count = len(DIRECTIONS[direction])
+    names = tuple(activations) if activations else default * count
+    if len(names) != len(default) * count:
+        raise ValueError(f"activations has {len(names)} names; {len(default)} for each of {count} direction(s) expected")
+    parsed = parse_activations(names, alpha or (), beta or ())
+    each = len(default)
+    return [make(parsed[index * each : (index + 1) * each]) for index in range(count)]
+
+
+def _check_shapes(
+    cells: list[Cell], x: Any, w: Any, r: Any, b: Any, p: Any, hidden_size: int | None, carries: Sequence[Any]
+) -> int:
+    """Every operand against the shape that the specification gives it; the hidden size."""
+    directions, gates = len(cells), cells[0].gates
+    hidden = r.shape[-1]
+    if hidden_size is not None and hidden_size != hidden:
+        raise ValueError(f"hidden_size is {hidden_size}, but R of shape {tuple(r.shape)} is for {hidden}")
+    batch, features = x.shape[1], x.shape[2]
+    expected = {
+        "W": (w, (directions, gates * hidden, features)),
+        "R": (r, (directions, gates * hidden, hidden)),
+        "B": (b, (directions, 2 * gates * hidden)),
+        "P": (p, (directions, 3 * hidden)),
+        "initial_h": (carries[0], (directions, batch, hidden)),
+        "initial_c": (carries[1] if len(carries) > 1 else None, (directions, batch, hidden)),
+    }
+    for name, (value, shape) in expected.items():
+        if value is not None and tuple(value.shape) != shape:
+            raise ValueError(
+                f"{name} has shape {tuple(value.shape)}, but {shape} is expected for {directions} direction(s), "
+                f"{features} features, hidden size {hidden} and batch {batch}"
+            )
+    return hidden
+
+
+def _lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | None:
+    if sequence_lens is None:
+        return None
+    if tuple(sequence_lens.shape) != (batch,):
+        raise ValueError(f"sequence_lens has shape {tuple(sequence_lens.shape)}, but ({batch},) is expected")
+    if not isinstance(sequence_lens, jax.core.Tracer) and isinstance(time, int):
+        known = np.asarray(sequence_lens)
+        if known.size and not (0 <= known.min() and known.max() <= time):
+            raise ValueError(f"sequence_lens {known.tolist()} must lie between 0 and the time axis' {time}")
+        if is_static(sequence_lens) and np.all(known == time):
+            return None
+    return traced(sequence_lens)
+
+
+def _layer(
+    cells: list[Cell],
+    x: Value,
+    w: Value,
+    r: Value,
+    b: Value,
+    sequence_lens: Value,
+    initial: Sequence[Value],
+    p: Value,
+    hidden_size: int | None,
+    direction: str,
+    layout: int,
+    output_count: int,
+) -> list[Value]:
+    """A recurrent operator: outputs Y and the final carries, in the layout of the node."""
+    alike(*(value for value in (x, w, r, b, p, *initial) if value is not None))
+    if layout not in (0, 1):
+        raise ValueError(f"layout must be 0 or 1, not {layout}")
+    x, w, r = traced(x), traced(w), traced(r)
+    if (x.ndim, w.ndim, r.ndim) != (3, 3, 3):
+        raise ValueError(f"X, W and R must have rank 3, not {x.ndim}, {w.ndim} and {r.ndim}")
+    b, p = (None if value is None else traced(value) for value in (b, p))
+    carries = [None if value is None else traced(value) for value in initial]
+    if layout:
+        x = jnp.swapaxes(x, 0, 1)
+        carries = [None if value is None else jnp.swapaxes(value, 0, 1) for value in carries]
+    hidden = _check_shapes(cells, x, w, r, b, p, hidden_size, carries)
+    zeros = jnp.zeros((x.shape[1], hidden), x.dtype)
+    starts = [tuple(zeros if value is None else value[d] for value in carries) for d in range(len(cells))]
+    weights = [
+        Weights(w[d], r[d], None if b is None else b[d], None if p is None else p[d]) for d in range(len(cells))
+    ]
+    lengths = _lengths(sequence_lens, x.shape[0], x.shape[1])
+    y, final = run(cells, weights, x, starts, direction=direction, lengths=lengths)
+    if layout:
+        y = jnp.transpose(y, (2, 0, 1, 3))
+        final = tuple(jnp.swapaxes(value, 0, 1) for value in final)
+    return [y, *final][:output_count]
+
+
+def _clip(clip: float | None) -> float | None:
+    return clip if clip else None
+
+
+def lstm(
+    X: Value,
+    W: Value,
+    R: Value,
+    B: Value = None,
+    sequence_lens: Value = None,
+    initial_h: Value = None,
+    initial_c: Value = None,
+    P: Value = None,
+    *,
+    activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None,
+    activations: tuple[str, ...] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+    output_count: int,
+) -> list[Value]:
+    """LSTM: Y, Y_h, Y_c."""
+    make: MakeCell = lambda functions: LSTM(functions, _clip(clip), bool(input_forget))  # type: ignore[arg-type]  # noqa: E731
+    default = ("Sigmoid", "Tanh", "Tanh")
+    cells = _cells(make, default, direction, activations, activation_alpha, activation_beta)
+    initial = (initial_h, initial_c)
+    return _layer(
+        cells, X, W, R, B, sequence_lens, initial, P, hidden_size, direction, layout, output_count
+    )  # fmt: skip
+
+
+def gru(
+    X: Value,
+    W: Value,
+    R: Value,
+    B: Value = None,
+    sequence_lens: Value = None,
+    initial_h: Value = None,
+    *,
+    activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None,
+    activations: tuple[str, ...] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+    output_count: int,
+) -> list[Value]:
+    """GRU: Y, Y_h."""
+    make: MakeCell = lambda functions: GRU(functions, _clip(clip), bool(linear_before_reset))  # type: ignore[arg-type]  # noqa: E731
+    cells = _cells(make, ("Sigmoid", "Tanh"), direction, activations, activation_alpha, activation_beta)
+    return _layer(
+        cells, X, W, R, B, sequence_lens, (initial_h,), None, hidden_size, direction, layout, output_count
+    )  # fmt: skip
+
+
+def rnn(
+    X: Value,
+    W: Value,
+    R: Value,
+    B: Value = None,
+    sequence_lens: Value = None,
+    initial_h: Value = None,
+    *,
+    activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None,
+    activations: tuple[str, ...] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    output_count: int,
+) -> list[Value]:
+    """RNN: Y, Y_h."""
+    make: MakeCell = lambda functions: RNN(functions, _clip(clip))  # type: ignore[arg-type]  # noqa: E731
+    cells = _cells(make, ("Tanh",), direction, activations, activation_alpha, activation_beta)
+    return _layer(
+        cells, X, W, R, B, sequence_lens, (initial_h,), None, hidden_size, direction, layout, output_count
+    )  # fmt: skip
+
+
+OPERATORS = {
+    "GRU": since(gru, 7, 14, 22),
+    "LSTM": since(lstm, 7, 14, 22),
+    "RNN": since(rnn, 7, 14, 22),
+}

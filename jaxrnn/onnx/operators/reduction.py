@@ -1,0 +1,139 @@
+"""Reductions over axes; ArgMax and ArgMin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.registry import Static, Versions, since
+from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced
+
+Reducer = Callable[..., Any]
+
+
+def _reduce(function: Reducer, data: Value, axes: Value, keepdims: int, noop_with_empty_axes: int = 0) -> Value:
+    if axes is None or np.size(axes) == 0:
+        if noop_with_empty_axes:
+            return function(traced(data)[None], axis=(0,), keepdims=False)
+        chosen = tuple(range(len(data.shape)))
+    else:
+        chosen = axes_of(axes, len(data.shape))
+    if function in _ON_SHAPES and is_static(data):
+        fold = _ON_SHAPES[function]
+        if not is_symbolic(data) or fold is np.prod or fold is np.sum:
+            return np.asarray(fold(data, axis=chosen, keepdims=bool(keepdims)), dtype=data.dtype)
+    data = traced(data)
+    return function(data, axis=chosen, keepdims=bool(keepdims)).astype(data.dtype)
+
+
+def axes_as_input(function: Reducer) -> Callable[..., Value]:
+    """A reduction whose axes are an input."""
+
+    def apply(data: Value, axes: Static | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
+        return _reduce(function, data, axes, keepdims, noop_with_empty_axes)
+
+    return apply
+
+
+def axes_as_attribute(function: Reducer) -> Callable[..., Value]:
+    """A reduction whose axes are an attribute."""
+
+    def apply(data: Value, *, axes: tuple[int, ...] | None = None, keepdims: int = 1) -> Value:
+        return _reduce(function, data, axes, keepdims)
+
+    return apply
+
+
+def versions(function: Reducer, attribute: tuple[int, ...], input_: tuple[int, ...]) -> Versions:
+    """The table entry of one reduction: with axes as attribute, then as input."""
+    return since(axes_as_attribute(function), *attribute) | since(axes_as_input(function), *input_)
+
+
+def _sum(x, axis, keepdims):
+    return jnp.sum(x, axis, keepdims=keepdims, dtype=x.dtype)
+
+
+def _prod(x, axis, keepdims):
+    return jnp.prod(x, axis, keepdims=keepdims, dtype=x.dtype)
+
+
+def _mean(x, axis, keepdims):
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        count = np.prod([x.shape[a] for a in axis], dtype=np.int64)
+        return jax.lax.div(_sum(x, axis, keepdims), jnp.asarray(count, x.dtype))
+    return jnp.mean(x, axis, keepdims=keepdims)
+
+
+def _extreme(name: str) -> Reducer:
+    def apply(x, axis, keepdims):
+        function = getattr(jnp, name)
+        if x.dtype == bool:
+            return function(x, axis, keepdims=keepdims)
+        floating = jnp.issubdtype(x.dtype, jnp.floating)
+        info = jnp.finfo(x.dtype) if floating else jnp.iinfo(x.dtype)
+        low, high = (-jnp.inf, jnp.inf) if floating else (info.min, info.max)
+        return function(x, axis, keepdims=keepdims, initial=low if name == "max" else high)
+
+    return apply
+
+
+def _l1(x, axis, keepdims):
+    return _sum(jnp.abs(x), axis, keepdims)
+
+
+def _l2(x, axis, keepdims):
+    return jnp.sqrt(_sum(x * x, axis, keepdims).astype(jnp.result_type(x, np.float32)))
+
+
+def _sum_square(x, axis, keepdims):
+    return _sum(x * x, axis, keepdims)
+
+
+def _log_sum(x, axis, keepdims):
+    return jnp.log(_sum(x, axis, keepdims).astype(jnp.result_type(x, np.float32)))
+
+
+def _log_sum_exp(x, axis, keepdims):
+    wide = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float64)
+    return jax.nn.logsumexp(wide, axis, keepdims=keepdims)
+
+
+_max, _min = _extreme("max"), _extreme("min")
+
+#: Reductions that appear in arithmetic on shapes.
+_ON_SHAPES: dict[Reducer, Any] = {_sum: np.sum, _prod: np.prod, _max: np.max, _min: np.min}
+
+
+def extreme_index(name: str) -> Callable[..., Value]:
+    """ArgMax and ArgMin, of the first or of the last among equals."""
+
+    def apply(data: Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Value:
+        data = traced(data)
+        (axis,) = axes_of([axis], data.ndim)
+        if not select_last_index:
+            return getattr(jnp, name)(data, axis, keepdims=bool(keepdims)).astype(jnp.int64)
+        last = data.shape[axis] - 1 - getattr(jnp, name)(jnp.flip(data, axis), axis, keepdims=bool(keepdims))
+        return last.astype(jnp.int64)
+
+    return apply
+
+
+OPERATORS = {
+    "ArgMax": since(extreme_index("argmax"), 1, 11, 12, 13),
+    "ArgMin": since(extreme_index("argmin"), 1, 11, 12, 13),
+    "ReduceL1": versions(_l1, (1, 11, 13), (18,)),
+    "ReduceL2": versions(_l2, (1, 11, 13), (18,)),
+    "ReduceLogSum": versions(_log_sum, (1, 11, 13), (18, 28)),
+    "ReduceLogSumExp": versions(_log_sum_exp, (1, 11, 13), (18, 28)),
+    "ReduceMax": versions(_max, (1, 11, 12, 13), (18, 20)),
+    "ReduceMean": versions(_mean, (1, 11, 13), (18,)),
+    "ReduceMin": versions(_min, (1, 11, 12, 13), (18, 20)),
+    "ReduceProd": versions(_prod, (1, 11, 13), (18,)),
+    "ReduceSum": versions(_sum, (1, 11), (13,)),
+    "ReduceSumSquare": versions(_sum_square, (1, 11, 13), (18,)),
+}

@@ -1,0 +1,98 @@
+"""Which tensors of a file are parameters of the model, and what they are called.
+
+Parameters are the float initializers and the float ``Constant`` tensors of rank 1 and more (some exporters put all
+weights there, also inside the branches of ``If``), each under a stable, unique name and in ONNX's own layout. Not
+parameters are:
+
+- what an operator needs while tracing (axes, pads, the scales of Resize): inputs marked ``Static``, and every
+  constant that only reaches such an input through other operators;
+- numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), and ``Constant`` nodes
+  of rank 0, which is how exporters write the 1e-5 in ``sqrt(x + 1e-5)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from jaxrnn.onnx.graph import PARAMETER_KEY, subgraphs_of
+from jaxrnn.onnx.registry import Operator
+
+FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
+
+#: Operators whose output depends on the shape of their input and not on its values.
+SHAPE_ONLY = frozenset({"Shape", "Size"})
+
+
+def name_parameters(
+    graph: ir.Graph,
+    operator_of: Callable[[ir.Node], Operator],
+    constant_of: Callable[[ir.Value], np.ndarray | None],
+) -> dict[ir.Value, str]:
+    """The parameters' values in the graph, and their names, in the order in which the file gives them."""
+    fixed = _needed_while_tracing(graph, operator_of)
+    names: dict[ir.Value, str] = {}
+    taken: set[str] = set()
+
+    def add(value: ir.Value, path: str, shared: str | None = None) -> None:
+        array = constant_of(value)
+        if value in fixed or array is None or array.dtype not in FLOATS:
+            return
+        if shared is None:
+            shared = str(value.name) if value.name not in taken else f"{path}{value.name}"
+            while shared in taken:
+                shared += "'"
+        taken.add(shared)
+        names[value] = shared
+
+    def walk(graph: ir.Graph, path: str) -> None:
+        for value in graph.initializers.values():
+            add(value, path)
+        for node in graph:
+            if node.op_type == "Constant":
+                array = constant_of(node.outputs[0])
+                if array is not None and array.ndim > 0:
+                    add(node.outputs[0], path, node.metadata_props.get(PARAMETER_KEY))
+            for name, inner in subgraphs_of(node):
+                walk(inner, f"{path}{node.name or node.op_type}.{name}/")
+
+    walk(graph, "")
+    return names
+
+
+def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Operator]) -> set[ir.Value]:
+    """Every value that an operator's static or foldable input is computed from."""
+    pending: list[ir.Value] = []
+    for node in graph.all_nodes():
+        operator = operator_of(node)
+        for index, value in enumerate(node.inputs):
+            slot = operator.slot(index)
+            if value is None or slot is None:
+                continue
+            if slot.static or (slot.foldable and _is_constant(value)):
+                pending.append(value)
+    seen: set[ir.Value] = set()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        pending.extend(_sources(value))
+    return seen
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is None if not isinstance(producer, ir.Node) else producer.op_type == "Constant"
+
+
+def _sources(value: ir.Value) -> Iterable[ir.Value]:
+    producer = value.producer()
+    if producer is None or producer.op_type in SHAPE_ONLY:
+        return
+    yield from (source for source in producer.inputs if source is not None)
+    for _, inner in subgraphs_of(producer):
+        yield from (output for output in inner.outputs if output is not None)

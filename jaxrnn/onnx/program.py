@@ -1,0 +1,211 @@
+"""A graph made ready to evaluate: every node bound to its operator, every constant read.
+
+Whatever cannot be run is found here, all of it together, so that nothing is left to fail at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxrnn.errors import ModelError, UnsupportedError
+from jaxrnn.onnx.graph import normal_domain
+from jaxrnn.onnx.operators import find_operator
+from jaxrnn.onnx.parameters import name_parameters
+from jaxrnn.onnx.registry import REQUIRED, Operator
+
+
+@dataclass(frozen=True)
+class BoundNode:
+    """A node with its operator found and its attributes read; a graph attribute is a `Block`."""
+
+    name: str
+    operator: Operator
+    inputs: tuple[ir.Value | None, ...]
+    outputs: tuple[ir.Value, ...]
+    attributes: Mapping[str, Any]
+
+
+@dataclass
+class Block:
+    """A graph or subgraph: its constants, its parameters by name, and its nodes in order."""
+
+    name: str
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    constants: dict[ir.Value, np.ndarray] = field(default_factory=dict)
+    parameters: dict[ir.Value, str] = field(default_factory=dict)
+    nodes: list[BoundNode] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The whole graph as a `Block`, and the parameters' arrays by name."""
+
+    block: Block
+    parameters: Mapping[str, np.ndarray]
+
+
+def node_label(node: ir.Node) -> str:
+    """What to call a node in messages and scopes: its name, or its first output where it has none."""
+    if node.name:
+        return node.name
+    return next((str(output.name) for output in node.outputs if output.name), node.op_type)
+
+
+def bind(model: ir.Model) -> Program:
+    """Bind every node of a model.
+
+    Raises:
+        UnsupportedError: lists every node that has no operator here, with the nearest supported alternative.
+        ModelError: an attribute is unknown, missing or unreadable, or a constant cannot be read.
+    """
+    operators: dict[ir.Node, Operator] = {}
+    problems: list[str] = []
+    for node in model.graph.all_nodes():
+        try:
+            operators[node] = find_operator(normal_domain(node.domain), node.op_type, node.version)
+        except UnsupportedError as error:
+            problems.append(f"  node {node_label(node)!r}: {error}")
+    if problems:
+        raise UnsupportedError(f"{len(problems)} node(s) cannot be run:\n" + "\n".join(problems))
+    for node, operator in operators.items():
+        _check_signature(node, operator)
+
+    constants: dict[ir.Value, np.ndarray | None] = {}
+
+    def constant_of(value: ir.Value) -> np.ndarray | None:
+        if value not in constants:
+            constants[value] = _read_constant(value)
+        return constants[value]
+
+    names = name_parameters(model.graph, operators.__getitem__, constant_of)
+    block = _bind_block(model.graph, operators.__getitem__, constant_of, names)
+    arrays: dict[str, np.ndarray] = {}
+    for value, name in names.items():
+        array = constant_of(value)
+        assert array is not None, "only constants are named as parameters"
+        arrays[name] = array
+    return Program(block, arrays)
+
+
+def _bind_block(
+    graph: ir.Graph,
+    operator_of: Callable[[ir.Node], Operator],
+    constant_of: Callable[[ir.Value], np.ndarray | None],
+    names: Mapping[ir.Value, str],
+) -> Block:
+    initialized = set(graph.initializers.values())
+    inputs = tuple(value for value in graph.inputs if value not in initialized)
+    block = Block(str(graph.name or ""), inputs, tuple(graph.outputs))
+
+    def place(value: ir.Value) -> bool:
+        array = constant_of(value)
+        if value in names:
+            block.parameters[value] = names[value]
+        elif array is not None:
+            block.constants[value] = array
+        return array is not None
+
+    for value in initialized:
+        place(value)
+    for node in graph:
+        if node.op_type == "Constant" and place(node.outputs[0]):
+            continue
+        attributes = {
+            name: _bind_block(attribute.as_graph(), operator_of, constant_of, names)
+            if attribute.type == ir.AttributeType.GRAPH
+            else _read_attribute(attribute)
+            for name, attribute in node.attributes.items()
+        }
+        inputs = _without_trailing_absent(node.inputs)
+        block.nodes.append(BoundNode(node_label(node), operator_of(node), inputs, tuple(node.outputs), attributes))
+    return block
+
+
+def _without_trailing_absent(values: Sequence[ir.Value | None]) -> tuple[ir.Value | None, ...]:
+    kept = list(values)
+    while kept and kept[-1] is None:
+        kept.pop()
+    return tuple(kept)
+
+
+def _check_signature(node: ir.Node, operator: Operator) -> None:
+    label = f"node {node_label(node)!r} ({operator})"
+    for name in node.attributes:
+        if name not in operator.attributes:
+            known = ", ".join(operator.attributes) or "none"
+            raise ModelError(f"{label}: unknown attribute {name!r}; {operator} has: {known}")
+    for name, default in operator.attributes.items():
+        if default is REQUIRED and name not in node.attributes:
+            raise ModelError(f"{label}: the required attribute {name!r} is missing")
+    given = _without_trailing_absent(node.inputs)
+    if operator.variadic is None and len(given) > len(operator.slots):
+        raise ModelError(f"{label}: {len(given)} inputs, but the operator takes at most {len(operator.slots)}")
+    for index, slot in enumerate(operator.slots):
+        if slot.required and (index >= len(given) or given[index] is None):
+            raise ModelError(f"{label}: the input {slot.name!r} is missing")
+
+
+_PLAIN_ATTRIBUTES = {
+    ir.AttributeType.FLOAT: ir.Attr.as_float,
+    ir.AttributeType.INT: ir.Attr.as_int,
+    ir.AttributeType.STRING: ir.Attr.as_string,
+    ir.AttributeType.FLOATS: ir.Attr.as_floats,
+    ir.AttributeType.INTS: ir.Attr.as_ints,
+    ir.AttributeType.STRINGS: ir.Attr.as_strings,
+}
+
+
+def _read_attribute(attribute: ir.Attr) -> Any:
+    read = _PLAIN_ATTRIBUTES.get(attribute.type)
+    if read is not None:
+        return read(attribute)
+    if attribute.type == ir.AttributeType.TENSOR:
+        return np.asarray(attribute.as_tensor().numpy())
+    return attribute.value
+
+
+def _read_constant(value: ir.Value) -> np.ndarray | None:
+    """The array of an initializer or of a Constant node, or None where the value is computed."""
+    node = value.producer()
+    if node is not None:
+        return _read_constant_node(node) if node.op_type == "Constant" else None
+    if value.const_value is None:
+        return None
+    return _read_tensor(value.const_value, f"initializer {value.name!r}")
+
+
+def _read_tensor(tensor: ir.TensorProtocol, what: str) -> np.ndarray:
+    try:
+        array = tensor.numpy()
+    except (ValueError, TypeError, OSError) as error:
+        raise ModelError(f"the tensor of {what} cannot be read: {error}") from error
+    return array.astype(str) if array.dtype == object else array
+
+
+def _read_constant_node(node: ir.Node) -> np.ndarray | None:
+    label = f"node {node_label(node)!r} (Constant)"
+    if len(node.attributes) != 1:
+        raise ModelError(f"{label}: exactly one value attribute is expected, not {sorted(node.attributes)}")
+    (attribute,) = node.attributes.values()
+    match attribute.name:
+        case "value":
+            return _read_tensor(attribute.as_tensor(), label)
+        case "value_float":
+            return np.float32(attribute.as_float()).reshape(())
+        case "value_floats":
+            return np.asarray(attribute.as_floats(), np.float32)
+        case "value_int":
+            return np.asarray(attribute.as_int(), np.int64)
+        case "value_ints":
+            return np.asarray(attribute.as_ints(), np.int64)
+        case "value_string":
+            return np.asarray(attribute.as_string())
+        case "value_strings":
+            return np.asarray(attribute.as_strings(), str)
+    return None

@@ -1,0 +1,82 @@
+"""From a path, bytes or a ``ModelProto`` to a ``ModelProto`` that is complete: parsed, of known versions, data at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from jaxrnn.errors import ModelError, UnsupportedError
+from jaxrnn.onnx.graph import normal_domain
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+#: Older files are converted by ``onnx.version_converter``.
+OLDEST_OPSET = 7
+
+
+def label_of(source: Source) -> str:
+    """What to call the model in messages."""
+    if isinstance(source, onnx.ModelProto):
+        return f"model {source.graph.name!r}"
+    return f"model of {len(source)} bytes" if isinstance(source, bytes) else os.fspath(source)
+
+
+def read_proto(source: Source) -> tuple[onnx.ModelProto, Path | None]:
+    """The model, and the folder that its external data must lie in (None where it has no folder).
+
+    Raises:
+        ModelError: no such file, not ONNX, cut off, or of a version from the future.
+    """
+    if isinstance(source, onnx.ModelProto):
+        proto, folder = source, None
+    elif isinstance(source, bytes):
+        proto, folder = _parse(source), None
+    elif isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ModelError(f"the file cannot be read: {error.strerror or error}") from error
+        proto, folder = _parse(data), path.resolve().parent
+    else:
+        raise ModelError(f"expected a path, bytes or onnx.ModelProto, not {type(source).__name__}")
+    _check_versions(proto)
+    return proto, folder
+
+
+def _parse(data: bytes) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelError("not an ONNX model, or a truncated one: the bytes do not parse; fetch or export it again") from error
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise ModelError("not an ONNX model: it has no graph or no IR version; is it another kind of protobuf file?")
+    return proto
+
+
+def _check_versions(proto: onnx.ModelProto) -> None:
+    if proto.ir_version > onnx.IR_VERSION:
+        raise ModelError(
+            f"IR version {proto.ir_version} is newer than the {onnx.IR_VERSION} that the installed onnx "
+            f"{onnx.__version__} knows; upgrade jaxrnn and onnx"
+        )
+    if not proto.opset_import:
+        raise ModelError("the file imports no opset, so its operators have no meaning; set opset_import and save it again")
+    newest = onnx.defs.onnx_opset_version()
+    opsets = [*proto.opset_import, *(entry for function in proto.functions for entry in function.opset_import)]
+    for entry in opsets:
+        if normal_domain(entry.domain):
+            continue
+        if entry.version > newest:
+            raise ModelError(
+                f"opset {entry.version} is newer than the {newest} that the installed onnx {onnx.__version__} knows; "
+                "upgrade jaxrnn and onnx, or export with an older opset"
+            )
+        if entry.version < OLDEST_OPSET:
+            raise UnsupportedError(
+                f"opset {entry.version} is older than {OLDEST_OPSET}; convert the file with onnx.version_converter"
+            )

@@ -1,0 +1,113 @@
+"""What flows along the edges of a graph while it is evaluated.
+
+A *static* value is a NumPy array: it is known while tracing, so arithmetic on shapes folds away. Integers that
+depend on a symbolic dimension are static too, as NumPy arrays of dtype ``object`` whose items are Python ints and
+JAX symbolic dimensions; they stand for int64. A *traced* value is a JAX array. A sequence is a tuple of values, and
+an absent optional is ``None``.
+
+Evaluation runs inside `exact_types`, so a traced int64 or float64 has its full width whatever ``jax_enable_x64`` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.errors import StaticValueError
+
+Value = Any  # np.ndarray | jax.Array | tuple[Value, ...] | None
+
+
+class Subgraph(Protocol):
+    """A graph attribute as an operator receives it: a function of values, which also sees the outer graph's."""
+
+    @property
+    def output_count(self) -> int:
+        """How many outputs the subgraph gives."""
+        ...
+
+    def __call__(self, *inputs: Value) -> tuple[Value, ...]: ...
+
+
+@contextlib.contextmanager
+def exact_types() -> Iterator[None]:
+    """64-bit types stay 64-bit inside this context; the caller's JAX configuration is untouched outside it."""
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        yield
+
+
+def is_static(*values: Value) -> bool:
+    """Whether every value is known while tracing."""
+    return all(isinstance(value, (np.ndarray, np.generic)) for value in values)
+
+
+def is_symbolic(array: Value) -> bool:
+    """Whether a static value holds symbolic dimensions."""
+    return isinstance(array, np.ndarray) and array.dtype == object
+
+
+def dtype_of(value: Value) -> np.dtype:
+    """The ONNX element type of a value, as a NumPy dtype: symbolic integers are int64."""
+    return np.dtype(np.int64) if is_symbolic(value) else np.dtype(value.dtype)
+
+
+def settle(value: Value) -> Value:
+    """Bring what an operator returned into the forms above: no NumPy scalars, no object arrays of plain integers."""
+    if isinstance(value, (list, tuple)):
+        return tuple(settle(item) for item in value)
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if is_symbolic(value) and all(isinstance(item, (int, np.integer)) for item in value.flat):
+        return value.astype(np.int64)
+    return value
+
+
+def traced(value: Value) -> jax.Array:
+    """The value as a JAX array of the same element type."""
+    if is_symbolic(value):
+        items = [jnp.asarray(item, dtype=jnp.int64) for item in value.flat]
+        return jnp.stack(items).reshape(value.shape) if items else jnp.zeros(value.shape, jnp.int64)
+    return jnp.asarray(value)
+
+
+def operands(*values: Value) -> tuple[Any, tuple[Any, ...]]:
+    """The array module that fits the values, and the values as its arrays: NumPy if all are static, else JAX."""
+    if is_static(*values):
+        return np, values
+    return jnp, tuple(traced(value) for value in values)
+
+
+def static(value: Value, what: str = "value") -> np.ndarray:
+    """The value as a NumPy array, for use in shapes and attributes.
+
+    Raises:
+        StaticValueError: the value is a tracer, so nothing is known of it but its shape.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, jax.core.Tracer):
+        raise StaticValueError(
+            f"{what} must be known while tracing, but it depends on data. Bind the graph input that it comes from with "
+            "jaxrnn.load(..., static={name: value}), or call apply outside jit, grad and vmap"
+        )
+    return np.asarray(value)
+
+
+def dimensions(value: np.ndarray) -> tuple[Any, ...]:
+    """A one-dimensional static integer array as Python ints and symbolic dimensions, for use as a shape."""
+    return tuple(item if not isinstance(item, (int, np.integer)) else int(item) for item in np.ravel(value).tolist())
+
+
+def describe(value: Value) -> str:
+    """Dtype and shape for a message: ``float32[1, 257]``."""
+    if value is None:
+        return "absent"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(describe(item) for item in value) + ")"
+    shape = ", ".join(map(str, value.shape))
+    return f"{dtype_of(value).name}[{shape}]"

@@ -1,0 +1,32 @@
+"""Where the real models and recordings are, and the strictness that every test runs under."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODELS = Path(os.environ.get("JAXRNN_MODELS", ROOT.parent / "shared" / "models"))
+AUDIO = Path(os.environ.get("JAXRNN_AUDIO", ROOT.parent / "shared" / "audio"))
+
+# An implicit promotion in the library is a mistake: ONNX has none.
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture(scope="session")
+def models() -> Path:
+    """The folder of real models; without it the test is skipped."""
+    if not MODELS.is_dir():
+        pytest.skip(f"no models at {MODELS}; set JAXRNN_MODELS")
+    return MODELS
+
+
+@pytest.fixture(scope="session")
+def audio() -> Path:
+    """The folder of real recordings; without it the test is skipped."""
+    if not AUDIO.is_dir():
+        pytest.skip(f"no recordings at {AUDIO}; set JAXRNN_AUDIO")
+    return AUDIO
