@@ -80,12 +80,14 @@ class Model:
         self.outputs: tuple[TensorInfo, ...] = tuple(map(tensor_info, program.block.outputs))
         self._static = _bind_static(declared, static)
         self.inputs: tuple[TensorInfo, ...] = tuple(info for info in declared if info.name not in self._static)
+        self._compilable = True
         self.declared_state = _check_state_pairs(self.inputs, self.outputs, state)
 
     @functools.cached_property
     def params(self) -> dict[str, jax.Array]:
         """The parameters by name, in the file's layout and element types."""
-        with exact_types():
+        # Also when they are first asked for while something is being traced.
+        with exact_types(), jax.ensure_compile_time_eval():
             return {name: jnp.asarray(array) for name, array in self.program.parameters.items()}
 
     def apply(self, params: Arrays, inputs: Arrays) -> dict[str, Any]:
@@ -111,26 +113,26 @@ class Model:
 
         A model whose shapes depend on data cannot be compiled and is evaluated node by node.
         """
-        both = {**(inputs or {}), **named}
+        arguments = {**(inputs or {}), **named}
         with exact_types():
-            arrays = {name: jax.tree.map(np.asarray, value) if hasattr(value, "dtype") else value for name, value in both.items()}
-            if not self._compilable:
-                return self.apply(self.params, arrays)
-            bound = dict(zip((info.name for info in self.inputs), bind_inputs(self.inputs, arrays), strict=True))
-            try:
-                return self._compiled(self.params, bound)
-            except StaticValueError:
-                self._compilable = False
-                return self.apply(self.params, arrays)
+            bound = dict(zip(self._input_names, bind_inputs(self.inputs, arguments), strict=True))
+            if self._compilable:
+                try:
+                    return self._compiled(self.params, bound)
+                except StaticValueError:
+                    self._compilable = False
+            return self.apply(self.params, bound)
 
-    _compilable = True
+    @property
+    def _input_names(self) -> list[str]:
+        return [info.name for info in self.inputs]
 
     @functools.cached_property
     def _compiled(self) -> Callable[[Arrays, Arrays], dict[str, Any]]:
         return jax.jit(self.apply)
 
     def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
-        """Every value that a node of the outer graph computes, by name, with the node: for finding where results depart."""
+        """Every value that a node of the outer graph computes, by name, with its node: shows where results depart."""
         seen: dict[str, tuple[BoundNode, Any]] = {}
 
         def watch(node: BoundNode, outputs: Sequence[Any]) -> None:
@@ -141,18 +143,21 @@ class Model:
         self._evaluate(params, inputs, watch)
         return seen
 
-    def symbolic_inputs(self, scope: jax.export.SymbolicScope | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+    def symbolic_inputs(
+        self, dims: Mapping[str, str] | None = None, *, constraints: Sequence[str] = ()
+    ) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes of the inputs with JAX's symbolic dimensions, for ``jax.make_jaxpr``, ``jax.eval_shape`` or export.
 
         Args:
-            scope: where the symbols live; pass one with constraints where tracing asks for them.
+            dims: another expression for a dimension of the file: ``{"S": "64*S"}`` where lengths must divide.
+            constraints: what JAX may assume, such as ``"S >= 2"``; an inconclusive comparison asks for one.
         """
-        scope = scope or jax.export.SymbolicScope()
+        scope = jax.export.SymbolicScope(constraints)
         result = {}
         for info in self.inputs:
             if info.dtype is None or info.shape is None:
                 raise InputError(f"input {info} has no declared rank, so it has no symbolic shape")
-            spelled = ", ".join(map(str, info.shape))
+            spelled = ", ".join((dims or {}).get(str(size), str(size)) for size in info.shape)
             shape = jax.export.symbolic_shape(spelled, scope=scope) if info.shape else ()
             result[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
         return result
@@ -162,7 +167,8 @@ class Model:
             self._check_params(params)
             values = iter(bind_inputs(self.inputs, inputs))
             arguments = [
-                self._static[key.name] if key.name in self._static else next(values) for key in self.program.block.inputs
+                self._static[key.name] if key.name in self._static else next(values)
+                for key in self.program.block.inputs
             ]
             outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
             named = zip((info.name for info in self.outputs), outputs, strict=True)
@@ -175,7 +181,9 @@ class Model:
             raise InputError(f"params do not fit the model: missing {missing[:5]}, unknown {extra[:5]}")
         for name, array in expected.items():
             if tuple(params[name].shape) != array.shape:
-                raise InputError(f"params[{name!r}] has shape {tuple(params[name].shape)}, but {array.shape} is expected")
+                raise InputError(
+                    f"params[{name!r}] has shape {tuple(params[name].shape)}, but {array.shape} is expected"
+                )
 
     def __repr__(self) -> str:
         count = sum(array.size for array in self.program.parameters.values())
@@ -204,9 +212,7 @@ def _bind_static(declared: Sequence[TensorInfo], static: Mapping[str, Any]) -> d
     if unknown:
         raise InputError(f"static: there is no input {unknown[0]!r}; the inputs are: {', '.join(map(str, declared))}")
     chosen = [by_name[name] for name in static]
-    return {
-        info.name: np.asarray(value) for info, value in zip(chosen, bind_inputs(chosen, static), strict=True)
-    }
+    return {info.name: np.asarray(value) for info, value in zip(chosen, bind_inputs(chosen, static), strict=True)}
 
 
 def _check_state_pairs(
@@ -216,7 +222,8 @@ def _check_state_pairs(
     for given, updated in state.items():
         if given not in ins or updated not in outs:
             raise InputError(
-                f"state={{{given!r}: {updated!r}}}: pairs go from an input ({', '.join(ins)}) to an output ({', '.join(outs)})"
+                f"state={{{given!r}: {updated!r}}}: pairs go from an input ({', '.join(ins)}) "
+                f"to an output ({', '.join(outs)})"
             )
         if ins[given].dtype != outs[updated].dtype:
             raise InputError(f"state: {ins[given]} and {outs[updated]} differ in dtype")

@@ -21,7 +21,7 @@ def _leaky_relu(x, alpha):
 
 
 def _thresholded_relu(x, alpha):
-    return jnp.where(x > alpha, x, jnp.zeros((), x.dtype))
+    return jnp.where(x >= alpha, x, jnp.zeros((), x.dtype))
 
 
 def _scaled_tanh(x, alpha, beta):
@@ -60,6 +60,7 @@ class Activation:
     coefficients: tuple[float, ...] = ()
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        """Element-wise, in the type of ``x``."""
         function, _ = _FUNCTIONS[self.name]
         return function(x, *(jnp.asarray(value, x.dtype) for value in self.coefficients))
 

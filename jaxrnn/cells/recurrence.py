@@ -85,7 +85,7 @@ def run_direction(
 
     exists = None
     if lengths is not None:
-        exists = (jnp.arange(x.shape[0])[:, None] < lengths[None, :])[..., None]
+        exists = (jnp.arange(x.shape[0], dtype=lengths.dtype)[:, None] < lengths[None, :])[..., None]
     if isinstance(x.shape[0], int) and x.shape[0] == 1:
         final, y = step(initial, (projected[0], None if exists is None else exists[0]))
         return y[None], final

@@ -55,6 +55,7 @@ class BoundSubgraph:
         return len(self.block.outputs)
 
     def __call__(self, *inputs: Value) -> tuple[Value, ...]:
+        """The outputs for values of the inputs."""
         if len(inputs) != len(self.block.inputs):
             raise ValueError(
                 f"the subgraph {self.block.name!r} takes {len(self.block.inputs)} inputs, but was given {len(inputs)}"
@@ -82,7 +83,8 @@ def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value
 def _run(node: BoundNode, scope: Scope) -> tuple[Value, ...]:
     inputs = [None if key is None else scope[key] for key in node.inputs]
     attributes: dict[str, Any] = {
-        name: BoundSubgraph(value, scope) if isinstance(value, Block) else value for name, value in node.attributes.items()
+        name: BoundSubgraph(value, scope) if isinstance(value, Block) else value
+        for name, value in node.attributes.items()
     }
     if node.operator.wants_output_count:
         attributes["output_count"] = len(node.outputs)

@@ -1,4 +1,4 @@
-"""A model file as one graph: local functions inlined, nodes in order, every node with the opset that it was written for."""
+"""A model file as one graph: local functions inlined, nodes in order, each with the opset that it was written for."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def _check_expansion(model: ir.Model) -> None:
             identifier = node.op_identifier()
             if identifier in path:
                 names = " -> ".join(f"{name}" for _, name, _ in (*path, identifier))
-                raise ModelError(f"the local function {identifier[1]!r} calls itself ({names}); ONNX allows no recursion")
+                raise ModelError(
+                    f"the local function {identifier[1]!r} calls itself ({names}); ONNX allows no recursion"
+                )
             function = model.functions.get(identifier)
             if function is not None and identifier not in sizes:
                 sizes[identifier] = size(function.all_nodes(), (*path, identifier))

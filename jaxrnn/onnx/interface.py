@@ -69,8 +69,9 @@ def bind_inputs(infos: Sequence[TensorInfo], inputs: Mapping[str, Any]) -> list[
     for name in inputs:
         if name not in known:
             close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise InputError(f"there is no input {name!r}{hint} The inputs are: {', '.join(map(str, infos)) or 'none'}")
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            listed = ", ".join(map(str, infos)) or "none"
+            raise InputError(f"there is no input {name!r}{hint}; the inputs are: {listed}")
     missing = [str(info) for info in infos if info.name not in inputs]
     if missing:
         raise InputError(f"missing input(s): {', '.join(missing)}")
@@ -88,30 +89,32 @@ def _as_declared(info: TensorInfo, value: Any) -> Any:
     if info.dtype is None:
         return jax.tree.map(jnp.asarray, tuple(value) if isinstance(value, list) else value)
     if not hasattr(value, "dtype"):
-        return jnp.asarray(_from_python(info, value))
+        return jnp.asarray(_from_python(info, info.dtype, value))
     if value.dtype == info.dtype:
-        return value if isinstance(value, jax.Array) else jnp.asarray(value)
-    widened = isinstance(value, jax.Array) and {value.dtype.name, info.dtype.name} in ({"int32", "int64"}, {"uint32", "uint64"})
-    if widened and value.dtype.itemsize < info.dtype.itemsize:
+        return jnp.asarray(value)
+    if isinstance(value, jax.Array) and (value.dtype.name, info.dtype.name) in _WIDENED:
         return value.astype(info.dtype)
-    hint = ""
     if info.dtype == np.float64 and isinstance(value, jax.Array):
-        hint = "; JAX makes float32 of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
-    elif info.dtype.name != "float64":
-        hint = f"; convert it with .astype({info.dtype.name!r})"
-    raise InputError(f"input {info} got {describe(value)}{hint}")
+        mend = "JAX makes float32 of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
+    else:
+        mend = f"convert it with .astype({info.dtype.name!r})"
+    raise InputError(f"input {info} got {describe(value)}; {mend}")
 
 
-def _from_python(info: TensorInfo, value: Any) -> np.ndarray:
+#: What JAX makes of 64-bit integers without ``jax_enable_x64``; widening them again loses nothing.
+_WIDENED = {("int32", "int64"), ("uint32", "uint64")}
+
+
+def _from_python(info: TensorInfo, dtype: np.dtype, value: Any) -> np.ndarray:
+    """Python numbers or nested lists in the declared type; floats may round, integers must keep their value."""
     try:
         plain = np.asarray(value)
-        with np.errstate(over="ignore"):
-            array = plain.astype(info.dtype)
+        array = plain.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"input {info} cannot be made from {type(value).__name__}: {error}") from error
-    exact = np.issubdtype(plain.dtype, np.integer) or plain.dtype == bool or jnp.issubdtype(info.dtype, jnp.inexact)
-    if not exact or (np.issubdtype(plain.dtype, np.integer) and not np.array_equal(array.astype(plain.dtype), plain)):
-        raise InputError(f"input {info}: the value {value!r} does not fit the type {info.dtype.name}")
+    rounds = jnp.issubdtype(dtype, jnp.inexact) and plain.dtype.kind in "fc"
+    if not rounds and not np.array_equal(array.astype(plain.dtype), plain):
+        raise InputError(f"input {info}: the value {value!r} does not fit the type {dtype.name}")
     return array
 
 
@@ -119,7 +122,9 @@ def _check_shape(info: TensorInfo, value: Any, sizes: dict[str, tuple[Any, str]]
     if info.shape is None:
         return
     if len(value.shape) != len(info.shape):
-        raise InputError(f"input {info} has rank {len(info.shape)}, but got {describe(value)} of rank {len(value.shape)}")
+        raise InputError(
+            f"input {info} has rank {len(info.shape)}, but got {describe(value)} of rank {len(value.shape)}"
+        )
     for axis, (expected, size) in enumerate(zip(info.shape, value.shape, strict=True)):
         if isinstance(expected, int):
             if size != expected:

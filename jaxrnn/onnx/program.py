@@ -80,7 +80,7 @@ def bind(model: ir.Model) -> Program:
 
     def constant_of(value: ir.Value) -> np.ndarray | None:
         if value not in constants:
-            constants[value] = _read_constant(value)
+            constants[value] = read_constant(value)
         return constants[value]
 
     names = name_parameters(model.graph, operators.__getitem__, constant_of)
@@ -170,7 +170,7 @@ def _read_attribute(attribute: ir.Attr) -> Any:
     return attribute.value
 
 
-def _read_constant(value: ir.Value) -> np.ndarray | None:
+def read_constant(value: ir.Value) -> np.ndarray | None:
     """The array of an initializer or of a Constant node, or None where the value is computed."""
     node = value.producer()
     if node is not None:
@@ -197,7 +197,7 @@ def _read_constant_node(node: ir.Node) -> np.ndarray | None:
         case "value":
             return _read_tensor(attribute.as_tensor(), label)
         case "value_float":
-            return np.float32(attribute.as_float()).reshape(())
+            return np.asarray(attribute.as_float(), np.float32)
         case "value_floats":
             return np.asarray(attribute.as_floats(), np.float32)
         case "value_int":

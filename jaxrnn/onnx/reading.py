@@ -1,4 +1,4 @@
-"""From a path, bytes or a ``ModelProto`` to a ``ModelProto`` that is complete: parsed, of known versions, data at hand."""
+"""From a path, bytes or a ``ModelProto`` to a ``ModelProto`` of versions that we know, and its folder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def _parse(data: bytes) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        raise ModelError("not an ONNX model, or a truncated one: the bytes do not parse; fetch or export it again") from error
+        raise ModelError(
+            "not an ONNX model, or a truncated one: the bytes do not parse; fetch or export it again"
+        ) from error
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError("not an ONNX model: it has no graph or no IR version; is it another kind of protobuf file?")
     return proto
@@ -65,7 +67,9 @@ def _check_versions(proto: onnx.ModelProto) -> None:
             f"{onnx.__version__} knows; upgrade jaxrnn and onnx"
         )
     if not proto.opset_import:
-        raise ModelError("the file imports no opset, so its operators have no meaning; set opset_import and save it again")
+        raise ModelError(
+            "the file imports no opset, so its operators have no meaning; set opset_import and save it again"
+        )
     newest = onnx.defs.onnx_opset_version()
     opsets = [*proto.opset_import, *(entry for function in proto.functions for entry in function.opset_import)]
     for entry in opsets:

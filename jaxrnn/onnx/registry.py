@@ -77,7 +77,9 @@ def _marks(hint: Any) -> tuple[str, ...]:
 
 
 @functools.cache
-def read_signature(function: Callable[..., Any]) -> tuple[tuple[InputSlot, ...], InputSlot | None, dict[str, Any], bool]:
+def read_signature(
+    function: Callable[..., Any],
+) -> tuple[tuple[InputSlot, ...], InputSlot | None, dict[str, Any], bool]:
     """The slots, the variadic slot, the attributes with defaults, and whether the output count is wanted."""
     inner = function.func if isinstance(function, functools.partial) else function
     hints = typing.get_type_hints(inner, include_extras=True)

@@ -1,4 +1,4 @@
-"""Whether a tensor of the file holds what it claims, before anyone allocates or reads: sizes, and where data may lie."""
+"""Whether a tensor of the file holds what it claims, before anyone allocates or reads it."""
 
 from __future__ import annotations
 
@@ -72,14 +72,18 @@ def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> N
         field, per_entry = _TYPED_FIELDS.get(kind.name, ("int32_data", per_entry))
         found = len(getattr(tensor, field))
         if found != math.ceil(count / per_entry):
-            raise ModelError(f"{label}: {shape} needs {math.ceil(count / per_entry)} elements, but {field} holds {found}")
+            raise ModelError(
+                f"{label}: {shape} needs {math.ceil(count / per_entry)} elements, but {field} holds {found}"
+            )
 
 
 def _check_external(tensor: onnx.TensorProto, expected: int, label: str, folder: Path | None) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
-        raise ModelError(f"{label}: its data lies in the file {location!r}; load the model from its path, not from bytes")
+        raise ModelError(
+            f"{label}: its data lies in the file {location!r}; load the model from its path, not from bytes"
+        )
     where = f"{label}: external data {location!r}"
     outside = ModelError(f"{where} lies outside the model's folder {folder}; copy the data beside the model")
     if not location or "\0" in location:

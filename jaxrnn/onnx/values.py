@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxrnn.errors import StaticValueError
 
@@ -31,7 +32,9 @@ class Subgraph(Protocol):
         """How many outputs the subgraph gives."""
         ...
 
-    def __call__(self, *inputs: Value) -> tuple[Value, ...]: ...
+    def __call__(self, *inputs: Value) -> tuple[Value, ...]:
+        """The outputs of the subgraph for values of its inputs."""
+        ...
 
 
 @contextlib.contextmanager
@@ -44,6 +47,11 @@ def exact_types() -> Iterator[None]:
 def is_static(*values: Value) -> bool:
     """Whether every value is known while tracing."""
     return all(isinstance(value, (np.ndarray, np.generic)) for value in values)
+
+
+def is_known(value: Value) -> bool:
+    """Whether Python can look at the value: it is static, or a JAX array outside every transformation."""
+    return not isinstance(value, Tracer)
 
 
 def is_symbolic(array: Value) -> bool:
@@ -62,6 +70,11 @@ def settle(value: Value) -> Value:
         return tuple(settle(item) for item in value)
     if isinstance(value, np.generic):
         return np.asarray(value)
+    if value is not None and not hasattr(value, "dtype"):
+        # NumPy hands out the items of an object array as they are: Python ints and symbolic dimensions.
+        boxed = np.empty((), object)
+        boxed[()] = value
+        value = boxed
     if is_symbolic(value) and all(isinstance(item, (int, np.integer)) for item in value.flat):
         return value.astype(np.int64)
     return value
@@ -90,7 +103,7 @@ def static(value: Value, what: str = "value") -> np.ndarray:
     """
     if isinstance(value, np.ndarray):
         return value
-    if isinstance(value, jax.core.Tracer):
+    if not is_known(value):
         raise StaticValueError(
             f"{what} must be known while tracing, but it depends on data. Bind the graph input that it comes from with "
             "jaxrnn.load(..., static={name: value}), or call apply outside jit, grad and vmap"

@@ -20,8 +20,10 @@ from jaxrnn.onnx.operators import (
     movement,
     normalization,
     pooling,
+    quantization,
     recurrent,
     reduction,
+    sequences,
     types,
 )
 from jaxrnn.onnx.registry import Operator, Versions, operator
@@ -38,8 +40,10 @@ FAMILIES = (
     movement,
     normalization,
     pooling,
+    quantization,
     recurrent,
     reduction,
+    sequences,
     types,
 )
 
@@ -50,8 +54,9 @@ def operator_table() -> dict[tuple[str, str], Versions]:
     table: dict[tuple[str, str], Versions] = {}
     for family in FAMILIES:
         for name, versions in family.OPERATORS.items():
-            key = tuple(name.split("::")) if "::" in name else ("", name)
-            assert len(key) == 2 and key not in table, f"{name} is registered twice"
+            domain, _, plain = name.rpartition("::")
+            key = (domain, plain)
+            assert key not in table, f"{name} is registered twice"
             table[key] = versions
     return table
 

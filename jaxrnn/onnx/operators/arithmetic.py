@@ -7,10 +7,10 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import max_dim, min_dim
 
 from jaxrnn.onnx.registry import Foldable, since
 from jaxrnn.onnx.values import Value, dtype_of, is_symbolic, operands, traced
@@ -102,13 +102,12 @@ def either(name: str) -> Callable[[Value], Value]:
     return apply
 
 
-def fold(function: Callable[[Any, Any], Any]) -> Callable[..., Value]:
+def fold(function: Callable[[Any, Any, Any], Any]) -> Callable[..., Value]:
     """A variadic operator that combines its broadcast inputs from the left."""
 
     def apply(*values: Value) -> Value:
         np_or_jnp, arrays = alike(*values)
-        combine = functools.partial(function, np_or_jnp)
-        return functools.reduce(combine, arrays)
+        return functools.reduce(lambda a, b: function(np_or_jnp, a, b), arrays)
 
     return apply
 
@@ -122,7 +121,7 @@ def _extreme(name: str, symbolic: Callable[[Any, Any], Any]) -> Callable[..., Va
     return fold(combine)
 
 
-maximum, minimum = _extreme("maximum", jax.core.max_dim), _extreme("minimum", jax.core.min_dim)
+maximum, minimum = _extreme("maximum", max_dim), _extreme("minimum", min_dim)
 total = fold(lambda _, a, b: a + b)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -30,10 +33,10 @@ def constant(
     raise TypeError(f"a sparse constant is not supported: {sparse_value!r}")
 
 
-def full(shape: tuple[object, ...], fill: np.ndarray) -> Value:
+def full(shape: tuple[Any, ...], fill: np.ndarray) -> Value:
     """An array of one number, static if it is small."""
-    if all(isinstance(size, int) for size in shape) and np.prod(shape, dtype=object) <= MAX_STATIC_ELEMENTS:
-        return np.full(shape, fill)  # type: ignore[arg-type]
+    if all(isinstance(size, int) for size in shape) and math.prod(shape) <= MAX_STATIC_ELEMENTS:
+        return np.full(shape, fill)
     return jnp.full(shape, fill)
 
 

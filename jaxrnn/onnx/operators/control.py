@@ -13,11 +13,7 @@ from jax import lax
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.values import Subgraph, Value, describe, traced
-
-
-def _known(value: Value) -> bool:
-    return not isinstance(value, jax.core.Tracer)
+from jaxrnn.onnx.values import Subgraph, Value, describe, is_known, traced
 
 
 def _all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
@@ -33,7 +29,7 @@ def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Va
     """If: only the branch that is taken is evaluated where the condition is known, else both are traced."""
     if cond.size != 1:
         raise ValueError(f"the condition must be one boolean, not {describe(cond)}")
-    if _known(cond):
+    if is_known(cond):
         return list((then_branch if bool(np.asarray(cond).reshape(())) else else_branch)())
 
     def branch(body: Subgraph):
@@ -60,14 +56,14 @@ def loop(max_trip_count: Value, cond: Value, *carried: Value, body: Subgraph) ->
     scanned = body.output_count - 1 - count
     limit = None if max_trip_count is None else max_trip_count.reshape(())
     go_on = np.asarray(True) if cond is None else cond.reshape(())
-    if limit is not None and _known(limit) and int(limit) < 0:
+    if limit is not None and is_known(limit) and int(limit) < 0:
         limit = np.asarray(0)
-    if limit is not None and _known(limit) and _known(go_on):
+    if limit is not None and is_known(limit) and is_known(go_on):
         trips = int(limit) if bool(go_on) else 0
         result = _counted_loop(trips, carried, body, scanned)
         if result is not None:
             return result
-    if scanned and all(_known(leaf) for leaf in jax.tree.leaves((limit, go_on, carried))):
+    if scanned and all(is_known(leaf) for leaf in jax.tree.leaves((limit, go_on, carried))):
         return _python_loop(limit, carried, body, bool(go_on))
     if scanned:
         raise StaticValueError(
@@ -88,11 +84,15 @@ def _counted_loop(trips: int, carried: Sequence[Value], body: Subgraph, scanned:
     def step(state: tuple[Value, ...], index: Value) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
         # True goes in as a known value: if the body only hands it on, or never computes with data, it comes out known.
         go_on, *outputs = body(index, np.asarray(True), *state)
-        constant_condition.append(_known(go_on) and bool(np.asarray(go_on).reshape(())))
+        constant_condition.append(is_known(go_on) and bool(np.asarray(go_on).reshape(())))
         return _all_traced(outputs[:count]), _all_traced(outputs[count:])
 
     start = _all_traced(carried)
-    first = jax.eval_shape(step, start, jax.ShapeDtypeStruct((), np.int64))
+    try:
+        first = jax.eval_shape(step, start, jax.ShapeDtypeStruct((), np.int64))
+    except StaticValueError:
+        # A shape or a position depends on the trip: it is known only while the trips are counted in Python.
+        return _python_loop(np.asarray(trips), carried, body, True)
     if not constant_condition[-1]:
         return None
     if trips == 0:
@@ -199,7 +199,7 @@ def scan(
 
 
 def scan_8(
-    sequence_lens: Value,
+    sequence_lens: Value = None,
     *inputs: Value,
     body: Subgraph,
     num_scan_inputs: int,

@@ -1,7 +1,7 @@
 """Gathering, scattering, sorting and everything else that reads or writes by index.
 
-Indices may be negative and then count from the end. Those that are known while tracing are checked against the axis;
-JAX would clamp them without a word.
+Indices may be negative and then count from the end. Those that are known are checked against the axis; those that
+depend on data read NaN where they lie outside, so that a wrong index cannot pass for a right one.
 """
 
 from __future__ import annotations
@@ -17,26 +17,35 @@ from jax import lax
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import Static, since
-from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, is_symbolic, traced
+from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static, is_symbolic, traced
 
 
 def wrap_indices(indices: Value, size: Any) -> Value:
-    """Indices with negative ones counted from the end; int64.
+    """Indices with negative ones counted from the end: static ones as int64, traced ones as int32.
+
+    A traced index outside the axis becomes ``size``, which reads as NaN (`read`) and is not written.
 
     Raises:
-        IndexError: an index that is known while tracing lies outside the axis.
+        IndexError: an index that is known lies outside the axis.
     """
-    known = indices if is_static(indices) else None
-    if known is None and not isinstance(indices, jax.core.Tracer):
+    if is_known(indices) and isinstance(size, int) and not is_symbolic(indices):
         known = np.asarray(indices)
-    if known is not None and isinstance(size, int) and not is_symbolic(known) and known.size:
-        low, high = int(known.min()), int(known.max())
-        if low < -size or high >= size:
-            raise IndexError(f"index {low if low < -size else high} is out of range for an axis of size {size}")
+        if known.size and (known.min() < -size or known.max() >= size):
+            wrong = known.min() if known.min() < -size else known.max()
+            raise IndexError(f"index {wrong} is out of range for an axis of size {size}")
         if is_static(indices):
             return np.where(indices < 0, indices + size, indices).astype(np.int64)
-    array = traced(indices).astype(jnp.int64)
-    return jnp.where(array < 0, array + traced(np.asarray(size) if isinstance(size, int) else size), array)
+    # int32 holds every index of an axis, and lowers the same way whatever jax_enable_x64 says.
+    index = traced(indices).astype(jnp.int64)
+    limit = jnp.asarray(size, jnp.int64)
+    index = jnp.where(index < 0, index + limit, index)
+    return jnp.where((index < 0) | (index > limit), limit, index).astype(jnp.int32)
+
+
+def read(data: jax.Array, index: tuple[Any, ...]) -> jax.Array:
+    """The elements at an index; NaN (or the type's extreme) where it lies outside, never a neighbour's value."""
+    known = all(isinstance(part, (slice, np.ndarray)) for part in index)
+    return data.at[index].get(mode="promise_in_bounds" if known else "fill", wrap_negative_indices=False)
 
 
 def gather(data: Value, indices: Value, *, axis: int = 0) -> Value:
@@ -48,14 +57,14 @@ def gather(data: Value, indices: Value, *, axis: int = 0) -> Value:
     if isinstance(index, np.ndarray) and index.ndim == 0:
         # One known index is a slice, which says more to XLA and to a transformation than a gather does.
         return lax.index_in_dim(traced(data), int(index), axis, keepdims=False)
-    return jnp.take(traced(data), index, axis, mode="clip")
+    return read(traced(data), (slice(None),) * axis + (index.astype(np.int32),))
 
 
 def gather_elements(data: Value, indices: Value, *, axis: int = 0) -> Value:
     """GatherElements: one index an element; the indices may be smaller than the data along the other axes."""
     (axis,) = axes_of([axis], len(data.shape))
-    index = traced(wrap_indices(indices, data.shape[axis]))
-    return traced(data)[_element_index(index, axis)]
+    index = traced(wrap_indices(indices, data.shape[axis])).astype(jnp.int32)
+    return read(traced(data), _element_index(index, axis))
 
 
 def _element_index(index: jax.Array, axis: int) -> tuple[jax.Array, ...]:
@@ -66,7 +75,7 @@ def _element_index(index: jax.Array, axis: int) -> tuple[jax.Array, ...]:
 def gather_nd(data: Value, indices: Value, *, batch_dims: int = 0) -> Value:
     """GatherND: the last axis of the indices holds one index for each leading axis of the data."""
     data, index = traced(data), _wrap_tuples(indices, data.shape[batch_dims:])
-    function = lambda d, i: d[tuple(jnp.moveaxis(i, -1, 0))]  # noqa: E731
+    function = lambda d, i: read(d, tuple(jnp.moveaxis(i, -1, 0)))  # noqa: E731
     for _ in range(batch_dims):
         function = jax.vmap(function)
     return function(data, index)
@@ -75,7 +84,7 @@ def gather_nd(data: Value, indices: Value, *, batch_dims: int = 0) -> Value:
 def _wrap_tuples(indices: Value, sizes: tuple[Any, ...]) -> jax.Array:
     depth = indices.shape[-1]
     columns = [wrap_indices(indices[..., d], sizes[d]) for d in range(depth)]
-    return jnp.stack([traced(column) for column in columns], -1)
+    return jnp.stack([traced(column).astype(jnp.int32) for column in columns], -1)
 
 
 _SCATTER = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
@@ -91,7 +100,7 @@ def scatter_elements(data: Value, indices: Value, updates: Value, *, axis: int =
     """ScatterElements."""
     alike(data, updates)
     (axis,) = axes_of([axis], len(data.shape))
-    index = traced(wrap_indices(indices, data.shape[axis]))
+    index = traced(wrap_indices(indices, data.shape[axis])).astype(jnp.int32)
     return getattr(traced(data).at[_element_index(index, axis)], _scatter(reduction))(traced(updates))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrnn.onnx.operators.arithmetic import alike, unary
 from jaxrnn.onnx.registry import since
@@ -19,7 +20,7 @@ def compare(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Val
     def apply(a: Value, b: Value) -> Value:
         _, (a, b) = alike(a, b)
         result = function(a, b)
-        return result.astype(bool) if is_symbolic(a) or is_symbolic(b) else result
+        return np.asarray(result).astype(bool) if is_symbolic(a) or is_symbolic(b) else result
 
     return apply
 

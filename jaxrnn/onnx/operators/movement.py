@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import max_dim, min_dim
 
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.registry import Foldable, Static, since
@@ -155,13 +156,17 @@ def _slice_axis(data: Value, axis: int, start: Any, end: Any, step: int) -> Valu
     size = data.shape[axis]
     if step == 0:
         raise ValueError("a step must not be 0")
-    if step > 0:
+    forwards = step > 0
+    if forwards:
         first, last = _clamp(start, size, 0, size), _clamp(end, size, 0, size)
-        return cut(data, axis, first, jax.core.max_dim(first, last), step)
+        return cut(data, axis, first, max_dim(first, last), step)
     if not isinstance(size, int):
-        if start == -1 and isinstance(end, int) and end < -(2**30):
+        whole = start == -1 and isinstance(end, int) and end < -(2**30)
+        if whole:
             return _flip(data, axis)[(slice(None),) * axis + (slice(None, None, -step),)]
-        raise ValueError("a negative step along a symbolic dimension needs the whole axis: start -1, end of int minimum")
+        raise ValueError(
+            "a negative step along a symbolic dimension needs the whole axis: start -1, end of int minimum"
+        )
     first, last = _clamp(start, size, -1, size - 1), _clamp(end, size, -1, size - 1)
     count = max(-((first - last) // step), 0)
     if count == 0:
@@ -176,12 +181,11 @@ def _flip(data: Value, axis: int) -> Value:
 
 def _clamp(bound: Any, size: Any, low: Any, high: Any) -> Any:
     """A slice bound as an index in ``[low, high]``: negative ones count from the end, huge ones mean the end."""
-    if isinstance(bound, int):
-        if abs(bound) >= 2**30 and not isinstance(size, int):
-            return high if bound > 0 else low  # beyond any size, and not comparable with a symbol
+    if isinstance(bound, int) and abs(bound) >= 2**30 and not isinstance(size, int):
+        return high if bound > 0 else low  # beyond any size, and not comparable with a symbol
     # Whether a symbolic bound is negative may be inconclusive; JAX's error then names the constraint that is missing.
     bound = bound + size if bound < 0 else bound
-    return jax.core.min_dim(jax.core.max_dim(bound, low), high)
+    return min_dim(max_dim(bound, low), high)
 
 
 def expand(x: Value, shape: Static) -> Value:

@@ -95,7 +95,8 @@ def _max_indices(x: Any, windows: Windows, lowest: Any, storage_order: int) -> A
     ]
     padded = jnp.pad(x, pads, constant_values=lowest)
     index = jnp.pad(jnp.asarray(flat, jnp.int64), pads, constant_values=-1)
-    best = best_index = None
+    best: Any = None
+    best_index: Any = None
     for offset in np.ndindex(*windows.kernel):
         place = []
         for axis, at in enumerate(offset):

@@ -13,7 +13,7 @@ from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, parse_activations, run
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.values import Value, is_static, traced
+from jaxrnn.onnx.values import Value, is_known, is_static, traced
 
 MakeCell = Callable[[tuple[Any, ...]], Cell]
 
@@ -32,7 +32,9 @@ def _cells(
     count = len(DIRECTIONS[direction])
     names = tuple(activations) if activations else default * count
     if len(names) != len(default) * count:
-        raise ValueError(f"activations has {len(names)} names; {len(default)} for each of {count} direction(s) expected")
+        raise ValueError(
+            f"activations has {len(names)} names; {len(default)} for each of {count} direction(s) expected"
+        )
     parsed = parse_activations(names, alpha or (), beta or ())
     each = len(default)
     return [make(parsed[index * each : (index + 1) * each]) for index in range(count)]
@@ -69,9 +71,9 @@ def _lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | None:
         return None
     if tuple(sequence_lens.shape) != (batch,):
         raise ValueError(f"sequence_lens has shape {tuple(sequence_lens.shape)}, but ({batch},) is expected")
-    if not isinstance(sequence_lens, jax.core.Tracer) and isinstance(time, int):
+    if is_known(sequence_lens) and isinstance(time, int):
         known = np.asarray(sequence_lens)
-        if known.size and not (0 <= known.min() and known.max() <= time):
+        if known.size and not (known.min() >= 0 and known.max() <= time):
             raise ValueError(f"sequence_lens {known.tolist()} must lie between 0 and the time axis' {time}")
         if is_static(sequence_lens) and np.all(known == time):
             return None
@@ -107,9 +109,7 @@ def _layer(
     hidden = _check_shapes(cells, x, w, r, b, p, hidden_size, carries)
     zeros = jnp.zeros((x.shape[1], hidden), x.dtype)
     starts = [tuple(zeros if value is None else value[d] for value in carries) for d in range(len(cells))]
-    weights = [
-        Weights(w[d], r[d], None if b is None else b[d], None if p is None else p[d]) for d in range(len(cells))
-    ]
+    weights = [Weights(w[d], r[d], None if b is None else b[d], None if p is None else p[d]) for d in range(len(cells))]
     lengths = _lengths(sequence_lens, x.shape[0], x.shape[1])
     y, final = run(cells, weights, x, starts, direction=direction, lengths=lengths)
     if layout:

@@ -1,0 +1,282 @@
+"""Quantised arithmetic: to small types and back, and products of quantised operands.
+
+Values are rounded half to even, products of integers accumulate in int32, and a quotient is rounded to its type before
+it is rounded to an integer: an error in its last bit would move a value over the edge between two integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.onnx.operators.convolution import conv
+from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.types import convert, numpy_dtype
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value, dtype_of, traced
+
+
+def _is_integer(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.integer)
+
+
+def _wide(x: Value) -> jax.Array:
+    """A quantised tensor in the type that its products accumulate in."""
+    array = traced(x)
+    return array.astype(jnp.int32 if _is_integer(array.dtype) else jnp.float32)
+
+
+def _spread(value: jax.Array, shape: tuple[Any, ...], axis: int, block_size: int) -> jax.Array:
+    """A scale or zero point, for the whole tensor, for each index of an axis or for blocks of it, made to broadcast."""
+    if value.ndim == 0 or value.shape == (1,):
+        return value.reshape(())
+    (axis,) = axes_of([axis], len(shape))
+    if not block_size:
+        if value.shape != (shape[axis],):
+            raise ValueError(f"the scale has shape {value.shape}, but axis {axis} has size {shape[axis]}")
+        return value.reshape(tuple(-1 if index == axis else 1 for index in range(len(shape))))
+    if block_size < 0:
+        raise ValueError(f"block_size must not be negative, not {block_size}")
+    expected = tuple(-(-size // block_size) if index == axis else size for index, size in enumerate(shape))
+    if value.shape != expected:
+        raise ValueError(
+            f"the scale has shape {value.shape}, but blocks of {block_size} on axis {axis} need {expected}"
+        )
+    return lax.slice_in_dim(jnp.repeat(value, block_size, axis), 0, shape[axis], axis=axis)
+
+
+def _zero_point(zero_point: Value, scale: Value, shape: tuple[Any, ...], axis: int, block_size: int) -> Any:
+    if zero_point is None:
+        return jnp.zeros((), jnp.int32)
+    if tuple(zero_point.shape) != tuple(scale.shape) and {zero_point.size, scale.size} != {1}:
+        raise ValueError(f"scale and zero point must have one shape, not {scale.shape} and {zero_point.shape}")
+    return _spread(_wide(zero_point), shape, axis, block_size)
+
+
+def _rounded(x: jax.Array) -> jax.Array:
+    """The value as its own type holds it, whatever precision XLA would compute it in."""
+    info = jnp.finfo(x.dtype)
+    return x if info.bits >= 32 else lax.reduce_precision(x, info.nexp, info.nmant)
+
+
+def _quotient(x: jax.Array, scale: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The quotient, rounded once: XLA makes ``x * (1 / scale)`` of a division by a scale that is broadcast.
+
+    It cannot where the divisor depends on the element that is divided, as NaN, which divides to NaN, lets it.
+    """
+    x, scale = _rounded(x.astype(dtype)), _rounded(scale.astype(dtype))
+    return _rounded(x / jnp.where(jnp.isnan(x), x, scale))
+
+
+def _quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype, saturate: bool = True) -> Value:
+    """A value in units of the scale, moved by the zero point, in a small type."""
+    if not _is_integer(dtype):
+        return convert(value.astype(jnp.float32) + zero_point.astype(jnp.float32), dtype, saturate)
+    info = jnp.iinfo(dtype)
+    value = value if value.dtype == jnp.float64 else value.astype(jnp.float32)
+    low, high = ((limit - zero_point).astype(value.dtype) for limit in (info.min, info.max))
+    return (jnp.clip(jnp.round(value), low, high).astype(jnp.int32) + zero_point).astype(dtype)
+
+
+def _division_dtype(x: jax.Array, scale: jax.Array) -> np.dtype:
+    """The scale's type, unless it only stores powers of two (float8e8m0) or integers."""
+    if _is_integer(scale.dtype):
+        return np.dtype(np.float64)
+    if scale.dtype.itemsize == 1:
+        return np.dtype(np.float32) if _is_integer(x.dtype) else np.dtype(x.dtype)
+    return np.dtype(scale.dtype)
+
+
+def quantize_linear(
+    x: Value,
+    y_scale: Value,
+    y_zero_point: Value = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+) -> Value:
+    """QuantizeLinear: ``x / y_scale + y_zero_point`` in the zero point's type, uint8 where nothing names another."""
+    dtype = numpy_dtype(output_dtype) if output_dtype else np.dtype(np.uint8)
+    if y_zero_point is not None:
+        if output_dtype and dtype_of(y_zero_point) != dtype:
+            raise TypeError(f"output_dtype is {dtype.name}, but the zero point is {dtype_of(y_zero_point).name}")
+        dtype = dtype_of(y_zero_point)
+    x, scale = traced(x), traced(y_scale)
+    division = numpy_dtype(precision) if precision else _division_dtype(x, scale)
+    quotient = _quotient(x, _spread(scale.astype(division), x.shape, axis, block_size), division)
+    zero_point = _zero_point(y_zero_point, y_scale, x.shape, axis, block_size)
+    return _quantized(quotient, zero_point, dtype, bool(saturate))
+
+
+def dequantize_linear(
+    x: Value,
+    x_scale: Value,
+    x_zero_point: Value = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Value:
+    """DequantizeLinear: ``(x - x_zero_point) * x_scale``, rounded once, to the scale's type or to ``output_dtype``."""
+    dtype = numpy_dtype(output_dtype) if output_dtype else dtype_of(x_scale)
+    if x_zero_point is not None and dtype_of(x_zero_point) != dtype_of(x):
+        raise TypeError(
+            f"x and its zero point must have one type, not {dtype_of(x).name} and {dtype_of(x_zero_point).name}"
+        )
+    steps = _wide(x)
+    if x_zero_point is not None:
+        steps = steps - _zero_point(x_zero_point, x_scale, steps.shape, axis, block_size)
+    scale = _spread(traced(x_scale).astype(jnp.float32), steps.shape, axis, block_size)
+    return (steps.astype(jnp.float32) * scale).astype(dtype)
+
+
+def dynamic_quantize_linear(x: Value) -> list[Value]:
+    """DynamicQuantizeLinear: uint8 over the range of the data and 0; the scale is 1 where all of it is 0."""
+    x = traced(x)
+    low, high = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
+    scale = jnp.where(high == low, jnp.ones((), x.dtype), _quotient(high - low, jnp.full((), 255, x.dtype), x.dtype))
+    zero_point = jnp.round(jnp.clip(-_quotient(low, scale, x.dtype), 0, 255)).astype(jnp.int32)
+    y = _quantized(_quotient(x, scale, x.dtype), zero_point, np.dtype(np.uint8))
+    return [y, scale, zero_point.astype(jnp.uint8)]
+
+
+def _of_rows(value: jax.Array, matrix: jax.Array, name: str) -> jax.Array:
+    """A scale or zero point of the left operand: for all of it, or for each row."""
+    if value.ndim != 1 or value.size == 1:
+        return value.reshape(()) if value.size == 1 else value
+    if matrix.ndim != 2 or value.shape[0] != matrix.shape[0]:
+        raise ValueError(
+            f"{name} has shape {value.shape}: one entry, or one for each row of {matrix.shape}, is expected"
+        )
+    return value[:, None]
+
+
+def _of_columns(value: jax.Array, matrix: jax.Array, name: str) -> jax.Array:
+    """A scale or zero point of the right operand: for all of it, or for each column."""
+    if value.ndim != 1 or value.size == 1:
+        return value.reshape(()) if value.size == 1 else value
+    if matrix.ndim < 2 or value.shape[0] != matrix.shape[-1]:
+        raise ValueError(
+            f"{name} has shape {value.shape}: one entry, or one for each column of {matrix.shape}, is expected"
+        )
+    return value
+
+
+def matmul_integer(a: Value, b: Value, a_zero_point: Value = None, b_zero_point: Value = None) -> Value:
+    """MatMulInteger: the product of the operands less their zero points; int32, which wraps around."""
+    a, b = _wide(a), _wide(b)
+    if a_zero_point is not None:
+        a = a - _of_rows(_wide(a_zero_point), a, "a_zero_point")
+    if b_zero_point is not None:
+        b = b - _of_columns(_wide(b_zero_point), b, "b_zero_point")
+    return jnp.matmul(a, b)
+
+
+def _requantized(product: jax.Array, factor: jax.Array, y_zero_point: Value) -> Value:
+    """An accumulated product times the ratio of the scales, in the output's type."""
+    scaled = product.astype(jnp.float32) * factor
+    return _quantized(scaled, _wide(y_zero_point), dtype_of(y_zero_point))
+
+
+def q_linear_matmul(
+    a: Value,
+    a_scale: Value,
+    a_zero_point: Value,
+    b: Value,
+    b_scale: Value,
+    b_zero_point: Value,
+    y_scale: Value,
+    y_zero_point: Value,
+) -> Value:
+    """QLinearMatMul: the product of two quantised matrices, quantised. The ratio of the scales is a float32."""
+    product = matmul_integer(a, b, a_zero_point, b_zero_point)
+    scales = [traced(scale).astype(jnp.float32) for scale in (a_scale, b_scale, y_scale)]
+    left, right = _of_rows(scales[0], traced(a), "a_scale"), _of_columns(scales[1], traced(b), "b_scale")
+    factor = _quotient(left * right, _of_rows(scales[2], product, "y_scale"), np.dtype(np.float32))
+    zero_point = _of_rows(traced(y_zero_point), product, "y_zero_point")
+    return _requantized(product, factor, zero_point)
+
+
+def _of_channels(value: Value, w: Value, name: str) -> Value:
+    """A scale or zero point of a kernel: for all of it, or for each output channel; shaped like the kernel."""
+    value = traced(value)
+    if value.size == 1:
+        return value.reshape(())
+    if value.shape != (w.shape[0],):
+        raise ValueError(f"{name} has shape {value.shape}, but the kernel has {w.shape[0]} output channels")
+    return value.reshape((-1,) + (1,) * (len(w.shape) - 1))
+
+
+def _convolved(x: Value, w: Value, x_zero_point: Value, w_zero_point: Value, b: Value, **window: Any) -> Value:
+    """The convolution of the operands less their zero points, with what pads the input standing for 0."""
+    wide_x, wide_w = _wide(x), _wide(w)
+    if x_zero_point is not None:
+        wide_x = wide_x - _wide(x_zero_point).reshape(())
+    if w_zero_point is not None:
+        wide_w = wide_w - _wide(_of_channels(w_zero_point, w, "w_zero_point"))
+    return conv(wide_x, wide_w, b, **window)
+
+
+def conv_integer(
+    x: Value,
+    w: Value,
+    x_zero_point: Value = None,
+    w_zero_point: Value = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """ConvInteger: the convolution of the operands less their zero points; int32, which wraps around."""
+    window = {"auto_pad": auto_pad, "dilations": dilations, "group": group}
+    window |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
+    return _convolved(x, w, x_zero_point, w_zero_point, None, **window)
+
+
+def q_linear_conv(
+    x: Value,
+    x_scale: Value,
+    x_zero_point: Value,
+    w: Value,
+    w_scale: Value,
+    w_zero_point: Value,
+    y_scale: Value,
+    y_zero_point: Value,
+    B: Value = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """QLinearConv: the convolution of two quantised operands, quantised; the bias is in units of both their scales."""
+    window = {"auto_pad": auto_pad, "dilations": dilations, "group": group}
+    window |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
+    product = _convolved(x, w, x_zero_point, w_zero_point, B, **window)
+    of_kernel = _of_channels(w_scale, w, "w_scale")
+    scales = traced(x_scale).reshape(()) * (of_kernel[:, 0] if of_kernel.ndim else of_kernel)
+    factor = _quotient(scales, traced(y_scale).reshape(()), np.dtype(np.float32))
+    return _requantized(product, factor, traced(y_zero_point).reshape(()))
+
+
+OPERATORS = {
+    "ConvInteger": since(conv_integer, 10),
+    "DequantizeLinear": since(dequantize_linear, 10, 13, 19, 21, 23, 24, 25, 28),
+    "DynamicQuantizeLinear": since(dynamic_quantize_linear, 11),
+    "MatMulInteger": since(matmul_integer, 10),
+    "QLinearConv": since(q_linear_conv, 10),
+    "QLinearMatMul": since(q_linear_matmul, 10, 21),
+    "QuantizeLinear": since(quantize_linear, 10, 13, 19, 21, 23, 24, 25, 28),
+}

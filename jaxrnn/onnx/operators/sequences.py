@@ -1,0 +1,144 @@
+"""Sequences and optionals. A sequence is a tuple, so its length is known while tracing; an absent optional is None."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jaxrnn.onnx.operators.movement import axes_of, concat, cut, squeeze, unsqueeze
+from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.values import Subgraph, Value, describe, dimensions
+
+Sequence = tuple[Value, ...]
+
+
+def _sequence(value: Value) -> Sequence:
+    if not isinstance(value, tuple):
+        raise TypeError(f"a sequence is expected, not {describe(value)}")
+    return value
+
+
+def _position(position: np.ndarray, count: int, last: int) -> int:
+    """A position as an index from the start; ``last`` is the highest that is allowed."""
+    index = int(position.reshape(()))
+    if not -count <= index <= last:
+        raise IndexError(f"position {index} is out of range for a sequence of {count}")
+    return index + count if index < 0 else index
+
+
+def sequence_construct(*inputs: Value) -> Value:
+    """SequenceConstruct."""
+    return inputs
+
+
+def sequence_empty(*, dtype: int = 1) -> Value:
+    """SequenceEmpty."""
+    del dtype  # an empty tuple has no element type
+    return ()
+
+
+def sequence_at(input_sequence: Value, position: Static) -> Value:
+    """SequenceAt: the element at a position, which may count from the end."""
+    sequence = _sequence(input_sequence)
+    return sequence[_position(position, len(sequence), len(sequence) - 1)]
+
+
+def sequence_insert(input_sequence: Value, tensor: Value, position: Static | None = None) -> Value:
+    """SequenceInsert before a position, or at the end."""
+    sequence = _sequence(input_sequence)
+    index = len(sequence) if position is None else _position(position, len(sequence), len(sequence))
+    return (*sequence[:index], tensor, *sequence[index:])
+
+
+def sequence_erase(input_sequence: Value, position: Static | None = None) -> Value:
+    """SequenceErase the element at a position, or the last."""
+    sequence = _sequence(input_sequence)
+    index = _position(np.asarray(-1) if position is None else position, len(sequence), len(sequence) - 1)
+    return sequence[:index] + sequence[index + 1 :]
+
+
+def sequence_length(input_sequence: Value) -> Value:
+    """SequenceLength."""
+    return np.asarray(len(_sequence(input_sequence)), np.int64)
+
+
+def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 0, keepdims: int = 1) -> Value:
+    """SplitToSequence: parts of the given sizes, or of one size with a smaller last part, or single slices."""
+    (axis,) = axes_of([axis], len(input.shape))
+    size = input.shape[axis]
+    if split is not None and split.ndim:
+        sizes = dimensions(split)
+    else:
+        each = 1 if split is None else int(split)
+        if each < 1 or not isinstance(size, int):
+            raise ValueError(f"axis {axis} of size {size} cannot be cut into parts of {each}")
+        sizes = tuple(min(each, size - start) for start in range(0, size, each))
+    if sum(sizes) != size or any(isinstance(part, int) and part < 0 for part in sizes):
+        raise ValueError(f"the sizes {list(sizes)} do not add up to axis {axis} of size {size}")
+    parts: list[Value] = []
+    start: Any = 0
+    for part in sizes:
+        parts.append(cut(input, axis, start, start + part))
+        start = start + part
+    if split is None and not keepdims:
+        parts = [squeeze(part, np.asarray([axis])) for part in parts]
+    return tuple(parts)
+
+
+def concat_from_sequence(input_sequence: Value, *, axis: int, new_axis: int = 0) -> Value:
+    """ConcatFromSequence along an axis, or with ``new_axis`` stacked along a new one."""
+    sequence = _sequence(input_sequence)
+    if not sequence:
+        raise ValueError("an empty sequence cannot be concatenated")
+    if new_axis:
+        sequence = [unsqueeze(value, np.asarray([axis])) for value in sequence]
+    return concat(*sequence, axis=axis)
+
+
+def sequence_map(input_sequence: Value, *additional_inputs: Value, body: Subgraph) -> list[Value]:
+    """SequenceMap: the body for each element; other sequences go along, tensors are the same for every element."""
+    sequence = _sequence(input_sequence)
+    for other in additional_inputs:
+        if isinstance(other, tuple) and len(other) != len(sequence):
+            raise ValueError(f"the sequences must have one length, not {len(sequence)} and {len(other)}")
+    results = [
+        body(element, *(other[index] if isinstance(other, tuple) else other for other in additional_inputs))
+        for index, element in enumerate(sequence)
+    ]
+    return [tuple(result[output] for result in results) for output in range(body.output_count)]
+
+
+def optional(input: Value = None, *, type: Any = None) -> Value:
+    """Optional: the input as it is, or nothing."""
+    if input is None and type is None:
+        raise ValueError("an Optional without input needs the attribute 'type'")
+    return input
+
+
+def optional_has_element(input: Value = None) -> Value:
+    """OptionalHasElement."""
+    return np.asarray(input is not None)
+
+
+def optional_get_element(input: Value) -> Value:
+    """OptionalGetElement."""
+    if input is None:
+        raise ValueError("the optional has no element")
+    return input
+
+
+OPERATORS = {
+    "ConcatFromSequence": since(concat_from_sequence, 11),
+    "Optional": since(optional, 15, 28),
+    "OptionalGetElement": since(optional_get_element, 15, 18, 28),
+    "OptionalHasElement": since(optional_has_element, 15, 18, 28),
+    "SequenceAt": since(sequence_at, 11),
+    "SequenceConstruct": since(sequence_construct, 11),
+    "SequenceEmpty": since(sequence_empty, 11),
+    "SequenceErase": since(sequence_erase, 11),
+    "SequenceInsert": since(sequence_insert, 11),
+    "SequenceLength": since(sequence_length, 11),
+    "SequenceMap": since(sequence_map, 17),
+    "SplitToSequence": since(split_to_sequence, 11, 24),
+}

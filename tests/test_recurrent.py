@@ -1,0 +1,191 @@
+"""LSTM, GRU and RNN with every feature of the specification, drawn at random and held against a plain reference."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+from onnx import TensorProto, helper
+from recurrent_reference import DEFAULTS, ROWS, recurrent
+
+import jaxrnn
+
+INPUTS = {
+    "LSTM": ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
+    "GRU": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
+    "RNN": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
+}
+OUTPUTS = {"LSTM": ("Y", "Y_h", "Y_c"), "GRU": ("Y", "Y_h"), "RNN": ("Y", "Y_h")}
+SMOOTH = ("Tanh", "Sigmoid", "Softsign", "Softplus", "Affine", "ScaledTanh", "Elu")
+
+
+@st.composite
+def nodes(draw, smooth=False):
+    """An operator, its input arrays in float64, its attributes, the wanted outputs and the opset."""
+    operator = draw(st.sampled_from(tuple(ROWS)))
+    _, gates, default = ROWS[operator]
+    direction = draw(st.sampled_from(("forward", "reverse", "bidirectional")))
+    directions = 2 if direction == "bidirectional" else 1
+    time, batch, features, hidden = (draw(st.integers(1, high)) for high in (5, 3, 4, 4))
+    attributes = {"direction": direction, "hidden_size": hidden}
+    opset = draw(st.sampled_from((7, 13, 14, 21, 22, 25)))
+    if opset >= 14:
+        attributes["layout"] = draw(st.integers(0, 1))
+    if draw(st.booleans()):
+        names = SMOOTH if smooth else tuple(DEFAULTS)
+        chosen = [draw(st.sampled_from(names)) for _ in default * directions]
+        attributes["activations"] = chosen
+        small = st.floats(0.125, 0.75, width=32)
+        for key, column in (("activation_alpha", 0), ("activation_beta", 1)):
+            takers = sum(DEFAULTS[name][column] is not None for name in chosen)
+            if takers and draw(st.booleans()):
+                attributes[key] = [draw(small) for _ in range(draw(st.integers(1, takers)))]
+    if not smooth and draw(st.booleans()):
+        attributes["clip"] = draw(st.floats(0.25, 2, width=32))
+    if operator == "LSTM" and draw(st.booleans()):
+        attributes["input_forget"] = 1
+    if operator == "GRU" and draw(st.booleans()):
+        attributes["linear_before_reset"] = 1
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    turned = attributes.get("layout", 0) == 1
+    carry = (batch, directions, hidden) if turned else (directions, batch, hidden)
+    shapes = {
+        "X": (batch, time, features) if turned else (time, batch, features),
+        "W": (directions, gates * hidden, features),
+        "R": (directions, gates * hidden, hidden),
+        "B": (directions, 2 * gates * hidden),
+        "initial_h": carry,
+        "initial_c": carry,
+        "P": (directions, 3 * hidden),
+    }
+    arrays = {}
+    for name in INPUTS[operator]:
+        if name == "sequence_lens":
+            if draw(st.booleans()):
+                arrays[name] = rng.integers(0, time + 1, batch).astype(np.int32)
+        elif name in "XWR" or draw(st.booleans()):
+            arrays[name] = rng.normal(size=shapes[name]) * 0.8
+    wanted = [draw(st.booleans()) for _ in OUTPUTS[operator]]
+    wanted = wanted if any(wanted) else [True] * len(wanted)
+    return operator, arrays, attributes, wanted, opset
+
+
+def build(operator, arrays, attributes, wanted, opset, as_inputs):
+    """The node as a model: arrays named in ``as_inputs`` are graph inputs, the others initializers."""
+    names = [name if name in arrays else "" for name in INPUTS[operator]]
+    results = [name if keep else "" for name, keep in zip(OUTPUTS[operator], wanted, strict=True)]
+    node = helper.make_node(operator, names, results, name="layer", **attributes)
+    kind = lambda array: helper.np_dtype_to_tensor_dtype(array.dtype)  # noqa: E731
+    float_kind = kind(arrays["X"])
+    graph = helper.make_graph(
+        [node],
+        "one_layer",
+        [helper.make_tensor_value_info(n, kind(a), a.shape) for n, a in arrays.items() if n in as_inputs],
+        [helper.make_tensor_value_info(n, float_kind, None) for n in results if n],
+        [onnx.numpy_helper.from_array(a, n) for n, a in arrays.items() if n not in as_inputs],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+@given(nodes(), st.sampled_from((np.float64, np.float32)))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_values(case, dtype):
+    operator, arrays, attributes, wanted, opset = case
+    arrays = {name: array if name == "sequence_lens" else array.astype(dtype) for name, array in arrays.items()}
+    as_inputs = {name for name in arrays if name not in ("W", "R", "B", "P")}
+    model = jaxrnn.load(build(operator, arrays, attributes, wanted, opset, as_inputs))
+    assert set(model.params) == set(arrays) - as_inputs
+    results = model.apply(model.params, {name: arrays[name] for name in as_inputs})
+    expected = dict(zip(OUTPUTS[operator], recurrent(operator, arrays, attributes), strict=True))
+    # Some 20 additions a step of numbers near 1, through at most 5 steps of activations with slopes near 1.
+    tolerance = {np.float64: 1e-13, np.float32: 3e-5}[dtype]
+    for name, keep in zip(OUTPUTS[operator], wanted, strict=True):
+        assert (name in results) == keep
+        if keep:
+            assert results[name].dtype == dtype
+            np.testing.assert_allclose(results[name], expected[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@given(nodes(smooth=True))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_gradients(case):
+    operator, arrays, attributes, _, opset = case
+    fixed = {name: arrays.pop(name) for name in ("sequence_lens",) if name in arrays}
+    everything = arrays | fixed
+    model = jaxrnn.load(build(operator, everything, attributes, [True] * len(OUTPUTS[operator]), opset, everything))
+
+    def outputs(varied):
+        return model.apply({}, varied | fixed)
+
+    with jax.enable_x64(True):
+        check_grads(outputs, (arrays,), order=1, modes=("rev", "fwd"), atol=1e-6, rtol=1e-6, eps=1e-5)
+
+
+@pytest.mark.parametrize("operator", tuple(ROWS))
+def test_no_frames(operator):
+    """A sequence of length 0 hands on the initial state, and its gradient is zero and not NaN."""
+    rng = np.random.default_rng(0)
+    gates = ROWS[operator][1]
+    arrays = {
+        "X": rng.normal(size=(4, 2, 3)).astype(np.float32),
+        "W": rng.normal(size=(1, gates * 5, 3)).astype(np.float32),
+        "R": rng.normal(size=(1, gates * 5, 5)).astype(np.float32),
+        "sequence_lens": np.array([0, 4], np.int32),
+        "initial_h": rng.normal(size=(1, 2, 5)).astype(np.float32),
+    }
+    model = jaxrnn.load(build(operator, arrays, {"hidden_size": 5}, [True] * len(OUTPUTS[operator]), 14, arrays))
+    results = model.apply(model.params, arrays)
+    np.testing.assert_array_equal(results["Y_h"][0, 0], arrays["initial_h"][0, 0])
+    np.testing.assert_array_equal(results["Y"][:, 0, 0], 0)
+
+    poisoned = arrays | {"X": arrays["X"].copy()}
+    poisoned["X"][:, 0] = np.nan  # frames that do not exist
+    clean = model.apply(model.params, poisoned)
+    np.testing.assert_array_equal(clean["Y_h"], results["Y_h"])
+
+    def loss(x):
+        return jnp.sum(model.apply(model.params, arrays | {"X": x})["Y_h"][0, 0] ** 2)
+
+    np.testing.assert_array_equal(jax.grad(loss)(jnp.asarray(arrays["X"])), 0)
+    empty = arrays | {"X": np.zeros((0, 2, 3), np.float32), "sequence_lens": np.zeros(2, np.int32)}
+    model = jaxrnn.load(build(operator, empty, {"hidden_size": 5}, [True] * len(OUTPUTS[operator]), 14, empty))
+    np.testing.assert_array_equal(model.apply(model.params, empty)["Y_h"], arrays["initial_h"])
+
+
+@pytest.mark.parametrize("operator", tuple(ROWS))
+def test_one_step_has_no_loop(operator):
+    """A call over one frame leaves neither scan nor while in the jaxpr; a longer one is one scan."""
+    gates = ROWS[operator][1]
+    for time, loops in ((1, 0), (3, 1)):
+        arrays = {
+            "X": np.zeros((time, 2, 3), np.float32),
+            "W": np.zeros((1, gates * 5, 3), np.float32),
+            "R": np.zeros((1, gates * 5, 5), np.float32),
+        }
+        model = jaxrnn.load(build(operator, arrays, {"hidden_size": 5}, [True] * len(OUTPUTS[operator]), 14, {"X"}))
+        text = str(jax.make_jaxpr(model.apply)(model.params, {"X": arrays["X"]}))
+        assert text.count("scan[") == loops
+        assert "while[" not in text
+
+
+def test_half_precision_keeps_its_type():
+    rng = np.random.default_rng(1)
+    for kind in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
+        dtype = helper.tensor_dtype_to_np_dtype(kind)
+        arrays = {
+            "X": rng.normal(size=(3, 2, 4)).astype(dtype),
+            "W": rng.normal(size=(1, 20, 4)).astype(dtype),
+            "R": rng.normal(size=(1, 20, 5)).astype(dtype),
+            "B": rng.normal(size=(1, 40)).astype(dtype),
+        }
+        model = jaxrnn.load(build("LSTM", arrays, {"hidden_size": 5}, [True] * 3, 22, {"X"}))
+        result = model.apply(model.params, {"X": arrays["X"]})["Y"]
+        assert result.dtype == dtype
+        expected = recurrent("LSTM", {n: a.astype(np.float64) for n, a in arrays.items()}, {})[0]
+        # A few dozen roundings of numbers near 1, each by half a unit in the last place.
+        np.testing.assert_allclose(np.asarray(result).astype(np.float64), expected, atol=30 * float(jnp.finfo(dtype).eps))

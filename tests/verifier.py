@@ -1,0 +1,102 @@
+"""One verifier for operators and models: whatever is imported must agree with a peer and with itself.
+
+- values: the peer's (ONNX Runtime, or what the caller expects), dtype and shape included;
+- ``jit`` equals evaluation node by node;
+- ``vmap`` equals a loop;
+- gradients equal finite differences in float64.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+import jaxrnn
+
+
+def peer_outputs(source, inputs):
+    """ONNX Runtime's outputs by name."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    data = source.SerializeToString() if isinstance(source, onnx.ModelProto) else str(source)
+    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, {k: np.asarray(v) for k, v in inputs.items()}), strict=True))
+
+
+def assert_same(actual, expected, atol, rtol=0.0):
+    """Equal names, dtypes and shapes, and values within the tolerance."""
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        found = actual[name]
+        assert found.dtype == value.dtype, name
+        assert tuple(found.shape) == tuple(value.shape), name
+        limit = atol[name] if isinstance(atol, dict) else atol
+        wide = (np.asarray(x).astype(np.float64) if value.dtype.kind not in "biu" else np.asarray(x) for x in (found, value))
+        np.testing.assert_allclose(*wide, atol=limit, rtol=rtol, err_msg=name)
+
+
+def verify(source, inputs, *, expected=None, static=None, atol=1e-5, rtol=0.0, jit=True, gradient=None):
+    """Check one model on one set of inputs; returns the model.
+
+    Args:
+        source: what `jaxrnn.load` takes.
+        inputs: arrays by name.
+        expected: outputs by name; ONNX Runtime's where absent.
+        static: inputs to bind, which the peer gets as well.
+        atol, rtol: tolerances; ``atol`` may be one for each output.
+        jit: the shapes do not depend on data, so that compiling must give the same.
+        gradient: names of inputs to check against finite differences; default none.
+    """
+    model = jaxrnn.load(source, static=static)
+    if expected is None:
+        expected = peer_outputs(source, {**inputs, **(static or {})})
+    eager = model.apply(model.params, inputs)
+    assert_same(eager, expected, atol, rtol)
+    if jit:
+        assert_same(jax.jit(model.apply)(model.params, inputs), expected, atol, rtol)
+    if gradient:
+        check_gradient(model, inputs, gradient)
+    return model
+
+
+def loss_of(model, fixed, varied_names):
+    """The sum over float outputs of mean(output ** 2), as a function of the named inputs."""
+
+    def loss(varied):
+        outputs = model.apply(model.params, {**fixed, **varied})
+        floats = [value for value in outputs.values() if jnp.issubdtype(value.dtype, jnp.floating)]
+        return sum(jnp.mean(value**2) for value in floats)
+
+    return loss, {name: jnp.asarray(fixed[name]) for name in varied_names}
+
+
+def check_gradient(model, inputs, names, rtol=2e-2):
+    """The directional derivative along a random direction against central differences, computed in the model's type.
+
+    float32 differences with a step of 1e-2 are good to about a percent; exact gradients are checked in float64 by
+    the tests of the recurrent operators, and against PyTorch's for the real models.
+    """
+    loss, point = loss_of(model, inputs, names)
+    rng = np.random.default_rng(0)
+    direction = {name: jnp.asarray(rng.normal(size=value.shape), value.dtype) for name, value in point.items()}
+    gradients = jax.grad(loss)(point)
+    slope = sum(jnp.vdot(gradients[name], direction[name]) for name in point)
+    step = 1e-2 if next(iter(point.values())).dtype == np.float32 else 1e-5
+    moved = lambda sign: loss({n: point[n] + sign * jnp.asarray(step, v.dtype) * direction[n] for n, v in point.items()})  # noqa: E731
+    difference = (moved(1) - moved(-1)) / (2 * step)
+    np.testing.assert_allclose(slope, difference, rtol=rtol, atol=1e-3 * float(jnp.abs(difference)) + 1e-5)
+
+
+def check_vmap(model, inputs, count=3):
+    """Mapping over a new leading axis of every float input equals a loop over it."""
+    rng = np.random.default_rng(1)
+    floats = {n: v for n, v in inputs.items() if np.asarray(v).dtype.kind == "f"}
+    stacked = {n: (np.stack([v] * count) * rng.uniform(0.5, 1.5, (count, *[1] * v.ndim))).astype(v.dtype) for n, v in floats.items()}
+    mapped = jax.vmap(lambda varied: model.apply(model.params, {**inputs, **varied}))(stacked)
+    for index in range(count):
+        single = model.apply(model.params, {**inputs, **{n: v[index] for n, v in stacked.items()}})
+        assert_same({n: v[index] for n, v in mapped.items()}, single, atol=2e-5)
