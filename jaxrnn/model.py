@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import InputError, JaxrnnError, StaticValueError
-from jaxrnn.onnx.checking import check_proto
+from jaxrnn.onnx.checking import check_proto, check_shapes
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs, tensor_info
@@ -47,7 +47,9 @@ def load(source: Source, *, static: Mapping[str, Any] | None = None, state: Mapp
             graph = read_graph(proto)
             if folder is not None:
                 ir.external_data.set_base_dir(graph.graph, folder)
-            return Model(proto, bind(graph), static=static or {}, state=state or {}, label=label)
+            program = bind(graph)
+            check_shapes(proto)
+            return Model(proto, program, static=static or {}, state=state or {}, label=label)
     except JaxrnnError as error:
         raise type(error)(f"{label}: {error}") from error
 
@@ -113,6 +115,8 @@ class Model:
 
         A model whose shapes depend on data cannot be compiled and is evaluated node by node.
         """
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
         arguments = {**(inputs or {}), **named}
         with exact_types():
             bound = dict(zip(self._input_names, bind_inputs(self.inputs, arguments), strict=True))
@@ -176,6 +180,8 @@ class Model:
 
     def _check_params(self, params: Arrays) -> None:
         expected = self.program.parameters
+        if not isinstance(params, Mapping):
+            raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
         if params.keys() != expected.keys():
             missing, extra = sorted(expected.keys() - params.keys()), sorted(params.keys() - expected.keys())
             raise InputError(f"params do not fit the model: missing {missing[:5]}, unknown {extra[:5]}")

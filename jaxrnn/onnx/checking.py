@@ -1,4 +1,4 @@
-"""Whether a parsed model makes sense: every name given once and before use, tensors whole, shapes consistent."""
+"""Whether a parsed model makes sense: every name given once, whatever is used is given, tensors whole, shapes fit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
     _check_names(proto.graph, frozenset(), "")
     for function in proto.functions:
         _check_function(function)
-    _check_shapes(proto)
 
 
 def _check_names(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> None:
@@ -82,21 +81,28 @@ def _check_given(name: str, reach: frozenset[str], label: str) -> None:
         )
 
 
-def _check_shapes(proto: onnx.ModelProto) -> None:
-    """ONNX's own inference over a copy without the weights' data: it tells which node's operands do not fit."""
+def check_shapes(proto: onnx.ModelProto) -> None:
+    """ONNX's own inference over a copy without the weights' data: it tells which node's operands do not fit.
+
+    Raises:
+        ModelError: names the node.
+    """
     try:
         onnx.shape_inference.infer_shapes(_without_weights(proto), check_type=True, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
-        raise ModelError(f"inconsistent shapes or types: {_plain(str(error))}") from error
+        raise ModelError(
+            f"inconsistent shapes or types: {_plain(str(error))}; correct the file or export it again"
+        ) from error
     except (RuntimeError, ValueError, MemoryError):
         # Inference itself gave up (an operator that onnx does not define, for one); evaluation will tell.
         return
 
 
 def _plain(message: str) -> str:
-    lines = [line.strip() for line in re.sub(r"\[\w+\]\s*", "", message).splitlines() if line.strip()]
-    shown = [line for line in lines if not line.startswith("Inference error(s)")] or lines
-    return "; ".join(shown)[:500]
+    """``node 'mm' (MatMul): Incompatible dimensions`` out of the several lines that inference writes."""
+    text = re.sub(r"\[\w+\]\s*|Inference error\(s\):\s*", "", message)
+    text = re.sub(r"\(op_type:(\w+), node name: ([^)]*)\)", r"node '\2' (\1)", text)
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())[:500]
 
 
 def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:

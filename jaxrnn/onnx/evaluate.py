@@ -109,6 +109,8 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     reason = str(error).strip() or type(error).__name__
     if isinstance(error, _TRACER_ERRORS):
         kind, reason = StaticValueError, "the operator needs a value that is not known while tracing"
+    elif isinstance(error, jax.errors.InconclusiveDimensionOperation):
+        reason = f"{reason.splitlines()[0]} Say what holds, as in model.symbolic_inputs(constraints=['S >= 3'])"
     elif not isinstance(error, JaxrnnError):
         reason = reason.splitlines()[0]
     shown = ", ".join(describe(value) for value in inputs) or "no inputs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Iterable, Iterator
 
 import onnx
@@ -49,7 +50,10 @@ def read_graph(proto: onnx.ModelProto) -> ir.Model:
         try:
             graph.sort()
         except ValueError as error:
-            raise ModelError(f"the graph {graph.name!r} has a cycle: a node depends on its own output") from error
+            path = " -> ".join(repr(label) for label in _find_cycle(graph))
+            raise ModelError(
+                f"the graph {graph.name!r} has a cycle: {path}; a node may not depend on its own output"
+            ) from error
     return model
 
 
@@ -73,6 +77,27 @@ def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     for node in graph:
         for _, inner in subgraphs_of(node):
             yield from _graphs(inner)
+
+
+def node_label(node: ir.Node) -> str:
+    """What to call a node in messages and scopes: its name, or its first output where it has none."""
+    if node.name:
+        return node.name
+    return next((str(output.name) for output in node.outputs if output.name), node.op_type)
+
+
+def _find_cycle(graph: ir.Graph) -> list[str]:
+    """The labels of the nodes along one cycle, ending where it began."""
+    needs: dict[ir.Node, set[ir.Node]] = {node: set(node.predecessors()) for node in graph}
+    for node in graph:
+        for _, inner in subgraphs_of(node):
+            for nested in inner.all_nodes():
+                needs[node] |= {source for source in nested.predecessors() if source.graph is graph}
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        return [node_label(node) for node in error.args[1]]
+    return []
 
 
 def _set_versions(graph: ir.Graph | ir.Function, opsets: dict[str, int]) -> None:

@@ -98,7 +98,7 @@ def _as_declared(info: TensorInfo, value: Any) -> Any:
         mend = "JAX makes float32 of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
     else:
         mend = f"convert it with .astype({info.dtype.name!r})"
-    raise InputError(f"input {info} got {describe(value)}; {mend}")
+    raise InputError(f"input {info} got {value.dtype}[{', '.join(map(str, value.shape))}]; {mend}")
 
 
 #: What JAX makes of 64-bit integers without ``jax_enable_x64``; widening them again loses nothing.

@@ -5,7 +5,7 @@ Whatever cannot be run is found here, all of it together, so that nothing is lef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.errors import ModelError, UnsupportedError
-from jaxrnn.onnx.graph import normal_domain
+from jaxrnn.onnx.graph import node_label, normal_domain
 from jaxrnn.onnx.operators import find_operator
 from jaxrnn.onnx.parameters import name_parameters
-from jaxrnn.onnx.registry import REQUIRED, Operator
+from jaxrnn.onnx.registry import Operator
+from jaxrnn.onnx.signatures import check_signature, given_inputs
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,6 @@ class Program:
     parameters: Mapping[str, np.ndarray]
 
 
-def node_label(node: ir.Node) -> str:
-    """What to call a node in messages and scopes: its name, or its first output where it has none."""
-    if node.name:
-        return node.name
-    return next((str(output.name) for output in node.outputs if output.name), node.op_type)
-
-
 def bind(model: ir.Model) -> Program:
     """Bind every node of a model.
 
@@ -74,7 +68,7 @@ def bind(model: ir.Model) -> Program:
     if problems:
         raise UnsupportedError(f"{len(problems)} node(s) cannot be run:\n" + "\n".join(problems))
     for node, operator in operators.items():
-        _check_signature(node, operator)
+        check_signature(node, operator)
 
     constants: dict[ir.Value, np.ndarray | None] = {}
 
@@ -122,33 +116,9 @@ def _bind_block(
             else _read_attribute(attribute)
             for name, attribute in node.attributes.items()
         }
-        inputs = _without_trailing_absent(node.inputs)
+        inputs = given_inputs(node)
         block.nodes.append(BoundNode(node_label(node), operator_of(node), inputs, tuple(node.outputs), attributes))
     return block
-
-
-def _without_trailing_absent(values: Sequence[ir.Value | None]) -> tuple[ir.Value | None, ...]:
-    kept = list(values)
-    while kept and kept[-1] is None:
-        kept.pop()
-    return tuple(kept)
-
-
-def _check_signature(node: ir.Node, operator: Operator) -> None:
-    label = f"node {node_label(node)!r} ({operator})"
-    for name in node.attributes:
-        if name not in operator.attributes:
-            known = ", ".join(operator.attributes) or "none"
-            raise ModelError(f"{label}: unknown attribute {name!r}; {operator} has: {known}")
-    for name, default in operator.attributes.items():
-        if default is REQUIRED and name not in node.attributes:
-            raise ModelError(f"{label}: the required attribute {name!r} is missing")
-    given = _without_trailing_absent(node.inputs)
-    if operator.variadic is None and len(given) > len(operator.slots):
-        raise ModelError(f"{label}: {len(given)} inputs, but the operator takes at most {len(operator.slots)}")
-    for index, slot in enumerate(operator.slots):
-        if slot.required and (index >= len(given) or given[index] is None):
-            raise ModelError(f"{label}: the input {slot.name!r} is missing")
 
 
 _PLAIN_ATTRIBUTES = {

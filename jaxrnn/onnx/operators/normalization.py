@@ -10,7 +10,7 @@ from jax import lax
 
 from jaxrnn.onnx.operators.types import numpy_dtype
 from jaxrnn.onnx.registry import Foldable, Static, since
-from jaxrnn.onnx.values import Value, traced
+from jaxrnn.onnx.values import Value, is_known, traced
 
 
 def _by_channel(values: Value, rank: int) -> Any:
@@ -146,7 +146,7 @@ def dropout(
 ) -> list[Value]:  # fmt: skip
     """Dropout, for inference: the input itself, and a mask of ones."""
     del seed
-    no_drop = ratio is not None and isinstance(ratio, np.ndarray) and float(ratio.reshape(())) == 0
+    no_drop = ratio is not None and is_known(ratio) and float(ratio.reshape(())) == 0
     if training_mode is not None and bool(training_mode.reshape(())) and not no_drop:
         raise ValueError("random dropout (training_mode true) is not supported; export the model for inference")
     return [x, jnp.ones(x.shape, bool)][:output_count]

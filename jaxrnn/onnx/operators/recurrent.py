@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,30 +41,57 @@ def _cells(
     return [make(parsed[index * each : (index + 1) * each]) for index in range(count)]
 
 
-def _check_shapes(
-    cells: list[Cell], x: Any, w: Any, r: Any, b: Any, p: Any, hidden_size: int | None, carries: Sequence[Any]
-) -> int:
-    """Every operand against the shape that the specification gives it; the hidden size."""
-    directions, gates = len(cells), cells[0].gates
-    hidden = r.shape[-1]
+def check_shapes(
+    gates: int, shapes: Mapping[str, tuple[Any, ...] | None], direction: str, hidden_size: int | None
+) -> int | None:
+    """The shapes of a recurrent node's operands (in layout 0) against each other, as far as they are known.
+
+    Args:
+        gates: 4, 3 or 1.
+        shapes: by ONNX's input names; None or no entry where an operand is absent or not known yet.
+        direction: the attribute.
+        hidden_size: the attribute.
+
+    Returns:
+        The hidden size, if R is known.
+    """
+    directions = len(DIRECTIONS.get(direction, DIRECTIONS["forward"]))
+    for name in "XWR":
+        shape = shapes.get(name)
+        if shape is not None and len(shape) != 3:
+            raise ValueError(f"{name} must have rank 3, but its shape is {shape}")
+    r = shapes.get("R")
+    hidden = hidden_size if r is None else r[-1]
     if hidden_size is not None and hidden_size != hidden:
-        raise ValueError(f"hidden_size is {hidden_size}, but R of shape {tuple(r.shape)} is for {hidden}")
-    batch, features = x.shape[1], x.shape[2]
+        raise ValueError(f"hidden_size is {hidden_size}, but R of shape {r} is for {hidden}")
+    if hidden is None:
+        return None
+    x, w = shapes.get("X"), shapes.get("W")
+    features = x[2] if x is not None and x[2] is not None else w[2] if w is not None else None
+    carry = None if x is None else (directions, x[1], hidden)
     expected = {
-        "W": (w, (directions, gates * hidden, features)),
-        "R": (r, (directions, gates * hidden, hidden)),
-        "B": (b, (directions, 2 * gates * hidden)),
-        "P": (p, (directions, 3 * hidden)),
-        "initial_h": (carries[0], (directions, batch, hidden)),
-        "initial_c": (carries[1] if len(carries) > 1 else None, (directions, batch, hidden)),
+        "W": None if features is None else (directions, gates * hidden, features),
+        "R": (directions, gates * hidden, hidden),
+        "B": (directions, 2 * gates * hidden),
+        "P": (directions, 3 * hidden),
+        "initial_h": carry,
+        "initial_c": carry,
     }
-    for name, (value, shape) in expected.items():
-        if value is not None and tuple(value.shape) != shape:
+    for name, shape in expected.items():
+        found = shapes.get(name)
+        if found is not None and shape is not None and not _fits(found, shape):
             raise ValueError(
-                f"{name} has shape {tuple(value.shape)}, but {shape} is expected for {directions} direction(s), "
-                f"{features} features, hidden size {hidden} and batch {batch}"
+                f"{name} has shape {found}, but {shape} is expected for {directions} direction(s), {gates} gate(s), "
+                f"hidden size {hidden} and {features} features"
             )
     return hidden
+
+
+def _fits(found: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
+    """Whether two shapes agree, None being a dimension that is not known yet."""
+    if len(found) != len(expected):
+        return False
+    return all(a is None or b is None or a == b for a, b in zip(found, expected, strict=True))
 
 
 def _lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | None:
@@ -99,14 +127,14 @@ def _layer(
     if layout not in (0, 1):
         raise ValueError(f"layout must be 0 or 1, not {layout}")
     x, w, r = traced(x), traced(w), traced(r)
-    if (x.ndim, w.ndim, r.ndim) != (3, 3, 3):
-        raise ValueError(f"X, W and R must have rank 3, not {x.ndim}, {w.ndim} and {r.ndim}")
     b, p = (None if value is None else traced(value) for value in (b, p))
     carries = [None if value is None else traced(value) for value in initial]
-    if layout:
+    if layout and x.ndim == 3:
         x = jnp.swapaxes(x, 0, 1)
         carries = [None if value is None else jnp.swapaxes(value, 0, 1) for value in carries]
-    hidden = _check_shapes(cells, x, w, r, b, p, hidden_size, carries)
+    names = ("X", "W", "R", "B", "P", "initial_h", "initial_c")
+    found = {name: tuple(v.shape) for name, v in zip(names, (x, w, r, b, p, *carries), strict=False) if v is not None}
+    hidden = check_shapes(cells[0].gates, found, direction, hidden_size)
     zeros = jnp.zeros((x.shape[1], hidden), x.dtype)
     starts = [tuple(zeros if value is None else value[d] for value in carries) for d in range(len(cells))]
     weights = [Weights(w[d], r[d], None if b is None else b[d], None if p is None else p[d]) for d in range(len(cells))]
@@ -202,6 +230,13 @@ def rnn(
         cells, X, W, R, B, sequence_lens, (initial_h,), None, hidden_size, direction, layout, output_count
     )  # fmt: skip
 
+
+#: What `check_shapes` asks of each operator's weights, for use when a file is loaded.
+WEIGHT_CHECKS = {
+    "GRU": functools.partial(check_shapes, GRU.gates),
+    "LSTM": functools.partial(check_shapes, LSTM.gates),
+    "RNN": functools.partial(check_shapes, RNN.gates),
+}
 
 OPERATORS = {
     "GRU": since(gru, 7, 14, 22),

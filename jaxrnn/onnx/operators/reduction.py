@@ -73,7 +73,7 @@ def _extreme(name: str) -> Reducer:
     def apply(x, axis, keepdims):
         function = getattr(jnp, name)
         if x.dtype == bool:
-            return function(x, axis, keepdims=keepdims)
+            return function(x, axis, keepdims=keepdims, initial=name == "min")
         floating = jnp.issubdtype(x.dtype, jnp.floating)
         info = jnp.finfo(x.dtype) if floating else jnp.iinfo(x.dtype)
         low, high = (-jnp.inf, jnp.inf) if floating else (info.min, info.max)

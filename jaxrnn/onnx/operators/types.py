@@ -15,21 +15,42 @@ _FLOAT8 = frozenset(
     np.dtype(kind)
     for kind in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2, ml_dtypes.float8_e5m2fnuz)
 )
+_E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
+
+#: The fraction of a float32, as its bits, from which on each mode of rounding takes the next power of two.
+_ROUNDS_UP_FROM = {"up": 1, "nearest": 0x400000, "down": 0x800000}
+
+#: Types that ONNX knows and XLA does not.
+_WITHOUT_XLA = frozenset((ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2))
 
 
 def numpy_dtype(code: int) -> np.dtype:
     """The NumPy dtype of an ONNX element type."""
-    return np.dtype(ir.DataType(code).numpy())
+    kind = ir.DataType(code)
+    if kind in _WITHOUT_XLA:
+        raise TypeError(f"the element type {kind.name} is not supported")
+    return np.dtype(kind.numpy())
 
 
-def convert(x: Value, dtype: np.dtype, saturate: bool = True) -> Value:
+def bit_width(dtype: np.dtype) -> int:
+    """The bits of an element, which may be fewer than a byte has."""
+    return 8 if dtype.kind == "b" else ir.DataType.from_numpy(dtype).bitwidth
+
+
+def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = "up") -> Value:
     """The value in another element type, static if it was; floats go to integers by truncation."""
     if dtype.kind in "OUS" or dtype_of(x).kind in "OUS":
         raise TypeError("conversion from and to strings is not supported")
     if is_symbolic(x):
         return x if np.issubdtype(dtype, np.integer) else traced(x).astype(dtype)
-    if dtype in _FLOAT8 and jnp.issubdtype(dtype_of(x), jnp.floating):
-        return _to_float8(x, dtype, saturate)
+    if dtype == _E8M0 and dtype_of(x) != _E8M0:
+        return _to_power_of_two(x, saturate, round_mode)
+    if jnp.issubdtype(dtype_of(x), jnp.floating):
+        if dtype in _FLOAT8:
+            return _to_float8(x, dtype, saturate)
+        if jnp.issubdtype(dtype, jnp.integer) and bit_width(dtype) < 8:
+            # What does not fit loses its higher bits, as it does between integers; XLA would clamp it.
+            return x.astype(np.int32).astype(dtype)
     return x.astype(dtype)
 
 
@@ -44,25 +65,44 @@ def _to_float8(x: Value, dtype: np.dtype, saturate: bool) -> Value:
     return wide.astype(dtype)
 
 
+def _to_power_of_two(x: Value, saturate: bool, round_mode: str) -> Value:
+    """To float8e8m0, which holds the exponent of a float32 and nothing else: 2 ** -127 to 2 ** 127, and NaN.
+
+    Out-of-range values become the nearest that there is, or with ``saturate`` off NaN, as negative ones always do.
+    """
+    if round_mode not in _ROUNDS_UP_FROM:
+        raise ValueError(f"round_mode must be one of {', '.join(_ROUNDS_UP_FROM)}, not {round_mode!r}")
+    x = traced(x).astype(jnp.float32)
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    exponent, fraction = (bits >> 23) & 0xFF, bits & 0x7FFFFF
+    # A subnormal float32 has no hidden bit: 2 ** -127 is half of its fraction's range.
+    small = exponent == 0
+    fraction = jnp.where(small, jnp.maximum(2 * fraction - 0x800000, 0), fraction)
+    code = exponent + (fraction >= _ROUNDS_UP_FROM[round_mode]).astype(jnp.int32)
+    outside = (code > 0xFE) | (small & ((bits & 0x7FFFFF) < 0x400000))
+    bad = jnp.isnan(x) | (x < 0) | (outside & (not saturate))
+    code = jnp.where(bad, 0xFF, jnp.minimum(code, 0xFE))
+    return lax.bitcast_convert_type(code.astype(jnp.uint8), _E8M0)
+
+
 def cast(x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Value:
-    """Cast."""
-    del round_mode  # says how float8e8m0 rounds, a type that `numpy_dtype` has only for storage
-    return convert(x, numpy_dtype(to), bool(saturate))
+    """Cast; ``saturate`` and ``round_mode`` are for the 8-bit floats."""
+    return convert(x, numpy_dtype(to), bool(saturate), round_mode)
 
 
 def cast_like(x: Value, target: Value, *, saturate: int = 1, round_mode: str = "up") -> Value:
     """CastLike: to the element type of the second input."""
-    del round_mode
-    return convert(x, dtype_of(target), bool(saturate))
+    return convert(x, dtype_of(target), bool(saturate), round_mode)
 
 
 def bit_cast(x: Value, *, to: int) -> Value:
     """BitCast: the same bits read as another type of the same width."""
     dtype = numpy_dtype(to)
     x = traced(x)
-    if dtype.itemsize != x.dtype.itemsize:
+    if bit_width(dtype) != bit_width(x.dtype):
         raise TypeError(f"the types must have one width, not {x.dtype} and {dtype}")
-    return lax.bitcast_convert_type(x, dtype)
+    bits = x.astype(jnp.uint8) if x.dtype == bool else x
+    return bits.astype(bool) if dtype.kind == "b" else lax.bitcast_convert_type(bits, dtype)
 
 
 def identity(x: Value) -> Value:

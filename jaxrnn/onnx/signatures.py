@@ -1,0 +1,83 @@
+"""Whether a node fits its operator: its inputs, its attributes and their types, and a recurrent node's weights."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from jaxrnn.errors import ModelError
+from jaxrnn.onnx.graph import node_label
+from jaxrnn.onnx.operators.recurrent import WEIGHT_CHECKS
+from jaxrnn.onnx.registry import REQUIRED, Operator
+
+
+def given_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    """The node's inputs without the absent ones at the end, which say nothing."""
+    kept = list(node.inputs)
+    while kept and kept[-1] is None:
+        kept.pop()
+    return tuple(kept)
+
+
+def check_signature(node: ir.Node, operator: Operator) -> None:
+    """Every input and attribute of a node against its operator.
+
+    Raises:
+        ModelError: something is missing, unknown, of the wrong type, or weights that disagree.
+    """
+    label = f"node {node_label(node)!r} ({operator})"
+    _check_attributes(node, operator, label)
+    given = given_inputs(node)
+    if operator.variadic is None and len(given) > len(operator.slots):
+        raise ModelError(f"{label}: {len(given)} inputs, but the operator takes at most {len(operator.slots)}")
+    for index, slot in enumerate(operator.slots):
+        if slot.required and (index >= len(given) or given[index] is None):
+            raise ModelError(f"{label}: the input {slot.name!r} is missing")
+    check_weights = WEIGHT_CHECKS.get(operator.name)
+    if check_weights is not None and not operator.domain:
+        names = [slot.name for slot in operator.slots]
+        shapes = {name: _known_shape(value) for name, value in zip(names, given, strict=False)}
+        if shapes.get("X") is not None:
+            shapes["X"] = (None, None, *shapes["X"][2:])  # time and batch change places with the layout
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        try:
+            check_weights(shapes, attributes.get("direction", "forward"), attributes.get("hidden_size"))
+        except ValueError as error:
+            raise ModelError(f"{label}: {error}") from error
+
+
+def _check_attributes(node: ir.Node, operator: Operator, label: str) -> None:
+    types = _attribute_types(operator)
+    for name, attribute in node.attributes.items():
+        if name not in operator.attributes:
+            known = ", ".join(operator.attributes) or "none"
+            raise ModelError(f"{label}: unknown attribute {name!r}; {operator} has: {known}")
+        if name in types and attribute.type.name != types[name]:
+            raise ModelError(
+                f"{label}: the attribute {name!r} is a {attribute.type.name}, but {types[name]} is expected"
+            )
+    for name, default in operator.attributes.items():
+        if default is REQUIRED and name not in node.attributes:
+            raise ModelError(f"{label}: the required attribute {name!r} is missing")
+
+
+def _attribute_types(operator: Operator) -> dict[str, str]:
+    """ONNX's names for the types of an operator's attributes; empty where onnx does not define the operator."""
+    try:
+        schema = onnx.defs.get_schema(operator.name, operator.since, operator.domain)
+    except onnx.defs.SchemaError:
+        return {}
+    return {name: attribute.type.name for name, attribute in schema.attributes.items()}
+
+
+def _known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
+    """The shape of a value that the file itself holds or declares; None for a dimension that it leaves open."""
+    if value is None:
+        return None
+    if value.is_graph_input() and value.shape is not None:
+        return tuple(size if isinstance(size, int) else None for size in value.shape)
+    tensor = value.const_value
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
+        tensor = producer.attributes["value"].as_tensor()
+    return None if tensor is None else tuple(tensor.shape.numpy())
