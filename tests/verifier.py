@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import onnxruntime as ort
+from jax.test_util import check_grads
 
 import jaxrnn
 
@@ -59,7 +60,7 @@ def verify(source, inputs, *, expected=None, static=None, atol=1e-5, rtol=0.0, j
     if jit:
         assert_same(jax.jit(model.apply)(model.params, inputs), expected, atol, rtol)
     if gradient:
-        check_gradient(model, inputs, gradient)
+        check_gradient(source, inputs, gradient, static)
     return model
 
 
@@ -74,21 +75,43 @@ def loss_of(model, fixed, varied_names):
     return loss, {name: jnp.asarray(fixed[name]) for name in varied_names}
 
 
-def check_gradient(model, inputs, names, rtol=2e-2):
-    """The directional derivative along a random direction against central differences, computed in the model's type.
+def in_float64(proto):
+    """A copy of a float32 model in float64: types, tensors, and casts."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    single, double = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
 
-    float32 differences with a step of 1e-2 are good to about a percent; exact gradients are checked in float64 by
-    the tests of the recurrent operators, and against PyTorch's for the real models.
-    """
-    loss, point = loss_of(model, inputs, names)
-    rng = np.random.default_rng(0)
-    direction = {name: jnp.asarray(rng.normal(size=value.shape), value.dtype) for name, value in point.items()}
-    gradients = jax.grad(loss)(point)
-    slope = sum(jnp.vdot(gradients[name], direction[name]) for name in point)
-    step = 1e-2 if next(iter(point.values())).dtype == np.float32 else 1e-5
-    moved = lambda sign: loss({n: point[n] + sign * jnp.asarray(step, v.dtype) * direction[n] for n, v in point.items()})  # noqa: E731
-    difference = (moved(1) - moved(-1)) / (2 * step)
-    np.testing.assert_allclose(slope, difference, rtol=rtol, atol=1e-3 * float(jnp.abs(difference)) + 1e-5)
+    def widen(tensor):
+        if tensor.data_type == single:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+
+    def walk(graph):
+        for info in (*getattr(graph, "input", ()), *getattr(graph, "output", ()), *getattr(graph, "value_info", ())):
+            if isinstance(info, onnx.ValueInfoProto) and info.type.tensor_type.elem_type == single:
+                info.type.tensor_type.elem_type = double
+        for tensor in getattr(graph, "initializer", ()):
+            widen(tensor)
+        for node in graph.node:
+            for attribute in node.attribute:
+                widen(attribute.t)
+                if attribute.name == "to" and attribute.i == single:
+                    attribute.i = double
+                if attribute.HasField("g"):
+                    walk(attribute.g)
+
+    walk(copy.graph)
+    for function in copy.functions:
+        walk(function)
+    return copy
+
+
+def check_gradient(proto, inputs, names, static=None):
+    """Reverse and forward mode against central differences, all in float64."""
+    wide = {name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in inputs.items()}
+    model = jaxrnn.load(in_float64(proto), static=static)
+    with jax.enable_x64(True):
+        loss, point = loss_of(model, wide, names)
+        check_grads(loss, (point,), order=1, modes=("rev", "fwd"), atol=1e-6, rtol=1e-6, eps=1e-5)
 
 
 def check_vmap(model, inputs, count=3):

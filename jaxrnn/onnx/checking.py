@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 
 from jaxrnn.errors import ModelError
+from jaxrnn.onnx.graph import graphs_of
 from jaxrnn.onnx.tensors import check_tensor, tensors_of
 
 #: Constants up to this size go along to shape inference, which reads shapes and axes from them.
@@ -82,13 +84,13 @@ def _check_given(name: str, reach: frozenset[str], label: str) -> None:
 
 
 def check_shapes(proto: onnx.ModelProto) -> None:
-    """ONNX's own inference over a copy without the weights' data: it tells which node's operands do not fit.
+    """ONNX's own inference over a sorted copy without the weights' data: it tells which node's operands do not fit.
 
     Raises:
         ModelError: names the node.
     """
     try:
-        onnx.shape_inference.infer_shapes(_without_weights(proto), check_type=True, strict_mode=True)
+        onnx.shape_inference.infer_shapes(_sorted(_without_weights(proto)), check_type=True, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
         raise ModelError(
             f"inconsistent shapes or types: {_plain(str(error))}; correct the file or export it again"
@@ -103,6 +105,13 @@ def _plain(message: str) -> str:
     text = re.sub(r"\[\w+\]\s*|Inference error\(s\):\s*", "", message)
     text = re.sub(r"\(op_type:(\w+), node name: ([^)]*)\)", r"node '\2' (\1)", text)
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())[:500]
+
+
+def _sorted(proto: onnx.ModelProto) -> onnx.ModelProto:
+    model = ir.serde.deserialize_model(proto)
+    for graph in graphs_of(model.graph):
+        graph.sort()
+    return ir.serde.serialize_model(model)
 
 
 def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -46,7 +46,7 @@ def read_graph(proto: onnx.ModelProto) -> ir.Model:
             InlinePass()(model)
         except ValueError as error:
             raise UnsupportedError(f"a local function cannot be inlined: {error}") from error
-    for graph in _graphs(model.graph):
+    for graph in graphs_of(model.graph):
         try:
             graph.sort()
         except ValueError as error:
@@ -72,11 +72,12 @@ def subgraphs_of(node: ir.Node) -> Iterable[tuple[str, ir.Graph]]:
                 yield f"{name}[{index}]", graph
 
 
-def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph and every subgraph inside it."""
     yield graph
     for node in graph:
         for _, inner in subgraphs_of(node):
-            yield from _graphs(inner)
+            yield from graphs_of(inner)
 
 
 def node_label(node: ir.Node) -> str:

@@ -45,26 +45,35 @@ def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Va
         ) from error
 
 
-def loop(max_trip_count: Value, cond: Value, *carried: Value, body: Subgraph) -> list[Value]:
+def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body: Subgraph) -> list[Value]:
     """Loop.
 
     A known trip count whose condition never changes becomes a scan (or, for one trip, the body itself). Otherwise the
     trip count depends on data: a while loop where the loop gives no scan outputs. Scan outputs of a length that depends
     on data exist only outside ``jit``, where the loop runs in Python.
     """
-    count = len(carried)
-    scanned = body.output_count - 1 - count
+    scanned = body.output_count - 1 - len(carried)
     limit = None if max_trip_count is None else max_trip_count.reshape(())
     go_on = np.asarray(True) if cond is None else cond.reshape(())
-    if limit is not None and is_known(limit) and int(limit) < 0:
+    if is_known(go_on) and not bool(go_on):
         limit = np.asarray(0)
-    if limit is not None and is_known(limit) and is_known(go_on):
-        trips = int(limit) if bool(go_on) else 0
-        result = _counted_loop(trips, carried, body, scanned)
-        if result is not None:
-            return result
+    if limit is None and _Trace(carried, body).never_ends:
+        raise ValueError("the loop never ends: it has neither a trip count nor a condition that changes")
+    if is_known(go_on) and limit is not None and is_known(limit):
+        trips = int(limit)
+        if trips <= 0:
+            return [*carried, *_no_frames(carried, body)]
+        if trips == 1:
+            _, *outputs = body(np.asarray(0, np.int64), np.asarray(True), *carried)
+            return [*outputs[: len(carried)], *(traced(value)[None] for value in outputs[len(carried) :])]
+        trace = _Trace(carried, body)
+        if trace.never_ends and trace.carry_keeps_its_type:
+            return _scanned_loop(trips, carried, body)
+        if trace.never_ends:
+            # The carry grows or changes its type: every trip is a computation of its own.
+            return _python_loop(limit, carried, body)
     if scanned and all(is_known(leaf) for leaf in jax.tree.leaves((limit, go_on, carried))):
-        return _python_loop(limit, carried, body, bool(go_on))
+        return _python_loop(limit, carried, body)
     if scanned:
         raise StaticValueError(
             "the loop ends by a condition on data, so the length of its scan outputs is not known while tracing; call "
@@ -73,54 +82,55 @@ def loop(max_trip_count: Value, cond: Value, *carried: Value, body: Subgraph) ->
     return _while_loop(limit, go_on, carried, body)
 
 
-def _counted_loop(trips: int, carried: Sequence[Value], body: Subgraph, scanned: int) -> list[Value] | None:
-    """A loop of a known number of trips, or None where its own condition may end it earlier."""
+class _Trace:
+    """What one abstract trip through the body tells."""
+
+    def __init__(self, carried: Sequence[Value], body: Subgraph):
+        self.never_ends = False
+        start = _all_traced(carried)
+
+        def trip(state: tuple[Value, ...], index: Value) -> tuple[Value, ...]:
+            # True goes in as a known value: if the body only hands it on, or never computes with data, it comes out.
+            go_on, *outputs = body(index, np.asarray(True), *state)
+            self.never_ends = is_known(go_on) and bool(np.asarray(go_on).reshape(()))
+            return _all_traced(outputs)
+
+        outputs = jax.eval_shape(trip, start, jax.ShapeDtypeStruct((), np.int64))
+        self.scan_outputs = outputs[len(carried) :]
+        self.carry_keeps_its_type = _signatures(outputs[: len(carried)]) == _signatures(start)
+
+
+def _no_frames(carried: Sequence[Value], body: Subgraph) -> list[Value]:
+    """The scan outputs of a loop without a trip."""
+    return [jnp.zeros((0, *item.shape), item.dtype) for item in _Trace(carried, body).scan_outputs]
+
+
+def _scanned_loop(trips: int, carried: Sequence[Value], body: Subgraph) -> list[Value]:
     count = len(carried)
-    if trips == 1:
-        outputs = body(np.asarray(0, np.int64), np.asarray(True), *carried)
-        return [*outputs[1 : 1 + count], *(traced(value)[None] for value in outputs[1 + count :])]
-    constant_condition: list[bool] = []
 
     def step(state: tuple[Value, ...], index: Value) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-        # True goes in as a known value: if the body only hands it on, or never computes with data, it comes out known.
-        go_on, *outputs = body(index, np.asarray(True), *state)
-        constant_condition.append(is_known(go_on) and bool(np.asarray(go_on).reshape(())))
+        _, *outputs = body(index, np.asarray(True), *state)
         return _all_traced(outputs[:count]), _all_traced(outputs[count:])
 
-    start = _all_traced(carried)
-    try:
-        first = jax.eval_shape(step, start, jax.ShapeDtypeStruct((), np.int64))
-    except StaticValueError:
-        # A shape or a position depends on the trip: it is known only while the trips are counted in Python.
-        return _python_loop(np.asarray(trips), carried, body, True)
-    if not constant_condition[-1]:
-        return None
-    if trips == 0:
-        return [*carried, *(jnp.zeros((0, *item.shape), item.dtype) for item in first[1])]
-    if jax.tree.map(_signature, first[0]) != jax.tree.map(_signature, start):
-        # The carry grows or changes its type: every trip is a computation of its own.
-        return _python_loop(np.asarray(trips), carried, body, True)
-    state, outputs = lax.scan(step, start, jnp.arange(trips, dtype=jnp.int64))
+    state, outputs = lax.scan(step, _all_traced(carried), jnp.arange(trips, dtype=jnp.int64))
     return [*state, *outputs]
 
 
-def _signature(value: Any) -> tuple[tuple[Any, ...], Any]:
-    return tuple(value.shape), value.dtype
+def _signatures(values: Any) -> Any:
+    return jax.tree.map(lambda value: (tuple(value.shape), value.dtype), values)
 
 
-def _python_loop(limit: Value, carried: Sequence[Value], body: Subgraph, go_on: bool) -> list[Value]:
+def _python_loop(limit: Value, carried: Sequence[Value], body: Subgraph) -> list[Value]:
     """The loop, trip by trip, in Python: any shapes, any values, sequences too."""
     count = len(carried)
-    state, collected, trip = list(carried), [], 0
-    while go_on and (limit is None or trip < int(limit)):
-        condition, *outputs = body(np.asarray(trip, np.int64), np.asarray(True), *state)
+    state, collected, go_on = list(carried), [], True
+    while go_on and (limit is None or len(collected) < int(limit)):
+        condition, *outputs = body(np.asarray(len(collected), np.int64), np.asarray(True), *state)
         state = outputs[:count]
         collected.append(outputs[count:])
         go_on = bool(np.asarray(condition).reshape(()))
-        trip += 1
     if not collected:
-        shapes = jax.eval_shape(lambda: _all_traced(body(np.asarray(0, np.int64), np.asarray(True), *carried)))
-        return [*carried, *(jnp.zeros((0, *item.shape), item.dtype) for item in shapes[1 + count :])]
+        return [*carried, *_no_frames(carried, body)]
     return [*state, *(jnp.stack([traced(value) for value in column]) for column in zip(*collected, strict=True))]
 
 

@@ -1,0 +1,86 @@
+"""The public surface, the cost of importing, and the registry against ONNX's own definitions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import onnx
+import pytest
+
+import jaxrnn
+from jaxrnn.onnx.operators import find_operator, operator_table
+from jaxrnn.onnx.registry import REQUIRED, operator
+
+PUBLIC = {
+    "InputError",
+    "JaxrnnError",
+    "MissingPackageError",
+    "Model",
+    "ModelError",
+    "NodeError",
+    "StaticValueError",
+    "UnsupportedError",
+    "load",
+}
+MODEL = {
+    "apply",
+    "declared_state",
+    "inputs",
+    "intermediates",
+    "label",
+    "opsets",
+    "outputs",
+    "params",
+    "program",
+    "proto",
+    "symbolic_inputs",
+}
+
+
+def test_public_names(models):
+    assert set(jaxrnn.__all__) == PUBLIC
+    assert all(getattr(jaxrnn, name).__doc__ for name in PUBLIC)
+    loaded = jaxrnn.load(models / "dtln_1.onnx")
+    assert {name for name in dir(loaded) if not name.startswith("_")} == MODEL
+    shown = repr(loaded)
+    assert all(word in shown for word in ("dtln_1.onnx", "input_2: float32[1, 1, 257]", "parameters", "tf_op_layer_stack_2"))
+
+
+def test_importing_is_light():
+    code = "import sys, jax; before = set(sys.modules); import jaxrnn, json; print(json.dumps(sorted(set(sys.modules) - before)))"
+    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout)
+    heavy = {"onnx", "onnx_ir", "flax", "matplotlib", "onnxruntime", "click", "rich", "scipy"}
+    assert not heavy & {name.split(".")[0] for name in loaded if not name.startswith("scipy")}
+    assert sum(name.startswith("jaxrnn") for name in loaded) <= 3
+
+
+DEFINED = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()}
+
+
+@pytest.mark.parametrize("key", sorted(operator_table()), ids=lambda key: "::".join(filter(None, key)))
+def test_every_version_is_listed_and_every_attribute_read(key):
+    """Each definition from opset 7 on has its entry, and its function takes just the attributes that ONNX defines."""
+    domain, name = key
+    if key not in DEFINED:
+        pytest.skip(f"onnx {onnx.__version__} does not define {name}")
+    history = {
+        schema.since_version: schema
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if (schema.domain, schema.name) == key and not schema.deprecated
+    }
+    newest_at_7 = max((version for version in history if version <= 7), default=0)
+    expected = {version for version in history if version >= newest_at_7} if not domain else set(history)
+    listed = operator_table()[key]
+    assert expected <= set(listed)
+    for version in expected:
+        found = operator(name, domain, version, listed[version])
+        defined = history[version].attributes
+        assert set(defined) <= set(found.attributes), version
+        required = {attribute for attribute, default in found.attributes.items() if default is REQUIRED}
+        assert required <= {attribute for attribute, entry in defined.items() if entry.required}, version
+        assert find_operator(domain, name, version) == found
+        inputs = history[version].inputs
+        variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+        assert len([each for each in inputs if each.option != variadic]) <= len(found.slots) or found.variadic

@@ -1,0 +1,163 @@
+"""Element types: 64-bit integers stay exact without jax_enable_x64, and every float type is kept."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import jaxrnn
+
+INT64, FLOAT, DOUBLE = TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE
+
+
+def model(nodes, inputs, outputs, initializers=(), opset=21):
+    values = [[helper.make_tensor_value_info(n, k, s) for n, k, s in group] for group in (inputs, outputs)]
+    arrays = [numpy_helper.from_array(np.asarray(a), n) for n, a in initializers]
+    graph = helper.make_graph(nodes, "g", *values, arrays)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+@pytest.fixture(autouse=True)
+def without_x64():
+    assert not jax.config.jax_enable_x64
+    yield
+    assert not jax.config.jax_enable_x64
+
+
+def hashing():
+    """(x * 2654435761 + 7) mod 1000003: a hash whose products need more than 32 bits."""
+    nodes = [
+        helper.make_node("Mul", ["x", "factor"], ["product"]),
+        helper.make_node("Add", ["product", "seven"], ["sum"]),
+        helper.make_node("Mod", ["sum", "modulus"], ["bucket"]),
+        helper.make_node("Gather", ["table", "bucket"], ["y"]),
+    ]
+    constants = [("factor", 2654435761), ("seven", 7), ("modulus", 1000003), ("table", np.arange(1000003, dtype=np.float32))]
+    return model(nodes, [("x", INT64, [3])], [("bucket", INT64, [3]), ("y", FLOAT, [3])], constants)
+
+
+def test_int64_arithmetic_is_exact_without_x64():
+    x = np.array([1, 123_456_789, 2**31 - 1])
+    expected = (x * 2654435761 + 7) % 1000003
+    loaded = jaxrnn.load(hashing())
+    for call in (loaded, lambda given: loaded.apply(loaded.params, given), lambda given: jax.jit(loaded.apply)(loaded.params, given)):
+        results = call({"x": x})
+        assert results["bucket"].dtype == np.int64
+        np.testing.assert_array_equal(results["bucket"], expected)
+        np.testing.assert_array_equal(results["y"], expected.astype(np.float32))
+    mapped = jax.vmap(lambda row: loaded.apply(loaded.params, {"x": row})["bucket"])(jnp.asarray(np.stack([x, x]), jnp.int32))
+    np.testing.assert_array_equal(mapped, np.stack([expected, expected]))
+
+
+def test_large_int64_inputs_and_outputs_are_exact_without_x64():
+    loaded = jaxrnn.load(model([helper.make_node("Add", ["x", "x"], ["y"])], [("x", INT64, [2])], [("y", INT64, [2])]))
+    x = np.array([2**40 + 1, -(2**61)])
+    np.testing.assert_array_equal(loaded(x=x)["y"], 2 * x)
+    np.testing.assert_array_equal(loaded.apply(loaded.params, {"x": x})["y"], 2 * x)
+
+
+def test_python_integers_that_do_not_fit_are_refused():
+    proto = model([helper.make_node("Neg", ["x"], ["y"])], [("x", TensorProto.INT8, [2])], [("y", TensorProto.INT8, [2])])
+    loaded = jaxrnn.load(proto)
+    np.testing.assert_array_equal(loaded(x=[1, 127])["y"], [-1, -127])
+    for wrong in ([1, 128], [1, 2**70], [0.5, 1]):
+        with pytest.raises(jaxrnn.InputError, match="int8"):
+            loaded(x=wrong)
+
+
+def test_shape_arithmetic_folds_and_stays_exact():
+    """A product of sizes beyond 32 bits, divided again, reshapes as it should, and nothing of it is traced."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Mul", ["shape", "huge"], ["large"]),
+        helper.make_node("Div", ["large", "huge"], ["again"]),
+        helper.make_node("ReduceProd", ["again"], ["count"]),
+        helper.make_node("Reshape", ["x", "count"], ["y"]),
+    ]
+    loaded = jaxrnn.load(model(nodes, [("x", FLOAT, ["a", "b"])], [("y", FLOAT, None)], [("huge", np.array([2**40]))]))
+    assert loaded(x=np.zeros((3, 4), np.float32))["y"].shape == (12,)
+    jaxpr = jax.make_jaxpr(loaded.apply)({}, loaded.symbolic_inputs())
+    assert [str(eqn.primitive) for eqn in jaxpr.eqns] == ["reshape"]
+
+
+def test_integer_division_truncates_and_modulo_follows_c():
+    nodes = [
+        helper.make_node("Div", ["x", "y"], ["div"]),
+        helper.make_node("Mod", ["x", "y"], ["mod"]),
+        helper.make_node("Mod", ["x", "y"], ["fmod"], fmod=1),
+    ]
+    x, y = np.array([7, -7, 7, -7]), np.array([2, 2, -2, -2])
+    outputs = [(name, INT64, [4]) for name in ("div", "mod", "fmod")]
+    expected = {"div": [3, -3, -3, 3], "mod": [1, 1, -1, -1], "fmod": [1, -1, 1, -1]}
+    traced = jaxrnn.load(model(nodes, [("x", INT64, [4]), ("y", INT64, [4])], outputs))(x=x, y=y)
+    folded = jaxrnn.load(model(nodes, [], outputs, [("x", x), ("y", y)]))()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(traced[name], values)
+        np.testing.assert_array_equal(folded[name], values)
+
+
+def test_an_index_outside_is_an_error_or_not_a_number():
+    gather = helper.make_node("Gather", ["table", "i"], ["y"], name="look_up")
+    proto = model([gather], [("i", INT64, [1])], [("y", FLOAT, [1])], [("table", np.ones(5, np.float32))])
+    loaded = jaxrnn.load(proto)
+    for wrong in (5, -6, 2**40):
+        with pytest.raises(jaxrnn.NodeError, match="'look_up'.*out of range"):
+            loaded.apply(loaded.params, {"i": np.array([wrong])})
+        assert np.isnan(loaded(i=np.array([wrong]))["y"][0])  # compiled: there is no raising, but no neighbour either
+    np.testing.assert_array_equal(loaded(i=np.array([-5]))["y"], 1)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16, FLOAT, DOUBLE])
+def test_float_types_are_kept(kind):
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    weight = np.linspace(-1, 1, 12).astype(dtype).reshape(4, 3)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("LayerNormalization", ["product", "scale"], ["normal"], epsilon=1e-3),
+        helper.make_node("Softmax", ["normal"], ["y"]),
+    ]
+    scale = np.ones(3, dtype)
+    tensors = [helper.make_tensor(n, kind, a.shape, a.astype(np.float64).ravel()) for n, a in (("w", weight), ("scale", scale))]
+    x, y = (helper.make_tensor_value_info(n, kind, s) for n, s in (("x", ["n", 4]), ("y", ["n", 3])))
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], tensors), opset_imports=[helper.make_opsetid("", 21)], ir_version=10
+    )
+    loaded = jaxrnn.load(proto)
+    given = np.linspace(0, 1, 8).astype(dtype).reshape(2, 4)
+    assert {value.dtype for value in loaded.params.values()} == {dtype}
+    wide = given.astype(np.float64) @ weight.astype(np.float64)
+    wide = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-3)
+    expected = np.exp(wide) / np.exp(wide).sum(1, keepdims=True)
+    for call in (loaded, lambda given: jax.jit(loaded.apply)(loaded.params, given)):
+        found = call({"x": jnp.asarray(given) if dtype.itemsize < 8 else given}) if call is loaded else loaded({"x": given})
+        assert found["y"].dtype == dtype
+        # float64 normalises in float32, as stash_type says.
+        limit = {2: 20 * float(jnp.finfo(dtype).eps)}.get(dtype.itemsize, 1e-6)
+        np.testing.assert_allclose(np.asarray(found["y"]).astype(np.float64), expected, atol=limit)
+
+
+def test_float64_gradients_without_x64_say_what_is_missing():
+    proto = model([helper.make_node("Mul", ["x", "x"], ["y"])], [("x", DOUBLE, [2])], [("y", DOUBLE, [2])])
+    loaded = jaxrnn.load(proto)
+    with pytest.raises(jaxrnn.InputError, match="enable_x64"):
+        loaded.apply({}, {"x": jnp.ones(2)})
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(jax.grad(lambda x: loaded.apply({}, {"x": x})["y"].sum())(jnp.ones(2)), 2)
+
+
+def test_mixed_types_are_refused():
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"], name="mixed")]
+    with pytest.raises(jaxrnn.ModelError, match="'mixed'"):
+        jaxrnn.load(model(nodes, [("x", FLOAT, [2])], [("y", FLOAT, [2])], [("w", np.ones(2, np.float64))]))
+
+
+def test_whole_powers_have_finite_gradients_everywhere():
+    loaded = jaxrnn.load(
+        model([helper.make_node("Pow", ["x", "p"], ["y"])], [("x", FLOAT, [3])], [("y", FLOAT, [3])], [("p", np.float32(2))])
+    )
+    assert loaded.params == {}
+    slope = jax.grad(lambda x: loaded.apply({}, {"x": x})["y"].sum())(jnp.asarray([-1.0, 0.0, 2.0]))
+    np.testing.assert_array_equal(slope, [-2, 0, 4])
