@@ -70,7 +70,10 @@ FILES = {
         model(node("Add", ["x", "b"], ["y"], "first"), node("Relu", ["y"], ["b"], "second")),
         ["cycle", "first", "second"],
     ),
-    "a missing initializer": (model(node("Add", ["x", "wieght"]), initializers=[WEIGHT]), ["'n'", "'wieght'", "'weight'?"]),
+    "a missing initializer": (
+        model(node("Add", ["x", "wieght"]), initializers=[WEIGHT]),
+        ["'n'", "'wieght'", "'weight'?"],
+    ),
     "a name used twice": (model(RELU, node("Tanh", ["x"], name="again")), ["'y'", "'r'", "'again'", "twice"]),
     "an initializer twice": (model(ADD, initializers=[WEIGHT, WEIGHT]), ["'weight'", "twice"]),
     "inconsistent operands": (
@@ -92,10 +95,16 @@ FILES = {
     "an attribute of another type": (model(node("Softmax", ["x"], axis="one")), ["'axis'", "STRING", "INT"]),
     "too many inputs": (model(node("Relu", ["x", "x"])), ["'n'", "2 inputs"]),
     "too few inputs": (model(node("Add", ["x"])), ["'n'", "'b'", "missing"]),
-    "W of another size": (recurrent("LSTM", (1, 12, 3), (1, 16, 4), (1, 32)), ["'layer'", "W", "(1, 16, 3)", "(1, 12, 3)"]),
+    "W of another size": (
+        recurrent("LSTM", (1, 12, 3), (1, 16, 4), (1, 32)),
+        ["'layer'", "W", "(1, 16, 3)", "(1, 12, 3)"],
+    ),
     "R of another size": (recurrent("GRU", (1, 12, 3), (1, 12, 5), (1, 24)), ["'layer'", "hidden_size is 4", "5"]),
     "B of another size": (recurrent("RNN", (1, 4, 3), (1, 4, 4), (1, 4)), ["'layer'", "B", "(1, 8)"]),
-    "another hidden_size": (recurrent("LSTM", (1, 16, 3), (1, 16, 4), (1, 32), 5), ["'layer'", "hidden_size is 5", "4"]),
+    "another hidden_size": (
+        recurrent("LSTM", (1, 16, 3), (1, 16, 4), (1, 32), 5),
+        ["'layer'", "hidden_size is 5", "4"],
+    ),
     "features that W is not for": (recurrent("LSTM", (1, 16, 7), (1, 16, 4), (1, 32)), ["'layer'", "W", "(1, 16, 3)"]),
     "a tensor larger than the file": (
         model(ADD, initializers=[changed(WEIGHT, dims=[10**12, 3])]),

@@ -85,7 +85,9 @@ def test_scan_of_no_frames():
     inputs = {"h0": rng_array(2, 4), "xs": np.zeros((0, 2, 4), np.float32), "zs": np.zeros((0, 4), np.float32)}
     loaded = verify(scan_model([0, 0], [0, 0], 0, 0, 16), inputs, expected={
         "h_last": inputs["h0"], "ys": np.zeros((0, 2, 4), np.float32)})  # fmt: skip
-    slope = jax.grad(lambda h: jnp.sum(loaded.apply(loaded.params, inputs | {"h0": h})["h_last"]))(jnp.asarray(inputs["h0"]))
+    slope = jax.grad(lambda h: jnp.sum(loaded.apply(loaded.params, inputs | {"h0": h})["h_last"]))(
+        jnp.asarray(inputs["h0"])
+    )
     np.testing.assert_array_equal(slope, 1)
 
 
@@ -231,7 +233,9 @@ def if_model(shapes_differ=False):
         [],
         [value("t")],
     )
-    last = helper.make_node("Gather", ["th", "zero"], ["e"]) if shapes_differ else helper.make_node("Neg", ["th"], ["e"])
+    last = (
+        helper.make_node("Gather", ["th", "zero"], ["e"]) if shapes_differ else helper.make_node("Neg", ["th"], ["e"])
+    )
     other = helper.make_graph([helper.make_node("Tanh", ["x2"], ["th"]), last], "else", [], [value("e")])
     nodes = [
         helper.make_node("Add", ["x", "x"], ["x2"]),

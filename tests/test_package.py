@@ -45,7 +45,9 @@ def test_public_names(models):
     loaded = jaxrnn.load(models / "dtln_1.onnx")
     assert {name for name in dir(loaded) if not name.startswith("_")} == MODEL
     shown = repr(loaded)
-    assert all(word in shown for word in ("dtln_1.onnx", "input_2: float32[1, 1, 257]", "parameters", "tf_op_layer_stack_2"))
+    assert all(
+        word in shown for word in ("dtln_1.onnx", "input_2: float32[1, 1, 257]", "parameters", "tf_op_layer_stack_2")
+    )
 
 
 def test_importing_is_light():

@@ -35,7 +35,12 @@ def hashing():
         helper.make_node("Mod", ["sum", "modulus"], ["bucket"]),
         helper.make_node("Gather", ["table", "bucket"], ["y"]),
     ]
-    constants = [("factor", 2654435761), ("seven", 7), ("modulus", 1000003), ("table", np.arange(1000003, dtype=np.float32))]
+    constants = [
+        ("factor", 2654435761),
+        ("seven", 7),
+        ("modulus", 1000003),
+        ("table", np.arange(1000003, dtype=np.float32)),
+    ]
     return model(nodes, [("x", INT64, [3])], [("bucket", INT64, [3]), ("y", FLOAT, [3])], constants)
 
 
@@ -43,12 +48,18 @@ def test_int64_arithmetic_is_exact_without_x64():
     x = np.array([1, 123_456_789, 2**31 - 1])
     expected = (x * 2654435761 + 7) % 1000003
     loaded = jaxrnn.load(hashing())
-    for call in (loaded, lambda given: loaded.apply(loaded.params, given), lambda given: jax.jit(loaded.apply)(loaded.params, given)):
+    for call in (
+        loaded,
+        lambda given: loaded.apply(loaded.params, given),
+        lambda given: jax.jit(loaded.apply)(loaded.params, given),
+    ):
         results = call({"x": x})
         assert results["bucket"].dtype == np.int64
         np.testing.assert_array_equal(results["bucket"], expected)
         np.testing.assert_array_equal(results["y"], expected.astype(np.float32))
-    mapped = jax.vmap(lambda row: loaded.apply(loaded.params, {"x": row})["bucket"])(jnp.asarray(np.stack([x, x]), jnp.int32))
+    mapped = jax.vmap(lambda row: loaded.apply(loaded.params, {"x": row})["bucket"])(
+        jnp.asarray(np.stack([x, x]), jnp.int32)
+    )
     np.testing.assert_array_equal(mapped, np.stack([expected, expected]))
 
 
@@ -60,7 +71,9 @@ def test_large_int64_inputs_and_outputs_are_exact_without_x64():
 
 
 def test_python_integers_that_do_not_fit_are_refused():
-    proto = model([helper.make_node("Neg", ["x"], ["y"])], [("x", TensorProto.INT8, [2])], [("y", TensorProto.INT8, [2])])
+    proto = model(
+        [helper.make_node("Neg", ["x"], ["y"])], [("x", TensorProto.INT8, [2])], [("y", TensorProto.INT8, [2])]
+    )
     loaded = jaxrnn.load(proto)
     np.testing.assert_array_equal(loaded(x=[1, 127])["y"], [-1, -127])
     for wrong in ([1, 128], [1, 2**70], [0.5, 1]):
@@ -120,7 +133,9 @@ def test_float_types_are_kept(kind):
         helper.make_node("Softmax", ["normal"], ["y"]),
     ]
     scale = np.ones(3, dtype)
-    tensors = [helper.make_tensor(n, kind, a.shape, a.astype(np.float64).ravel()) for n, a in (("w", weight), ("scale", scale))]
+    tensors = [
+        helper.make_tensor(n, kind, a.shape, a.astype(np.float64).ravel()) for n, a in (("w", weight), ("scale", scale))
+    ]
     x, y = (helper.make_tensor_value_info(n, kind, s) for n, s in (("x", ["n", 4]), ("y", ["n", 3])))
     proto = helper.make_model(
         helper.make_graph(nodes, "g", [x], [y], tensors), opset_imports=[helper.make_opsetid("", 21)], ir_version=10
@@ -132,7 +147,9 @@ def test_float_types_are_kept(kind):
     wide = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-3)
     expected = np.exp(wide) / np.exp(wide).sum(1, keepdims=True)
     for call in (loaded, lambda given: jax.jit(loaded.apply)(loaded.params, given)):
-        found = call({"x": jnp.asarray(given) if dtype.itemsize < 8 else given}) if call is loaded else loaded({"x": given})
+        found = (
+            call({"x": jnp.asarray(given) if dtype.itemsize < 8 else given}) if call is loaded else loaded({"x": given})
+        )
         assert found["y"].dtype == dtype
         # float64 normalises in float32, as stash_type says.
         limit = {2: 20 * float(jnp.finfo(dtype).eps)}.get(dtype.itemsize, 1e-6)
@@ -156,7 +173,12 @@ def test_mixed_types_are_refused():
 
 def test_whole_powers_have_finite_gradients_everywhere():
     loaded = jaxrnn.load(
-        model([helper.make_node("Pow", ["x", "p"], ["y"])], [("x", FLOAT, [3])], [("y", FLOAT, [3])], [("p", np.float32(2))])
+        model(
+            [helper.make_node("Pow", ["x", "p"], ["y"])],
+            [("x", FLOAT, [3])],
+            [("y", FLOAT, [3])],
+            [("p", np.float32(2))],
+        )
     )
     assert loaded.params == {}
     slope = jax.grad(lambda x: loaded.apply({}, {"x": x})["y"].sum())(jnp.asarray([-1.0, 0.0, 2.0]))

@@ -66,7 +66,11 @@ def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body
         if trips == 1:
             _, *outputs = body(np.asarray(0, np.int64), np.asarray(True), *carried)
             return [*outputs[: len(carried)], *(traced(value)[None] for value in outputs[len(carried) :])]
-        trace = _Trace(carried, body)
+        try:
+            trace = _Trace(carried, body)
+        except StaticValueError:
+            # A shape or a position depends on the trip, which is known only where Python counts the trips.
+            return _python_loop(limit, carried, body)
         if trace.never_ends and trace.carry_keeps_its_type:
             return _scanned_loop(trips, carried, body)
         if trace.never_ends:

@@ -1,0 +1,1 @@
+"""Timing jaxrnn beside other engines: ``python -m benchmarks``."""
