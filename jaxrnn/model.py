@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -39,7 +38,7 @@ def load(source: Source, *, static: Mapping[str, Any] | None = None, state: Mapp
         UnsupportedError: the file uses operators that jaxrnn does not have; lists all of them.
         InputError: ``static`` or ``state`` does not fit the file.
     """
-    label = label_of(source) if isinstance(source, (str, bytes, Path, onnx.ModelProto)) else repr(source)
+    label = label_of(source)
     try:
         with exact_types():
             proto, folder = read_proto(source)

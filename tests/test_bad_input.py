@@ -253,7 +253,7 @@ def test_other_arguments():
         loaded(ONES)
     with pytest.raises(jaxrnn.InputError, match=r"missing \['weight'\], unknown \['w'\]"):
         loaded.apply({"w": ONES}, {"x": ONES})
-    with pytest.raises(jaxrnn.InputError, match="weight.*shape"):
+    with pytest.raises(jaxrnn.InputError, match=r"weight.*shape"):
         loaded.apply({"weight": ONES[0]}, {"x": ONES})
     with pytest.raises(jaxrnn.InputError, match=r"model\.params"):
         loaded.apply(None, {"x": ONES})

@@ -219,6 +219,24 @@ def test_loop_whose_carry_grows():
     verify(proto, {"a0": rng_array(2)}, atol=0)
 
 
+def test_loop_that_reshapes_by_what_it_carries():
+    """n' = n - 1, x' = the first n elements of x: shapes that are known trip by trip."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Sub", ["n", "one"], ["n_out"]),
+            helper.make_node("Slice", ["a", "zero", "n"], ["a_out"]),
+            helper.make_node("Identity", ["c"], ["c_out"]),
+        ],
+        "body",
+        [value("i", INT64, []), value("c", BOOL, []), value("n", INT64, [1]), value("a", shape=[None])],
+        [value("c_out", BOOL, []), value("n_out", INT64, [1]), value("a_out", shape=[None])],
+    )
+    loop = helper.make_node("Loop", ["trips", "", "n0", "a0"], ["n_last", "a_last"], body=body)
+    constants = [("trips", np.array(3)), ("n0", np.array([5])), ("one", np.array([1])), ("zero", np.array([0]))]
+    proto = model([loop], [value("a0", shape=[None])], [value("n_last", INT64), value("a_last")], constants)
+    verify(proto, {"a0": rng_array(7)}, atol=0)
+
+
 # --- If
 
 

@@ -188,4 +188,6 @@ def test_half_precision_keeps_its_type():
         assert result.dtype == dtype
         expected = recurrent("LSTM", {n: a.astype(np.float64) for n, a in arrays.items()}, {})[0]
         # A few dozen roundings of numbers near 1, each by half a unit in the last place.
-        np.testing.assert_allclose(np.asarray(result).astype(np.float64), expected, atol=30 * float(jnp.finfo(dtype).eps))
+        np.testing.assert_allclose(
+            np.asarray(result).astype(np.float64), expected, atol=30 * float(jnp.finfo(dtype).eps)
+        )

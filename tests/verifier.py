@@ -36,7 +36,9 @@ def assert_same(actual, expected, atol, rtol=0.0):
         assert found.dtype == value.dtype, name
         assert tuple(found.shape) == tuple(value.shape), name
         limit = atol[name] if isinstance(atol, dict) else atol
-        wide = (np.asarray(x).astype(np.float64) if value.dtype.kind not in "biu" else np.asarray(x) for x in (found, value))
+        wide = (
+            np.asarray(x).astype(np.float64) if value.dtype.kind not in "biu" else np.asarray(x) for x in (found, value)
+        )
         np.testing.assert_allclose(*wide, atol=limit, rtol=rtol, err_msg=name)
 
 
@@ -83,7 +85,9 @@ def in_float64(proto):
 
     def widen(tensor):
         if tensor.data_type == single:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+            tensor.CopyFrom(
+                onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
+            )
 
     def walk(graph):
         for info in (*getattr(graph, "input", ()), *getattr(graph, "output", ()), *getattr(graph, "value_info", ())):
@@ -118,7 +122,10 @@ def check_vmap(model, inputs, count=3):
     """Mapping over a new leading axis of every float input equals a loop over it."""
     rng = np.random.default_rng(1)
     floats = {n: v for n, v in inputs.items() if np.asarray(v).dtype.kind == "f"}
-    stacked = {n: (np.stack([v] * count) * rng.uniform(0.5, 1.5, (count, *[1] * v.ndim))).astype(v.dtype) for n, v in floats.items()}
+    stacked = {
+        n: (np.stack([v] * count) * rng.uniform(0.5, 1.5, (count, *[1] * v.ndim))).astype(v.dtype)
+        for n, v in floats.items()
+    }
     mapped = jax.vmap(lambda varied: model.apply(model.params, {**inputs, **varied}))(stacked)
     for index in range(count):
         single = model.apply(model.params, {**inputs, **{n: v[index] for n, v in stacked.items()}})

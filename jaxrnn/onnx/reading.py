@@ -21,7 +21,9 @@ def label_of(source: Source) -> str:
     """What to call the model in messages."""
     if isinstance(source, onnx.ModelProto):
         return f"model {source.graph.name!r}"
-    return f"model of {len(source)} bytes" if isinstance(source, bytes) else os.fspath(source)
+    if isinstance(source, bytes):
+        return f"model of {len(source)} bytes"
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else repr(source)
 
 
 def read_proto(source: Source) -> tuple[onnx.ModelProto, Path | None]:

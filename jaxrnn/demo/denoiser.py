@@ -1,0 +1,90 @@
+"""The packaged network as a live denoiser: one compiled step a frame, the state carried from call to call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxrnn.demo.spectra import BINS, DELAY, HOP, RATE, OverlapAdd, Samples, Spectrum, analyse, hops, synthesise
+from jaxrnn.model import Model, load
+
+#: The network, trained by ``examples/train_demo_denoiser.py``.
+PACKAGED = Path(__file__).parent / "denoiser.onnx"
+
+Frames = Iterable[Samples]
+
+
+class Denoised(NamedTuple):
+    """What a run over a recording gives.
+
+    Attributes:
+        samples: ``float32[samples]``, in time with the input.
+        seconds: what each frame took from samples to samples, ``float64[frames]``.
+    """
+
+    samples: Samples
+    seconds: NDArray[np.float64]
+
+    @property
+    def times_real_time(self) -> float:
+        """Length of the recording over the time that its frames took."""
+        return len(self.seconds) * HOP / RATE / float(self.seconds.sum())
+
+
+def make_step(model: Model) -> tuple[Callable[[Any, Any], tuple[jax.Array, jax.Array]], jax.Array]:
+    """Compile one frame of the network.
+
+    Returns:
+        The step, from the state ``float32[1, 1, hidden]`` and magnitudes ``float32[BINS]`` to the new state and the
+        mask ``float32[BINS]``, and the state to begin with.
+    """
+    params = model.params
+    hidden = params["gru_R"].shape[-1]
+
+    def step(h: jax.Array, magnitude: jax.Array) -> tuple[jax.Array, jax.Array]:
+        outputs = model.apply(params, {"magnitude": magnitude[None, None], "h": h})
+        return outputs["h_out"], outputs["mask"][0, 0]
+
+    start = jnp.zeros((1, 1, hidden), jnp.float32)
+    frame = jax.ShapeDtypeStruct((BINS,), jnp.float32)
+    return jax.jit(step).lower(start, frame).compile(), start
+
+
+def denoise(samples: Samples, model: Model | None = None, *, watch: Callable[[Frames], Frames] = iter) -> Denoised:
+    """Denoise a recording frame by frame, as it would be done live.
+
+    Args:
+        samples: ``float32[samples]``, 16 kHz, full scale 1.
+        model: a network of the packaged one's inputs and outputs; the packaged one by default.
+        watch: given the frames, hands them on one by one: where a progress bar goes.
+    """
+    step, h = make_step(load(PACKAGED) if model is None else model)
+    stream = OverlapAdd()
+    output, seconds = [], []
+    for hop in watch(hops(samples)):
+        began = time.perf_counter()
+        spectrum = stream.analyse(hop)
+        h, mask = step(h, np.abs(spectrum))
+        output.append(stream.synthesise(spectrum * np.asarray(mask)))
+        seconds.append(time.perf_counter() - began)
+    return Denoised(np.concatenate(output)[DELAY : DELAY + len(samples)], np.array(seconds))
+
+
+def spectra_and_state(samples: Samples, model: Model) -> tuple[Spectrum, dict[str, NDArray[np.float32]]]:
+    """A recording as spectra ``complex64[frames, BINS]`` and as the network's inputs, with a zero state."""
+    spectra = analyse(samples)
+    start = np.zeros((1, 1, model.params["gru_R"].shape[-1]), np.float32)
+    return spectra, {"magnitude": np.abs(spectra)[None], "h": start}
+
+
+def denoise_at_once(samples: Samples, model: Model) -> Samples:
+    """Denoise a recording with one call of the network over all frames: what `denoise` gives, computed otherwise."""
+    spectra, inputs = spectra_and_state(samples, model)
+    return synthesise(spectra * np.asarray(model(inputs)["mask"])[0], len(samples))

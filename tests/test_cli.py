@@ -1,0 +1,246 @@
+"""The command line: what it prints for people and programs, what it writes, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper, numpy_helper
+from small_models import FEATURES, a_little_wrong, layers_model, make_model, operator_replaced
+
+from jaxrnn import load
+from jaxrnn.cli import COMMANDS, main
+
+COUNTS = {"dtln_1": 363_393, "dtln_2": 624_385, "filter_net": 258_300, "silero_vad_16k_op15": 309_633}
+
+
+def call(*arguments, status: int = 0):
+    """Run the command in this process; the result holds standard output and error apart."""
+    result = CliRunner().invoke(main, list(map(str, arguments)))
+    assert not isinstance(result.exception, Exception), result.exception
+    assert result.exit_code == status, result.output
+    return result
+
+
+def call_json(*arguments, status: int = 0):
+    """What the command prints with ``--json``: one object and nothing else."""
+    return json.loads(call(*arguments, "--json", status=status).stdout, parse_constant=pytest.fail)
+
+
+@pytest.fixture
+def layers(tmp_path):
+    """A small model's file."""
+    path = tmp_path / "layers.onnx"
+    onnx.save(layers_model(), path)
+    return path
+
+
+def test_help_and_version_say_enough():
+    assert "Exit status" in call("--help").stdout
+    for name in COMMANDS:
+        if name != "demo":
+            assert f"jaxrnn {name}" in call(name, "--help").stdout
+    version = call("--version").stdout
+    assert [line.split()[0] for line in version.splitlines()] == ["jaxrnn", "jax", "onnx", "numpy", "devices"]
+    assert "cpu:0" in version or "gpu:0" in version or "cuda:0" in version
+
+
+def test_module_runs_and_help_imports_little():
+    script = (
+        "import sys, jaxrnn.cli; jaxrnn.cli.main(['--help'], standalone_mode=False); "
+        "sys.exit(repr({'jax', 'onnx', 'numpy', 'rich'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert run.stderr.strip() == "set()"
+    arguments = [sys.executable, "-m", "jaxrnn", "inspect", "missing.onnx"]
+    run = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=False)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == "error: missing.onnx: the file cannot be read: No such file or directory\n"
+
+
+def test_inspect_tells_everything(layers):
+    found = call_json("inspect", layers)
+    assert found["producer"] == "tests"
+    assert found["opsets"] == {"": 17}
+    assert found["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["T", "batch", FEATURES]}]
+    assert [item["name"] for item in found["outputs"]] == ["logits", "Y_h"]
+    assert found["dimensions"] == ["T", "batch"]
+    assert {item["name"]: item["shape"] for item in found["parameters"]} == {
+        name: list(array.shape) for name, array in load(layers).params.items()
+    }
+    assert found["parameter_bytes"] == 4 * found["parameter_count"] == 4 * sum(p["size"] for p in found["parameters"])
+    assert {item["name"]: item["count"] for item in found["operators"]} == dict.fromkeys(
+        ("Mul", "Tanh", "LSTM", "Squeeze", "MatMul"), 1
+    )
+    (lstm,) = found["recurrent"]
+    assert (lstm["name"], lstm["direction"], lstm["input_size"], lstm["hidden_size"]) == ("lstm", "forward", 3, 5)
+    assert lstm["weights"] == 20 * 3 + 20 * 5 + 40
+    assert (found["unsupported"], found["problem"]) == ([], None)
+    text = call("inspect", layers, "--params").stdout
+    for word in ("T, batch", "lstm", "scale", "[1, 20, 5]", "Every node can be run"):
+        assert word in text
+    assert "\x1b" not in text
+
+
+def test_inspect_lists_all_that_cannot_run(tmp_path):
+    """Unknown operators in the outer graph and in a branch, of two domains, among nodes that are fine."""
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])
+
+    def branch(name: str, *nodes) -> onnx.GraphProto:
+        return helper.make_graph(list(nodes), name, [], [helper.make_tensor_value_info(f"{name}_y", 1, None)])
+
+    then = branch("then", helper.make_node("Gelou", ["x"], ["then_y"], name="inner", domain="my.ops"))
+    other = branch("other", helper.make_node("Mul", ["x", "w"], ["other_y"]))
+    nodes = [
+        helper.make_node("Sigmoidal", ["x"], ["a"]),
+        helper.make_node("If", ["flag"], ["b"], name="choice", then_branch=then, else_branch=other),
+        helper.make_node("Add", ["a", "b"], ["y"], name="add"),
+    ]
+    weight = numpy_helper.from_array(np.ones(2, np.float32), "w")
+    inputs = [value, helper.make_tensor_value_info("flag", TensorProto.BOOL, [])]
+    graph = helper.make_graph(nodes, "odd", inputs, [helper.make_tensor_value_info("y", 1, None)], [weight])
+    path = tmp_path / "odd.onnx"
+    onnx.save(make_model(graph, "my.ops"), path)
+
+    found = call_json("inspect", path)
+    listed = [(item["name"], item["operator"], item["domain"], item["opset"]) for item in found["unsupported"]]
+    assert listed == [("a", "Sigmoidal", "", 17), ("inner", "Gelou", "my.ops", 1)]
+    assert [item["where"] for item in found["unsupported"]] == ["", "choice.then_branch/"]
+    assert "Sigmoid" in found["unsupported"][0]["reason"]
+    assert found["parameters"][0]["name"] == "w"
+    assert {item["name"] for item in found["operators"]} == {"Sigmoidal", "Gelou", "If", "Mul", "Add"}
+    text = call("inspect", path).stdout
+    assert "Cannot be run: 2 nodes" in text
+    assert all(reason in text for reason in (item["reason"] for item in found["unsupported"]))
+    assert "Gelou" in call_json("run", path, "--random", status=2)["error"]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_inspect_real_models(models, name):
+    found = call_json("inspect", models / f"{name}.onnx")
+    assert found["parameter_count"] == COUNTS[name]
+    assert found["problem"] is None
+    assert all(node["weights"] and node["hidden_size"] for node in found["recurrent"])
+    assert bool(found["recurrent"]) == (name != "dtln_2")
+
+
+def test_run_reads_and_writes_arrays(layers, tmp_path):
+    x = np.random.default_rng(0).standard_normal((4, 2, FEATURES)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x)
+    expected = load(layers)(x=x)
+    output = tmp_path / "out.npz"
+    for option in (("--input", f"x={tmp_path / 'x.npy'}"), ("--inputs", tmp_path / "x.npz")):
+        result = call_json("run", layers, *option, "--output", output)
+        with np.load(output) as written:
+            assert {name: written[name].tolist() for name in written.files} == {
+                name: np.asarray(array).tolist() for name, array in expected.items()
+            }
+        assert [fact["name"] for fact in result["outputs"]] == ["logits", "Y_h"]
+        fact, logits = result["outputs"][0], np.asarray(expected["logits"])
+        assert (fact["dtype"], fact["shape"], fact["not_finite"]) == ("float32", [4, 2, 2], 0)
+        assert [fact["min"], fact["max"]] == [logits.min(), logits.max()]
+        assert fact["mean"] == pytest.approx(logits.mean(), abs=1e-6)
+        output.unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["layers.onnx", "x.npy", "x.npz"]
+
+
+def test_run_at_random_is_repeatable(layers, tmp_path):
+    first = call_json("run", layers, "--random", "--dim", "T=7", "--seed", 3)
+    assert (first["dims"], first["random"]) == ({"T": 7, "batch": 1}, ["x"])
+    assert first["outputs"] == call_json("run", layers, "--random", "--dim", "T=7", "--seed", 3)["outputs"]
+    assert first["outputs"] != call_json("run", layers, "--random", "--dim", "T=7")["outputs"]
+    text = call("run", layers, "--random", "-o", tmp_path / "o.npz").stdout
+    assert "[16, 1, 2]" in text
+    assert "T=16" in text
+
+
+def test_types_unknown_to_numpy_make_the_round_trip(tmp_path):
+    """Outputs of names that cannot be keywords, in bfloat16, not finite: written, and read again as inputs."""
+    names = {"file": "allow_pickle", "a/b": "args"}
+    graph = helper.make_graph(
+        [helper.make_node("Identity", [given], [name]) for given, name in names.items()],
+        "copy",
+        [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [2]) for name in names],
+        [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [2]) for name in names.values()],
+    )
+    path, out = tmp_path / "copy.onnx", tmp_path / "out.npz"
+    onnx.save(make_model(graph), path)
+    values = np.array([1.5, np.inf], ml_dtypes.bfloat16)
+    np.savez(tmp_path / "in.npz", **{"a/b": values})
+    np.save(tmp_path / "file.npy", values)
+    given = ("--input", f"file={tmp_path / 'file.npy'}", "--inputs", tmp_path / "in.npz")
+    facts = call_json("run", path, *given, "-o", out)["outputs"]
+    assert [(fact["dtype"], fact["max"], fact["not_finite"]) for fact in facts] == [("bfloat16", 1.5, 1)] * 2
+    with np.load(out) as written:
+        assert sorted(written.files) == sorted(names.values())
+        assert all(np.array_equal(written[name].view(values.dtype), values) for name in written.files)
+    assert call_json("verify", path, *given)["ok"]
+
+
+def test_verify_tells_agreement_from_departure(layers):
+    sizes = ("--dim", "T=1,6", "--dim", "batch=2", "--nodes")
+    report = call_json("verify", layers, *sizes)
+    assert report["ok"]
+    assert report["engine"].startswith("ONNX Runtime")
+    assert [case["dims"] for case in report["cases"]] == [{"T": 1, "batch": 2}, {"T": 6, "batch": 2}]
+    assert "6 values inside the graph agree" in call("verify", layers, *sizes, "--engine", "reference").stdout
+    with operator_replaced("Tanh", a_little_wrong):
+        report = call_json("verify", layers, *sizes, status=1)
+        text = call("verify", layers, *sizes, status=1).stdout
+        call("verify", layers, "--atol", 0.1)
+    first = report["cases"][0]["first"]
+    assert (first["node"], first["operator"], first["comparison"]["name"]) == ("squash", "Tanh-13", "squashed")
+    assert not report["ok"]
+    assert "first departure: node 'squash' (Tanh-13), value 'squashed'" in text
+    assert text.rstrip().endswith("departs")
+
+
+MISTAKES = {
+    "no such file": (["inspect", "{dir}/none.onnx"], "No such file"),
+    "a folder": (["verify", "{dir}"], "Is a directory"),
+    "not ONNX": (["inspect", "{dir}/text.npy"], "not an ONNX model"),
+    "no inputs": (["run", "{model}"], "missing input(s): x"),
+    "wrong name": (["run", "{model}", "--input", "y={dir}/x.npy"], "the inputs are: x"),
+    "wrong type": (["run", "{model}", "--input", "x={dir}/double.npy"], ".astype('float32')"),
+    "wrong rank": (["verify", "{model}", "--input", "x={dir}/x.npy"], "rank"),
+    "missing array": (["run", "{model}", "--input", "x={dir}/none.npy"], "none.npy cannot be read"),
+    "not an array": (["run", "{model}", "--input", "x={dir}/text.npy"], "text.npy does not hold"),
+    "a pickle": (["run", "{model}", "--input", "x={dir}/pickle.npy"], "pickle.npy does not hold"),
+    "archive for array": (["run", "{model}", "--input", "x={dir}/x.npz"], "--inputs"),
+    "array for archive": (["run", "{model}", "--inputs", "{dir}/x.npy"], "--input NAME="),
+    "no pair": (["run", "{model}", "--input", "x.npy"], "NAME=VALUE"),
+    "unknown dimension": (["verify", "{model}", "--dim", "S=4"], "the open dimensions are: T, batch"),
+    "bad dimension": (["verify", "{model}", "--dim", "T=four"], "T=50"),
+    "several sizes": (["run", "{model}", "--random", "--dim", "T=4,5"], "one size"),
+    "sizes for nothing": (["run", "{model}", "--dim", "T=4"], "--random"),
+    "unknown static": (["run", "{model}", "--static", "sr=1"], "there is no input 'sr'"),
+    "bad static": (["run", "{model}", "--static", "x=abc"], "neither a number"),
+    "no folder": (["run", "{model}", "--random", "-o", "{dir}/none/out.npz"], "there is no folder"),
+    "bad option": (["inspect", "{model}", "--bogus"], "--bogus"),
+    "bad engine": (["verify", "{model}", "--engine", "tract"], "tract"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_one_clear_error(layers, tmp_path, mistake):
+    np.save(tmp_path / "x.npy", np.zeros(3, np.float32))
+    np.save(tmp_path / "double.npy", np.zeros((2, 1, FEATURES)))
+    np.savez(tmp_path / "x.npz", x=np.zeros(3, np.float32))
+    np.save(tmp_path / "pickle.npy", np.array([{}], object))
+    (tmp_path / "text.npy").write_text("no array")
+    arguments, message = MISTAKES[mistake]
+    arguments = [argument.format(dir=tmp_path, model=layers) for argument in arguments]
+    result = call(*arguments, status=2)
+    assert result.stdout == ""
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert message in call_json(*arguments, status=2)["error"]

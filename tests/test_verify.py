@@ -1,0 +1,225 @@
+"""`jaxrnn.verify`: agreement is seen as agreement, and whatever departs is found and named."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from small_models import FEATURES, a_little_wrong, layers_model, make_model, operator_replaced
+
+from jaxrnn import InputError, NodeError, load
+from jaxrnn.comparison import compare
+from jaxrnn.peers import PeerError
+from jaxrnn.sampling import random_inputs, symbols_of
+from jaxrnn.verify import verify
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+NAN, INF = np.nan, np.inf
+
+#: What the real models need besides the defaults, and the engine that is to agree.
+REAL = {
+    "dtln_1": {},
+    "dtln_2": {"engine": "reference"},
+    "silero_vad": {"static": {"sr": 16000}, "dims": {"input_dim_1": 576, "state_dim_1": 1}},
+    "silero_vad_16k_op15": {"static": {"sr": 16000}, "dims": {"sequence": 576, "batch": 2}, "engine": "reference"},
+    "filter_net": {"dims": {"S": 7}},
+    "dual_path_net": {"dims": {"S": 3}, "engine": "reference"},
+    "keyword_net": {"dims": {"S": [40, 33]}},
+    "wave_net": {"dims": {"S": 640}},
+    "ocr_net": {"dims": {"width": 64, "batch": 2}},
+    "predictor_net": {"dims": {"batch": [1, 3]}},
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_agree_inside_and_outside(models, name):
+    report = verify(models / f"{name}.onnx", nodes=name != "filter_net", **REAL[name])
+    assert report.ok, report
+    assert all(case.values >= 5 for case in report.cases) or name == "filter_net"
+    assert max(output.max_abs for case in report.cases for output in case.outputs) < 1e-4
+
+
+@pytest.mark.parametrize("engine", ["ort", "reference"])
+def test_every_combination_of_sizes_is_a_case(engine):
+    report = verify(layers_model(), dims={"T": (1, 4), "batch": [2, 3]}, engine=engine, nodes=True)
+    assert report.ok
+    assert [(case.dims["T"], case.dims["batch"]) for case in report.cases] == list(itertools.product((1, 4), (2, 3)))
+    assert [case.outputs[0].shape for case in report.cases] == [(t, b, 2) for t in (1, 4) for b in (2, 3)]
+    assert {case.values for case in report.cases} == {6}
+
+
+@pytest.mark.parametrize("engine", ["ort", "reference"])
+def test_the_first_wrong_node_is_named(engine):
+    with operator_replaced("Tanh", a_little_wrong):
+        blind = verify(layers_model(), engine=engine)
+        report = verify(layers_model(), engine=engine, nodes=True)
+        loose = verify(layers_model(), engine=engine, nodes=True, atol=1e-2)
+    assert not blind.ok
+    assert blind.cases[0].first is None
+    assert not report.ok
+    first = report.cases[0].first
+    assert (first.node, first.operator, first.comparison.name) == ("squash", "Tanh-13", "squashed")
+    assert 1e-4 < first.comparison.max_rel < 1.1e-3
+    assert loose.ok
+
+
+def test_types_that_onnx_runtime_does_not_exchange_go_to_the_reference():
+    model = layers_model(TensorProto.BFLOAT16)
+    with pytest.raises(PeerError, match="bfloat16"):
+        verify(model, engine="ort")
+    report = verify(model, nodes=True)
+    assert "reference" in report.engine
+    assert "bfloat16" in report.notes[0]
+    assert report.ok, report
+    assert report.cases[0].outputs[0].dtype == "bfloat16"
+
+
+def test_static_and_given_inputs_reach_the_peer():
+    """The trip count of a loop is static here; half of the inputs are given, the other half random."""
+    body = helper.make_graph(
+        [helper.make_node("Add", ["carry", "step"], ["next"]), helper.make_node("Identity", ["go"], ["go_on"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("carry", TensorProto.FLOAT, ["N"]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, ["N"]),
+            helper.make_tensor_value_info("carry", TensorProto.FLOAT, ["N"]),
+        ],
+    )
+    inputs = {"trips": (TensorProto.INT64, []), "start": (TensorProto.FLOAT, ["N"]), "step": (TensorProto.FLOAT, ["N"])}
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["trips", "", "start"], ["last", "all"], name="loop", body=body)],
+        "counted",
+        [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
+        [
+            helper.make_tensor_value_info("last", TensorProto.FLOAT, ["N"]),
+            helper.make_tensor_value_info("all", TensorProto.FLOAT, ["trips", "N"]),
+        ],
+    )
+    step = np.arange(4, dtype=np.float32)
+    report = verify(make_model(graph), {"step": step}, static={"trips": 3}, nodes=True)
+    case = report.cases[0]
+    assert report.ok, report
+    assert (case.dims, case.random, case.outputs[1].shape) == ({"N": 4}, ("start",), (3, 4))
+    with pytest.raises(InputError, match=r"N=4.*N=9"):
+        verify(make_model(graph), {"step": step}, static={"trips": 3}, dims={"N": 9})
+
+
+AGREE = [
+    ("floats", [1.0, 2.0, 0.0], [1.00001, 1.9999, 9e-6], {}),
+    ("nans and infinities", [NAN, INF, -INF], [NAN, INF, -INF], {}),
+    ("empty", np.zeros((0, 3)), np.zeros((0, 3)), {}),
+    ("halves", np.float16([1.0]), np.float16([1.005]), {}),
+    ("bfloat16", np.array([1.0], BF16), np.array([1.05], BF16), {}),
+    ("integers, loosely", [1, 2], [1, 3], {"atol": 1}),
+    ("cancellation", [1000.0, 1e-3], [1000.0, 2e-3], {"scaled": True}),
+    ("strings", np.array(["a"]), np.array(["a"], object), {}),
+    ("sequences", (np.ones(2), np.zeros(1)), [np.ones(2), np.zeros(1)], {}),
+    ("absent", None, None, {}),
+]
+DEPART = [
+    ("value", [1.0, 2.0], [1.0, 2.1], {}, "1 of 2"),
+    ("tolerance is met or not at its own place", [1e6, 1.0], [1e6, 1.1], {}, "1 of 2"),
+    ("nan here", [NAN], [1.0], {}, "1 here, 0 in the peer"),
+    ("nan there", [0.0], [NAN], {}, "0 here, 1 in the peer"),
+    ("finite and infinite", [1.0], [INF], {}, "1 of 1"),
+    ("opposite infinities", [INF], [-INF], {}, "1 of 1"),
+    ("large integers", np.int64([2**60]), np.int64([2**60 + 1]), {}, "1 of 1"),
+    ("halves, exactly", np.float16([1.0]), np.float16([1.005]), {"atol": 0, "rtol": 0}, "1 of 1"),
+    ("cancellation", [1000.0, 1e-3], [1000.0, 2e-3], {}, "1 of 2"),
+    ("type", np.float32([1]), np.float64([1]), {}, "element type"),
+    ("shape", np.ones((2, 1)), np.ones((1, 2)), {}, "shape"),
+    ("strings", np.array(["a", "b"]), np.array(["a", "c"]), {}, "1 of 2"),
+    ("sequence item", (np.ones(2), np.zeros(1)), (np.ones(2), np.ones(1)), {}, r"value\[1\]"),
+    ("sequence length", (np.ones(2),), (), {}, "1 items here, but 0"),
+    ("absent", None, np.ones(1), {}, "absent here, but an array"),
+]
+
+
+@pytest.mark.parametrize(("here", "peer", "options"), [row[1:] for row in AGREE], ids=[row[0] for row in AGREE])
+def test_comparison_agrees(here, peer, options):
+    assert compare("value", _plain(here), _plain(peer), **options).ok
+
+
+@pytest.mark.parametrize(
+    ("here", "peer", "options", "reason"), [row[1:] for row in DEPART], ids=[row[0] for row in DEPART]
+)
+def test_comparison_departs(here, peer, options, reason):
+    result = compare("value", _plain(here), _plain(peer), **options)
+    assert not result.ok
+    assert re.search(reason, result.reason)
+
+
+def _plain(value):
+    return np.asarray(value) if isinstance(value, list) and not isinstance(value[0], np.ndarray) else value
+
+
+def test_errors_are_measured_where_they_are():
+    result = compare("value", np.float64([[1.0, 2.0], [3.0, 4.5]]), np.float64([[1.0, 2.0], [3.5, 4.0]]))
+    assert (result.max_abs, result.worst) == (0.5, (1, 0))
+    assert result.max_rel == pytest.approx(0.5 / 3.5)
+
+
+def _lookup_model() -> onnx.ModelProto:
+    """Rows of a table by index, and a window whose length is a formula of another dimension."""
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "tokens"], ["rows"])],
+        "lookup",
+        [
+            helper.make_tensor_value_info("tokens", TensorProto.INT32, ["batch", "S"]),
+            helper.make_tensor_value_info("wave", TensorProto.FLOAT, ["4*S + 1", "past"]),
+            helper.make_tensor_value_info("flag", TensorProto.BOOL, [64]),
+        ],
+        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["batch", "S", FEATURES])],
+        [numpy_helper.from_array(np.ones((7, FEATURES), np.float32), "table")],
+    )
+    return make_model(graph)
+
+
+def test_random_inputs_fit_the_declarations():
+    model = load(_lookup_model())
+    assert symbols_of(model.inputs) == ("batch", "S", "past")
+    sample = random_inputs(model, dims={"S": 50, "past": 2})
+    assert sample.dims == {"batch": 1, "S": 50, "past": 2}
+    assert sample.assumed == ("batch",)
+    tokens, wave, flag = (sample.inputs[name] for name in ("tokens", "wave", "flag"))
+    assert (tokens.dtype, tokens.shape, set(tokens.ravel())) == (np.int32, (1, 50), set(range(7)))
+    assert (wave.dtype, wave.shape) == (np.float32, (201, 2))
+    assert set(flag) == {False, True}
+    again, other = random_inputs(model, dims={"S": 50, "past": 2}), random_inputs(model, dims={"S": 50}, seed=1)
+    assert all(np.array_equal(sample.inputs[name], again.inputs[name]) for name in sample.inputs)
+    assert not np.array_equal(tokens, other.inputs["tokens"])
+    given = random_inputs(model, {"tokens": np.zeros((2, 6), np.int32)})
+    assert given.inputs["wave"].shape == (25, 16)
+    assert given.random == ("wave", "flag")
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"), [({"T": 3}, "batch, S, past"), ({"S": -1}, "-1"), ({"S": 2.5}, "2.5"), ({"S": 10**15}, "made")]
+)
+def test_bad_dimensions_are_refused(dims, message):
+    with pytest.raises(InputError, match=message):
+        random_inputs(load(_lookup_model()), dims=dims)
+
+
+def test_assumed_sizes_are_blamed():
+    """Sixteen samples do not fit into frames of ten."""
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"], name="frames")],
+        "frames",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["S"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["F", 10])],
+        [numpy_helper.from_array(np.array([-1, 10]), "shape")],
+    )
+    with pytest.raises(NodeError, match=r"'frames'[\s\S]*S=16, which nobody asked for[\s\S]*--dim S=SIZE"):
+        verify(make_model(graph))
+    assert verify(make_model(graph), dims={"S": 30}).ok
