@@ -3,13 +3,14 @@
 An ONNX graph is built with random weights and loaded with ``jaxrnn.load``; ``model.apply`` is then a JAX function like
 any other, trained here with ``jax.grad`` and optax. The trained weights go back into the same graph.
 
-    python examples/train_demo_denoiser.py --steps 6000 --out denoiser.onnx
+    python examples/train_demo_denoiser.py --config configs/demo_denoiser.yaml --out denoiser.onnx
 
 The same seed gives the same signals and first weights; on one machine and one JAX, the same file.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import optax
+import yaml
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -30,11 +32,7 @@ from jaxrnn.demo import PACKAGED, RATE, denoise_at_once, si_sdr, signals
 from jaxrnn.demo.spectra import BINS, FRAME, HOP, WINDOW
 from jaxrnn.demo.writing import replacing
 
-HIDDEN = 80
-BATCH = 16
-SECONDS = 2.0
-#: Signals kept for mixing, and how many of them every step replaces by fresh ones.
-POOL, FRESH = 256, 4
+CONFIG = Path(__file__).parent.parent / "configs" / "demo_denoiser.yaml"
 #: Magnitudes below this are taken for silence: 100 dB under a full-scale tone.
 FLOOR = 1e-3
 
@@ -43,7 +41,33 @@ sqrt-Hann) into a mask for them. h is the state before the first frame, h_out af
 voiced signals and noises by jaxrnn's examples/train_demo_denoiser.py."""
 
 
-def build(rng: np.random.Generator, hidden: int = HIDDEN) -> onnx.ModelProto:
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the configuration file holds; its comments say what each entry is."""
+
+    hidden: int
+    steps: int
+    batch: int
+    seconds: float
+    learning_rate: float
+    clip_norm: float
+    snr: tuple[float, float]
+    level: tuple[float, float]
+    pool: int
+    fresh: int
+
+    @classmethod
+    def read(cls, path: Path) -> Settings:
+        """The settings in a file; it must hold every one of them and nothing else."""
+        entries = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        names = {field.name for field in dataclasses.fields(cls)}
+        if set(entries) != names:
+            missing, unknown = sorted(names - set(entries)), sorted(set(entries) - names)
+            raise click.ClickException(f"{path}: missing {missing or 'nothing'}, unknown {unknown or 'nothing'}")
+        return cls(**entries)
+
+
+def build(rng: np.random.Generator, hidden: int) -> onnx.ModelProto:
     """The network with random weights.
 
     Its inputs are ``magnitude[batch, time, BINS]`` and ``h[1, batch, hidden]``; its outputs, ``mask`` and ``h_out``,
@@ -134,7 +158,7 @@ def overlap_add(spectra: jax.Array) -> jax.Array:
 
 def denoise(model: jaxrnn.Model, params: dict[str, jax.Array], spectra: jax.Array) -> jax.Array:
     """Spectra ``[batch, time, BINS]`` times the mask that the network gives for them, from a zero state."""
-    h = jnp.zeros((1, len(spectra), HIDDEN), jnp.float32)
+    h = jnp.zeros((1, len(spectra), params["gru_R"].shape[-1]), jnp.float32)
     mask = model.apply(params, {"magnitude": jnp.abs(spectra), "h": h})["mask"]
     return spectra * mask.astype(spectra.dtype)
 
@@ -162,30 +186,31 @@ def _compressed(spectra: jax.Array) -> jax.Array:
 class Mixtures:
     """Batches of noisy and clean signals; every one has fresh voices and noises, pitches, levels and SNRs in it."""
 
-    def __init__(self, rng: np.random.Generator):
+    def __init__(self, rng: np.random.Generator, settings: Settings):
         self._rng = rng
-        self._samples = round(SECONDS * RATE)
+        self._settings = settings
+        self._samples = round(settings.seconds * RATE)
         self._voices: list[np.ndarray] = []
         self._noises: list[np.ndarray] = []
-        self._renew(BATCH)
+        self._renew(settings.batch)
 
     def _renew(self, count: int) -> None:
         for pool, draw in ((self._voices, signals.voiced), (self._noises, signals.noise)):
             pool.extend(draw(self._rng, self._samples) for _ in range(count))
-            del pool[:-POOL]
+            del pool[: -self._settings.pool]
 
     def draw(self) -> tuple[np.ndarray, np.ndarray]:
-        """Noisy and clean, ``float32[BATCH, samples]`` each."""
-        self._renew(FRESH)
+        """Noisy and clean, ``float32[batch, samples]`` each."""
+        self._renew(self._settings.fresh)
         rng = self._rng
         pairs = [
             signals.mix(
                 self._voices[rng.integers(len(self._voices))],
                 np.roll(self._noises[rng.integers(len(self._noises))], rng.integers(self._samples)),
-                snr=rng.uniform(-5, 15),
-                level=rng.uniform(-38, -18),
+                snr=rng.uniform(*self._settings.snr),
+                level=rng.uniform(*self._settings.level),
             )
-            for _ in range(BATCH)
+            for _ in range(self._settings.batch)
         ]
         return np.stack([pair.noisy for pair in pairs]), np.stack([pair.clean for pair in pairs])
 
@@ -202,12 +227,16 @@ def make_update(model: jaxrnn.Model, optimizer: optax.GradientTransformation) ->
     return update
 
 
-def train(proto: onnx.ModelProto, rng: np.random.Generator, steps: int, console: Console) -> tuple[Any, list[float]]:
+def train(
+    proto: onnx.ModelProto, rng: np.random.Generator, settings: Settings, console: Console
+) -> tuple[Any, list[float]]:
     """Train the network in ``proto``; the parameters after it, and the loss at every step."""
     model = jaxrnn.load(proto)
-    schedule = optax.cosine_onecycle_schedule(steps, peak_value=4e-3, pct_start=0.1, final_div_factor=100)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
-    update, mixtures = make_update(model, optimizer), Mixtures(rng)
+    schedule = optax.cosine_onecycle_schedule(
+        settings.steps, settings.learning_rate, pct_start=0.1, final_div_factor=100
+    )
+    optimizer = optax.chain(optax.clip_by_global_norm(settings.clip_norm), optax.adam(schedule))
+    update, mixtures = make_update(model, optimizer), Mixtures(rng, settings)
     params, losses = model.params, []
     state = optimizer.init(params)
     columns = (
@@ -218,8 +247,8 @@ def train(proto: onnx.ModelProto, rng: np.random.Generator, steps: int, console:
         TextColumn("{task.fields[loss]}"),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=steps, loss="")
-        for _ in range(steps):
+        task = progress.add_task("", total=settings.steps, loss="")
+        for _ in range(settings.steps):
             params, state, value = update(params, state, *mixtures.draw())
             losses.append(float(value))
             progress.update(task, advance=1, loss=f"loss {np.mean(losses[-100:]):.4f}")
@@ -236,7 +265,10 @@ def validate(proto: onnx.ModelProto, snr: float, count: int = 12, seconds: float
 
 
 @click.command()
-@click.option("--steps", default=6000, show_default=True, type=click.IntRange(1), help="Training steps.")
+@click.option(
+    "--config", default=CONFIG, show_default=True, type=click.Path(exists=True, path_type=Path), help="Settings."
+)
+@click.option("--steps", type=click.IntRange(1), help="Updates, where others are wanted than the settings say.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of weights and signals.")
 @click.option(
     "--out",
@@ -245,14 +277,16 @@ def validate(proto: onnx.ModelProto, snr: float, count: int = 12, seconds: float
     type=click.Path(dir_okay=False, path_type=Path),
     help="ONNX file to write.",
 )
-def main(steps: int, seed: int, out: Path) -> None:
+def main(config: Path, steps: int | None, seed: int, out: Path) -> None:
     """Train the demo denoiser and write it as an ONNX file."""
     console, began = Console(stderr=True), time.perf_counter()
+    settings = Settings.read(config)
+    settings = dataclasses.replace(settings, steps=steps or settings.steps)
     weights_rng, signals_rng = np.random.default_rng(seed).spawn(2)
-    untrained = build(weights_rng)
-    params, losses = train(untrained, signals_rng, steps, console)
+    untrained = build(weights_rng, settings.hidden)
+    params, losses = train(untrained, signals_rng, settings, console)
     trained = with_weights(untrained, params)
-    tenth = max(1, steps // 10)
+    tenth = max(1, settings.steps // 10)
     click.echo(
         f"loss {np.mean(losses[:tenth]):.4f} -> {np.mean(losses[-tenth:]):.4f} in {time.perf_counter() - began:.0f} s"
     )
