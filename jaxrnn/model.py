@@ -121,7 +121,8 @@ class Model:
             bound = dict(zip(self._input_names, bind_inputs(self.inputs, arguments), strict=True))
             if self._compilable:
                 try:
-                    return self._compiled(self.params, bound)
+                    results = self._compiled(self.params, bound)
+                    return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
                 except StaticValueError:
                     self._compilable = False
             return self.apply(self.params, bound)

@@ -1,4 +1,4 @@
-"""`jaxrnn.verify`: agreement is seen as agreement, and whatever departs is found and named."""
+"""`jaxrnn.verification.verify`: agreement is seen as agreement, and whatever departs is found and named."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 from small_models import FEATURES, a_little_wrong, layers_model, make_model, operator_replaced
 
 from jaxrnn import InputError, NodeError, load
-from jaxrnn.comparison import compare
-from jaxrnn.peers import PeerError
-from jaxrnn.sampling import random_inputs, symbols_of
-from jaxrnn.verify import verify
+from jaxrnn.verification import verify
+from jaxrnn.verification.comparison import compare
+from jaxrnn.verification.peers import PeerError
+from jaxrnn.verification.sampling import random_inputs, symbols_of
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 NAN, INF = np.nan, np.inf

@@ -85,7 +85,7 @@ def _verify(model: Model, noisy: np.ndarray) -> tuple[str, float]:
     """The other engine's name, and the largest absolute difference of the outputs on the signal's spectra."""
     from jaxrnn.demo import spectra_and_state
     from jaxrnn.errors import ModelError
-    from jaxrnn.verify import verify
+    from jaxrnn.verification import verify
 
     _, inputs = spectra_and_state(noisy, model)
     report = verify(model.proto, inputs)

@@ -37,8 +37,9 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
     if check_weights is not None and not operator.domain:
         names = [slot.name for slot in operator.slots]
         shapes = {name: _known_shape(value) for name, value in zip(names, given, strict=False)}
-        if shapes.get("X") is not None:
-            shapes["X"] = (None, None, *shapes["X"][2:])  # time and batch change places with the layout
+        x = shapes.get("X")
+        if x is not None:
+            shapes["X"] = (None, None, *x[2:])  # time and batch change places with the layout
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         try:
             check_weights(shapes, attributes.get("direction", "forward"), attributes.get("hidden_size"))
@@ -52,22 +53,22 @@ def _check_attributes(node: ir.Node, operator: Operator, label: str) -> None:
         if name not in operator.attributes:
             known = ", ".join(operator.attributes) or "none"
             raise ModelError(f"{label}: unknown attribute {name!r}; {operator} has: {known}")
-        if name in types and attribute.type.name != types[name]:
-            raise ModelError(
-                f"{label}: the attribute {name!r} is a {attribute.type.name}, but {types[name]} is expected"
-            )
+        expected = types.get(name, attribute.type)
+        if attribute.type != expected:
+            kinds = f"a {attribute.type.name}, but {expected.name} is expected"
+            raise ModelError(f"{label}: the attribute {name!r} is {kinds}")
     for name, default in operator.attributes.items():
         if default is REQUIRED and name not in node.attributes:
             raise ModelError(f"{label}: the required attribute {name!r} is missing")
 
 
-def _attribute_types(operator: Operator) -> dict[str, str]:
-    """ONNX's names for the types of an operator's attributes; empty where onnx does not define the operator."""
+def _attribute_types(operator: Operator) -> dict[str, ir.AttributeType]:
+    """The types of an operator's attributes; empty where onnx does not define the operator."""
     try:
         schema = onnx.defs.get_schema(operator.name, operator.since, operator.domain)
     except onnx.defs.SchemaError:
         return {}
-    return {name: attribute.type.name for name, attribute in schema.attributes.items()}
+    return {name: ir.AttributeType(int(attribute.type)) for name, attribute in schema.attributes.items()}
 
 
 def _known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:

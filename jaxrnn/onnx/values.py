@@ -75,9 +75,10 @@ def settle(value: Value) -> Value:
         boxed = np.empty((), object)
         boxed[()] = value
         value = boxed
-    if is_symbolic(value) and all(isinstance(item, (int, np.integer)) for item in value.flat):
-        return value.astype(np.int64)
-    return value
+    if not is_symbolic(value):
+        return value
+    items: np.ndarray = value
+    return items.astype(np.int64) if all(isinstance(item, (int, np.integer)) for item in items.flat) else items
 
 
 def traced(value: Value) -> jax.Array:

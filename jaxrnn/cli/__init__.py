@@ -1,0 +1,123 @@
+"""The command ``jaxrnn``. Each sub-command is a module of this package, imported when it is called."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+from typing import Any, NoReturn
+
+import click
+
+from jaxrnn.errors import JaxrnnError
+
+#: Sub-command to the module and attribute that hold it, and its one line in ``jaxrnn --help``.
+COMMANDS = {
+    "inspect": ("jaxrnn.cli.inspect:inspect", "Show what is in an ONNX file, and what cannot be run."),
+    "run": ("jaxrnn.cli.run:run", "Run a model on arrays from files, or on random ones."),
+    "verify": ("jaxrnn.cli.verify:verify", "Compare a model's results with another engine's."),
+    "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with a network that comes along."),
+}
+
+_JSON = "jaxrnn.json"
+MISTAKE = 2
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, and whose errors are one line and exit status 2."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the commands, without importing them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands in the help, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Remember whether errors are wanted as JSON, before any command reads its options."""
+        ctx.meta[_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what the user can mend is said in one line and not as a traceback."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            if ctx.meta[_JSON]:
+                _print_json_error(error.format_message())
+            raise
+        except JaxrnnError as error:
+            _fail(ctx, str(error))
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            _fail(ctx, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+
+
+def _fail(ctx: click.Context, message: str) -> NoReturn:
+    if ctx.meta[_JSON]:
+        _print_json_error(message)
+    colour = False if os.environ.get("NO_COLOR") else None
+    click.secho(f"error: {message}", err=True, fg="red", color=colour)
+    ctx.exit(MISTAKE)
+
+
+def _print_json_error(message: str) -> None:
+    import json
+
+    click.echo(json.dumps({"error": message}, indent=2))
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    import jax
+    import numpy as np
+    import onnx
+
+    from jaxrnn import __version__
+
+    try:
+        devices = ", ".join(f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices())
+    except RuntimeError as error:
+        devices = f"none: {error}"
+    for name, version in {
+        "jaxrnn": __version__,
+        "jax": jax.__version__,
+        "onnx": onnx.__version__,
+        "numpy": np.__version__,
+        "devices": devices,
+    }.items():
+        click.echo(f"{name} {version}")
+    ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the versions of jaxrnn, jax, onnx and numpy, and the devices that JAX sees.",
+)
+def main() -> None:
+    """Recurrent networks from ONNX files as pure JAX functions.
+
+    \b
+    jaxrnn inspect model.onnx                          what is in it
+    jaxrnn verify model.onnx                           does jaxrnn compute what ONNX Runtime computes
+    jaxrnn run model.onnx --random --output out.npz    compute its outputs
+
+    Exit status: 0 if all is well, 1 where a comparison failed, 2 for a bad file, input or option. With --json a
+    command prints one JSON object on standard output and nothing else; an error is {"error": ...}.
+    """  # noqa: D301

@@ -1,0 +1,161 @@
+"""``jaxrnn inspect``: what is in an ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxrnn.cli.options import json_option, model_argument
+from jaxrnn.cli.output import bytes_text, console, plain, print_json, print_table, print_title, shape_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from jaxrnn.inspection import Inspection, ParameterInfo, RecurrentInfo
+
+_LARGEST = 5
+
+
+@click.command()
+@model_argument
+@click.option("--params", "all_params", is_flag=True, help=f"List every parameter, not only the {_LARGEST} largest.")
+@json_option
+def inspect(file: Path, all_params: bool, as_json: bool) -> None:
+    """Show what is in an ONNX file, also in one that cannot be run.
+
+    Inputs and outputs with their open dimensions, opsets and producer, parameters, how often each operator is used
+    (inside subgraphs too), the nodes that carry a state over time with their sizes, and every node that jaxrnn cannot
+    run, with the nearest operator that it can.
+
+    \b
+    Examples:
+      jaxrnn inspect model.onnx
+      jaxrnn inspect model.onnx --json | jq '.unsupported'
+    """  # noqa: D301
+    from jaxrnn.inspection import inspect_model
+
+    found = inspect_model(file)
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        _print(found, all_params)
+
+
+def _as_json(found: Inspection) -> dict[str, Any]:
+    return {
+        **plain(found),
+        "dimensions": _dimensions(found),
+        "parameter_count": found.parameter_count,
+        "parameter_bytes": found.parameter_bytes,
+    }
+
+
+def _dimensions(found: Inspection) -> list[str]:
+    from jaxrnn.verification.sampling import symbols_of
+
+    return list(symbols_of(found.inputs))
+
+
+def _print(found: Inspection, all_params: bool) -> None:
+    out = console()
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
+    out.print(found.label, style="bold")
+    out.print(f"producer {found.producer or 'unknown'}; IR version {found.ir_version}; opset {opsets}")
+    dimensions = _dimensions(found)
+    if dimensions:
+        out.print(f"open dimensions of the inputs: {', '.join(dimensions)}")
+    ends = [("input", info) for info in found.inputs] + [("output", info) for info in found.outputs]
+    print_table(
+        out,
+        "Inputs and outputs",
+        ("", "name", "dtype", "shape"),
+        [(kind, info.name, info.dtype or "sequence or optional", shape_text(info.shape)) for kind, info in ends],
+    )
+    _print_parameters(out, found, all_params)
+    print_table(
+        out,
+        f"Operators: {sum(operator.count for operator in found.operators):,} nodes",
+        ("operator", "version", "nodes"),
+        [
+            (
+                f"{operator.domain}::{operator.name}" if operator.domain else operator.name,
+                operator.version or "-",
+                operator.count,
+            )
+            for operator in found.operators
+        ],
+        right=("version", "nodes"),
+    )
+    if found.recurrent:
+        _print_recurrent(out, found.recurrent)
+    else:
+        print_title(out, "Recurrent nodes: none")
+    _print_problems(out, found)
+
+
+def _print_parameters(out: Console, found: Inspection, all_params: bool) -> None:
+    title = (
+        f"Parameters: {found.parameter_count:,} in {len(found.parameters)} arrays, {bytes_text(found.parameter_bytes)}"
+    )
+    shown: list[ParameterInfo] = list(found.parameters)
+    if not all_params and len(shown) > _LARGEST:
+        shown = sorted(shown, key=lambda parameter: -parameter.size)[:_LARGEST]
+        title += f"; the {_LARGEST} largest (--params lists all)"
+    if not shown:
+        print_title(out, title)
+        return
+    print_table(
+        out,
+        title,
+        ("name", "dtype", "shape", "elements"),
+        [(item.name, item.dtype, shape_text(item.shape), f"{item.size:,}") for item in shown],
+        right=("elements",),
+    )
+
+
+def _print_recurrent(out: Console, nodes: Sequence[RecurrentInfo]) -> None:
+    columns = ("node", "operator", "direction", "input", "hidden", "weights", "carries", "inside")
+    rows = [
+        (
+            node.name,
+            node.operator,
+            node.direction,
+            node.input_size,
+            node.hidden_size,
+            None if node.weights is None else f"{node.weights:,}",
+            ", ".join(node.carries),
+            node.where,
+        )
+        for node in nodes
+    ]
+    filled = [index for index in range(len(columns)) if any(row[index] not in (None, "") for row in rows)]
+    print_table(
+        out,
+        "Recurrent nodes",
+        [columns[index] for index in filled],
+        [[row[index] for index in filled] for row in rows],
+        right=("input", "hidden", "weights"),
+    )
+
+
+def _print_problems(out: Console, found: Inspection) -> None:
+    if found.unsupported:
+        print_table(
+            out,
+            f"Cannot be run: {len(found.unsupported)} nodes",
+            ("node", "operator", "domain", "opset", "inside", "why, and the nearest that can"),
+            [
+                (node.name, node.operator, node.domain or "ai.onnx", node.opset, node.where, node.reason)
+                for node in found.unsupported
+            ],
+            right=("opset",),
+        )
+    elif found.problem is not None:
+        print_title(out, "Cannot be loaded")
+        out.print(found.problem, style="red")
+    else:
+        print_title(out, "Every node can be run.")

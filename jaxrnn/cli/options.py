@@ -1,0 +1,186 @@
+"""Options that several commands share, and reading and writing the files that they name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from jaxrnn.errors import InputError
+
+model_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+
+
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options ``--input``, ``--inputs``, ``--static``, ``--dim`` and ``--seed``."""
+    options = [
+        click.option(
+            "--input",
+            "input_files",
+            metavar="NAME=X.npy",
+            multiple=True,
+            help="An input from a .npy file; give the option once for each input.",
+        ),
+        click.option(
+            "--inputs",
+            "inputs_file",
+            metavar="X.npz",
+            type=click.Path(path_type=Path),
+            help="Inputs by name from one .npz file.",
+        ),
+        click.option(
+            "--static",
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="Fix an input while the model is compiled: a number, a JSON list, or a .npy file. "
+            "Needed where a shape or a branch depends on it. Example: --static sr=16000.",
+        ),
+        click.option(
+            "--dim",
+            "dims",
+            metavar="NAME=SIZE",
+            multiple=True,
+            help="Size of an open dimension of the random inputs. Those not given are 1 where the name looks like a "
+            "batch, else 16. 'jaxrnn inspect' shows the names.",
+        ),
+        click.option(
+            "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs."
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def split_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` arguments as a dict; the name ends at the first ``=``."""
+    result: dict[str, str] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if not name or not value:
+            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE", param_hint=option)
+        if name in result:
+            raise click.BadParameter(f"{name!r} is given twice", param_hint=option)
+        result[name] = value
+    return result
+
+
+def parse_dims(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """``--dim S=20,50`` as sizes by name."""
+    result = {}
+    for name, text in split_pairs("--dim", pairs).items():
+        try:
+            result[name] = tuple(int(part) for part in text.split(","))
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is not a size, such as {name}=50", param_hint="--dim") from None
+    return result
+
+
+def parse_static(pairs: Sequence[str]) -> dict[str, Any]:
+    """``--static NAME=VALUE`` as values by name."""
+    result: dict[str, Any] = {}
+    for name, text in split_pairs("--static", pairs).items():
+        if text.endswith(".npy"):
+            result[name] = load_array(Path(text))
+            continue
+        try:
+            result[name] = json.loads(text)
+        except ValueError:
+            raise click.BadParameter(
+                f"{name}: {text!r} is neither a number, nor a JSON list, nor a .npy file", param_hint="--static"
+            ) from None
+    return result
+
+
+def load_inputs(files: Sequence[str], archive: Path | None) -> dict[str, np.ndarray]:
+    """The arrays of ``--inputs`` and ``--input``, the latter having the last word.
+
+    Raises:
+        InputError: a file is missing or holds no arrays.
+    """
+    arrays = load_archive(archive) if archive is not None else {}
+    for name, path in split_pairs("--input", files).items():
+        arrays[name] = load_array(Path(path))
+    return arrays
+
+
+def load_array(path: Path) -> np.ndarray:
+    """The array of a .npy file."""
+    loaded = _load(path)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    with loaded:
+        raise InputError(f"{path} holds arrays by name ({', '.join(loaded.files)}); give it with --inputs")
+
+
+def load_archive(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a .npz file by name."""
+    loaded = _load(path)
+    if isinstance(loaded, np.ndarray):
+        raise InputError(f"{path} holds one array without a name; give it with --input NAME={path}")
+    with loaded, _readable(path):
+        return {name: loaded[name] for name in loaded.files}
+
+
+def _load(path: Path) -> Any:
+    if path.is_dir():
+        raise InputError(f"{path} is a folder")
+    with _readable(path):
+        return np.load(path, allow_pickle=False)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError) as error:
+        raise InputError(
+            f"{path} does not hold NumPy arrays of numbers; write it with numpy.save or numpy.savez"
+        ) from error
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a file that cannot be written because its folder is not there, before any work is done."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the name of a file in it")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
+def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a .npz file that is either whole or not there: a temporary file beside it takes its place at the end."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, _storable(array), allow_pickle=False)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _storable(array: np.ndarray) -> np.ndarray:
+    """Types that NumPy's files do not know, such as bfloat16, go as raw bytes."""
+    known = array.dtype.isbuiltin == 1 or array.dtype.kind in "US"
+    return array if known else array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,104 @@
+"""How results are printed: tables for people, one JSON object for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Wider than any table: what is piped into a file or another program is never cut or wrapped.
+_UNLIMITED = 100_000
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where people read: plain text of any width unless it is a terminal."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    if not made.is_terminal:
+        made.width = _UNLIMITED
+    return made
+
+
+def print_table(
+    out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
+) -> None:
+    """Print a table under a title; the columns named in ``right`` are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, header_style="bold")
+    for column in columns:
+        numeric = column in right
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    print_title(out, title)
+    out.print(table)
+
+
+def print_title(out: Console, title: str) -> None:
+    """Print an empty line and a title."""
+    out.print()
+    out.print(title, style="bold")
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object on standard output."""
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's types; dataclasses become objects, and NaN and infinities null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, np.dtype):
+        return value.name
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def shape_text(shape: Sequence[int | str] | None) -> str:
+    """A shape as it is written in messages: ``[1, S, 8]``, or ``[...]`` where the rank is not known."""
+    return "[...]" if shape is None else f"[{', '.join(map(str, shape))}]"
+
+
+def number(value: float | None) -> str:
+    """A measured number with a few digits, or a dash where there is none."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes in the unit that suits it."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} bytes"
+
+
+@contextlib.contextmanager
+def busy(what: str) -> Iterator[None]:
+    """A spinner on standard error while something long runs, if that is a terminal."""
+    out = console(stderr=True)
+    if out.is_terminal:
+        with out.status(what):
+            yield
+    else:
+        yield

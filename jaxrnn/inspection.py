@@ -1,0 +1,189 @@
+"""What is in an ONNX file, also in one that cannot be loaded: for looking before running."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from jaxrnn.errors import JaxrnnError, UnsupportedError
+from jaxrnn.onnx.checking import check_proto, check_shapes
+from jaxrnn.onnx.graph import normal_domain, read_graph
+from jaxrnn.onnx.interface import TensorInfo, tensor_info
+from jaxrnn.onnx.operators import find_operator
+from jaxrnn.onnx.parameters import name_parameters
+from jaxrnn.onnx.program import bind, node_label, read_constant
+from jaxrnn.onnx.reading import Source, label_of, read_proto
+from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
+from jaxrnn.onnx.registry import InputSlot, Operator
+from jaxrnn.onnx.values import exact_types
+
+
+@dataclass(frozen=True)
+class ParameterInfo:
+    """One parameter: name, element type, shape, number of elements and of bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class OperatorCount:
+    """How many nodes use an operator, subgraphs included; ``version`` is None where it cannot be run."""
+
+    name: str
+    domain: str
+    version: int | None
+    count: int
+
+
+@dataclass(frozen=True)
+class UnsupportedNode:
+    """A node without an operator here; ``reason`` names the nearest alternative."""
+
+    name: str
+    operator: str
+    domain: str
+    opset: int | None
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The facts about a file that `inspect_model` gathers.
+
+    Attributes:
+        label: the path, or what else to call the model.
+        producer: the exporter and its version, as the file says.
+        ir_version: version of the file format.
+        opsets: opset version by domain (``""`` is ONNX's own).
+        inputs: name, dtype and shape of every input; initializers are none.
+        outputs: the same of every output.
+        parameters: every parameter, in the file's order.
+        operators: how often each operator is used, the most frequent first.
+        recurrent: every node that carries a state over steps.
+        unsupported: every node that has no operator here.
+        problem: why the file cannot be loaded, or None.
+    """
+
+    label: str
+    producer: str
+    ir_version: int
+    opsets: dict[str, int]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    parameters: tuple[ParameterInfo, ...]
+    operators: tuple[OperatorCount, ...]
+    recurrent: tuple[RecurrentInfo, ...]
+    unsupported: tuple[UnsupportedNode, ...]
+    problem: str | None
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of elements of all parameters."""
+        return sum(parameter.size for parameter in self.parameters)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all parameters."""
+        return sum(parameter.nbytes for parameter in self.parameters)
+
+
+def inspect_model(source: Source) -> Inspection:
+    """Gather the facts about an ONNX file, whether or not `jaxrnn.load` accepts its operators.
+
+    Args:
+        source: path, bytes or ``onnx.ModelProto``.
+
+    Raises:
+        ModelError: the file is malformed, inconsistent or unsafe.
+        UnsupportedError: its format, not one of its operators, is not supported.
+    """
+    label = label_of(source)
+    try:
+        with exact_types():
+            proto, folder = read_proto(source)
+            check_proto(proto, folder)
+            model = read_graph(proto)
+            if folder is not None:
+                ir.external_data.set_base_dir(model.graph, folder)
+            unsupported = tuple(_unsupported(model.graph))
+            problem = _problem(proto, model)
+            initialized = set(model.graph.initializers.values())
+            return Inspection(
+                label=label,
+                producer=f"{proto.producer_name} {proto.producer_version}".strip(),
+                ir_version=proto.ir_version,
+                opsets={normal_domain(entry.domain): entry.version for entry in proto.opset_import},
+                inputs=tuple(tensor_info(value) for value in model.graph.inputs if value not in initialized),
+                outputs=tuple(map(tensor_info, model.graph.outputs)),
+                parameters=tuple(_parameters(model.graph)),
+                operators=tuple(_count_operators(model.graph)),
+                recurrent=recurrent_nodes(model),
+                unsupported=unsupported,
+                problem=problem,
+            )
+    except JaxrnnError as error:
+        raise type(error)(f"{label}: {error}") from error
+
+
+def _find(node: ir.Node) -> Operator:
+    return find_operator(normal_domain(node.domain), node.op_type, node.version)
+
+
+def _unsupported(graph: ir.Graph) -> Iterator[UnsupportedNode]:
+    for where, node in walk(graph):
+        try:
+            _find(node)
+        except UnsupportedError as error:
+            domain = normal_domain(node.domain)
+            yield UnsupportedNode(node_label(node), node.op_type, domain, node.version, where, str(error))
+
+
+def _problem(proto: onnx.ModelProto, model: ir.Model) -> str | None:
+    try:
+        bind(model)
+        check_shapes(proto)
+    except JaxrnnError as error:
+        return str(error)
+    return None
+
+
+def _operator_or_stand_in(node: ir.Node) -> Operator:
+    """The node's operator, or one that takes any inputs: enough to tell which tensors are parameters."""
+    try:
+        return _find(node)
+    except UnsupportedError:
+        anything = InputSlot("input", static=False, foldable=False, required=False)
+        return Operator(node.op_type, node.domain, node.version or 0, _find, (), anything, {}, False)
+
+
+def _parameters(graph: ir.Graph) -> Iterator[ParameterInfo]:
+    read = functools.cache(read_constant)
+    arrays: dict[str, np.ndarray | None] = {}
+    for value, name in name_parameters(graph, functools.cache(_operator_or_stand_in), read).items():
+        arrays[name] = read(value)
+    for name, array in arrays.items():
+        if array is not None:
+            yield ParameterInfo(name, array.dtype.name, array.shape, array.size, array.nbytes)
+
+
+def _count_operators(graph: ir.Graph) -> Iterator[OperatorCount]:
+    counts: Counter[tuple[str, str, int | None]] = Counter()
+    for _, node in walk(graph):
+        try:
+            version = _find(node).since
+        except UnsupportedError:
+            version = None
+        counts[node.op_type, normal_domain(node.domain), version] += 1
+    for (name, domain, version), count in sorted(counts.items(), key=lambda item: (-item[1], item[0][:2])):
+        yield OperatorCount(name, domain, version, count)

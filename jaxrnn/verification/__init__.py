@@ -1,0 +1,10 @@
+"""Verifying imported models against other engines, and random inputs to do it on."""
+
+from __future__ import annotations
+
+from jaxrnn.verification.comparison import Comparison, compare
+from jaxrnn.verification.peers import PeerError
+from jaxrnn.verification.sampling import random_inputs
+from jaxrnn.verification.verify import Case, Departure, Report, verify
+
+__all__ = ["Case", "Comparison", "Departure", "PeerError", "Report", "compare", "random_inputs", "verify"]

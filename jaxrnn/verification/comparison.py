@@ -1,0 +1,153 @@
+"""Whether two values agree, and by how much they differ: the rule that `jaxrnn.verification.verify` applies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+#: Tolerances of float32 and float64; types with fewer digits get some of their own rounding steps.
+ATOL, RTOL, STEPS = 1e-5, 1e-4, 8
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How one value compares with the peer's.
+
+    Attributes:
+        name: the value's name.
+        dtype: element type here.
+        shape: shape here.
+        max_abs: largest ``|here - peer|``; infinite where only one side is NaN or infinite, None for strings.
+        max_rel: largest ``|here - peer| / |peer|`` over the elements with ``|peer| > atol``.
+        ok: whether element type, shape and every element agree.
+        reason: what does not agree.
+        worst: index of the element that departs most, where one does.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    max_abs: float | None = 0.0
+    max_rel: float | None = 0.0
+    ok: bool = True
+    reason: str | None = None
+    worst: tuple[int, ...] | None = None
+
+
+def tolerances(dtype: np.dtype, atol: float | None, rtol: float | None) -> tuple[float, float]:
+    """The tolerances for an element type: what the caller said, else the defaults; integers must be equal."""
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return atol or 0.0, rtol or 0.0
+    least = STEPS * float(jnp.finfo(dtype).eps)
+    return max(ATOL, least) if atol is None else atol, max(RTOL, least) if rtol is None else rtol
+
+
+def compare(
+    name: str,
+    here: Any,
+    peer: Any,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    scaled: bool = False,
+) -> Comparison:
+    """Compare a value with the peer's: every element must satisfy ``|here - peer| <= atol + rtol * |peer|``.
+
+    Element types and shapes must be the same, NaNs must be at the same places, and infinities equal. Sequences are
+    compared item by item; the result is that of the worst item.
+
+    Args:
+        name: what to call the value.
+        here: array, tuple of values, or None for an absent optional.
+        peer: the same from the other engine.
+        atol: absolute tolerance; by default 1e-5, but at least 8 rounding steps of the element type, and 0 for
+            integers, booleans and strings.
+        rtol: relative tolerance; by default 1e-4, with the same exceptions.
+        scaled: multiply ``atol`` by the largest finite ``|peer|`` where that is above 1: for values inside a graph,
+            where large terms may cancel.
+    """
+    if here is None or peer is None or isinstance(here, (list, tuple)) or isinstance(peer, (list, tuple)):
+        return _compare_items(name, here, peer, atol, rtol, scaled)
+    here, peer = np.asarray(here), np.asarray(peer)
+    text = here.dtype.kind in "OUS" and peer.dtype.kind in "OUS"
+    result = Comparison(name, "string" if text else here.dtype.name, here.shape)
+    if not text and here.dtype != peer.dtype:
+        return _apart(result, f"the element type is {here.dtype.name} here, but {peer.dtype.name} in the peer")
+    if here.shape != peer.shape:
+        return _apart(result, f"the shape is {list(here.shape)} here, but {list(peer.shape)} in the peer")
+    if text:
+        wrong = np.asarray(here.astype(str) != peer.astype(str))
+        result = replace(result, max_abs=None, max_rel=None)
+        return _apart(result, *_reason(wrong, wrong.astype(float), "")) if wrong.any() else result
+    return _compare_numbers(result, here, peer, *tolerances(here.dtype, atol, rtol), scaled)
+
+
+def _compare_numbers(
+    result: Comparison, here: np.ndarray, peer: np.ndarray, atol: float, rtol: float, scaled: bool
+) -> Comparison:
+    equal = np.asarray(here == peer)
+    inexact = jnp.issubdtype(here.dtype, jnp.inexact)
+    wide = np.complex128 if np.issubdtype(here.dtype, np.complexfloating) else np.float64
+    a, b = here.astype(wide), peer.astype(wide)
+    with np.errstate(all="ignore"):
+        equal = equal | (np.isnan(a) & np.isnan(b))
+        distance = np.where(equal, 0.0, np.abs(a - b))
+        distance = np.where(np.isnan(distance), np.inf, distance)
+        if not inexact:
+            # Large integers may differ by less than float64 tells.
+            distance = np.where(equal, 0.0, np.maximum(distance, 1.0))
+        size = np.abs(b)
+        if scaled:
+            atol *= max(1.0, float(size.max(initial=0.0, where=np.isfinite(size))))
+        ratio = np.where(np.isfinite(distance), distance / size, np.inf)
+        ratio = np.where(equal | (size <= atol), 0.0, ratio)
+        wrong = ~equal & ~(np.isfinite(distance) & (distance <= atol + rtol * size))
+        nans = int(np.isnan(a).sum()), int(np.isnan(b).sum())
+    result = replace(result, max_abs=float(distance.max(initial=0.0)), max_rel=float(ratio.max(initial=0.0)))
+    if not wrong.any():
+        return result
+    moved = bool((np.isnan(a) != np.isnan(b)).any())
+    note = f", and NaNs are elsewhere ({nans[0]} here, {nans[1]} in the peer)" if moved else ""
+    return replace(_apart(result, *_reason(wrong, distance, note)), max_abs=result.max_abs, max_rel=result.max_rel)
+
+
+def _reason(wrong: np.ndarray, distance: np.ndarray, note: str) -> tuple[str, tuple[int, ...]]:
+    worst = np.unravel_index(int(np.argmax(np.where(wrong, distance, -1.0))), wrong.shape)
+    count = int(wrong.sum())
+    return f"{count:,} of {wrong.size:,} elements depart{note}", tuple(int(index) for index in worst)
+
+
+def _apart(result: Comparison, reason: str, worst: tuple[int, ...] | None = None) -> Comparison:
+    return replace(result, max_abs=None, max_rel=None, ok=False, reason=reason, worst=worst)
+
+
+def _compare_items(name: str, here: Any, peer: Any, atol: float | None, rtol: float | None, scaled: bool) -> Comparison:
+    result = Comparison(name, "absent" if here is None else "sequence", ())
+    if here is None and peer is None:
+        return result
+    if not (isinstance(here, (list, tuple)) and isinstance(peer, (list, tuple))):
+        return _apart(result, f"it is {_kind(here)} here, but {_kind(peer)} in the peer")
+    if len(here) != len(peer):
+        return _apart(result, f"the sequence has {len(here)} items here, but {len(peer)} in the peer")
+    items: Sequence[Comparison] = [
+        compare(f"{name}[{index}]", *pair, atol=atol, rtol=rtol, scaled=scaled)
+        for index, pair in enumerate(zip(here, peer, strict=True))
+    ]
+    worst = min(items, key=lambda item: (item.ok, -(item.max_abs or 0.0)), default=result)
+    return replace(
+        result,
+        shape=(len(items),),
+        max_abs=worst.max_abs,
+        max_rel=worst.max_rel,
+        ok=worst.ok,
+        reason=worst.reason and f"{worst.name}: {worst.reason}",
+        worst=worst.worst,
+    )
+
+
+def _kind(value: Any) -> str:
+    return "absent" if value is None else "a sequence" if isinstance(value, (list, tuple)) else "an array"

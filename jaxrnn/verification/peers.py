@@ -1,0 +1,155 @@
+"""Other engines that evaluate ONNX, behind one small interface: ONNX Runtime and ONNX's reference evaluator."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+import onnx
+
+from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
+from jaxrnn.onnx.interface import TensorInfo
+from jaxrnn.onnx.reading import Source, read_proto
+
+
+class PeerError(JaxrnnError, RuntimeError):
+    """Another engine does not take a model, or fails on it; says nothing about jaxrnn's own result."""
+
+
+class Peer(Protocol):
+    """An engine with a model loaded.
+
+    Attributes:
+        name: the engine and its version.
+    """
+
+    name: str
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Every output of the model by name, as NumPy arrays.
+
+        Raises:
+            PeerError: the engine failed.
+        """
+        ...
+
+
+OpenPeer = Callable[[onnx.ModelProto], Peer]
+
+
+def complete_proto(source: Source) -> onnx.ModelProto:
+    """A copy of the model that holds all its data itself, and that may be changed."""
+    proto, folder = read_proto(source)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    if folder is not None:
+        onnx.load_external_data_for_model(copy, os.fspath(Path(folder)))
+    return copy
+
+
+def expose(proto: onnx.ModelProto, names: Sequence[str]) -> None:
+    """Make these values of the outer graph outputs of the model, besides those that are."""
+    outputs = {value.name for value in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
+
+
+def candidates(engine: str) -> list[OpenPeer]:
+    """The engines to try, in order: ``ort``, ``reference``, or for ``auto`` both, the first where it is installed.
+
+    Raises:
+        MissingPackageError: ``ort`` is asked for and not installed.
+        InputError: there is no such engine.
+    """
+    installed = importlib.util.find_spec("onnxruntime") is not None
+    if engine == "ort" and not installed:
+        raise MissingPackageError(
+            "ONNX Runtime is not installed: pip install 'jaxrnn[verify]', or use engine 'reference'"
+        )
+    if engine == "ort":
+        return [OnnxRuntime]
+    if engine == "reference":
+        return [Reference]
+    if engine == "auto":
+        return [OnnxRuntime, Reference] if installed else [Reference]
+    raise InputError(f"engine must be 'ort', 'reference' or 'auto', not {engine!r}")
+
+
+class OnnxRuntime:
+    """ONNX Runtime on the CPU, graph optimisations off: every node as the file has it."""
+
+    def __init__(self, proto: onnx.ModelProto):
+        import onnxruntime
+
+        self.name = f"ONNX Runtime {onnxruntime.__version__}"
+        for value in (*proto.graph.input, *proto.graph.output):
+            _refuse_foreign_types(self.name, value)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        try:
+            self._session = onnxruntime.InferenceSession(
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise PeerError(f"{self.name} does not take the model: {_brief(error)}") from error
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Every output of the model by name, as NumPy arrays."""
+        taken = {value.name for value in self._session.get_inputs()}
+        names = [value.name for value in self._session.get_outputs()]
+        try:
+            values = self._session.run(None, {name: value for name, value in feeds.items() if name in taken})
+        except Exception as error:
+            raise PeerError(f"{self.name} fails: {_brief(error)}") from error
+        return dict(zip(names, values, strict=True))
+
+
+class Reference:
+    """The reference evaluator of the onnx package: slow, with the newest operators."""
+
+    def __init__(self, proto: onnx.ModelProto):
+        from onnx.reference import ReferenceEvaluator
+
+        self.name = f"ONNX reference evaluator {onnx.__version__}"
+        self._names = [value.name for value in proto.graph.output]
+        try:
+            self._evaluator = ReferenceEvaluator(proto)
+        except Exception as error:
+            raise PeerError(f"the {self.name} does not take the model: {_brief(error)}") from error
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Every output of the model by name, as NumPy arrays."""
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                values: Any = self._evaluator.run(None, dict(feeds))
+        except Exception as error:
+            raise PeerError(f"the {self.name} fails: {_brief(error)}") from error
+        return dict(zip(self._names, values, strict=True))
+
+
+def feed(info: TensorInfo, value: Any) -> Any:
+    """An argument as the engines take it: a NumPy array of the declared type, or a list of them."""
+    if info.dtype is not None:
+        return np.asarray(value)
+    return jax.tree.map(np.asarray, list(value) if isinstance(value, (list, tuple)) else value)
+
+
+def _refuse_foreign_types(engine: str, value: onnx.ValueInfoProto) -> None:
+    """NumPy itself has no bfloat16, float8 or 4-bit types, and neither has the engine's interface to it."""
+    kind = value.type.tensor_type.elem_type
+    if kind and np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).isbuiltin != 1:
+        name = onnx.TensorProto.DataType.Name(kind).lower()
+        raise PeerError(f"{engine} exchanges no {name} arrays with Python ({value.name!r} is one)")
+
+
+def _brief(error: Exception) -> str:
+    """The first line of a message; engines append whole stacks."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:500] if lines else type(error).__name__

@@ -1,0 +1,191 @@
+"""Random inputs for a model whose dimensions may be open: what `jaxrnn run --random` and `jaxrnn verify` feed."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import operator
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.errors import InputError, JaxrnnError
+from jaxrnn.model import Model
+from jaxrnn.onnx.interface import TensorInfo
+
+#: Sizes of the dimensions that nobody gave.
+BATCH_SIZE, OTHER_SIZE = 1, 16
+_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
+
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs for one call.
+
+    Attributes:
+        inputs: arrays by name.
+        dims: the size of every symbolic dimension of the inputs.
+        assumed: the dimensions among them whose size nobody gave.
+        random: the names of the inputs that are random.
+    """
+
+    inputs: dict[str, Any]
+    dims: dict[str, int]
+    assumed: tuple[str, ...]
+    random: tuple[str, ...]
+
+    @contextlib.contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Adds to an error of evaluation that sizes were assumed, which may be why nothing fits."""
+        try:
+            yield
+        except JaxrnnError as error:
+            if not self.assumed:
+                raise
+            sizes = ", ".join(f"{name}={self.dims[name]}" for name in self.assumed)
+            raise type(error)(
+                f"{error}\n(the random inputs have {sizes}, which nobody asked for; if they do not fit, "
+                f"give others: --dim {self.assumed[-1]}=SIZE, or dims={{{self.assumed[-1]!r}: SIZE}})"
+            ) from error
+
+
+def symbols_of(infos: Sequence[TensorInfo]) -> tuple[str, ...]:
+    """The names of the open dimensions of some inputs; a dimension written ``4*S`` has the one name ``S``."""
+    names = (name for info in infos for size in info.shape or () if isinstance(size, str) for name in _names(size))
+    return tuple(dict.fromkeys(names))
+
+
+def restore_types(infos: Sequence[TensorInfo], arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Name again the types that NumPy's files do not know, such as bfloat16: such arrays come back as raw bytes."""
+    declared = {info.name: info.dtype for info in infos}
+
+    def restore(name: str, array: Any) -> Any:
+        dtype = declared.get(name)
+        raw = isinstance(array, np.ndarray) and array.dtype.type is np.void and array.dtype.names is None
+        return array.view(dtype) if raw and dtype is not None and dtype.itemsize == array.dtype.itemsize else array
+
+    return {name: restore(name, array) for name, array in arrays.items()}
+
+
+def random_inputs(
+    model: Model, given: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None, seed: int = 0
+) -> Sample:
+    """Inputs that fit the model's declarations: the given ones, and random arrays for the rest.
+
+    Floats are standard normal. Integers are 0 or 1, or any row of the table where they index one with Gather.
+
+    Args:
+        model: the model to make inputs for.
+        given: arrays by name; they fix the sizes of the dimensions that they have.
+        dims: sizes of symbolic dimensions. Those that are missing are 1 where the name looks like a batch, else 16.
+        seed: the same seed gives the same arrays for the same shapes.
+
+    Raises:
+        InputError: a dimension does not exist or is given twice, or an input cannot be made at random.
+    """
+    given = given or {}
+    missing = [info for info in model.inputs if info.name not in given]
+    sizes, assumed = _sizes(model.inputs, missing, given, dims or {})
+    limits = _index_limits(model)
+    arrays = {info.name: _random_array(info, sizes, seed, limits.get(info.name, 2)) for info in missing}
+    return Sample({**given, **arrays}, sizes, assumed, tuple(arrays))
+
+
+def _sizes(
+    infos: Sequence[TensorInfo], missing: Sequence[TensorInfo], given: Mapping[str, Any], dims: Mapping[str, int]
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The size of every symbol, and the symbols whose size is assumed."""
+    known = symbols_of(infos)
+    for name, size in dims.items():
+        if name not in known:
+            raise InputError(f"there is no dimension {name!r}; the open dimensions are: {', '.join(known) or 'none'}")
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
+            raise InputError(f"the dimension {name!r} must be a number of elements, not {size!r}")
+    sizes = {name: int(size) for name, size in dims.items()}
+    for info in infos:
+        shape = getattr(given.get(info.name), "shape", ())
+        for name, size in zip(info.shape or (), shape, strict=False):
+            if isinstance(name, str) and name in known and sizes.setdefault(name, size) != size:
+                raise InputError(f"input {info} is given with {name}={size}, but {name}={sizes[name]} is asked for")
+    assumed = tuple(name for name in symbols_of(missing) if name not in sizes)
+    for name in assumed:
+        sizes[name] = BATCH_SIZE if _BATCH.fullmatch(name) else OTHER_SIZE
+    return sizes, assumed
+
+
+def _random_array(info: TensorInfo, sizes: Mapping[str, int], seed: int, limit: int) -> np.ndarray:
+    if info.dtype is None or info.shape is None or info.dtype.kind in "OUS":
+        what = "declared rank" if info.dtype is not None and info.shape is None else "random value"
+        raise InputError(f"input {info} has no {what}: it must be given")
+    shape = tuple(size if isinstance(size, int) else _size(size, sizes) for size in info.shape)
+    if min(shape, default=0) < 0:
+        raise InputError(f"input {info} would get the shape {shape}; give larger dimensions")
+    try:
+        random = np.random.default_rng([seed, zlib.crc32(info.name.encode())])
+        if info.dtype == np.bool_:
+            return random.integers(0, 2, shape).astype(np.bool_)
+        if jnp.issubdtype(info.dtype, jnp.integer):
+            return random.integers(0, limit, shape).astype(info.dtype)
+        values = random.standard_normal(shape)
+        if jnp.issubdtype(info.dtype, jnp.complexfloating):
+            return (values + 1j * random.standard_normal(shape)).astype(info.dtype)
+        return values.astype(info.dtype)
+    except (MemoryError, ValueError) as error:
+        raise InputError(f"input {info} of shape {shape} cannot be made: {error}") from error
+
+
+def _index_limits(model: Model) -> dict[str, int]:
+    """For inputs that index a constant table with Gather: the number of its rows."""
+    block, limits = model.program.block, {}
+    for node in block.nodes:
+        if node.operator.name != "Gather" or node.inputs[0] is None or node.inputs[1] not in block.inputs:
+            continue
+        table, indices = node.inputs[0], node.inputs[1]
+        array = model.program.parameters.get(block.parameters.get(table, ""), block.constants.get(table))
+        if array is not None:
+            rows = array.shape[node.attributes.get("axis", 0)]
+            name = str(indices.name)
+            limits[name] = min(rows, limits.get(name, rows))
+    return {name: max(rows, 1) for name, rows in limits.items()}
+
+
+def _expression(dimension: str) -> ast.expr | None:
+    """The dimension as a formula such as ``4*S`` or ``past + 1``, or None where it is only a name."""
+    if len(dimension) > 200:
+        return None
+    try:
+        tree = ast.parse(dimension, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    return tree if _is_formula(tree) else None
+
+
+def _is_formula(tree: ast.expr) -> bool:
+    if isinstance(tree, ast.BinOp):
+        return type(tree.op) in _OPERATIONS and _is_formula(tree.left) and _is_formula(tree.right)
+    return isinstance(tree, ast.Name) or (isinstance(tree, ast.Constant) and type(tree.value) is int)
+
+
+def _names(dimension: str) -> list[str]:
+    tree = _expression(dimension)
+    return [dimension] if tree is None else [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+
+
+def _size(dimension: str, sizes: Mapping[str, int]) -> int:
+    def value(tree: ast.expr) -> int:
+        if isinstance(tree, ast.BinOp):
+            return _OPERATIONS[type(tree.op)](value(tree.left), value(tree.right))
+        return sizes[tree.id] if isinstance(tree, ast.Name) else ast.literal_eval(tree)
+
+    tree = _expression(dimension)
+    try:
+        return sizes[dimension] if tree is None else value(tree)
+    except ZeroDivisionError as error:
+        raise InputError(f"the dimension {dimension!r} divides by zero") from error

@@ -1,0 +1,202 @@
+"""Verifying an imported model against another engine, output by output and node by node."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from jaxrnn.errors import InputError, StaticValueError
+from jaxrnn.model import Model, load
+from jaxrnn.onnx.interface import bind_inputs, tensor_info
+from jaxrnn.onnx.program import BoundNode
+from jaxrnn.onnx.reading import Source
+from jaxrnn.onnx.values import exact_types
+from jaxrnn.verification.comparison import Comparison, compare
+from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_proto, expose, feed
+from jaxrnn.verification.sampling import Sample, random_inputs, restore_types
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The first node, in order of evaluation, one of whose values departs from the peer's."""
+
+    node: str
+    operator: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class Case:
+    """The comparison on one set of inputs.
+
+    Attributes:
+        dims: sizes of the symbolic dimensions of the inputs.
+        random: the inputs that were random.
+        outputs: how each output compares.
+        values: number of intermediate values that were compared.
+        first: the first node that departs, where nodes were compared and one does.
+    """
+
+    dims: dict[str, int]
+    random: tuple[str, ...]
+    outputs: tuple[Comparison, ...]
+    values: int
+    first: Departure | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output agrees, and every intermediate value that was compared."""
+        return self.first is None and all(output.ok for output in self.outputs)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` found: the engine that it compared with, and one `Case` for each set of inputs.
+
+    ``notes`` says why another engine than the first choice was taken. ``atol`` and ``rtol`` are the tolerances that
+    the caller gave; None stands for the defaults of `jaxrnn.verification.comparison.compare`.
+    """
+
+    label: str
+    engine: str
+    notes: tuple[str, ...]
+    atol: float | None
+    rtol: float | None
+    seed: int
+    cases: tuple[Case, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every case agrees."""
+        return all(case.ok for case in self.cases)
+
+
+def verify(
+    source: Source,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    static: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    seed: int = 0,
+    atol: float | None = None,
+    rtol: float | None = None,
+    engine: str = "auto",
+    nodes: bool = False,
+) -> Report:
+    """Run a model here and in another engine on the same inputs, and compare.
+
+    The model runs compiled, with matrix products at full precision, in the file's element types.
+
+    Args:
+        source: path, bytes or ``onnx.ModelProto``.
+        inputs: arrays by name; inputs that are missing are made by `jaxrnn.verification.sampling.random_inputs`.
+        static: fixed inputs, as for `jaxrnn.load`; the other engine gets them too.
+        dims: sizes of symbolic dimensions. Where several are given, every combination is a case of its own.
+        seed: of the random inputs.
+        atol: absolute tolerance in ``|here - peer| <= atol + rtol * |peer|``. By default 1e-5, more for types with
+            fewer digits than float32, and 0 for integers.
+        rtol: relative tolerance, by default 1e-4, with the same exceptions.
+        engine: ``"ort"`` for ONNX Runtime, ``"reference"`` for ONNX's reference evaluator, ``"auto"`` for ONNX Runtime
+            where it is installed and takes the model, else the other.
+        nodes: also compare every value that the nodes of the outer graph compute, and report the first that departs.
+            For these, ``atol`` is multiplied by the value's largest magnitude where that is above 1.
+
+    Raises:
+        ModelError, UnsupportedError: the model cannot be loaded.
+        InputError: the inputs or dimensions do not fit it.
+        NodeError: it cannot be evaluated on them.
+        PeerError: no engine takes the model.
+        MissingPackageError: ``engine="ort"`` without ONNX Runtime.
+    """
+    openers = candidates(engine)
+    model = load(source, static=static)
+    proto = complete_proto(source)
+    if nodes:
+        expose(proto, [name for node in proto.graph.node for name in node.output if name])
+    given = restore_types(model.inputs, inputs or {})
+    samples = [random_inputs(model, given, dims=sizes, seed=seed) for sizes in _combinations(dims or {})]
+
+    def check(peer: Peer, sample: Sample) -> Case:
+        return _check(model, peer, sample, static or {}, atol, rtol, nodes)
+
+    failures: list[str] = []
+    for opener in openers:
+        try:
+            peer = opener(proto)
+            cases = tuple(check(peer, sample) for sample in samples)
+        except PeerError as error:
+            failures.append(str(error))
+            continue
+        return Report(model.label, peer.name, tuple(failures), atol, rtol, seed, cases)
+    with samples[0].blamed():
+        raise PeerError(f"{model.label}: nothing to compare with: {'; '.join(failures)}")
+
+
+def _combinations(dims: Mapping[str, int | Sequence[int]]) -> Iterator[dict[str, int]]:
+    choices = [(size,) if isinstance(size, (int, np.integer)) else tuple(size) for size in dims.values()]
+    for name, choice in zip(dims, choices, strict=True):
+        if not choice:
+            raise InputError(f"no size is given for the dimension {name!r}")
+    for sizes in itertools.product(*choices):
+        yield dict(zip(dims, map(int, sizes), strict=True))
+
+
+def _check(
+    model: Model,
+    peer: Peer,
+    sample: Sample,
+    static: Mapping[str, Any],
+    atol: float | None,
+    rtol: float | None,
+    nodes: bool,
+) -> Case:
+    with jax.default_matmul_precision("highest"), sample.blamed():
+        here = model(sample.inputs)
+        values = _intermediates(model, sample.inputs) if nodes else {}
+    there = peer.run(_feeds(model, sample.inputs, static))
+    names = [info.name for info in model.outputs]
+    outputs = tuple(compare(name, here[name], there[name], atol=atol, rtol=rtol) for name in names)
+    shared = {name: pair for name, pair in values.items() if name in there}
+    first = None
+    for name, (node, value) in shared.items():
+        comparison = compare(name, value, there[name], atol=atol, rtol=rtol, scaled=True)
+        if not comparison.ok:
+            first = Departure(node.name, str(node.operator), comparison)
+            break
+    return Case(sample.dims, sample.random, outputs, len(shared), first)
+
+
+def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[BoundNode, Any]]:
+    """`Model.intermediates`, compiled as one function where the model can be: much faster than node by node."""
+    seen: dict[str, tuple[BoundNode, Any]] = {}
+
+    def traced_values(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        seen.update(model.intermediates(params, inputs))
+        return {name: value for name, (_, value) in seen.items() if _is_traced(value)}
+
+    infos = model.inputs
+    with exact_types():
+        bound = dict(zip((info.name for info in infos), bind_inputs(infos, inputs), strict=True))
+        try:
+            values = jax.jit(traced_values)(model.params, bound)
+        except StaticValueError:
+            return model.intermediates(model.params, bound)
+    return {name: (node, values.get(name, value)) for name, (node, value) in seen.items()}
+
+
+def _is_traced(value: Any) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+
+
+def _feeds(model: Model, inputs: Mapping[str, Any], static: Mapping[str, Any]) -> dict[str, Any]:
+    """Every argument of the file, the static ones too, in its declared element type."""
+    infos = [tensor_info(value) for value in model.program.block.inputs]
+    with exact_types():
+        values = bind_inputs(infos, {**inputs, **static})
+    return {info.name: feed(info, value) for info, value in zip(infos, values, strict=True)}
