@@ -163,7 +163,7 @@ class Model:
                 raise InputError(f"input {info} has no declared rank, so it has no symbolic shape")
             spelled = ", ".join((dims or {}).get(str(size), str(size)) for size in info.shape)
             shape = jax.export.symbolic_shape(spelled, scope=scope) if info.shape else ()
-            result[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
+            result[info.name] = jax.ShapeDtypeStruct(shape, _traceable(info.dtype))
         return result
 
     def _evaluate(self, params: Arrays, inputs: Arrays, watch: Any) -> dict[str, Any]:
@@ -200,6 +200,11 @@ class Model:
         lines += [f"  output  {info}" for info in self.outputs]
         lines += [f"  state   {given} <- {updated}" for given, updated in self.declared_state.items()]
         return "\n".join(lines)
+
+
+def _traceable(dtype: np.dtype) -> np.dtype:
+    """The element type in which JAX hands over an argument: without ``jax_enable_x64``, integers have 32 bits."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype)) if dtype.kind in "iu" else dtype
 
 
 def _as_array(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 import onnx_ir as ir
 
@@ -68,7 +70,8 @@ def _attribute_types(operator: Operator) -> dict[str, ir.AttributeType]:
         schema = onnx.defs.get_schema(operator.name, operator.since, operator.domain)
     except onnx.defs.SchemaError:
         return {}
-    return {name: ir.AttributeType(int(attribute.type)) for name, attribute in schema.attributes.items()}
+    kinds: dict[str, Any] = {name: attribute.type for name, attribute in schema.attributes.items()}
+    return {name: ir.AttributeType(int(kind)) for name, kind in kinds.items()}
 
 
 def _known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:

@@ -77,7 +77,7 @@ def settle(value: Value) -> Value:
         value = boxed
     if not is_symbolic(value):
         return value
-    items: np.ndarray = value
+    items = np.asarray(value)
     return items.astype(np.int64) if all(isinstance(item, (int, np.integer)) for item in items.flat) else items
 
 

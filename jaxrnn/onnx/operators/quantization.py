@@ -147,35 +147,22 @@ def dynamic_quantize_linear(x: Value) -> list[Value]:
     return [y, scale, zero_point.astype(jnp.uint8)]
 
 
-def _of_rows(value: jax.Array, matrix: jax.Array, name: str) -> jax.Array:
-    """A scale or zero point of the left operand: for all of it, or for each row."""
-    if value.ndim != 1 or value.size == 1:
-        return value.reshape(()) if value.size == 1 else value
-    if matrix.ndim != 2 or value.shape[0] != matrix.shape[0]:
-        raise ValueError(
-            f"{name} has shape {value.shape}: one entry, or one for each row of {matrix.shape}, is expected"
-        )
-    return value[:, None]
-
-
-def _of_columns(value: jax.Array, matrix: jax.Array, name: str) -> jax.Array:
-    """A scale or zero point of the right operand: for all of it, or for each column."""
-    if value.ndim != 1 or value.size == 1:
-        return value.reshape(()) if value.size == 1 else value
-    if matrix.ndim < 2 or value.shape[0] != matrix.shape[-1]:
-        raise ValueError(
-            f"{name} has shape {value.shape}: one entry, or one for each column of {matrix.shape}, is expected"
-        )
-    return value
+def _of_matrix(value: jax.Array, matrix: jax.Array, axis: int, name: str) -> jax.Array:
+    """A scale or zero point of a matrix: one for all, or one for each of its rows (axis -2) or columns (-1)."""
+    if value.size == 1:
+        return value.reshape(())
+    if value.ndim == 1 and (matrix.ndim < -axis or value.shape[0] != matrix.shape[axis]):
+        raise ValueError(f"{name} has shape {value.shape}, but axis {axis} of {matrix.shape} needs one entry for each")
+    return value[:, None] if value.ndim == 1 and axis == -2 else value
 
 
 def matmul_integer(a: Value, b: Value, a_zero_point: Value = None, b_zero_point: Value = None) -> Value:
     """MatMulInteger: the product of the operands less their zero points; int32, which wraps around."""
     a, b = _wide(a), _wide(b)
     if a_zero_point is not None:
-        a = a - _of_rows(_wide(a_zero_point), a, "a_zero_point")
+        a = a - _of_matrix(_wide(a_zero_point), a, -2, "a_zero_point")
     if b_zero_point is not None:
-        b = b - _of_columns(_wide(b_zero_point), b, "b_zero_point")
+        b = b - _of_matrix(_wide(b_zero_point), b, -1, "b_zero_point")
     return jnp.matmul(a, b)
 
 
@@ -198,9 +185,9 @@ def q_linear_matmul(
     """QLinearMatMul: the product of two quantised matrices, quantised. The ratio of the scales is a float32."""
     product = matmul_integer(a, b, a_zero_point, b_zero_point)
     scales = [traced(scale).astype(jnp.float32) for scale in (a_scale, b_scale, y_scale)]
-    left, right = _of_rows(scales[0], traced(a), "a_scale"), _of_columns(scales[1], traced(b), "b_scale")
-    factor = _quotient(left * right, _of_rows(scales[2], product, "y_scale"), np.dtype(np.float32))
-    zero_point = _of_rows(traced(y_zero_point), product, "y_zero_point")
+    left, right = _of_matrix(scales[0], traced(a), -2, "a_scale"), _of_matrix(scales[1], traced(b), -1, "b_scale")
+    factor = _quotient(left * right, _of_matrix(scales[2], product, -2, "y_scale"), np.dtype(np.float32))
+    zero_point = _of_matrix(traced(y_zero_point), product, -2, "y_zero_point")
     return _requantized(product, factor, zero_point)
 
 
