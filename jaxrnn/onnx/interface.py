@@ -86,6 +86,8 @@ def bind_inputs(infos: Sequence[TensorInfo], inputs: Mapping[str, Any]) -> list[
 
 
 def _as_declared(info: TensorInfo, value: Any) -> Any:
+    if info.dtype is not None and info.dtype.kind in "OUS":
+        raise InputError(f"input {info}: strings are not supported, because JAX has none")
     if info.dtype is None:
         return jax.tree.map(jnp.asarray, tuple(value) if isinstance(value, list) else value)
     if not hasattr(value, "dtype"):

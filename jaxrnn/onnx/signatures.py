@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx.graph import node_label
-from jaxrnn.onnx.operators.recurrent import WEIGHT_CHECKS
+from jaxrnn.onnx.operators.recurrent import WEIGHT_CHECKS, WEIGHTS
 from jaxrnn.onnx.registry import REQUIRED, Operator
 
 
@@ -38,7 +38,7 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
     check_weights = WEIGHT_CHECKS.get(operator.name)
     if check_weights is not None and not operator.domain:
         names = [slot.name for slot in operator.slots]
-        shapes = {name: _known_shape(value) for name, value in zip(names, given, strict=False)}
+        shapes = {name: _known_shape(value) for name, value in zip(names, given, strict=False) if name in WEIGHTS}
         x = shapes.get("X")
         if x is not None:
             shapes["X"] = (None, None, *x[2:])  # time and batch change places with the layout

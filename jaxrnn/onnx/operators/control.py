@@ -57,7 +57,7 @@ def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body
     go_on = np.asarray(True) if cond is None else cond.reshape(())
     if is_known(go_on) and not bool(go_on):
         limit = np.asarray(0)
-    if limit is None and _Trace(carried, body).never_ends:
+    if limit is None and _never_ends(carried, body):
         raise ValueError("the loop never ends: it has neither a trip count nor a condition that changes")
     if is_known(go_on) and limit is not None and is_known(limit):
         trips = int(limit)
@@ -102,6 +102,13 @@ class _Trace:
         outputs = jax.eval_shape(trip, start, jax.ShapeDtypeStruct((), np.int64))
         self.scan_outputs = outputs[len(carried) :]
         self.carry_keeps_its_type = _signatures(outputs[: len(carried)]) == _signatures(start)
+
+
+def _never_ends(carried: Sequence[Value], body: Subgraph) -> bool:
+    try:
+        return _Trace(carried, body).never_ends
+    except StaticValueError:
+        return False  # what is computed trip by trip may end by itself
 
 
 def _no_frames(carried: Sequence[Value], body: Subgraph) -> list[Value]:

@@ -231,6 +231,9 @@ def rnn(
     )  # fmt: skip
 
 
+#: Inputs whose shapes are the same in either layout, but for the first two axes of X.
+WEIGHTS = frozenset({"X", "W", "R", "B", "P"})
+
 #: What `check_shapes` asks of each operator's weights, for use when a file is loaded.
 WEIGHT_CHECKS = {
     "GRU": functools.partial(check_shapes, GRU.gates),
