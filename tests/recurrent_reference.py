@@ -21,18 +21,19 @@ DEFAULTS = {
     "Elu": (1.0, None),
 }
 
+#: In forms that do not overflow: logaddexp(0, x) is log(1 + exp(x)).
 FORMULAS = {
     "Relu": lambda x, a, b: np.maximum(x, 0),
-    "Tanh": lambda x, a, b: (1 - np.exp(-2 * x)) / (1 + np.exp(-2 * x)),
-    "Sigmoid": lambda x, a, b: 1 / (1 + np.exp(-x)),
+    "Tanh": lambda x, a, b: np.tanh(x),
+    "Sigmoid": lambda x, a, b: np.exp(-np.logaddexp(0, -x)),
     "Softsign": lambda x, a, b: x / (1 + np.abs(x)),
-    "Softplus": lambda x, a, b: np.log(1 + np.exp(x)),
+    "Softplus": lambda x, a, b: np.logaddexp(0, x),
     "Affine": lambda x, a, b: a * x + b,
     "LeakyRelu": lambda x, a, b: np.where(x >= 0, x, a * x),
     "ThresholdedRelu": lambda x, a, b: np.where(x >= a, x, 0),
     "ScaledTanh": lambda x, a, b: a * np.tanh(b * x),
     "HardSigmoid": lambda x, a, b: np.minimum(np.maximum(a * x + b, 0), 1),
-    "Elu": lambda x, a, b: np.where(x >= 0, x, a * (np.exp(x) - 1)),
+    "Elu": lambda x, a, b: np.where(x >= 0, x, a * np.expm1(np.minimum(x, 0))),
 }
 
 

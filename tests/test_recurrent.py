@@ -102,13 +102,15 @@ def test_values(case, dtype):
     assert set(model.params) == set(arrays) - as_inputs
     results = model.apply(model.params, {name: arrays[name] for name in as_inputs})
     expected = dict(zip(OUTPUTS[operator], recurrent(operator, arrays, attributes), strict=True))
-    # Some 20 additions a step of numbers near 1, through at most 5 steps of activations with slopes near 1.
-    tolerance = {np.float64: 1e-13, np.float32: 3e-5}[dtype]
+    largest = max(1.0, *(float(np.abs(value).max(initial=0)) for value in expected.values()))
+    # Each of at most 5 steps adds some 20 roundings, and hands the earlier ones on multiplied by a few: unbounded
+    # activations let values, and with them the roundings of their sums, grow.
+    tolerance = 500 * float(np.finfo(dtype).eps) * largest
     for name, keep in zip(OUTPUTS[operator], wanted, strict=True):
         assert (name in results) == keep
         if keep:
             assert results[name].dtype == dtype
-            np.testing.assert_allclose(results[name], expected[name], rtol=tolerance, atol=tolerance, err_msg=name)
+            np.testing.assert_allclose(results[name], expected[name], rtol=0, atol=tolerance, err_msg=name)
 
 
 @given(nodes(smooth=True))
