@@ -15,12 +15,16 @@ from jaxrnn.errors import (
     MissingPackageError,
     ModelError,
     NodeError,
+    StateError,
     StaticValueError,
     UnsupportedError,
 )
 
 if TYPE_CHECKING:
+    from jaxrnn.ahead import load_compiled, save_compiled
     from jaxrnn.model import Model, load
+    from jaxrnn.onnx.state import StateVar
+    from jaxrnn.streams import Streams
 
 __version__ = "0.1.0"
 
@@ -31,12 +35,24 @@ __all__ = [
     "Model",
     "ModelError",
     "NodeError",
+    "StateError",
+    "StateVar",
     "StaticValueError",
+    "Streams",
     "UnsupportedError",
     "load",
+    "load_compiled",
+    "save_compiled",
 ]
 
-_LAZY = {"Model": "jaxrnn.model", "load": "jaxrnn.model"}
+_LAZY = {
+    "Model": "jaxrnn.model",
+    "StateVar": "jaxrnn.onnx.state",
+    "Streams": "jaxrnn.streams",
+    "load": "jaxrnn.model",
+    "load_compiled": "jaxrnn.ahead",
+    "save_compiled": "jaxrnn.ahead",
+}
 
 
 def __getattr__(name: str) -> Any:

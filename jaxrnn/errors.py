@@ -30,5 +30,9 @@ class StaticValueError(NodeError):
     """A value that shapes the computation depends on data that is not known while tracing."""
 
 
+class StateError(JaxrnnError, ValueError):
+    """What a model's state is cannot be decided, or what was given does not fit it."""
+
+
 class MissingPackageError(JaxrnnError, ImportError):
     """An optional package is needed for this and is not installed."""

@@ -11,16 +11,17 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn.errors import JaxrnnError, UnsupportedError
+from jaxrnn.errors import JaxrnnError, StateError, UnsupportedError
 from jaxrnn.onnx.checking import check_proto, check_shapes
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.interface import TensorInfo, tensor_info
 from jaxrnn.onnx.operators import find_operator
 from jaxrnn.onnx.parameters import name_parameters
-from jaxrnn.onnx.program import bind, node_label, read_constant
+from jaxrnn.onnx.program import Program, bind, node_label, read_constant
 from jaxrnn.onnx.reading import Source, label_of, read_proto
 from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator
+from jaxrnn.onnx.state import StateVar, find_state
 from jaxrnn.onnx.values import exact_types
 
 
@@ -71,6 +72,8 @@ class Inspection:
         parameters: every parameter, in the file's order.
         operators: how often each operator is used, the most frequent first.
         recurrent: every node that carries a state over steps.
+        state: every state variable; none where the file cannot be loaded, or where `state_problem` says why.
+        state_problem: what is ambiguous about the state, and how to resolve it, or None.
         unsupported: every node that has no operator here.
         problem: why the file cannot be loaded, or None.
     """
@@ -84,6 +87,8 @@ class Inspection:
     parameters: tuple[ParameterInfo, ...]
     operators: tuple[OperatorCount, ...]
     recurrent: tuple[RecurrentInfo, ...]
+    state: tuple[StateVar, ...]
+    state_problem: str | None
     unsupported: tuple[UnsupportedNode, ...]
     problem: str | None
 
@@ -117,7 +122,8 @@ def inspect_model(source: Source) -> Inspection:
             if folder is not None:
                 ir.external_data.set_base_dir(model.graph, folder)
             unsupported = tuple(_unsupported(model.graph))
-            problem = _problem(proto, model)
+            program, problem = _bound(proto, model)
+            state, state_problem = _state(program)
             initialized = set(model.graph.initializers.values())
             return Inspection(
                 label=label,
@@ -129,6 +135,8 @@ def inspect_model(source: Source) -> Inspection:
                 parameters=tuple(_parameters(model.graph)),
                 operators=tuple(_count_operators(model.graph)),
                 recurrent=recurrent_nodes(model),
+                state=state,
+                state_problem=state_problem,
                 unsupported=unsupported,
                 problem=problem,
             )
@@ -149,13 +157,22 @@ def _unsupported(graph: ir.Graph) -> Iterator[UnsupportedNode]:
             yield UnsupportedNode(node_label(node), node.op_type, domain, node.version, where, str(error))
 
 
-def _problem(proto: onnx.ModelProto, model: ir.Model) -> str | None:
+def _bound(proto: onnx.ModelProto, model: ir.Model) -> tuple[Program | None, str | None]:
+    """The program, or why there is none."""
     try:
-        bind(model)
+        program = bind(model)
         check_shapes(proto)
     except JaxrnnError as error:
-        return str(error)
-    return None
+        return None, str(error)
+    return program, None
+
+
+def _state(program: Program | None) -> tuple[tuple[StateVar, ...], str | None]:
+    """The state, or why it cannot be told."""
+    try:
+        return (() if program is None else find_state(program)), None
+    except StateError as error:
+        return (), str(error)
 
 
 def _operator_or_stand_in(node: ir.Node) -> Operator:

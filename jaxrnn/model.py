@@ -19,7 +19,11 @@ from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs, tensor_info
 from jaxrnn.onnx.program import BoundNode, Program, bind
 from jaxrnn.onnx.reading import Source, label_of, read_proto
+from jaxrnn.onnx.state import StateVar, agree, find_state
 from jaxrnn.onnx.values import exact_types, traced
+from jaxrnn.packing import Packed, plain
+from jaxrnn.scanning import scan
+from jaxrnn.steps import Stepper
 
 Arrays = Mapping[str, Any]
 
@@ -91,6 +95,15 @@ class Model:
         with exact_types(), jax.ensure_compile_time_eval():
             return {name: jnp.asarray(array) for name, array in self.program.parameters.items()}
 
+    @functools.cached_property
+    def state(self) -> tuple[StateVar, ...]:
+        """Every state variable: what a caller carries from call to call, and what each call starts anew and forgets.
+
+        Raises:
+            StateError: it is ambiguous; lists the candidates and shows how to name the right one.
+        """
+        return find_state(self.program, self.declared_state, self._static)
+
     def apply(self, params: Arrays, inputs: Arrays) -> dict[str, Any]:
         """The whole graph, as a pure function: it can be jitted, differentiated, mapped and exported.
 
@@ -107,7 +120,93 @@ class Model:
             NodeError: a node cannot be evaluated on these values.
             StaticValueError: under a transformation, a shape depends on data.
         """
-        return self._evaluate(params, inputs, None)
+        return self._evaluate(plain(params), inputs, None)
+
+    @functools.cached_property
+    def _stepper(self) -> Stepper:
+        return Stepper(self)
+
+    @property
+    def step_inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs of one step: `inputs` without the state."""
+        return self._stepper.inputs
+
+    @property
+    def step_outputs(self) -> tuple[TensorInfo, ...]:
+        """The outputs of one step: `outputs` without the state."""
+        return self._stepper.outputs
+
+    @property
+    def batch_symbol(self) -> str | None:
+        """The name of the batch dimension of the state; None where the file fixed it, so that a batch is lifted."""
+        return self._stepper.batch_symbol
+
+    def init_state(self, batch: int = 1) -> dict[str, jax.Array]:
+        """The state before the first step: zeros, by the names that `state` shows.
+
+        A file that fixed its batch at 1 is lifted where another batch is asked for: every array gets a leading axis of
+        that size, and `step` and `scan` then take inputs with such an axis too and map over it.
+
+        Raises:
+            StateError: the model forgets its state after every call, so it has no steps.
+        """
+        return self._stepper.init_state(batch)
+
+    def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
+        """One step, pure: outputs and the new state. State is neither among the inputs nor among the outputs.
+
+        Args:
+            params: as in `params`, or packed by `pack`.
+            state: as `init_state` gives it, or as the step before did.
+            inputs: the other inputs, by name.
+
+        Raises:
+            StateError: an entry of the state is missing, unknown, or of another dtype, shape or batch.
+            InputError: an input does not fit.
+        """
+        return self._stepper.step(params, state, inputs)
+
+    def scan(
+        self,
+        params: Any,
+        state: Arrays,
+        inputs: Arrays,
+        *,
+        time_axis: int | Mapping[str, int] = 0,
+        lengths: Any = None,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """`step` over a whole recording in one call: outputs of all frames, and the state behind the last.
+
+        Work that needs no state, such as input projections and convolutions, runs for all frames at once before the
+        loop, and what no state needs behind it. The result equals the loop of steps up to rounding, and a recording in
+        chunks with the state carried on equals one call.
+
+        Args:
+            params: as in `params`, or packed by `pack`.
+            state: as `init_state` gives it.
+            inputs: the other inputs, with frames along ``time_axis``: either stacked on an axis of their own, or joined
+                along an axis that the step has, such as ``[1, frames * 160]`` for steps of ``[1, 160]``.
+            time_axis: where the frames are, counted in the array; or one for each input and output by name.
+            lengths: ``int[batch]``, frames of each stream. Beyond them the state does not change and outputs are zero.
+
+        Returns:
+            Outputs with their frames where the inputs have them, and the new state.
+        """
+        return scan(self._stepper, params, state, inputs, time_axis, lengths)
+
+    def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None) -> Packed:
+        """Do once what depends on the parameters alone; `apply`, `step` and `scan` take the result in their place.
+
+        Gradients with respect to the plain parameters need the plain ones.
+
+        Args:
+            params: as in `params`.
+            dims: sizes of dimensions of the inputs that the file leaves open, other than the batch. Without them, or
+                for frames of other sizes, a step does all of its work as with plain parameters.
+        """
+        if any(variable.kind == "internal" for variable in self.state):
+            return Packed(dict(params))
+        return self._stepper.pack(params, dims or {})
 
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
         """`apply` with the file's own parameters, compiled; inputs by keyword, or as a dict.
@@ -238,4 +337,8 @@ def _check_state_pairs(
             )
         if ins[given].dtype != outs[updated].dtype:
             raise InputError(f"state: {ins[given]} and {outs[updated]} differ in dtype")
+        if not agree(ins[given], outs[updated]):
+            raise InputError(f"state: {ins[given]} and {outs[updated]} differ in shape")
+    if len(set(state.values())) < len(state):
+        raise InputError(f"state={dict(state)}: one output cannot be the updated value of two inputs")
     return dict(state)

@@ -28,8 +28,8 @@ def inspect(file: Path, all_params: bool, as_json: bool) -> None:
     """Show what is in an ONNX file, also in one that cannot be run.
 
     Inputs and outputs with their open dimensions, opsets and producer, parameters, how often each operator is used
-    (inside subgraphs too), the nodes that carry a state over time with their sizes, and every node that jaxrnn cannot
-    run, with the nearest operator that it can.
+    (inside subgraphs too), the nodes that carry a state over time with their sizes, the model's state and why it was
+    found to be that, and every node that jaxrnn cannot run, with the nearest operator that it can.
 
     \b
     Examples:
@@ -94,6 +94,7 @@ def _print(found: Inspection, all_params: bool) -> None:
         _print_recurrent(out, found.recurrent)
     else:
         print_title(out, "Recurrent nodes: none")
+    _print_state(out, found)
     _print_problems(out, found)
 
 
@@ -140,6 +141,33 @@ def _print_recurrent(out: Console, nodes: Sequence[RecurrentInfo]) -> None:
         [[row[index] for index in filled] for row in rows],
         right=("input", "hidden", "weights"),
     )
+
+
+def _print_state(out: Console, found: Inspection) -> None:
+    if found.state_problem is not None:
+        print_title(out, "State: ambiguous")
+        out.print(found.state_problem, style="red")
+    elif found.state:
+        print_table(
+            out,
+            "State",
+            ("name", "kind", "input", "output", "node", "shape", "dtype", "reason"),
+            [
+                (
+                    item.name,
+                    item.kind,
+                    item.input,
+                    item.output,
+                    item.node,
+                    shape_text(item.shape),
+                    item.dtype,
+                    item.reason,
+                )
+                for item in found.state
+            ],
+        )
+    elif found.problem is None:
+        print_title(out, "State: none")
 
 
 def _print_problems(out: Console, found: Inspection) -> None:

@@ -13,7 +13,6 @@ every stage that uses it rather than handed on.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +110,7 @@ def _hand_on(
     outputs: Sequence[Var | Literal],
     next_carry: Sequence[Var | Literal],
 ) -> tuple[tuple[tuple[JaxprEqn, ...], ...], tuple[tuple[Var, ...], ...]]:
-    """For each stage, the enlarging equations to repeat in it, and the variables to hand to it."""
+    """For each stage, the equations to repeat in it, and the variables to hand to it."""
     producer = {variable: equation for group in staged for equation in group for variable in equation.outvars}
     repeated, inputs = [], []
     for stage, group in enumerate(staged):
@@ -129,7 +128,7 @@ def _hand_on(
                 continue
             seen.add(variable)
             maker = producer.get(variable)
-            if maker is not None and _enlarges(maker):
+            if maker is not None and _repeats(maker):
                 again.append(maker)
                 wanted += variables(maker.invars)
             else:
@@ -140,12 +139,9 @@ def _hand_on(
     return tuple(repeated), tuple(inputs)
 
 
-def _enlarges(equation: JaxprEqn) -> bool:
-    """Whether an equation only repeats a smaller value."""
-    if equation.primitive.name not in ("broadcast_in_dim", "iota"):
-        return False
-    before = sum(math.prod(atom.aval.shape) for atom in equation.invars)
-    return before < math.prod(equation.outvars[0].aval.shape)
+def _repeats(equation: JaxprEqn) -> bool:
+    """Whether an equation only repeats a value along new axes, at no cost worth remembering."""
+    return equation.primitive.name in ("broadcast_in_dim", "iota")
 
 
 def run_stage(stages: Stages, stage: int, values: Environment) -> Environment:

@@ -1,0 +1,212 @@
+"""The state of a model: what must be carried from one call to the next, and what one call forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from jaxrnn.errors import StateError
+from jaxrnn.onnx.interface import Dimension, TensorInfo, tensor_info
+from jaxrnn.onnx.program import Program
+from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, KEPT, LAST_OUTPUT, Edge, find_edge
+from jaxrnn.onnx.state.flows import Site
+from jaxrnn.onnx.state.pairing import choose
+from jaxrnn.onnx.state.probe import Probe
+from jaxrnn.onnx.state.provenance import STEP
+from jaxrnn.onnx.values import exact_types
+
+EXTERNAL, INTERNAL = "external", "internal"
+
+_REASONS = {
+    BUFFER: "{output!r} holds {input!r} moved along, with new elements at its end: a buffer of past frames",
+    LAST_OUTPUT: "{output!r} is the last output of {sites}, which {start} from {input!r}",
+    KEPT: "every element of {output!r} keeps a part of the same element of {input!r} and adds to it, as an average, a "
+    "counter or the cell of an LSTM does",
+    CELL: "{output!r} has the shape of {input!r} and follows from it through one product with weights, as in a "
+    "recurrent cell made of single operators",
+    CARRIED: "{sites} {start} from {input!r} and {end} in {output!r}, at the same places",
+}
+
+
+@dataclass(frozen=True)
+class StateVar:
+    """One state variable of a model.
+
+    Attributes:
+        name: what it is called: the input, or for internal state the node and what of it is carried (``node.h``).
+        kind: ``"external"``: the caller passes it in and gets it back; ``"internal"``: every call starts it anew and
+            forgets it at the end.
+        input: the graph input that it enters by; None for internal state.
+        output: the graph output that carries its updated value; None for internal state.
+        node: the node that it belongs to; several are separated by commas.
+        shape: ints and symbol names.
+        dtype: its element type.
+        reason: why it is what it is, in words.
+    """
+
+    name: str
+    kind: str
+    input: str | None
+    output: str | None
+    node: str
+    shape: tuple[Dimension, ...]
+    dtype: np.dtype
+    reason: str
+
+
+def find_state(
+    program: Program, declared: Mapping[str, str] | None = None, static: Mapping[str, np.ndarray] | None = None
+) -> tuple[StateVar, ...]:
+    """Every state variable of a graph: the external ones in the order of the inputs, then the internal ones.
+
+    Args:
+        program: the bound graph.
+        declared: pairs of an input and the output with its updated value that are certain.
+        static: values of inputs that are bound.
+
+    Raises:
+        StateError: it is ambiguous which output carries which input's updated value, or a recurrent node's carries
+            cannot be followed; says what to write.
+    """
+    with exact_types(), jax.ensure_compile_time_eval():
+        return _Finder(program, dict(declared or {}), dict(static or {})).find()
+
+
+class _Finder:
+    def __init__(self, program: Program, declared: dict[str, str], static: dict[str, np.ndarray]):
+        self.program, self.static, self.declared = program, static, declared
+        infos = map(tensor_info, program.block.inputs)
+        self.inputs = {info.name: info for info in infos if info.name not in static}
+        self.outputs = {info.name: info for info in map(tensor_info, program.block.outputs)}
+        self.candidates = [
+            (given, updated)
+            for given, source in self.inputs.items()
+            for updated, target in self.outputs.items()
+            if agree(source, target)
+        ]
+        self.probe = Probe(
+            program, list(self.inputs.values()), static, list(dict.fromkeys(s for s, _ in self.candidates))
+        )
+        self.flow = self.probe.flow
+
+    def find(self) -> tuple[StateVar, ...]:
+        if self.flow.lost and not self.declared:
+            label, why = self.flow.lost[0]
+            raise StateError(
+                f"the state of node {label!r} cannot be found, because its shapes depend on data ({why}). Bind the "
+                "inputs that they depend on with jaxrnn.load(path, static={name: value}), or say which pairs are "
+                "state: jaxrnn.load(path, state={input: output})"
+            )
+        taken = {given: Edge(given, updated, CARRIED) for given, updated in self.declared.items()}
+        edges = [
+            edge
+            for given, updated in self.candidates
+            if given not in taken and self._same_size(given, updated)
+            if (edge := find_edge(self.flow, given, updated)) is not None
+        ]
+        pairs = choose(edges, self.flow, taken, self._over_time, self.inputs)
+        external = [self._external(pairs[name]) for name in self.inputs if name in pairs]
+        return (*external, *self._internal(pairs))
+
+    def _same_size(self, given: str, updated: str) -> bool:
+        shape = self.flow.inputs[given].shape
+        return shape is not None and shape == self.flow.outputs[updated].shape
+
+    def _over_time(self, name: str) -> bool:
+        return any(size in self.probe.time for size in self.inputs[name].shape or ())
+
+    def _external(self, edge: Edge) -> StateVar:
+        info, target = self.inputs[edge.source], self.flow.outputs[edge.output]
+        assert info.dtype is not None
+        sites = [site for site in self.flow.sites if _starts_from(site, edge.source)]
+        made = self.flow.labels_of(target.ids) if target.ids is not None else []
+        sites = [site for site in sites if site.label in made] or sites
+        labels = list(dict.fromkeys(site.label for site in sites)) if edge.rank in (CARRIED, LAST_OUTPUT) else []
+        if edge.source in self.declared:
+            reason = f"declared: state={{{edge.source!r}: {edge.output!r}}}"
+        else:
+            start, end = ("starts", "ends") if len(sites) == 1 else ("start", "end")
+            words = {"input": edge.source, "output": edge.output, "sites": _spelled(sites), "start": start, "end": end}
+            reason = _REASONS[edge.rank].format(**words)
+        node = ", ".join(labels or edge.joins or made)
+        return StateVar(
+            edge.source, EXTERNAL, edge.source, edge.output, node, info.shape or (), np.dtype(info.dtype), reason
+        )
+
+    def _internal(self, pairs: Mapping[str, Edge]) -> list[StateVar]:
+        found, names = [], set()
+        for index, site in enumerate(self.flow.sites):
+            why = self._why_internal(index, site, pairs)
+            if why is None:
+                continue
+            name = f"{site.label}.{site.slot}"
+            while name in names or name in self.inputs:
+                name += "'"
+            names.add(name)
+            shape = self.probe.carry_shape(index)
+            found.append(
+                StateVar(
+                    name, INTERNAL, None, None, site.label, shape, np.dtype(site.final.dtype).newbyteorder("="), why
+                )
+            )
+        return found
+
+    def _why_internal(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> str | None:
+        """Why every call forgets what a recurrence carries, or None where it does not."""
+        if not site.forward or any(_starts_from(site, source) for source in pairs):
+            return None  # what runs backwards, no later call could continue
+        deps = sorted(site.initial.deps) if site.initial is not None else []
+        if site.length != 1 and not self._may_be_time(index, site, pairs):
+            return None
+        if deps and site.length == 1:
+            return None  # the caller says where it starts, and it takes one step
+        if site.initial is None:
+            start = "starts from zeros, having no initial value"
+        elif deps:
+            start = f"starts from what is computed from {', '.join(map(repr, deps))}"
+        else:
+            start = "starts from a constant"
+        ids = site.final.ids
+        seen = [
+            name
+            for name, flow in self.flow.outputs.items()
+            if ids is not None and flow.ids is not None and bool(np.isin(flow.ids, ids).any())
+        ]
+        end = f"becomes only the output {seen[0]!r}, which no input takes back" if seen else "becomes no output"
+        return f"{site.slot} of {site.operator} {site.label!r} {start} at every call, and its final value {end}"
+
+    def _may_be_time(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> bool:
+        """Whether the axis that a recurrence runs along can be time: it grows with what is open, if anything does."""
+        if self.probe.time:
+            return self.probe.grows_with_time(index)
+        steps = {other.length for other in self.flow.sites if any(_starts_from(other, source) for source in pairs)}
+        return not steps or site.length in steps
+
+
+def agree(source: TensorInfo, target: TensorInfo) -> bool:
+    """Whether an output may be the updated value of an input: one dtype, and no dimension that differs for sure."""
+    if source.dtype is None or source.dtype != target.dtype:
+        return False
+    if source.shape is None or target.shape is None:
+        return True
+    return len(source.shape) == len(target.shape) and all(
+        first == second or isinstance(first, str) or isinstance(second, str)
+        for first, second in zip(source.shape, target.shape, strict=True)
+    )
+
+
+def _spelled(sites: Sequence[Site]) -> str:
+    """The carries of some recurrences: ``h and c of LSTM 'a', h of GRU 'b'``."""
+    slots: dict[str, list[str]] = {}
+    for site in sites:
+        slots.setdefault(f"{site.operator} {site.label!r}", []).append(site.slot)
+    shown = [f"{' and '.join(dict.fromkeys(names))} of {where}" for where, names in slots.items()]
+    return ", ".join(shown if len(shown) <= 4 else [*shown[:3], f"and {len(shown) - 3} more"])
+
+
+def _starts_from(site: Site, source: str) -> bool:
+    codes = site.initial.codes.get(source) if site.initial is not None else None
+    return codes is not None and bool((codes >= STEP).any())

@@ -1,0 +1,138 @@
+"""Which output carries the updated value of which input: the choice among all pairs, by their evidence."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from jaxrnn.errors import StateError
+from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, KEPT, LAST_OUTPUT, SUSPECT, Edge
+from jaxrnn.onnx.state.flows import DataFlow
+
+#: More inputs than this that no evidence tells apart are told apart by name alone.
+_MAX_ALTERNATIVES = 6
+
+
+def choose(
+    edges: Iterable[Edge],
+    flow: DataFlow,
+    taken: dict[str, Edge],
+    over_time: Callable[[str], bool],
+    inputs: Collection[str],
+) -> dict[str, Edge]:
+    """The pairs that the evidence supports, by input.
+
+    A recurrence's own final value is enough evidence. Anything weaker is also what a model without state may do to its
+    data, so there an input and an output must remain that are no state, and the input may not run over time.
+
+    Args:
+        edges: every possible pair.
+        flow: where the elements went.
+        taken: the pairs that are certain already, by input.
+        over_time: whether an input has a dimension that is time.
+        inputs: all inputs of the model.
+
+    Raises:
+        StateError: several choices are equally good; lists them.
+    """
+    edges = list(edges)
+    chosen = dict(taken)
+    for rank in (CARRIED, BUFFER, LAST_OUTPUT, KEPT, CELL):
+        free = [edge for edge in edges if edge.rank == rank and not _uses(chosen.values(), edge)]
+        if rank < CARRIED:
+            free = [edge for edge in free if not over_time(edge.source)]
+        free = _first_hand(free, flow)
+        if rank < BUFFER and any(edge.affinity for edge in free):
+            free = [edge for edge in free if edge.affinity]
+        limit = len(free)
+        if rank < CARRIED:
+            named = all(edge.affinity for edge in free)
+            limit = min(len(inputs) - 1, len(flow.outputs) - (0 if named else 1)) - len(chosen)
+        groups = list(_groups(free))
+        if sum(min(len({e.source for e in g}), len({e.output for e in g})) for g in groups) > limit:
+            groups = [free]
+        for group in groups:
+            for edge in _best(group, limit):
+                chosen[edge.source] = edge
+    for edge in edges:
+        if edge.rank == SUSPECT and not _uses(chosen.values(), edge):
+            raise StateError(
+                f"output {edge.output!r} has the shape of input {edge.source!r} and {edge.why}; it is not clear that "
+                f"it is the state's updated value. If it is, say so: {_how([edge])}"
+            )
+    return chosen
+
+
+def _uses(chosen: Iterable[Edge], edge: Edge) -> bool:
+    return any(edge.source == other.source or edge.output == other.output for other in chosen)
+
+
+def _first_hand(edges: list[Edge], flow: DataFlow) -> list[Edge]:
+    """Without the outputs that are computed from another candidate for the same input: they show the state, used.
+
+    Raises:
+        StateError: all names say the contrary.
+    """
+
+    def used(edge: Edge, other: Edge) -> bool:
+        return edge.source == other.source and flow.derived(edge.output, other.output)
+
+    kept = [edge for edge in edges if not any(used(edge, other) and not used(other, edge) for other in edges)]
+    named = [edge for edge in edges if edge.affinity == 2 and edge not in kept]
+    if named and not any(edge.affinity for edge in kept):
+        raise _ambiguous([*named, *kept], named[:1])
+    return kept
+
+
+def _groups(edges: Sequence[Edge]) -> Iterable[list[Edge]]:
+    """The edges in groups that share no input and no output."""
+    remaining = list(edges)
+    while remaining:
+        group = [remaining.pop(0)]
+        while near := [edge for edge in remaining if _uses(group, edge)]:
+            group += near
+            remaining = [edge for edge in remaining if edge not in near]
+        yield group
+
+
+def _best(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
+    """The best choice of at most ``limit`` edges that share nothing: as many as can be, near ones, alike in name."""
+    if limit <= 0 or not edges:
+        return ()
+    sources = list(dict.fromkeys(edge.source for edge in edges))
+    if len(sources) > _MAX_ALTERNATIVES:
+        return _by_name(edges, limit)
+    options = [[None, *(edge for edge in edges if edge.source == source)] for source in sources]
+    scored: dict[tuple[float, ...], list[tuple[Edge, ...]]] = {}
+    for picked in itertools.product(*options):
+        choice = tuple(edge for edge in picked if edge is not None)
+        if 0 < len(choice) <= limit and len({edge.output for edge in choice}) == len(choice):
+            columns = zip(*((*edge.closeness, edge.affinity) for edge in choice), strict=True)
+            scored.setdefault((len(choice), *map(sum, columns)), []).append(choice)
+    best = scored[max(scored)]
+    if len(best) > 1:
+        raise _ambiguous(dict.fromkeys(edge for choice in best for edge in choice), best[0])
+    return best[0]
+
+
+def _by_name(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
+    """Many inputs that no evidence tells apart: each takes the one output that is called like it."""
+    top = {edge.source: max(e.affinity for e in edges if e.source == edge.source) for edge in edges}
+    named = [edge for edge in edges if 0 < edge.affinity == top[edge.source]]
+    shared = [edge for edge in named if any(edge is not other and _uses([edge], other) for other in named)]
+    if not named or shared or len(named) > limit:
+        raise _ambiguous(shared or named or edges, (shared or named or edges)[:1])
+    return tuple(named)
+
+
+def _ambiguous(candidates: Iterable[Edge], example: Iterable[Edge]) -> StateError:
+    listed = ", ".join(f"{edge.source!r} -> {edge.output!r}" for edge in candidates)
+    return StateError(
+        "the model's state is ambiguous: neither the flow of data nor names tell which of these pairs of an input and "
+        f"its updated value are meant: {listed}. Say which, for instance: {_how(example)}"
+    )
+
+
+def _how(edges: Iterable[Edge]) -> str:
+    pairs = ", ".join(f'"{edge.source}": "{edge.output}"' for edge in edges)
+    return f"jaxrnn.load(path, state={{{pairs}}})"

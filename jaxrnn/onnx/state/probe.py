@@ -1,0 +1,84 @@
+"""Following the elements of a graph whose dimensions are open: which sizes fit, and what grows with which dimension."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrnn.onnx.interface import Dimension, TensorInfo
+from jaxrnn.onnx.program import Program
+from jaxrnn.onnx.state.dataflow import follow
+from jaxrnn.onnx.state.flows import DataFlow, NotFollowedError
+
+#: Sizes to try for open dimensions until the graph takes them; the first is long enough for loops to be loops.
+_SIZES = (16, 64, 256, 512, 1024, 4096)
+_BATCH_SIZE = 2
+_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
+
+
+class Probe:
+    """A graph followed with sizes that fit it.
+
+    Attributes:
+        symbols: the open dimensions of the inputs.
+        sizes: their sizes.
+        flow: the flow with them; where no sizes fit, as much of it as can be followed.
+    """
+
+    def __init__(
+        self, program: Program, inputs: Sequence[TensorInfo], static: Mapping[str, np.ndarray], sources: Sequence[str]
+    ):
+        self._program, self._static = program, static
+        self.symbols = list(dict.fromkeys(s for info in inputs for s in info.shape or () if isinstance(s, str)))
+        self.sizes, self.flow = self._fit(sources)
+        self._longer: dict[str, DataFlow | None] = {}
+
+    def _fit(self, sources: Sequence[str]) -> tuple[dict[str, int], DataFlow]:
+        trials = []
+        for size in _SIZES if self.symbols else _SIZES[:1]:
+            trials.append({name: _BATCH_SIZE if _BATCH.fullmatch(name) else size for name in self.symbols})
+            trials.append(dict.fromkeys(self.symbols, size))
+        for sizes in trials:
+            try:
+                return sizes, follow(self._program, sizes, self._static, sources, strict=True)
+            except NotFollowedError:
+                continue
+        return trials[0], follow(self._program, trials[0], self._static, sources, strict=False)
+
+    def longer(self, symbol: str) -> DataFlow | None:
+        """The flow with one dimension twice as long, or None if that does not fit."""
+        if symbol not in self._longer:
+            sizes = {**self.sizes, symbol: 2 * self.sizes[symbol]}
+            try:
+                self._longer[symbol] = follow(self._program, sizes, self._static, (), strict=True)
+            except NotFollowedError:
+                self._longer[symbol] = None
+        return self._longer[symbol]
+
+    @functools.cached_property
+    def time(self) -> tuple[str, ...]:
+        """The open dimensions that a recurrence or a window slides along."""
+        flows = {symbol: self.longer(symbol) for symbol in self.symbols}
+        return tuple(s for s, flow in flows.items() if flow is not None and flow.lengths != self.flow.lengths)
+
+    def grows_with_time(self, index: int) -> bool:
+        """Whether the number of steps of the site with this number does."""
+        flows = map(self.longer, self.time)
+        return any(flow is not None and flow.sites[index].length != self.flow.sites[index].length for flow in flows)
+
+    def carry_shape(self, index: int) -> tuple[Dimension, ...]:
+        """The shape that the site with this number carries, with open dimensions by name."""
+        sizes = self.flow.sites[index].final.shape or ()
+        shape: list[Any] = list(sizes)
+        for symbol in self.symbols:
+            longer = self.longer(symbol)
+            others = sizes if longer is None else longer.sites[index].final.shape or ()
+            for axis, (size, other) in enumerate(zip(sizes, others, strict=True)):
+                if other != size:
+                    each = (other - size) / self.sizes[symbol]
+                    shape[axis] = symbol if each == 1 else f"{each:g}*{symbol}"
+        return tuple(shape)

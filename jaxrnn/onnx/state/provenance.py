@@ -1,0 +1,165 @@
+"""Where each element of a value comes from: the arithmetic behind finding a model's state.
+
+For every value and every *source* (a graph input that may be state) there is one integer array in the value's shape,
+its *codes*. A code says from which element of the source the value's element came, and how:
+
+- 0: it does not depend on the source;
+- `DENSE`: it depends on many elements of the source, or on none in particular;
+- ``position * STEP + grade``, positions counted from 1: it came from that one element, in the way that the grade says.
+
+Moving elements (Reshape, Concat, Slice, ...) moves their codes, so the operators themselves are run on codes.
+Element-wise arithmetic combines them by the tables below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Codes = np.ndarray
+
+#: How an element came from one element of a source, the plainest last.
+GRADES = OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, SHOWN, UPDATED, COPY = range(1, 12)
+# COPY      only moved
+# UPDATED   through a recurrence, from its initial to its final value, and otherwise only moved
+# SHOWN     the same, but read from the recurrence's sequence of outputs at its last step
+# RETAINED  kept in part and added to, as in an average or the cell of an LSTM; or an integer counted up
+# SQUASHED  retained or summed, then through a function of one argument
+# EXPOSED   that, then multiplied, as the hidden state of an LSTM comes from its cell
+# SUMMED    added to, but kept as a whole: an integral, or a residual connection
+# MIXED     summed, then multiplied
+# GATED     multiplied
+# SCALED    a recurrence's final value after arithmetic with constants
+# OTHER     any other arithmetic, element by element
+
+STEP = 16
+DENSE = OTHER  # position 0
+
+#: The kinds of element-wise operators; every other one is "other". Two kinds more are "count", adding a constant to
+#: integers, and "write", replacing elements at places that depend on data.
+KINDS = {
+    "Add": "add",
+    "Sub": "add",
+    "Sum": "add",
+    "Mean": "add",
+    "Mul": "multiply",
+    "Div": "multiply",
+    "Neg": "multiply",
+    "Where": "select",
+    "Max": "keep",
+    "Min": "keep",
+    "Clip": "keep",
+    "Mod": "keep",
+}
+
+
+def _table(entries: dict[int, int]) -> np.ndarray:
+    table = np.full(COPY + 1, OTHER)
+    table[0] = 0
+    for grade, result in entries.items():
+        table[grade] = result
+    return table
+
+
+_ADDED = {COPY: SUMMED, SUMMED: SUMMED, GATED: RETAINED, MIXED: RETAINED, RETAINED: RETAINED}
+_OFFSET = {COPY: SUMMED, SUMMED: SUMMED, GATED: GATED, MIXED: MIXED, RETAINED: RETAINED}
+_MULTIPLIED = {
+    COPY: GATED,
+    GATED: GATED,
+    SUMMED: MIXED,
+    MIXED: MIXED,
+    RETAINED: RETAINED,
+    SQUASHED: EXPOSED,
+    EXPOSED: EXPOSED,
+}
+_SELECTED = {SQUASHED: SQUASHED, SHOWN: SHOWN, UPDATED: UPDATED}
+_SQUASHED = dict.fromkeys((RETAINED, SUMMED, SQUASHED), SQUASHED)
+_CONSTANT = {UPDATED: SCALED, SCALED: SCALED}
+
+#: By kind: what becomes of an element's grade where the other operands come from nowhere in the source.
+_ALONE = {
+    "add": _table(_ADDED),
+    "multiply": _table(_MULTIPLIED),
+    "select": _table(_ADDED | _SELECTED),
+    "keep": _table(_ADDED | {SQUASHED: SQUASHED}),
+    "write": _table(dict.fromkeys((*_ADDED, COPY, SUMMED), RETAINED) | _SELECTED),
+    "count": _table(dict.fromkeys((COPY, SUMMED, RETAINED), RETAINED)),
+    "other": _table(_SQUASHED),
+}
+#: The same where the other operands depend on no input at all.
+_ALONE_WITH_CONSTANTS = _ALONE | {
+    "add": _table(_OFFSET | _CONSTANT),
+    "multiply": _table(_MULTIPLIED | _CONSTANT),
+    "select": _table(_OFFSET | _SELECTED | {COPY: GATED, SUMMED: MIXED}),
+    "keep": _table(_OFFSET | {COPY: OTHER, SQUASHED: SQUASHED}),
+}
+
+
+def _together() -> dict[str, np.ndarray]:
+    """By kind: the grade where both operands came from the same element."""
+    tables = {kind: np.full((COPY + 1, COPY + 1), OTHER) for kind in _ALONE}
+    for kind in ("add", "select", "keep", "write"):
+        table = tables[kind]
+        for first in _ADDED:
+            for second in _ADDED:
+                pair = {first, second}
+                mixed = RETAINED if pair & {MIXED, RETAINED} or pair == {SUMMED, GATED} else SUMMED
+                table[first, second] = GATED if pair <= {COPY, GATED} else mixed
+    for kind in ("select", "write"):
+        table = tables[kind]
+        for weaker, *stronger in ((COPY,), (UPDATED, COPY), (SHOWN, UPDATED, COPY)):
+            table[weaker, weaker] = weaker
+            for grade in stronger:
+                table[weaker, grade] = table[grade, weaker] = weaker
+    return tables
+
+
+_TOGETHER = _together()
+
+
+def source_codes(shape: Sequence[int]) -> Codes:
+    """The codes of a source itself: every element is a copy of the one at its position."""
+    count = int(np.prod(shape, dtype=np.int64))
+    return ((np.arange(count, dtype=np.int64) + 1) * STEP + COPY).reshape(tuple(shape))
+
+
+def positions(codes: Codes) -> np.ndarray:
+    """The position in the source, from 0; -1 where there is no single one."""
+    return codes // STEP - 1
+
+
+def grades(codes: Codes) -> np.ndarray:
+    """The grade where there is a single position, else 0."""
+    return np.where(codes >= STEP, codes % STEP, 0)
+
+
+def dense(codes: Codes) -> Codes:
+    """Forget positions: every dependence becomes `DENSE`."""
+    return np.minimum(codes, DENSE)
+
+
+def carried(codes: Codes) -> Codes:
+    """From a recurrence's initial value to its final one: elements keep their position, however they came in."""
+    return np.where(codes >= STEP, codes // STEP * STEP + UPDATED, codes)
+
+
+def shown(codes: Codes) -> Codes:
+    """A recurrence's final value as its last output shows it."""
+    return np.where(codes % STEP == UPDATED, codes - UPDATED + SHOWN, codes)
+
+
+def alone(kind: str, codes: Codes, with_constants: bool) -> Codes:
+    """The codes after element-wise arithmetic with operands that have none."""
+    table = (_ALONE_WITH_CONSTANTS if with_constants else _ALONE)[kind]
+    return np.where(codes >= STEP, codes - codes % STEP + table[codes % STEP], codes)
+
+
+def combine(kind: str, first: Codes, second: Codes) -> Codes:
+    """The codes after element-wise arithmetic on two operands that both depend on the source and on inputs."""
+    single, double = first >= STEP, second >= STEP
+    same = single & double & (first // STEP == second // STEP)
+    together = first - first % STEP + _TOGETHER[kind][first % STEP, second % STEP]
+    lone = np.where(single, alone(kind, first, False), alone(kind, second, False))
+    spread = np.where(single & double, DENSE, np.maximum(dense(first), dense(second)))
+    return np.where(same, together, np.where(single ^ double, lone, spread))

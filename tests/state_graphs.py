@@ -1,0 +1,75 @@
+"""Small graphs with state, and what the finder says of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+from small_models import make_model
+
+import jaxrnn
+
+F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+N = 4  # every feature, hidden and state size, so that shapes tell nothing apart
+ONE = [1, 1, N]
+ROW = [1, N]
+
+node = helper.make_node
+
+
+def weights(**shapes):
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def model_of(nodes, inputs, outputs, constants=(), *, load=(), opset=17):
+    """A model; inputs and outputs are name: shape, or name: (type, shape); ``load`` goes to `jaxrnn.load`."""
+
+    def infos(given):
+        for name, shape in given.items():
+            kind, dims = shape if isinstance(shape, tuple) else (F32, shape)
+            yield helper.make_tensor_value_info(name, kind, dims)
+
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(constants).items()]
+    graph = helper.make_graph(nodes, "g", list(infos(inputs)), list(infos(outputs)), tensors)
+    return jaxrnn.load(make_model(graph, opset=opset), **dict(load))
+
+
+def pairs(model):
+    """Input to output of the external variables; nothing internal."""
+    assert all(variable.kind == "external" for variable in model.state), model.state
+    return {variable.input: variable.output for variable in model.state}
+
+
+def internal(model):
+    assert all(variable.kind == "internal" for variable in model.state), model.state
+    assert all(variable.input is None and variable.output is None for variable in model.state)
+    return {variable.name: variable.shape for variable in model.state}
+
+
+CELL = weights(W=(1, 3 * N, N), R=(1, 3 * N, N), LW=(1, 4 * N, N), LR=(1, 4 * N, N), V=(N, N), U=(N, N), A=(N, N))
+ZERO = {"zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "last": np.array([-1])}
+C = (
+    CELL
+    | ZERO
+    | {"far": np.array([2**63 - 1]), "half": np.float32(0.5), "double": np.float32(2), "axis1": np.array([1])}
+)
+
+
+def gru(name, x, h, y="", y_h="", **attributes):
+    return node("GRU", [x, "W", "R", "", "", h], [y, y_h], name=name, hidden_size=N, **attributes)
+
+
+def lstm(name, x, h, c, outputs, **attributes):
+    return node("LSTM", [x, "LW", "LR", "", "", h, c], outputs, name=name, hidden_size=N, **attributes)
+
+
+def step_of_two_lstms(**load):
+    """Four states of one shape, handed out in another order and under other names than they come in."""
+    nodes = [
+        lstm("first", "x", "a", "b", ["Y1", "p", "q"]),
+        node("Squeeze", ["Y1", "one"], ["y1"]),
+        lstm("second", "y1", "c", "d", ["Y2", "r", "s"]),
+        node("Squeeze", ["Y2", "one"], ["y"]),
+    ]
+    inputs = dict.fromkeys(("d", "b", "x", "c", "a"), ONE)
+    return model_of(nodes, inputs, dict.fromkeys(("r", "y", "q", "s", "p"), ONE), C, load=load)

@@ -1,0 +1,516 @@
+"""Graphs made to fool the finder of state: what is state and what only looks like it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from state_graphs import (
+    BOOL,
+    F32,
+    I64,
+    ONE,
+    ROW,
+    C,
+    N,
+    gru,
+    internal,
+    lstm,
+    model_of,
+    node,
+    pairs,
+    step_of_two_lstms,
+    weights,
+)
+
+import jaxrnn
+
+
+def test_two_lstms_with_swapped_outputs():
+    model = step_of_two_lstms()
+    assert pairs(model) == {"a": "p", "b": "q", "c": "r", "d": "s"}
+    assert [variable.name for variable in model.state] == ["d", "b", "c", "a"]
+    assert {variable.name: variable.node for variable in model.state} == {
+        "a": "first", "b": "first", "c": "second", "d": "second",
+    }  # fmt: skip
+
+
+def test_residuals_around_the_state():
+    """Neither the residual output nor the sum that the recurrence starts from hides the state."""
+    nodes = [
+        node("MatMul", ["x", "V"], ["shift"]),
+        node("Add", ["h", "shift"], ["start"]),
+        gru("gru", "x", "start", "Y", "end"),
+        node("Squeeze", ["Y", "one"], ["y"]),
+        node("Add", ["y", "x"], ["with_x"]),
+        node("Add", ["y", "h"], ["with_h"]),
+    ]
+    outputs = dict.fromkeys(("with_h", "with_x", "end"), ONE)
+    assert pairs(model_of(nodes, {"h": ONE, "x": ONE}, outputs, C)) == {"h": "end"}
+
+
+def test_reset_by_the_caller():
+    """A state that is multiplied by a mask before it is read, as agents do at the end of an episode.
+
+    Of one shape, the mask and the state are told apart by name alone.
+    """
+    for alive, h, end in (([1, 1, 1], "s", "e"), (ONE, "h", "h_new")):
+        nodes = [node("Mul", [h, "alive"], ["start"]), gru("gru", "x", "start", "Y", end)]
+        model = model_of(nodes, {"alive": alive, "x": ONE, h: ONE}, {"Y": [1, 1, 1, N], end: ONE}, C)
+        assert pairs(model) == {h: end}
+
+
+def test_outputs_of_the_shape_of_the_state():
+    """The sequence itself, and weights of attention, are not what the recurrence continues from."""
+    nodes = [
+        gru("gru", "x", "h", "Y", "end"),
+        node("Squeeze", ["Y", "one"], ["h_out"]),
+        node("MatMul", ["end", "V"], ["logits"]),
+        node("Softmax", ["logits"], ["attention"]),
+    ]
+    outputs = dict.fromkeys(("attention", "h_out", "end"), ONE)
+    assert pairs(model_of(nodes, {"x": ONE, "h": ONE}, outputs, C)) == {"h": "end"}
+
+
+def test_the_last_output_serves_where_nothing_else_does():
+    nodes = [
+        lstm("cell", "x", "h", "c", ["Y", "", "c2"]),
+        node("Squeeze", ["Y", "one"], ["y"]),
+        node("MatMul", ["y", "V"], ["logits"]),
+    ]
+    model = model_of(nodes, dict.fromkeys(("x", "h", "c"), ONE), dict.fromkeys(("logits", "y", "c2"), ONE), C)
+    assert pairs(model) == {"h": "y", "c": "c2"}
+    assert "last output" in model.state[0].reason
+
+
+def test_read_but_never_updated():
+    """An input that starts a recurrence and comes back nowhere is an input, even with outputs of its shape."""
+    nodes = [gru("gru", "x", "h", "Y"), node("MatMul", ["Y", "V"], ["z"]), node("Squeeze", ["z", "one"], ["y"])]
+    assert model_of(nodes, {"x": ONE, "h": ONE}, {"y": ONE}, C).state == ()
+    nodes = [gru("gru", "x", "h", "Y"), node("Squeeze", ["Y", "one"], ["z"]), node("Add", ["z", "x"], ["y"])]
+    assert model_of(nodes, {"x": ONE, "h": ONE}, {"y": ONE}, C).state == ()
+
+
+def test_never_updated_over_many_steps_is_forgotten():
+    model = model_of([gru("gru", "x", "h", "Y")], {"x": ["S", 1, N], "h": ONE}, {"Y": ["S", 1, 1, N]}, C)
+    assert internal(model) == {"gru.h": (1, 1, N)}
+    assert "computed from 'h'" in model.state[0].reason
+
+
+def test_handed_on_is_no_state():
+    nodes = [gru("gru", "x", "h", "", "h_out"), node("Identity", ["mask"], ["mask_out"])]
+    model = model_of(nodes, dict.fromkeys(("mask", "x", "h"), ONE), {"mask_out": ONE, "h_out": ONE}, C)
+    assert pairs(model) == {"h": "h_out"}
+
+
+SCALED = [gru("gru", "x", "h", "Y", "end"), node("Mul", ["end", "double"], ["h_out"])]
+
+
+def test_scaled_by_two():
+    """Twice the final value is not what the recurrence would continue from: the finder asks."""
+    ends = {"x": ONE, "h": ONE}, {"Y": [1, 1, 1, N], "h_out": ONE}, C
+    model = model_of(SCALED, *ends)
+    with pytest.raises(jaxrnn.StateError, match=r"after arithmetic with constants.*state=\{\"h\": \"h_out\"\}"):
+        _ = model.state
+    assert pairs(model_of(SCALED, *ends, load={"state": {"h": "h_out"}})) == {"h": "h_out"}
+    beside = model_of(SCALED, ends[0], {"h_out": ONE, "end": ONE}, C)
+    assert pairs(beside) == {"h": "end"}
+
+
+def test_names_that_lie():
+    nodes = [
+        gru("gru", "state", "u", "Y", "v"),
+        node("Squeeze", ["Y", "one"], ["y"]),
+        node("MatMul", ["y", "V"], ["state_out"]),
+    ]
+    model = model_of(nodes, {"state": ONE, "u": ONE}, {"state_out": ONE, "v": ONE}, C)
+    assert pairs(model) == {"u": "v"}
+
+
+def packed_model(order):
+    """h and c of one LSTM in one tensor, handed back in the given order."""
+    nodes = [
+        node("Split", ["packed"], ["h", "c"], axis=0),
+        lstm("lstm", "x", "h", "c", ["Y", "h2", "c2"]),
+        node("Concat", order, ["packed_out"], axis=0),
+    ]
+    return model_of(nodes, {"x": ONE, "packed": [2, 1, N]}, {"Y": [1, 1, 1, N], "packed_out": [2, 1, N]}, C)
+
+
+def test_packed_in_one_tensor():
+    model = packed_model(["h2", "c2"])
+    assert pairs(model) == {"packed": "packed_out"}
+    assert "h and c of LSTM 'lstm'" in model.state[0].reason
+    with pytest.raises(jaxrnn.StateError, match="not at the places where it is read"):
+        _ = packed_model(["c2", "h2"]).state
+
+
+def test_packed_along_different_axes():
+    nodes = [
+        node("Split", ["first"], ["h", "c"], axis=0),
+        node("Gather", ["second", "i0"], ["h_2"], axis=3),
+        node("Slice", ["second", "one", "two", "three"], ["c_2_"]),
+        node("Squeeze", ["c_2_", "three"], ["c_2"]),
+        lstm("one_", "x", "h", "c", ["", "h_", "c_"]),
+        lstm("two_", "x", "h_2", "c_2", ["Y", "g_", "d_"]),
+        node("Concat", ["h_", "c_"], ["p"], axis=0),
+        node("Unsqueeze", ["g_", "three"], ["g"]),
+        node("Unsqueeze", ["d_", "three"], ["d"]),
+        node("Concat", ["g", "d"], ["q"], axis=-1),
+    ]
+    inputs = {"second": [1, 1, N, 2], "x": ONE, "first": [2, 1, N]}
+    outputs = {"q": [1, 1, N, 2], "p": [2, 1, N], "Y": [1, 1, 1, N]}
+    model = model_of(nodes, inputs, outputs, C | {"i0": np.array(0), "three": np.array([3])})
+    assert pairs(model) == {"first": "p", "second": "q"}
+
+
+def test_written_by_scatter_and_read_through_transpose():
+    nodes = [
+        node("Transpose", ["cache"], ["turned"], perm=[1, 0, 2]),
+        node("Slice", ["turned", "zero", "one", "zero"], ["h1"]),
+        node("Slice", ["turned", "one", "two", "zero"], ["h2"]),
+        gru("first", "x", "h1", "Y", "e1"),
+        node("Squeeze", ["Y", "one"], ["y"]),
+        gru("second", "y", "h2", "", "e2"),
+        node("ScatterND", ["turned", "at0", "e1"], ["t1"]),
+        node("ScatterND", ["t1", "at1", "e2"], ["t2"]),
+        node("Transpose", ["t2"], ["kept"], perm=[1, 0, 2]),
+    ]
+    places = {"at0": np.array([[0]]), "at1": np.array([[1]])}
+    model = model_of(nodes, {"x": ONE, "cache": [1, 2, N]}, {"y": ONE, "kept": [1, 2, N]}, C | places)
+    assert pairs(model) == {"cache": "kept"}
+    assert model.state[0].node == "first, second"
+
+
+def test_through_float16_and_back():
+    half = TensorProto.FLOAT16
+    nodes = [
+        node("Cast", ["h"], ["h16"], to=half),
+        node("Cast", ["h16"], ["h32"], to=F32),
+        gru("gru", "x", "h32", "Y", "end"),
+        node("Cast", ["end"], ["end16"], to=half),
+        node("Cast", ["end16"], ["h_out"], to=F32),
+    ]
+    assert pairs(model_of(nodes, {"x": ONE, "h": ONE}, {"Y": [1, 1, 1, N], "h_out": ONE}, C)) == {"h": "h_out"}
+
+
+def test_inside_both_branches():
+    """Read in either branch of an If, by a node of its own; or updated in one and kept in the other."""
+
+    def branch(name, nodes, output):
+        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(output, F32, ONE)])
+
+    then = branch("then", [gru("slow", "x", "h", "", "t")], "t")
+    other = branch("else", [node("Identity", ["h"], ["kept"]), gru("fast", "x", "kept", "", "e")], "e")
+    keep = branch("keep", [node("Identity", ["h"], ["k"])], "k")
+    for branches, owner in (((then, other), "slow, fast"), ((then, keep), "slow")):
+        nodes = [
+            node("If", ["flag"], ["end"], then_branch=branches[0], else_branch=branches[1]),
+            node("MatMul", ["end", "V"], ["y"]),
+        ]
+        model = model_of(nodes, {"x": ONE, "h": ONE, "flag": (BOOL, [])}, {"y": ONE, "end": ONE}, C)
+        assert pairs(model) == {"h": "end"}
+        assert model.state[0].node == owner
+
+
+def conv_caches(frames, kept):
+    """Two causal convolutions with caches of one shape; cache outputs come in the other order."""
+    nodes = []
+    for name, source in (("a", "x"), ("b", "mid")):
+        nodes += [
+            node("Concat", [f"cache_{name}", source], [f"all_{name}"], axis=2, name=f"join_{name}"),
+            node("Conv", [f"all_{name}", "K"], ["mid" if name == "a" else "y"], name=f"conv_{name}"),
+            node("Slice", [f"all_{name}", "minus", "far", "two"], [f"tail_{name}"]),
+        ]
+    constants = C | weights(K=(N, N, kept + 1)) | {"minus": np.array([-kept])}
+    cache, shape = [1, N, kept], [1, N, frames]
+    inputs = {"cache_b": cache, "x": shape, "cache_a": cache}
+    outputs = {"tail_a": cache, "y": shape, "tail_b": cache}
+    return model_of(nodes, inputs, outputs, constants)
+
+
+@pytest.mark.parametrize(("frames", "kept"), [(1, 2), (2, 2), (5, 2), (1, 1), (2, 7)])
+def test_convolution_caches(frames, kept):
+    """Buffers that keep a part of what they held, or nothing of it: what matters is where the convolution reads."""
+    model = conv_caches(frames, kept)
+    assert pairs(model) == {"cache_a": "tail_a", "cache_b": "tail_b"}
+    assert {variable.node for variable in model.state} == {"join_a", "join_b"}
+    assert all("buffer" in variable.reason for variable in model.state)
+
+
+def test_overlap_add():
+    """What overlaps is kept, moved to the front, added to; zeros come in at the end."""
+    nodes = [
+        node("MatMul", ["x", "V"], ["frame"]),
+        node("Add", ["tail", "frame"], ["sum"]),
+        node("Slice", ["sum", "zero", "one", "last"], ["y"]),
+        node("Slice", ["sum", "one", "far", "last"], ["rest"]),
+        node("Concat", ["rest", "nothing"], ["overlap"], axis=-1),
+    ]
+    constants = C | {"nothing": np.zeros((1, 1), np.float32)}
+    model = model_of(nodes, {"x": [1, N], "tail": [1, N]}, {"y": [1, 1], "overlap": [1, N]}, constants)
+    assert pairs(model) == {"tail": "overlap"}
+
+
+def test_running_statistics():
+    """Nothing but names tells an average from what it averages; without them the finder asks."""
+    assert pairs(average("mean", "new_mean")) == {"mean": "new_mean"}
+    with pytest.raises(jaxrnn.StateError) as caught:
+        _ = average("a", "b", "c").state
+    message = str(caught.value)
+    assert "'a' -> 'b'" in message
+    assert "'c' -> 'b'" in message
+    assert "'a' -> 'y'" not in message  # y is computed from b
+    assert 'jaxrnn.load(path, state={"' in message
+
+
+def test_running_mean_and_variance():
+    nodes = [
+        node("Sub", ["x", "mean"], ["d"]),
+        node("Mul", ["d", "half"], ["part"]),
+        node("Add", ["mean", "part"], ["mean_next"]),
+        node("Sub", ["x", "mean_next"], ["e"]),
+        node("Mul", ["e", "e"], ["square"]),
+        node("Mul", ["var", "half"], ["kept"]),
+        node("Mul", ["square", "half"], ["new"]),
+        node("Add", ["kept", "new"], ["var_next"]),
+        node("Sqrt", ["var_next"], ["deviation"]),
+        node("Div", ["e", "deviation"], ["y"]),
+    ]
+    shapes = {key: [1, N] for key in ("var", "mean", "x")}
+    model = model_of(nodes, shapes, {key: [1, N] for key in ("y", "mean_next", "var_next")}, C)
+    assert pairs(model) == {"mean": "mean_next", "var": "var_next"}
+
+
+def test_step_counter():
+    nodes = [
+        node("Add", ["n", "one"], ["m"]),
+        node("Cast", ["n"], ["time"], to=F32),
+        node("Mul", ["x", "time"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": [N], "n": (I64, [1])}, {"y": [N], "m": (I64, [1])}, C)
+    assert pairs(model) == {"n": "m"}
+    assert model.state[0].dtype == np.int64
+
+
+def test_averages_in_batches():
+    """A dimension that nothing slides along is a batch, and may stay open; one that is time makes it no state."""
+    nodes = [
+        node("Conv", ["x", "K"], ["level"]),
+        node("Mul", ["m", "half"], ["kept"]),
+        node("Add", ["kept", "level"], ["m_out"]),
+        node("Sub", ["level", "m_out"], ["y"]),
+    ]
+    for batch, time, expected in (("B", N, {"m": "m_out"}), (1, "S", {})):
+        shape = [batch, N, time]
+        model = model_of(nodes, {"x": shape, "m": shape}, {"y": shape, "m_out": shape}, C | weights(K=(N, N, 1)))
+        assert pairs(model) == expected
+
+
+def test_many_states_of_one_shape():
+    """More than can be tried in every order; numbered names tell them apart."""
+    numbers = range(1, 10)
+    total = [node("Sum", [f"h{i}" for i in numbers], ["all"]), node("Add", ["all", "x"], ["sum"])]
+    updates = [node("Mul", ["sum", f"w{i}"], [f"h{i}_out"]) for i in numbers]
+    constants = {f"w{i}": np.float32(i) for i in numbers}
+    inputs = {**{f"h{i}": ROW for i in numbers}, "x": [1, 1]}
+    outputs = {f"h{i}_out": ROW for i in reversed(numbers)}
+    mean = node("ReduceMean", ["all"], ["y"], axes=[1])
+    model = model_of([*total, *updates, mean], inputs, {**outputs, "y": [1, 1]}, constants)
+    assert pairs(model) == {f"h{i}": f"h{i}_out" for i in numbers}
+
+
+def test_names_against_data_flow():
+    """What is called the state's update is computed from what looks like it: the finder does not choose."""
+    nodes = [
+        node("Mul", ["h", "half"], ["kept"]),
+        node("Add", ["kept", "x"], ["y"]),
+        node("Mul", ["y", "half"], ["h_out"]),
+    ]
+    model = model_of(nodes, {"x": [1, 1], "h": ROW}, {"y": ROW, "h_out": ROW}, C)
+    with pytest.raises(jaxrnn.StateError, match="'h' -> 'h_out', 'h' -> 'y'"):
+        _ = model.state
+
+
+def test_ring_buffer():
+    """Written at a place that a counter holds: the rest is kept."""
+    nodes = [
+        node("ScatterElements", ["ring", "at", "x"], ["ring_2"], axis=0, name="write"),
+        node("ReduceMean", ["ring_2"], ["y"], keepdims=1),
+        node("Add", ["at", "one"], ["up"]),
+        node("Mod", ["up", "two"], ["at_2"]),
+    ]
+    inputs = {"x": [1], "at": (I64, [1]), "ring": [N]}
+    model = model_of(nodes, inputs, {"y": [1], "ring_2": [N], "at_2": (I64, [1])}, C)
+    assert pairs(model) == {"ring": "ring_2", "at": "at_2"}
+
+
+def average(mean, mean_out, x="x"):
+    nodes = [
+        node("Mul", [mean, "half"], ["kept"]),
+        node("Mul", [x, "half"], ["added"]),
+        node("Add", ["kept", "added"], [mean_out]),
+        node("Sub", [x, mean_out], ["y"]),
+    ]
+    return model_of(nodes, {x: [1, N], mean: [1, N]}, {"y": [1, N], mean_out: [1, N]}, C)
+
+
+def written_lstm(tag, x, h, c, h_out, c_out):
+    gates = []
+    for gate, function in zip("ifog", ("Sigmoid", "Sigmoid", "Sigmoid", "Tanh"), strict=True):
+        name = f"{gate}{tag}"
+        gates += [
+            node("MatMul", [x, "V"], [f"{name}x"]),
+            node("MatMul", [h, "U"], [f"{name}h"]),
+            node("Add", [f"{name}x", f"{name}h"], [f"{name}s"]),
+            node(function, [f"{name}s"], [name]),
+        ]
+    return [
+        *gates,
+        node("Mul", [f"f{tag}", c], [f"k{tag}"]),
+        node("Mul", [f"i{tag}", f"g{tag}"], [f"n{tag}"]),
+        node("Add", [f"k{tag}", f"n{tag}"], [c_out]),
+        node("Tanh", [c_out], [f"t{tag}"]),
+        node("Mul", [f"o{tag}", f"t{tag}"], [h_out]),
+    ]
+
+
+def test_written_out_lstms():
+    """Two layers with four states of one shape, outputs in another order, names without meaning."""
+    nodes = [
+        *written_lstm(1, "x", "s1", "s2", "e1", "e2"),
+        *written_lstm(2, "e1", "s3", "s4", "e3", "e4"),
+        node("MatMul", ["e3", "P"], ["y"]),
+    ]
+    state = {key: [1, N] for key in ("s4", "s1", "s3", "s2")}
+    constants = weights(V=(N, N), U=(N, N), P=(N, 2), E=(7, N))
+    lookup = [node("Gather", ["E", "token"], ["x"])]
+    ends = {**{key: [1, N] for key in ("e2", "e3", "e1", "e4")}, "y": [1, 2]}
+    model = model_of([*lookup, *nodes], {"token": (I64, [1]), **state}, ends, constants)
+    assert pairs(model) == {"s1": "e1", "s2": "e2", "s3": "e3", "s4": "e4"}
+
+
+def written_gru(h, h_out, size=N):
+    gates = []
+    for gate in "zn":
+        gates += [
+            node("MatMul", ["x", "V"], [f"{gate}x"]),
+            node("MatMul", [h, "U"], [f"{gate}h"]),
+            node("Add", [f"{gate}x", f"{gate}h"], [f"{gate}s"]),
+            node("Sigmoid" if gate == "z" else "Tanh", [f"{gate}s"], [gate]),
+        ]
+    blend = [
+        node("Sub", [h, "n"], ["gap"]),
+        node("Mul", ["z", "gap"], ["part"]),
+        node("Add", ["n", "part"], [h_out]),
+        node("MatMul", [h_out, "P"], ["y"]),
+    ]
+    constants = weights(V=(size, N), U=(N, N), P=(N, size))
+    return model_of([*gates, *blend], {"x": [1, size], h: [1, N]}, {"y": [1, size], h_out: [1, N]}, constants)
+
+
+def test_written_out_gru():
+    assert pairs(written_gru("s", "e")) == {"s": "e"}
+    assert pairs(written_gru("s", "e", 3)) == {"s": "e"}
+
+
+def written_rnn(x_size, h, h_out, leak=False):
+    nodes = [
+        node("MatMul", ["x", "V"], ["a"]),
+        node("MatMul", [h, "U"], ["b"]),
+        node("Add", ["a", "b"], ["c"]),
+        *(
+            [node("Mul", [h, "half"], ["l"]), node("Add", ["c", "l"], ["d"])]
+            if leak
+            else [node("Identity", ["c"], ["d"])]
+        ),
+        node("Tanh", ["d"], [h_out]),
+        node("MatMul", [h_out, "P"], ["y"]),
+    ]
+    constants = weights(V=(x_size, N), U=(N, N), P=(N, x_size)) | {"half": np.float32(0.5)}
+    return model_of(nodes, {"x": [1, x_size], h: [1, N]}, {"y": [1, x_size], h_out: [1, N]}, constants)
+
+
+def test_written_out_rnn():
+    """In ``tanh(V x + U h)`` the two inputs differ by shape or by name, if at all."""
+    assert pairs(written_rnn(3, "s", "e")) == {"s": "e"}
+    assert pairs(written_rnn(3, "s", "e", leak=True)) == {"s": "e"}
+    assert pairs(written_rnn(N, "h", "h_new")) == {"h": "h_new"}
+    with pytest.raises(jaxrnn.StateError, match="'s' -> 'e', 'x' -> 'e'"):
+        _ = written_rnn(N, "s", "e").state
+    assert "product with weights" in written_rnn(3, "s", "e").state[0].reason
+
+
+def test_models_without_state():
+    shape = [1, N]
+    mask = [node("MatMul", ["x", "V"], ["m"]), node("Sigmoid", ["m"], ["g"]), node("Mul", ["g", "x"], ["x_out"])]
+    residual = [node("MatMul", ["x", "V"], ["m"]), node("Add", ["m", "x"], ["x_out"])]
+    for nodes in (mask, residual, [*residual[:1], node("Tanh", ["m"], ["x_out"])]):
+        assert model_of(nodes, {"x": shape}, {"x_out": shape}, C).state == ()
+    two = [
+        *(node("Conv", [name, "K"], [f"{name}_c"], kernel_shape=[3], pads=[1, 1]) for name in "ab"),
+        node("Add", ["a_c", "b_c"], ["sum"]),
+        node("Add", ["a", "sum"], ["a_out"]),
+        node("Relu", ["sum"], ["other"]),
+        node("ReduceMean", ["sum"], ["mean"]),
+    ]
+    wave = [1, N, "S"]
+    ends = {"a": wave, "b": wave}, {"a_out": wave, "other": wave, "mean": [1, 1, 1]}
+    assert model_of(two, *ends, weights(K=(N, N, 3))).state == ()
+
+
+def test_data_that_is_treated_like_state():
+    """With inputs and outputs to spare, residuals, masks, norms, convolutions and attention are still no state."""
+    extra = [node("ReduceMean", ["other"], ["level"])]
+    inputs, outputs = {"mic": ROW, "other": ROW}, {"enhanced": ROW, "level": [1, 1]}
+    product = [node("MatMul", ["other", "V"], ["f"])]
+    norm = [
+        *product,
+        node("ReduceMean", ["mic"], ["mean"], axes=[1]),
+        node("Sub", ["mic", "mean"], ["centred"]),
+        node("Mul", ["centred", "half"], ["scaled"]),
+        node("Add", ["scaled", "f"], ["enhanced"]),
+    ]
+    for name, nodes in {
+        "residual": [*product, node("Add", ["mic", "f"], ["enhanced"])],
+        "residual, scaled": [*product, node("Add", ["mic", "f"], ["sum"]), node("Mul", ["sum", "half"], ["enhanced"])],
+        "mask": [*product, node("Sigmoid", ["f"], ["m"]), node("Mul", ["mic", "m"], ["enhanced"])],
+        "mask and residual": [*product, node("Mul", ["mic", "f"], ["m"]), node("Add", ["m", "f"], ["enhanced"])],
+        "norm": [
+            *mean,
+            node("Mul", ["centred", "half"], ["scaled"]),
+            node("Add", ["scaled", "f"], ["enhanced"]),
+            *product,
+        ],
+        "clip": [node("Clip", ["mic", "", "half"], ["enhanced"])],
+        "offset": [node("Add", ["mic", "half"], ["enhanced"])],
+        "layer": [node("MatMul", ["mic", "V"], ["m"]), node("Tanh", ["m"], ["enhanced"])],
+        "dropout": [node("Dropout", ["mic"], ["d", "kept"]), *product, node("Add", ["d", "f"], ["enhanced"])],
+    }.items():
+        assert model_of([*nodes, *extra], inputs, outputs, C).state == (), name
+    attention = [
+        node("Transpose", ["k"], ["turned"], perm=[0, 2, 1]),
+        node("MatMul", ["q", "turned"], ["logits"]),
+        node("Softmax", ["logits"], ["a"]),
+        node("MatMul", ["a", "v"], ["y"]),
+        node("ReduceMean", ["y"], ["level"], axes=[2]),
+    ]
+    shape = [1, 3, N]
+    assert model_of(attention, dict.fromkeys("qkv", shape), {"y": shape, "level": [1, 3, 1]}, C).state == ()
+
+
+def test_sums_are_state_by_name():
+    """An integral and a residual connection are one arithmetic."""
+    for given, updated, expected in (("phase", "phase_out", True), ("a", "b", False)):
+        nodes = [node("Add", [given, "x"], [updated]), node("Sin", [updated], ["y"])]
+        model = model_of(nodes, {"x": [1, 1], given: ROW}, {"y": ROW, updated: ROW}, C)
+        assert pairs(model) == ({given: updated} if expected else {})
+
+
+def test_a_cell_by_itself():
+    """h and c come back, and nothing else: the hidden state is known by the cell that it comes from."""
+    nodes = written_lstm(1, "x", "s1", "s2", "e1", "e2")
+    lookup = node("Gather", ["E", "token"], ["x"])
+    constants = weights(V=(N, N), U=(N, N), E=(7, N))
+    ends = {"token": (I64, [1]), "s1": ROW, "s2": ROW}, {"e2": ROW, "e1": ROW, "x": ROW}
+    assert pairs(model_of([lookup, *nodes], *ends, constants)) == {"s1": "e1", "s2": "e2"}

@@ -1,0 +1,233 @@
+"""Steps with explicit state: against ONNX Runtime, packed and plain, scanned, in chunks, and in batches."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from verifier import assert_same, peer_outputs
+
+import jaxrnn
+
+#: Name: sizes of open dimensions besides the batch, and inputs to bind.
+CASES = {
+    "dtln_1": ({}, {}),
+    "dtln_2": ({}, {}),
+    "gtcrn": ({}, {}),
+    "silero_vad_16k_op15": ({"sequence": 576}, {"sr": 16000}),
+    "predictor_net": ({}, {}),
+}
+NAMES = tuple(CASES)
+STEPS = 12
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def case(request, models):
+    dims, static = CASES[request.param]
+    path = models / f"{request.param}.onnx"
+    return path, jaxrnn.load(path, static=static), dims, static
+
+
+def recording(model, dims, batch=1, steps=STEPS, seed=0):
+    """Frames stacked in front; a batch that the file fixed is lifted to a leading axis of every frame."""
+    rng = np.random.default_rng(seed)
+    lead = () if batch == 1 or model.batch_symbol is not None else (batch,)
+    arrays = {}
+    for info in model.step_inputs:
+        sizes = {**dims, model.batch_symbol: batch}
+        shape = (steps, *lead, *(size if isinstance(size, int) else sizes[size] for size in info.shape))
+        values = rng.normal(size=shape) * 0.3 if info.dtype.kind == "f" else rng.integers(0, 60, shape)
+        arrays[info.name] = values.astype(info.dtype)
+    return arrays
+
+
+def frame(frames, index):
+    return {name: array[index] for name, array in frames.items()}
+
+
+def by_steps(model, params, state, frames):
+    step = jax.jit(model.step)
+    outputs = []
+    for index in range(len(next(iter(frames.values())))):
+        result, state = step(params, state, frame(frames, index))
+        outputs.append(result)
+    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *outputs), state
+
+
+def close(found, expected):
+    """Equal names, dtypes and shapes, and equal to 1e-5 of the largest value (or of 1, where that is larger)."""
+    for a, b in zip(found, expected, strict=True):
+        limits = {name: 1e-5 * max(1.0, float(jnp.max(jnp.abs(value)))) for name, value in b.items()}
+        assert_same(dict(a), dict(b), limits)
+
+
+def test_steps_equal_onnxruntime(case):
+    path, model, dims, static = case
+    frames = recording(model, dims)
+    outputs, state = by_steps(model, model.params, model.init_state(), frames)
+    carried = {name: np.asarray(value) for name, value in model.init_state().items()}
+    bound = {name: np.asarray(value) for name, value in static.items()}
+    for index in range(STEPS):
+        expected = peer_outputs(path, {**frame(frames, index), **carried, **bound})
+        carried = {variable.name: expected[variable.output] for variable in model.state}
+        shown = {name: value for name, value in expected.items() if name in outputs}
+        close([{name: value[index] for name, value in outputs.items()}], [shown])
+    close([state], [carried])
+
+
+def test_packed_scanned_and_in_chunks(case):
+    _, model, dims, _ = case
+    frames = recording(model, dims)
+    expected = by_steps(model, model.params, model.init_state(), frames)
+    packed = model.pack(model.params, dims=dims)
+    assert packed.folded
+    close(by_steps(model, packed, model.init_state(), frames), expected)
+    scan = jax.jit(model.scan)
+    for params in (model.params, packed):
+        close(scan(params, model.init_state(), frames), expected)
+    parts, state = [], model.init_state()
+    for start, stop in ((0, 1), (1, 8), (8, STEPS)):
+        outputs, state = scan(model.params, state, {name: array[start:stop] for name, array in frames.items()})
+        parts.append(outputs)
+    close((jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts), state), expected)
+    close([model.apply(packed, {**frame(frames, 0), **model.init_state()})],
+          [model.apply(model.params, {**frame(frames, 0), **model.init_state()})])  # fmt: skip
+
+
+def test_a_batch_is_its_rows_and_lengths_are_honoured(case):
+    _, model, dims, _ = case
+    lengths = np.array([STEPS, 5, 0])
+    frames = recording(model, dims, batch=3)
+    lifted = model.batch_symbol is None
+    outputs, state = jax.jit(model.scan)(model.params, model.init_state(3), frames, lengths=lengths)
+    declared = {info.name: info.shape for info in (*model.step_inputs, *model.step_outputs)}
+    declared |= {variable.name: variable.shape for variable in model.state}
+
+    def row(name, array, index, lead):
+        if lifted:
+            return jnp.take(array, index, lead)
+        axis = next((a for a, size in enumerate(declared[name]) if size == model.batch_symbol), None)
+        return array if axis is None else jax.lax.slice_in_dim(array, index, index + 1, axis=axis + lead)
+
+    for index, length in enumerate(lengths):
+        mine = {name: row(name, array, index, 1)[:length] for name, array in frames.items()}
+        start = model.init_state()
+        expected = by_steps(model, model.params, start, mine) if length else ({}, start)
+        close([{name: row(name, value, index, 0) for name, value in state.items()}], [expected[1]])
+        for name, value in outputs.items():
+            shown = row(name, value, index, 1)
+            if length:
+                np.testing.assert_allclose(shown[:length], expected[0][name], atol=2e-5)
+            np.testing.assert_array_equal(shown[length:], 0)
+    poisoned = {
+        name: np.where(_exists(array.shape, lengths, 1 if lifted else 1 + declared[name].index(model.batch_symbol)),
+                       array, np.nan if array.dtype.kind == "f" else 0).astype(array.dtype)
+        for name, array in frames.items()
+    }  # fmt: skip
+    again, same = jax.jit(model.scan)(model.params, model.init_state(3), poisoned, lengths=lengths)
+    close([again, same], [outputs, state])
+
+
+def _exists(shape, lengths, axis):
+    mask = np.arange(shape[0])[:, None] < lengths[None]
+    return mask.reshape(tuple(shape[0] if d == 0 else len(lengths) if d == axis else 1 for d in range(len(shape))))
+
+
+def loops(jaxpr):
+    return [eqn.primitive.name for eqn in jaxpr.eqns if eqn.primitive.name in ("scan", "while")]
+
+
+def test_a_step_has_no_loop_and_a_scan_one(case):
+    path, model, dims, _ = case
+    frames = recording(model, dims)
+    jaxpr = jax.make_jaxpr(model.step)(model.params, model.init_state(), frame(frames, 0))
+    if path.stem != "gtcrn":  # whose bidirectional GRUs run over frequency inside every frame
+        assert loops(jaxpr) == []
+        jaxpr = jax.make_jaxpr(model.scan)(model.params, model.init_state(), frames)
+        assert loops(jaxpr) == ["scan"]
+    assert "while" not in loops(jaxpr)
+
+
+def test_transformations_of_a_step(models):
+    model = jaxrnn.load(models / "dtln_1.onnx")
+    frames = recording(model, {})
+    state, one = model.init_state(), frame(frames, 0)
+
+    def loss(params, state, inputs):
+        outputs, new = model.step(params, state, inputs)
+        return sum(jnp.sum(value**2) for value in (*outputs.values(), *new.values()))
+
+    slopes = jax.jit(jax.grad(loss, (0, 1, 2)))(model.params, state, one)
+    assert all(bool(jnp.isfinite(value).all()) for value in jax.tree.leaves(slopes))
+    packed = model.pack(model.params)
+    np.testing.assert_allclose(
+        jax.grad(loss, 2)(packed, state, one)["input_2"], slopes[2]["input_2"], rtol=1e-4, atol=1e-5
+    )
+
+    def whole(params):
+        outputs, _ = model.scan(params, state, frames)
+        return jnp.sum(outputs["activation_2"] ** 2)
+
+    def looped(params):
+        outputs, _ = by_steps(model, params, state, frames)
+        return jnp.sum(outputs["activation_2"] ** 2)
+
+    for a, b in zip(*(jax.tree.leaves(jax.grad(f)(model.params)) for f in (whole, looped)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * float(jnp.abs(b).max()))
+    exported = jax.export.export(jax.jit(model.step))(model.params, state, one)
+    close(exported.call(model.params, state, one), model.step(model.params, state, one))
+
+
+def test_frames_joined_along_an_axis(models):
+    model = jaxrnn.load(models / "dtln_1.onnx")
+    frames = recording(model, {})
+    joined = {"input_2": frames["input_2"].reshape(1, STEPS, 257)}
+    outputs, state = model.scan(model.params, model.init_state(), joined, time_axis=1)
+    expected, end = model.scan(model.params, model.init_state(), frames)
+    close([outputs, state], [{"activation_2": expected["activation_2"].reshape(1, STEPS, 257)}, end])
+    stacked = {"input_2": np.moveaxis(frames["input_2"], 0, 2)}
+    outputs, state = model.scan(model.params, model.init_state(), stacked, time_axis=2)
+    close([outputs, state], [{"activation_2": jnp.moveaxis(expected["activation_2"], 0, 2)}, end])
+
+
+def test_a_wrong_state_says_which_entry(models):
+    model = jaxrnn.load(models / "predictor_net.onnx")
+    state = model.init_state(2)
+    inputs = frame(recording(model, {}, batch=2), 0)
+    wrong = {
+        r"'h' must be float32\[2, batch, 96\].*float16": {**state, "h": state["h"].astype(jnp.float16)},
+        r"'h' must be .*not float32\[2, 2, 95\]": {**state, "h": state["h"][..., :95]},
+        r"'c' is float32\[2, 3, 96\], of another batch": {**state, "c": jnp.zeros((2, 3, 96))},
+        r"there is no state 'hh' \(did you mean 'h'\?\)": {**state, "hh": state["h"]},
+        r"state 'c' is missing": {"h": state["h"]},
+        r"'h' must be .*not list": {**state, "h": [0.0]},
+        r"must be a dict": [state],
+    }
+    for message, bad in wrong.items():
+        with pytest.raises(jaxrnn.StateError, match=message):
+            model.step(model.params, bad, inputs)
+    with pytest.raises(jaxrnn.InputError, match="is state"):
+        model.step(model.params, state, {**inputs, "h": state["h"]})
+    with pytest.raises(jaxrnn.InputError, match="'batch' is 3 here, but 2"):
+        model.step(model.params, model.init_state(3), inputs)
+
+
+def test_a_lifted_batch_says_what_inputs_need(models):
+    model = jaxrnn.load(models / "dtln_1.onnx")
+    with pytest.raises(jaxrnn.InputError, match="leading axis of 4"):
+        model.step(model.params, model.init_state(4), {"input_2": np.zeros((1, 1, 257), np.float32)})
+    frames = {"input_2": np.zeros((2, 4, 1, 1, 257), np.float32)}
+    with pytest.raises(jaxrnn.InputError, match="lengths must be 4 integers"):
+        model.scan(model.params, model.init_state(4), frames, lengths=[1, 2])
+    with pytest.raises(jaxrnn.InputError, match="recording has one axis more"):
+        model.scan(model.params, model.init_state(), {"input_2": np.zeros(257, np.float32)})
+
+
+def test_a_second_step_never_compiles(models):
+    model = jaxrnn.load(models / "dtln_1.onnx")
+    step, state = jax.jit(model.step), model.init_state()
+    frames = recording(model, {})
+    for index in range(STEPS):
+        _, state = step(model.params, state, frame(frames, index))
+    assert step._cache_size() == 1
