@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,8 @@ class Stepper:
             raise StateError(f"the state has several open dimensions ({', '.join(sorted(symbols))}); bind all but one")
         #: The name of the batch dimension, or None where the file froze it.
         self.batch_symbol = next(iter(symbols), None)
+        if self.batch_symbol is not None and not any(self.batch_symbol in (info.shape or ()) for info in self.inputs):
+            self.inputs = tuple(_with_batch(info, self.batch_symbol) for info in self.inputs)
 
     def init_state(self, batch: int) -> dict[str, jax.Array]:
         """Zeros for every state variable; with a leading axis where the batch must be lifted."""
@@ -88,7 +91,7 @@ class Stepper:
             return self._plain_step(params, inputs, state)
         bound = dict(zip((info.name for info in self.inputs), bind_inputs(self.inputs, inputs), strict=True))
         stages = self._cut(params.params, bound, state)
-        variables = stages.folded
+        variables: tuple[Any, ...] = stages.folded
         if [v.aval.shape for v in variables] != [a.shape for a in params.folded]:
             return self._plain_step(params.params, inputs, state)  # folded for a frame of another length
         environment = dict(zip(variables, params.folded, strict=True))
@@ -164,6 +167,13 @@ class Stepper:
                     f"input {info} got {describe(value)}: the state is of a batch of {size}, so every input needs a "
                     f"leading axis of {size}"
                 )
+
+
+def _with_batch(info: TensorInfo, batch: str) -> TensorInfo:
+    """An input whose first dimension the file leaves open without a name: that is the batch, as the state's is."""
+    if not info.shape or info.shape[0] != f"{info.name}_dim_0":
+        return info
+    return dataclasses.replace(info, shape=(batch, *info.shape[1:]))
 
 
 def example_of(infos: Sequence[TensorInfo], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:

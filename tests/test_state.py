@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import jax
 import numpy as np
+import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import helper
 from small_models import layers_model
 from state_graphs import (
@@ -24,6 +28,8 @@ from state_graphs import (
 )
 
 import jaxrnn
+from jaxrnn.cli import main
+from jaxrnn.inspection import inspect_model
 
 LSTM_16 = "If_0_then_branch__Inline_0__/decoder/rnn/LSTM"
 LSTM_8 = "If_0_else_branch__Inline_0__/decoder/rnn/LSTM"
@@ -230,15 +236,18 @@ def test_loop():
     assert internal(loop_model("s0", {"s0": np.zeros(N, np.float32)})) == {"loop.s": (N,)}
 
 
+#: Inputs and outputs of a recurrence whose final value comes out under two names.
+TWICE = {"x": ONE, "h": ONE}, {"p": ONE, "q": ONE}, C
+
+
 def test_declared_pairs_win():
     model = step_of_two_lstms(state={"a": "q", "b": "p"})
     assert pairs(model) == {"a": "q", "b": "p", "c": "r", "d": "s"}
     assert "declared" in next(variable.reason for variable in model.state if variable.name == "a")
     nodes = [gru("gru", "x", "h", "", "p"), node("Identity", ["p"], ["q"])]
-    ends = {"x": ONE, "h": ONE}, {"p": ONE, "q": ONE}, C
     with pytest.raises(jaxrnn.StateError, match="ambiguous"):
-        _ = model_of(nodes, *ends).state
-    assert pairs(model_of(nodes, *ends, load={"state": {"h": "q"}})) == {"h": "q"}
+        _ = model_of(nodes, *TWICE).state
+    assert pairs(model_of(nodes, *TWICE, load={"state": {"h": "q"}})) == {"h": "q"}
 
 
 def test_declared_pairs_are_checked():
@@ -265,3 +274,25 @@ def test_shapes_that_depend_on_data():
     model = model_of(nodes, {"x": [9]}, {"Y": ["k", 1, 1, N]}, constants)
     with pytest.raises(jaxrnn.StateError, match=r"'gru'.*depend on data.*static="):
         _ = model.state
+
+
+def test_inspection_shows_the_state(models):
+    """As a table or as JSON; a model whose state is ambiguous can be inspected all the same."""
+    runner = CliRunner()
+    path = str(models / "dtln_1.onnx")
+    text = runner.invoke(main, ["inspect", path]).output
+    assert "tf_op_layer_stack_2   lstm_4, lstm_5" in text
+    (found,) = json.loads(runner.invoke(main, ["inspect", path, "--json"]).output)["state"]
+    assert found.keys() == {"name", "kind", "input", "output", "node", "shape", "dtype", "reason"}
+    assert found["shape"] == [1, 2, 128, 2]
+    assert found["dtype"] == "float32"
+    ambiguous = model_of([gru("gru", "x", "h", "", "p"), node("Identity", ["p"], ["q"])], *TWICE)
+    inspected = inspect_model(ambiguous.proto)
+    assert inspected.problem is None
+    assert inspected.state == ()
+    assert 'state={"h": "p"}' in inspected.state_problem
+    with runner.isolated_filesystem():
+        onnx.save(ambiguous.proto, "model.onnx")
+        text = runner.invoke(main, ["inspect", "model.onnx"]).output
+    assert "State: ambiguous" in text
+    assert "'h' -> 'p', 'h' -> 'q'" in text

@@ -476,12 +476,7 @@ def test_data_that_is_treated_like_state():
         "residual, scaled": [*product, node("Add", ["mic", "f"], ["sum"]), node("Mul", ["sum", "half"], ["enhanced"])],
         "mask": [*product, node("Sigmoid", ["f"], ["m"]), node("Mul", ["mic", "m"], ["enhanced"])],
         "mask and residual": [*product, node("Mul", ["mic", "f"], ["m"]), node("Add", ["m", "f"], ["enhanced"])],
-        "norm": [
-            *mean,
-            node("Mul", ["centred", "half"], ["scaled"]),
-            node("Add", ["scaled", "f"], ["enhanced"]),
-            *product,
-        ],
+        "norm": norm,
         "clip": [node("Clip", ["mic", "", "half"], ["enhanced"])],
         "offset": [node("Add", ["mic", "half"], ["enhanced"])],
         "layer": [node("MatMul", ["mic", "V"], ["m"]), node("Tanh", ["m"], ["enhanced"])],

@@ -83,15 +83,17 @@ def cut(step: Callable[..., Any], params: Any, frame: Any, carry: Any) -> Stages
         stage_of.update(dict.fromkeys(equation.outvars, stage))
     repeated, inputs = _hand_on(staged, stage_of, outputs, next_carry)
     return Stages(
-        closed,
-        tuple(map(tuple, staged)),
-        repeated,
-        inputs,
-        *(tuple(group) for group in groups),
-        tuple(outputs),
-        tuple(next_carry),
-        stage_of,
-        structure,
+        closed=closed,
+        equations=tuple(map(tuple, staged)),
+        repeated=repeated,
+        inputs=inputs,
+        params=tuple(groups[0]),
+        frame=tuple(groups[1]),
+        carry=tuple(groups[2]),
+        outputs=tuple(outputs),
+        next_carry=tuple(next_carry),
+        stage_of=stage_of,
+        structure=structure,
     )
 
 
