@@ -1,8 +1,9 @@
-"""The examples run on real networks and recordings, and real networks reproduce another engine with state by hand."""
+"""The examples on real networks and recordings: whole recordings in one scan, and step by step, give the references."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -19,20 +20,32 @@ from jaxrnn.demo import si_sdr
 EXAMPLES = Path(__file__).parent.parent / "examples"
 #: Samples by which DTLN's output lags its input.
 LAG = 384
+#: Blocks that are also run a step at a time.
+FEW = 40
 
 
 def import_example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    # As where it is run as a script: its folder comes first.
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(EXAMPLES))
 
 
 @pytest.fixture(scope="module")
 def dtln() -> ModuleType:
     return import_example("dtln_denoise")
+
+
+@pytest.fixture(scope="module")
+def gtcrn() -> ModuleType:
+    return import_example("gtcrn_denoise")
+
+
+@pytest.fixture(scope="module")
+def silero() -> ModuleType:
+    return import_example("silero_vad")
 
 
 def read(path: Path) -> np.ndarray:
@@ -46,37 +59,129 @@ def snr(result: np.ndarray, reference: np.ndarray) -> float:
     return float(10 * np.log10(np.sum(reference**2) / np.sum((result - reference) ** 2)))
 
 
-def run_steps(model: jaxrnn.Model, state: dict[str, str], start: dict[str, np.ndarray]):
-    """A compiled step of the model with its state, kept here: ``state`` pairs inputs with outputs."""
-    step = jax.jit(lambda inputs: model.apply(model.params, inputs))
-    carry = dict(start)
+def by_steps(model: jaxrnn.Model, frames: np.ndarray) -> np.ndarray:
+    """The outputs of a model with one input and one output for frames stacked in front, one compiled step each."""
+    (given,), (result,) = model.step_inputs, model.step_outputs
+    step, params, state = jax.jit(model.step), model.params, model.init_state()
+    outputs = []
+    for frame in frames:
+        output, state = step(params, state, {given.name: frame})
+        outputs.append(np.asarray(output[result.name]))
+    return np.stack(outputs)
 
-    def run(**inputs: np.ndarray) -> dict[str, jax.Array]:
-        outputs = step({**inputs, **carry})
-        carry.update({given: outputs[updated] for given, updated in state.items()})
-        return outputs
 
-    return run
+def compilations(example: ModuleType, call) -> int:
+    """How many times JAX compiles anything while the example's function is called."""
+    counted = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: counted.append(event) if event.endswith("backend_compile_duration") else None
+    )
+    try:
+        call()
+    finally:
+        jax.monitoring.clear_event_listeners()
+    return len(counted)
 
 
 def test_dtln_matches_its_reference(dtln, models, audio):
     noisy, clean = read(audio / "noisy_16k.wav"), read(audio / "clean_16k.wav")
     reference = np.load(audio / "dtln_reference_16k.npy")
-    result = dtln.denoise(noisy, *dtln.load_networks(models))
+    networks = dtln.load_networks(models)
+    result = dtln.denoise(noisy, *networks)
     assert result.dtype == np.float32
     assert snr(result, reference) >= 115
     assert round(float(np.corrcoef(result, reference)[0, 1]), 6) == 1
     assert si_sdr(noisy, clean) == pytest.approx(6.2, abs=0.05)
     assert si_sdr(result[LAG:], clean[:-LAG]) == pytest.approx(10.7, abs=0.06)
+    assert compilations(dtln, lambda: dtln.denoise(clean, *networks)) == 0
 
 
-def test_dtln_command_writes_a_recording(dtln, models, audio, tmp_path):
+def test_dtln_step_by_step(dtln, models, audio):
+    """The pipeline as it runs live: every block through both networks before the next one comes."""
+    noisy = read(audio / "noisy_16k.wav")[: LAG + FEW * 128]
+    model_1, model_2 = dtln.load_networks(models)
+    spectra = dtln.spectra_of(noisy)
+    assert len(spectra) == FEW
+    mask = by_steps(model_1, np.abs(spectra).astype(np.float32)[:, None, None])[:, 0, 0]
+    blocks = by_steps(model_2, np.fft.irfft(spectra * mask).astype(np.float32)[:, None, None])[:, 0, 0]
+    made, result = np.zeros(512), np.zeros(len(noisy))
+    for index, block in enumerate(blocks):
+        made = np.concatenate([made[128:], np.zeros(128)]) + block
+        result[index * 128 : (index + 1) * 128] = made[:128]
+    reference = np.load(audio / "dtln_reference_16k.npy")[: FEW * 128]
+    np.testing.assert_allclose(result[: FEW * 128], reference, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(dtln.denoise(noisy, model_1, model_2), result, rtol=0, atol=1e-6)
+
+
+def test_silero_vad_matches_its_reference(silero, models, audio):
+    speech, reference = read(audio / "speech_16k.wav"), np.load(audio / "silero_reference.npy")
+    model = jaxrnn.load(models / "silero_vad.onnx", static={"sr": 16_000})
+    result = silero.speech_probability(speech, model)
+    np.testing.assert_allclose(result, reference, rtol=0, atol=1e-4)
+    assert reference.max() > 0.9
+    few = by_steps(model, silero.blocks_with_context(speech[: FEW * 512]))[:, 0, 0]
+    np.testing.assert_allclose(few, reference[:FEW], rtol=0, atol=1e-4)
+    assert compilations(silero, lambda: silero.speech_probability(speech[::-1].copy(), model)) == 0
+    cut = silero.speech_probability(speech[: FEW * 512 - 100], model)
+    np.testing.assert_allclose(cut[:-1], reference[: FEW - 1], rtol=0, atol=1e-4)
+    assert len(cut) == FEW
+
+
+def test_silero_vad_segments(silero):
+    block = 512 / 16_000
+    speech = [0.0] * 10 + [0.9] * 20 + [0.4] * 5 + [0.9] * 5 + [0.1] * 3 + [0.9] * 2 + [0.0] * 9 + [1.0] * 5 + [0.0] * 9
+    # A dip to 0.4 and a pause of three blocks (96 ms) end nothing, five blocks (160 ms) alone are too short.
+    assert silero.segments(np.array(speech)) == [(10 * block, 45 * block)]
+    assert silero.segments(np.array(speech), shortest_speech=0.1) == [
+        (10 * block, 45 * block),
+        (54 * block, 59 * block),
+    ]
+    assert silero.segments(np.ones(12)) == [(0, 12 * block)]
+    assert silero.segments(np.zeros(12)) == []
+
+
+def test_gtcrn_matches_its_reference(gtcrn, models, audio):
+    noisy, clean = read(audio / "noisy_16k.wav"), read(audio / "clean_16k.wav")
+    reference = np.load(audio / "gtcrn_reference_16k.npy")
+    model = jaxrnn.load(models / "gtcrn.onnx")
+    result = gtcrn.denoise(noisy, model)
+    np.testing.assert_allclose(result, reference, rtol=0, atol=1e-4)
+    assert si_sdr(result, clean) == pytest.approx(9.5, abs=0.06)
+    assert compilations(gtcrn, lambda: gtcrn.denoise(clean, model)) == 0
+    spectra = gtcrn.spectra_of(noisy)
+    scanned = import_example("recordings").scanner(model)({"mix": spectra})["enh"]
+    np.testing.assert_allclose(by_steps(model, spectra[:FEW]), scanned[:FEW], rtol=0, atol=1e-4)
+
+
+COMMANDS = {
+    "dtln_denoise": "dtln_1.onnx and no dtln_2.onnx",
+    "gtcrn_denoise": "gtcrn.onnx",
+    "silero_vad": "silero_vad.onnx",
+}
+
+
+def run(example: str, *arguments: Path, status: int = 0) -> str:
+    ran = CliRunner().invoke(import_example(example).main, list(map(str, arguments)))
+    assert ran.exit_code == status, ran.output
+    return ran.output
+
+
+@pytest.mark.parametrize("example", ["dtln_denoise", "gtcrn_denoise"])
+def test_denoisers_write_a_recording(example, models, audio, tmp_path):
     short, out = tmp_path / "short.wav", tmp_path / "out.wav"
-    soundfile.write(short, read(audio / "noisy_16k.wav")[:8_000], 16_000)
-    ran = CliRunner().invoke(dtln.main, [str(short), str(out), "--models", str(models)])
-    assert ran.exit_code == 0, ran.output
-    assert "times real time" in ran.output
-    assert len(read(out)) == 8_000
+    soundfile.write(short, read(audio / "noisy_16k.wav")[:4_000], 16_000)
+    assert "times real time" in run(example, short, out, "--models", models)
+    assert len(read(out)) == 4_000
+
+
+def test_silero_vad_writes_segments(models, audio, tmp_path):
+    short, out = tmp_path / "short.wav", tmp_path / "segments.json"
+    soundfile.write(short, read(audio / "speech_16k.wav")[:160_000], 16_000)
+    said = run("silero_vad", short, "--out", out, "--models", models)
+    segments = json.loads(out.read_text())
+    assert f"{len(segments)} segment(s) of speech" in said
+    assert 0 < len(segments) == said.count(" to ")
+    assert all(0 <= segment["start"] < segment["end"] <= 10.1 for segment in segments)
 
 
 @pytest.mark.parametrize(
@@ -87,53 +192,20 @@ def test_dtln_command_writes_a_recording(dtln, models, audio, tmp_path):
         (16_000, (100,), "at least 512"),
     ],
 )
-def test_dtln_command_refuses_other_recordings(dtln, models, tmp_path, rate, shape, said):
+@pytest.mark.parametrize("example", ["dtln_denoise", "gtcrn_denoise"])
+def test_denoisers_refuse_other_recordings(example, models, tmp_path, rate, shape, said):
     path = tmp_path / "other.wav"
     soundfile.write(path, np.zeros(shape), rate)
-    ran = CliRunner().invoke(dtln.main, [str(path), str(tmp_path / "out.wav"), "--models", str(models)])
-    assert ran.exit_code == 1
-    assert said in ran.output
+    assert said in run(example, path, tmp_path / "out.wav", "--models", models, status=1)
     assert not (tmp_path / "out.wav").exists()
 
 
-def test_dtln_command_says_what_is_missing(dtln, tmp_path, monkeypatch):
-    run = CliRunner().invoke
-    absent = [str(tmp_path / "absent.wav"), str(tmp_path / "out.wav"), "--models", str(tmp_path)]
-    assert "there is no file" in run(dtln.main, absent).output
+@pytest.mark.parametrize("example", COMMANDS)
+def test_commands_say_what_is_missing(example, tmp_path, monkeypatch):
+    rest = ["--models", tmp_path] if example == "silero_vad" else [tmp_path / "out.wav", "--models", tmp_path]
+    assert "there is no file" in run(example, tmp_path / "absent.wav", *rest, status=1)
     path = tmp_path / "in.wav"
     soundfile.write(path, np.zeros(1_000), 16_000)
-    assert "no dtln_1.onnx and no dtln_2.onnx" in run(dtln.main, [str(path), *absent[1:]]).output
+    assert f"no {COMMANDS[example]} in" in run(example, path, *rest, status=1)
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    assert "pip install 'jaxrnn[audio]'" in run(dtln.main, [str(path), *absent[1:]]).output
-
-
-def test_silero_vad_matches_its_reference(models, audio):
-    speech, reference = read(audio / "speech_16k.wav"), np.load(audio / "silero_reference.npy")
-    model = jaxrnn.load(models / "silero_vad.onnx", static={"sr": 16_000})
-    run = run_steps(model, {"state": "stateN"}, {"state": np.zeros((2, 1, 128), np.float32)})
-    padded = np.concatenate([np.zeros(64, np.float32), speech])
-    result = [
-        float(run(input=padded[None, start : start + 64 + 512])["output"][0, 0])
-        for start in range(0, 512 * len(reference), 512)
-    ]
-    np.testing.assert_allclose(result, reference, rtol=0, atol=1e-4)
-    assert reference.max() > 0.9
-
-
-def test_gtcrn_matches_its_reference(models, audio):
-    noisy, clean = read(audio / "noisy_16k.wav"), read(audio / "clean_16k.wav")
-    reference = np.load(audio / "gtcrn_reference_16k.npy")
-    model = jaxrnn.load(models / "gtcrn.onnx")
-    caches = {"conv_cache": (2, 1, 16, 16, 33), "tra_cache": (2, 3, 1, 1, 16), "inter_cache": (2, 1, 33, 16)}
-    zeros = {name: np.zeros(shape, np.float32) for name, shape in caches.items()}
-    run = run_steps(model, {name: f"{name}_out" for name in caches}, zeros)
-    frame, hop = 512, 256
-    window = np.sqrt(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame))
-    result = np.zeros(len(noisy))
-    for start in range(0, len(noisy) - frame + 1, hop):
-        spectrum = np.fft.rfft(noisy[start : start + frame] * window)
-        mix = np.stack([spectrum.real, spectrum.imag], -1).astype(np.float32)
-        enhanced = np.asarray(run(mix=mix[None, :, None])["enh"], np.float64)[0, :, 0]
-        result[start : start + frame] += np.fft.irfft(enhanced[:, 0] + 1j * enhanced[:, 1]) * window
-    np.testing.assert_allclose(result, reference, rtol=0, atol=1e-4)
-    assert si_sdr(result, clean) == pytest.approx(9.5, abs=0.06)
+    assert "pip install 'jaxrnn[audio]'" in run(example, path, *rest, status=1)

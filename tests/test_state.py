@@ -276,7 +276,7 @@ def test_shapes_that_depend_on_data():
         _ = model.state
 
 
-def test_inspection_shows_the_state(models):
+def test_inspection_shows_the_state(models, tmp_path):
     """As a table or as JSON; a model whose state is ambiguous can be inspected all the same."""
     runner = CliRunner()
     path = str(models / "dtln_1.onnx")
@@ -291,8 +291,7 @@ def test_inspection_shows_the_state(models):
     assert inspected.problem is None
     assert inspected.state == ()
     assert 'state={"h": "p"}' in inspected.state_problem
-    with runner.isolated_filesystem():
-        onnx.save(ambiguous.proto, "model.onnx")
-        text = runner.invoke(main, ["inspect", "model.onnx"]).output
+    onnx.save(ambiguous.proto, tmp_path / "model.onnx")
+    text = runner.invoke(main, ["inspect", str(tmp_path / "model.onnx")]).output
     assert "State: ambiguous" in text
     assert "'h' -> 'p', 'h' -> 'q'" in text

@@ -494,6 +494,30 @@ def test_data_that_is_treated_like_state():
     assert model_of(attention, dict.fromkeys("qkv", shape), {"y": shape, "level": [1, 3, 1]}, C).state == ()
 
 
+def test_data_that_is_used_further():
+    """Outputs that others are computed from, as states are: a normalised input, a masked one, the only input."""
+    nodes = [
+        node("MatMul", ["other", "V"], ["f"]),
+        node("ReduceMean", ["mic"], ["mean"], axes=[1]),
+        node("Sub", ["mic", "mean"], ["centred"]),
+        node("Mul", ["centred", "half"], ["scaled"]),
+        node("Add", ["scaled", "f"], ["normal"]),
+        node("MatMul", ["normal", "U"], ["y"]),
+    ]
+    assert model_of(nodes, {"mic": ROW, "other": ROW}, {"normal": ROW, "y": ROW}, C).state == ()
+    nodes = [node("Dropout", ["mic"], ["enhanced", "mask"]), node("Cast", ["mask"], ["y"], to=F32)]
+    assert model_of(nodes, {"mic": ROW}, {"enhanced": ROW, "mask": (BOOL, ROW), "y": ROW}).state == ()
+    nodes = [node("Add", ["token", "one"], ["shifted"]), node("Gather", ["V", "shifted"], ["y"])]
+    assert model_of(nodes, {"token": (I64, [1])}, {"shifted": (I64, [1]), "y": ROW}, C).state == ()
+    nodes = [
+        node("ReduceMean", ["mic"], ["mean"], axes=[1]),
+        node("Slice", ["mic", "one", "far", "one"], ["rest"]),
+        node("Concat", ["rest", "mean"], ["mic_out"], axis=1),
+        node("MatMul", ["mic_out", "V"], ["y"]),
+    ]
+    assert model_of(nodes, {"mic": ROW}, {"mic_out": ROW, "y": ROW}, C).state == ()
+
+
 def test_sums_are_state_by_name():
     """An integral and a residual connection are one arithmetic."""
     for given, updated, expected in (("phase", "phase_out", True), ("a", "b", False)):

@@ -16,6 +16,11 @@ COMMANDS = {
     "inspect": ("jaxrnn.cli.inspect:inspect", "Show what is in an ONNX file, and what cannot be run."),
     "run": ("jaxrnn.cli.run:run", "Run a model on arrays from files, or on random ones."),
     "verify": ("jaxrnn.cli.verify:verify", "Compare a model's results with another engine's."),
+    "stream": ("jaxrnn.cli.stream:stream", "Run a model step by step over recordings, and time every step."),
+    "compile": (
+        "jaxrnn.cli.compile:compile_model",
+        "Write a model's step and scan to a file that runs without ONNX.",
+    ),
     "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with a network that comes along."),
 }
 
@@ -117,6 +122,8 @@ def main() -> None:
     jaxrnn inspect model.onnx                          what is in it
     jaxrnn verify model.onnx                           does jaxrnn compute what ONNX Runtime computes
     jaxrnn run model.onnx --random --output out.npz    compute its outputs
+    jaxrnn stream model.onnx --random                  how long a step takes, its state carried on
+    jaxrnn compile model.onnx -o model.jaxrnn          the same, ahead of time
 
     Exit status: 0 if all is well, 1 where a comparison failed, 2 for a bad file, input or option. With --json a
     command prints one JSON object on standard output and nothing else; an error is {"error": ...}.

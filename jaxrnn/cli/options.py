@@ -18,6 +18,20 @@ from jaxrnn.errors import InputError
 
 model_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+static_option = click.option(
+    "--static",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Fix an input while the model is compiled: a number, a JSON list, or a .npy file. "
+    "Needed where a shape or a branch depends on it. Example: --static sr=16000.",
+)
+state_option = click.option(
+    "--state",
+    "pairs",
+    metavar="INPUT=OUTPUT",
+    multiple=True,
+    help="Say which output carries the updated value of a state input, where the file leaves it open.",
+)
 
 
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,13 +51,7 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path),
             help="Inputs by name from one .npz file.",
         ),
-        click.option(
-            "--static",
-            metavar="NAME=VALUE",
-            multiple=True,
-            help="Fix an input while the model is compiled: a number, a JSON list, or a .npy file. "
-            "Needed where a shape or a branch depends on it. Example: --static sr=16000.",
-        ),
+        static_option,
         click.option(
             "--dim",
             "dims",
@@ -83,6 +91,15 @@ def parse_dims(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
         except ValueError:
             raise click.BadParameter(f"{text!r} is not a size, such as {name}=50", param_hint="--dim") from None
     return result
+
+
+def single_dims(pairs: Sequence[str]) -> dict[str, int]:
+    """``--dim S=20`` as one size by name."""
+    parsed = parse_dims(pairs)
+    for name, sizes in parsed.items():
+        if len(sizes) != 1:
+            raise click.BadParameter(f"{name} needs one size; only verify takes several", param_hint="--dim")
+    return {name: size for name, (size,) in parsed.items()}
 
 
 def parse_static(pairs: Sequence[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 #: Wider than any table: what is piped into a file or another program is never cut or wrapped.
 _UNLIMITED = 100_000
@@ -102,3 +103,27 @@ def busy(what: str) -> Iterator[None]:
             yield
     else:
         yield
+
+
+@contextlib.contextmanager
+def counting(what: str, count: int) -> Iterator[Iterator[int]]:
+    """The numbers below ``count``, with a progress bar on standard error while they are taken, if that is a terminal.
+
+    The bar is redrawn between two numbers and by no thread of its own, which would take time from what is measured.
+    """
+    from rich.progress import Progress
+
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield iter(range(count))
+        return
+    with Progress(console=out, transient=True, auto_refresh=False) as bar:
+        yield _watched(bar, bar.add_task(what, total=count), count)
+
+
+def _watched(bar: Progress, task: TaskID, count: int) -> Iterator[int]:
+    redrawn = max(1, count // 50)
+    for index in range(count):
+        yield index
+        if (index + 1) % redrawn == 0:
+            bar.update(task, completed=index + 1, refresh=True)

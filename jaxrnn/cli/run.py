@@ -16,9 +16,9 @@ from jaxrnn.cli.options import (
     json_option,
     load_inputs,
     model_argument,
-    parse_dims,
     parse_static,
     save_archive,
+    single_dims,
 )
 from jaxrnn.cli.output import busy, console, number, print_json, print_table, shape_text
 
@@ -66,7 +66,7 @@ def run(
 
     if output is not None:
         check_folder(output)
-    given, sizes = load_inputs(input_files, inputs_file), _single(parse_dims(dims))
+    given, sizes = load_inputs(input_files, inputs_file), single_dims(dims)
     if sizes and not use_random:
         raise click.UsageError("--dim sets the sizes of random inputs: it needs --random")
     model = load(file, static=parse_static(static))
@@ -113,13 +113,6 @@ def run(
     )
     if output is not None:
         out.print(f"written to {output}")
-
-
-def _single(dims: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    for name, sizes in dims.items():
-        if len(sizes) != 1:
-            raise click.BadParameter(f"{name} needs one size; only verify takes several", param_hint="--dim")
-    return {name: size for name, (size,) in dims.items()}
 
 
 def _evaluate(model: Model, given: Mapping[str, Any], sample: Sample | None) -> dict[str, np.ndarray]:

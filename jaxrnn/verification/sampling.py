@@ -90,16 +90,42 @@ def random_inputs(
     Raises:
         InputError: a dimension does not exist or is given twice, or an input cannot be made at random.
     """
-    given = given or {}
-    missing = [info for info in model.inputs if info.name not in given]
-    sizes, assumed = _sizes(model.inputs, missing, given, dims or {})
-    limits = _index_limits(model)
-    arrays = {info.name: _random_array(info, sizes, seed, limits.get(info.name, 2)) for info in missing}
+    return random_arrays(model.inputs, given or {}, dims=dims, seed=seed, limits=index_limits(model))
+
+
+def random_arrays(
+    infos: Sequence[TensorInfo],
+    given: Mapping[str, Any],
+    *,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    limits: Mapping[str, int] | None = None,
+    frames: int | None = None,
+) -> Sample:
+    """`random_inputs` for declarations without a model.
+
+    Args:
+        infos: what to make arrays for.
+        given: as there.
+        dims: as there.
+        seed: as there.
+        limits: integers of the inputs named here are below the number given; by default below 2.
+        frames: make recordings: every array, also the given ones, has this many frames along a first axis of its own.
+    """
+    lead = () if frames is None else (frames,)
+    missing = [info for info in infos if info.name not in given]
+    shapes = {name: getattr(array, "shape", ())[len(lead) :] for name, array in given.items()}
+    sizes, assumed = _sizes(infos, missing, shapes, dims or {})
+    highest = limits or {}
+    arrays = {info.name: _random_array(info, lead, sizes, seed, highest.get(info.name, 2)) for info in missing}
     return Sample({**given, **arrays}, sizes, assumed, tuple(arrays))
 
 
 def _sizes(
-    infos: Sequence[TensorInfo], missing: Sequence[TensorInfo], given: Mapping[str, Any], dims: Mapping[str, int]
+    infos: Sequence[TensorInfo],
+    missing: Sequence[TensorInfo],
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """The size of every symbol, and the symbols whose size is assumed."""
     known = symbols_of(infos)
@@ -110,8 +136,7 @@ def _sizes(
             raise InputError(f"the dimension {name!r} must be a number of elements, not {size!r}")
     sizes = {name: int(size) for name, size in dims.items()}
     for info in infos:
-        shape = getattr(given.get(info.name), "shape", ())
-        for name, size in zip(info.shape or (), shape, strict=False):
+        for name, size in zip(info.shape or (), shapes.get(info.name, ()), strict=False):
             if isinstance(name, str) and name in known and sizes.setdefault(name, size) != size:
                 raise InputError(f"input {info} is given with {name}={size}, but {name}={sizes[name]} is asked for")
     assumed = tuple(name for name in symbols_of(missing) if name not in sizes)
@@ -120,11 +145,13 @@ def _sizes(
     return sizes, assumed
 
 
-def _random_array(info: TensorInfo, sizes: Mapping[str, int], seed: int, limit: int) -> np.ndarray:
+def _random_array(
+    info: TensorInfo, lead: tuple[int, ...], sizes: Mapping[str, int], seed: int, limit: int
+) -> np.ndarray:
     if info.dtype is None or info.shape is None or info.dtype.kind in "OUS":
         what = "declared rank" if info.dtype is not None and info.shape is None else "random value"
         raise InputError(f"input {info} has no {what}: it must be given")
-    shape = tuple(size if isinstance(size, int) else _size(size, sizes) for size in info.shape)
+    shape = lead + tuple(size if isinstance(size, int) else _size(size, sizes) for size in info.shape)
     if min(shape, default=0) < 0:
         raise InputError(f"input {info} would get the shape {shape}; give larger dimensions")
     try:
@@ -141,7 +168,7 @@ def _random_array(info: TensorInfo, sizes: Mapping[str, int], seed: int, limit: 
         raise InputError(f"input {info} of shape {shape} cannot be made: {error}") from error
 
 
-def _index_limits(model: Model) -> dict[str, int]:
+def index_limits(model: Model) -> dict[str, int]:
     """For inputs that index a constant table with Gather: the number of its rows."""
     block, limits = model.program.block, {}
     for node in block.nodes:
