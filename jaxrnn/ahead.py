@@ -87,7 +87,14 @@ def save_compiled(
         "inputs": [_entry(info.name, frame[info.name], info.shape, model.batch_symbol) for info in model.step_inputs],
         "outputs": [info.name for info in model.step_outputs],
         "state": [
-            {"name": v.name, "dtype": v.dtype.name, "shape": list(v.shape), "reason": v.reason} for v in model.state
+            {
+                "name": v.name,
+                "dtype": v.dtype.name,
+                "shape": list(v.shape),
+                "reason": v.reason,
+                "initial": model.initial_values[v.name].tolist() if v.name in model.initial_values else 0,
+            }
+            for v in model.state
         ],
         "params": len(packed.folded),
         "dtypes": [array.dtype.name for array in packed.folded],
@@ -239,14 +246,13 @@ class Compiled:
     def init_state(self, batch: int = 1) -> dict[str, jax.Array]:
         """As `Model.init_state`."""
         lead = () if self.batch_symbol is not None or batch == 1 else (batch,)
+        state = {}
         with exact_types():
-            return {
-                entry["name"]: jnp.zeros(
-                    (*lead, *(batch if isinstance(size, str) else size for size in entry["shape"])),
-                    _dtype(entry["dtype"]),
-                )
-                for entry in self.state
-            }
+            for entry in self.state:
+                shape = (*lead, *(batch if isinstance(size, str) else size for size in entry["shape"]))
+                start = np.asarray(entry["initial"], _dtype(entry["dtype"]))
+                state[entry["name"]] = jnp.array(jnp.broadcast_to(start, shape))
+        return state
 
     def step(self, params: Sequence[Any], state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """As `Model.step`, with the packed `params`."""

@@ -36,6 +36,8 @@ def load(source: Source, *, static: Mapping[str, Any] | None = None, state: Mapp
         static: values for inputs that are fixed from here on, such as ``{"sr": 16000}``. They are known while tracing,
             so that branches on them fold; the model no longer has these inputs.
         state: pairs of a state input and the output that carries its updated value, where the caller wants to say so.
+            An input that the file also gives a value (an initializer of the same name) is state only if it is named
+            here; the value is then where it starts.
 
     Raises:
         ModelError: the file is malformed, inconsistent or unsafe.
@@ -50,9 +52,10 @@ def load(source: Source, *, static: Mapping[str, Any] | None = None, state: Mapp
             graph = read_graph(proto)
             if folder is not None:
                 ir.external_data.set_base_dir(graph.graph, folder)
+            initial = _take_initial_values(graph.graph, state or {})
             program = bind(graph)
             check_shapes(proto)
-            return Model(proto, program, static=static or {}, state=state or {}, label=label)
+            return Model(proto, program, static=static or {}, state=state or {}, label=label, initial=initial)
     except JaxrnnError as error:
         raise type(error)(f"{label}: {error}") from error
 
@@ -76,8 +79,11 @@ class Model:
         static: Mapping[str, Any],
         state: Mapping[str, str],
         label: str,
+        initial: Mapping[str, np.ndarray] | None = None,
     ):
         self.proto = proto
+        #: The file's own values of state inputs before the first step; zeros where there is none.
+        self.initial_values = dict(initial or {})
         self.label = label
         self.program = program
         self.opsets = {normal_domain(entry.domain): entry.version for entry in proto.opset_import}
@@ -142,7 +148,7 @@ class Model:
         return self._stepper.batch_symbol
 
     def init_state(self, batch: int = 1) -> dict[str, jax.Array]:
-        """The state before the first step: zeros, by the names that `state` shows.
+        """The state before the first step, by the names that `state` shows: zeros, or the file's `initial_values`.
 
         A file that fixed its batch at 1 is lifted where another batch is asked for: every array gets a leading axis of
         that size, and `step` and `scan` then take inputs with such an axis too and map over it.
@@ -268,7 +274,9 @@ class Model:
     def _evaluate(self, params: Arrays, inputs: Arrays, watch: Any) -> dict[str, Any]:
         with exact_types():
             self._check_params(params)
-            values = iter(bind_inputs(self.inputs, inputs))
+            values = iter(
+                bind_inputs(self.inputs, {**self.initial_values, **inputs} if self.initial_values else inputs)
+            )
             arguments = [
                 self._static[key.name] if key.name in self._static else next(values)
                 for key in self.program.block.inputs
@@ -314,6 +322,18 @@ def _as_array(value: Any) -> Any:
 
 def _brief(value: np.ndarray) -> str:
     return str(value.tolist()) if value.size <= 8 else f"{value.dtype}{list(value.shape)}"
+
+
+def _take_initial_values(graph: ir.Graph, state: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Inputs that are state and have a value in the file become inputs without one; the values, by name."""
+    initial = {}
+    for value in graph.inputs:
+        name = str(value.name)
+        if name in state and name in graph.initializers and value.const_value is not None:
+            initial[name] = np.array(value.const_value.numpy())
+            del graph.initializers[name]
+            value.const_value = None
+    return initial
 
 
 def _bind_static(declared: Sequence[TensorInfo], static: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -54,15 +54,15 @@ class Stepper:
             self.inputs = tuple(_with_batch(info, self.batch_symbol) for info in self.inputs)
 
     def init_state(self, batch: int) -> dict[str, jax.Array]:
-        """Zeros for every state variable; with a leading axis where the batch must be lifted."""
+        """Zeros or the file's values for every state variable; with a leading axis where the batch must be lifted."""
         lead = () if self.batch_symbol is not None or batch == 1 else (batch,)
+        state = {}
         with exact_types():
-            return {
-                name: jnp.zeros(
-                    (*lead, *(batch if isinstance(size, str) else size for size in variable.shape)), variable.dtype
-                )
-                for name, variable in self.state.items()
-            }
+            for name, variable in self.state.items():
+                shape = (*lead, *(batch if isinstance(size, str) else size for size in variable.shape))
+                start = self.model.initial_values.get(name, np.zeros((), variable.dtype))
+                state[name] = jnp.array(jnp.broadcast_to(start, shape))
+        return state
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step, lifted over a leading axis where the state has one."""

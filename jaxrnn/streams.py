@@ -47,7 +47,7 @@ class Streams:
         self._params = params
         # A pool of one keeps the leading axis too.
         self._start = model.init_state(1)
-        self._state = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), self._start)
+        self._state = jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, (capacity, *x.shape))), self._start)
         self._free = list(reversed(range(capacity)))
         self._slots: dict[int, int] = {}
         self._queues: dict[int, deque[dict[str, np.ndarray]]] = {}
@@ -64,7 +64,10 @@ class Streams:
             return outputs, jax.tree.map(choose, new, state)
 
         self._run = jax.jit(run, donate_argnums=1)
-        self._clear = jax.jit(lambda state, slot: jax.tree.map(lambda x: x.at[slot].set(0), state), donate_argnums=0)
+        self._clear = jax.jit(
+            lambda state, start, slot: jax.tree.map(lambda x, fresh: x.at[slot].set(fresh), state, start),
+            donate_argnums=0,
+        )
 
     def __len__(self) -> int:
         """How many streams are open."""
@@ -142,7 +145,7 @@ class Streams:
 
     def _reset_slot(self, slot: int) -> None:
         with exact_types():
-            self._state = self._clear(self._state, np.int32(slot))
+            self._state = self._clear(self._state, self._start, np.int32(slot))
 
     def _checked(self, frame: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if not self._shapes or not self._fits(frame):

@@ -34,6 +34,7 @@ MODEL = {
     "batch_symbol",
     "declared_state",
     "init_state",
+    "initial_values",
     "inputs",
     "intermediates",
     "label",

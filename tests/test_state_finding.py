@@ -50,7 +50,7 @@ def test_residuals_around_the_state():
 
 
 def test_reset_by_the_caller():
-    """A state that is multiplied by a mask before it is read, as agents do at the end of an episode.
+    """A state that is multiplied by a mask before it is read, as reinforcement learning does after an episode.
 
     Of one shape, the mask and the state are told apart by name alone.
     """
@@ -497,7 +497,8 @@ def test_data_that_is_treated_like_state():
 def test_data_that_is_used_further():
     """Outputs that others are computed from, as states are: a normalised input, a masked one, the only input."""
     nodes = [
-        node("MatMul", ["other", "V"], ["f"]),
+        node("MatMul", ["other", "V"], ["e"]),
+        node("MatMul", ["e", "U"], ["f"]),
         node("ReduceMean", ["mic"], ["mean"], axes=[1]),
         node("Sub", ["mic", "mean"], ["centred"]),
         node("Mul", ["centred", "half"], ["scaled"]),

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from verifier import assert_same, peer_outputs
 
 import jaxrnn
@@ -158,6 +159,31 @@ def test_internal_state_has_no_steps(models):
         for act in (model.init_state, lambda model=model: model.step(model.params, {}, {})):
             with pytest.raises(jaxrnn.StateError, match=f"{node}.*stream"):
                 act()
+
+
+def test_the_files_own_initial_value():
+    """An input with a default value in the file is where the state starts, if it is said to be state."""
+    info, node = helper.make_tensor_value_info, helper.make_node
+    start = np.array([[1.0, -2.0]], np.float32)
+    graph = helper.make_graph(
+        [node("Mul", ["h", "x"], ["hx"]), node("Tanh", ["hx"], ["h_out"]), node("Neg", ["h_out"], ["y"])],
+        "g",
+        [info("x", TensorProto.FLOAT, [1, 2]), info("h", TensorProto.FLOAT, [1, 2])],
+        [info("y", TensorProto.FLOAT, [1, 2]), info("h_out", TensorProto.FLOAT, [1, 2])],
+        [numpy_helper.from_array(start, "h")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert list(jaxrnn.load(proto).params) == ["h"]  # nobody said that it is state
+    model = jaxrnn.load(proto, state={"h": "h_out"})
+    assert model.params == {}
+    for state in (model.init_state(), {name: value[1] for name, value in model.init_state(3).items()}):
+        np.testing.assert_array_equal(state["h"], start)
+    x = np.array([[0.5, 0.25]], np.float32)
+    outputs, state = model.step({}, model.init_state(), {"x": x})
+    np.testing.assert_allclose(state["h"], np.tanh(start * x), atol=1e-7)
+    np.testing.assert_array_equal(model.apply({}, {"x": x})["y"], outputs["y"])
+    pool = jaxrnn.Streams(model, {}, 2)
+    np.testing.assert_array_equal(pool.state(pool.open())["h"], start)
 
 
 def test_memory_does_not_grow(models):
