@@ -1,4 +1,4 @@
-"""``python -m benchmarks step [--quick] [--json]``."""
+"""``python -m benchmarks step|recording|streams [--quick] [--json]``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Callable, Mapping
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import step as step_benchmark
-from benchmarks.timing import Timing, pin_to_one_core, surroundings
+from benchmarks.timing import Timing, prepare, surroundings
+
+Results = Mapping[str, Mapping[str, Timing | float]]
 
 
 @click.group()
@@ -23,34 +25,64 @@ def main() -> None:
     """
 
 
+def options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of every benchmark."""
+    quick = click.option("--quick", is_flag=True, help="Fewer rounds: seconds, and wider spread.")
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+    return quick(as_json(command))
+
+
 @main.command()
-@click.option("--quick", is_flag=True, help="Fewer rounds: seconds, and wider spread.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@options
 def step(quick: bool, as_json: bool) -> None:
     """Single steps of streaming networks, NumPy in and NumPy out."""
-    core = pin_to_one_core()
-    results = step_benchmark.run(quick)
-    around = surroundings(core)
-    ratios = {name: _median(row["jaxrnn"]) / _median(row["ONNX Runtime"]) for name, row in results.items()}
+    from benchmarks import step as benchmark
+
+    _measure("step", "one step, microseconds", 1, benchmark.run, quick, as_json)
+
+
+@main.command()
+@options
+def recording(quick: bool, as_json: bool) -> None:
+    """The examples' networks over 10 s of frames: one scan beside a call a frame with carried state."""
+    from benchmarks import recording as benchmark
+
+    _measure("recording", f"{benchmark.SECONDS} s of frames, milliseconds", 1000, benchmark.run, quick, as_json)
+
+
+@main.command()
+@options
+def streams(quick: bool, as_json: bool) -> None:
+    """One frame of 64 live streams: in one pool, beside a step each."""
+    from benchmarks import streams as benchmark
+
+    _measure("streams", "one frame of every stream, microseconds", 1, benchmark.run, quick, as_json)
+
+
+def _measure(name: str, title: str, unit: int, run: Callable[[bool], Results], quick: bool, as_json: bool) -> None:
+    """Run a benchmark and print it; the first engine's time is divided by the second's. The unit is in microseconds."""
+    prepared = prepare()
+    results = run(quick)
+    around = surroundings(prepared)
+    engines = [key for key, value in next(iter(results.values())).items() if isinstance(value, Timing)]
+    ratios = {row: _median(timings[engines[0]]) / _median(timings[engines[1]]) for row, timings in results.items()}
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
     if as_json:
         plain = {
-            name: {key: dataclasses.asdict(v) if isinstance(v, Timing) else v for key, v in row.items()}
-            for name, row in results.items()
+            row: {key: dataclasses.asdict(v) if isinstance(v, Timing) else v for key, v in timings.items()}
+            for row, timings in results.items()
         }
-        json.dump(
-            {"surroundings": around, "step": plain, "ratios": ratios, "geometric_mean": mean}, sys.stdout, indent=2
-        )
+        json.dump({"surroundings": around, name: plain, "ratios": ratios, "geometric_mean": mean}, sys.stdout, indent=2)
         return
-    table = Table(title="one step, microseconds: median (quartiles)")
-    for heading in ("model", "jaxrnn", "ONNX Runtime", "ratio", "difference"):
-        table.add_column(heading, justify="left" if heading == "model" else "right")
-    for name, row in results.items():
-        shown = (_show(row[engine]) for engine in ("jaxrnn", "ONNX Runtime"))
-        table.add_row(name, *shown, f"{ratios[name]:.2f}", f"{row['difference']:.1e}")
+    table = Table(title=f"{title}: median (quartiles)")
+    for heading in (name, *engines, "ratio", "difference"):
+        table.add_column(heading, justify="left" if heading == name else "right")
+    for row, timings in results.items():
+        shown = (_show(timings[engine], unit) for engine in engines)
+        table.add_row(row, *shown, f"{ratios[row]:.2f}", f"{timings['difference']:.1e}")
     console = Console()
     console.print(table)
-    console.print(f"geometric mean of the ratios: {mean:.2f} (below 1, jaxrnn is faster)")
+    console.print(f"geometric mean of the ratios: {mean:.2f} (below 1, {engines[0]} is faster)")
     console.print(", ".join(f"{key} {value}" for key, value in around.items()), style="dim", highlight=False)
 
 
@@ -58,8 +90,10 @@ def _median(timing: Timing | float) -> float:
     return timing.median if isinstance(timing, Timing) else timing
 
 
-def _show(timing: Timing | float) -> str:
-    return f"{timing.median:.1f} ({timing.low:.1f} to {timing.high:.1f})" if isinstance(timing, Timing) else str(timing)
+def _show(timing: Timing | float, unit: int) -> str:
+    if not isinstance(timing, Timing):
+        return str(timing)
+    return f"{timing.median / unit:.1f} ({timing.low / unit:.1f} to {timing.high / unit:.1f})"
 
 
 if __name__ == "__main__":

@@ -241,7 +241,14 @@ class Compiled:
     @functools.cache  # noqa: B019 - as long-lived as the model itself
     def _function(self, name: str) -> Any:
         with exact_types():
-            return jax.jit(jax.export.deserialize(bytearray(self._functions[name])).call)
+            exported = jax.export.deserialize(bytearray(self._functions[name]))
+            here = jax.export.default_export_platform()
+            if here not in exported.platforms:
+                made = ", ".join(exported.platforms)
+                raise ModelError(
+                    f"{self.label} was compiled for {made}, but JAX runs on {here} here; compile it for that"
+                )
+            return jax.jit(exported.call)
 
     def init_state(self, batch: int = 1) -> dict[str, jax.Array]:
         """As `Model.init_state`."""

@@ -82,8 +82,12 @@ class Stepper:
             except KeyError:
                 return Packed(params)  # an input of open length: how a step folds depends on it
             stages = self._cut(params, frame, self.init_state(1))
-            results = run_stage(stages, PACK, dict(zip(stages.params, jax.tree.leaves(dict(params)), strict=True)))
-            return Packed(dict(params), tuple(results[variable] for variable in stages.folded))
+
+            def fold(leaves: list[Any]) -> tuple[Any, ...]:
+                results = run_stage(stages, PACK, dict(zip(stages.params, leaves, strict=True)))
+                return tuple(results[variable] for variable in stages.folded)
+
+            return Packed(dict(params), jax.jit(fold)(jax.tree.leaves(dict(params))))
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step of arrays without a leading axis, not checked."""

@@ -102,7 +102,11 @@ def conv(
     rank = len(kernel)
     strides, dilations = per_axis(strides, rank, "strides"), per_axis(dilations, rank, "dilations")
     padding = window_pads(auto_pad, pads, x.shape[2:], kernel, strides, dilations)
-    y = convolve(x, w, strides, padding, dilations, group)
+    if set(kernel) == set(strides) == {1} and group == 1 and not any(low or high for low, high in padding):
+        # A product with a matrix: XLA would transpose the weight of such a convolution anew at every call.
+        y = jnp.moveaxis(lax.dot_general(w.reshape(w.shape[:2]), x, (((1,), (1,)), ((), ()))), 0, 1)
+    else:
+        y = convolve(x, w, strides, padding, dilations, group)
     return y if b is None else y + traced(b).reshape((-1,) + (1,) * rank)
 
 
