@@ -80,6 +80,15 @@ def test_foreign_and_truncated_files_are_refused(small, models, tmp_path):
         jaxrnn.load_compiled(tmp_path / "nothing.jaxrnn")
 
 
+def test_another_platform_is_named(models, tmp_path):
+    path = tmp_path / "elsewhere.jaxrnn"
+    elsewhere = "tpu" if jax.default_backend() != "tpu" else "cpu"
+    jaxrnn.save_compiled(jaxrnn.load(models / "dtln_1.onnx"), path, platforms=[elsewhere])
+    loaded = jaxrnn.load_compiled(path)
+    with pytest.raises(jaxrnn.ModelError, match=rf"dtln_1\.onnx was compiled for {elsewhere}, but JAX runs on"):
+        loaded.step(loaded.params, loaded.init_state(), {"input_2": np.zeros((1, 1, 257), np.float32)})
+
+
 def test_what_does_not_fit_is_named(small, models):
     loaded = jaxrnn.load_compiled(small)
     state = loaded.init_state()
