@@ -38,7 +38,7 @@ class Network:
 #: Example to the networks that it runs.
 EXAMPLES: dict[str, Sequence[Network]] = {
     "dtln_denoise": [Network("dtln_1", 128, {}, {}), Network("dtln_2", 128, {}, {})],
-    "silero_vad": [Network("silero_vad", 512, {"sr": 16000}, {"input_dim_0": 1, "input_dim_1": 576})],
+    "silero_vad": [Network("silero_vad", 512, {"sr": 16000}, {"state_dim_1": 1, "input_dim_1": 576})],
     "gtcrn_denoise": [Network("gtcrn", 256, {}, {})],
 }
 

@@ -217,3 +217,15 @@ def test_compile_names_a_missing_size(models, tmp_path):
     assert call_json(*arguments, "--dim", "sequence=576")["verified"]
     repeated = call("compile", tmp_path / "vad.jaxrnn", "-o", tmp_path / "again.jaxrnn", status=2)
     assert "is compiled already" in repeated.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("dtln_1", "adds a leading axis"),
+        ("predictor_net", "Runs in steps; batch is the batch."),
+        ("wave_net", "forgets the internal state"),
+    ],
+)
+def test_inspect_says_how_a_model_steps(models, name, said):
+    assert said in call("inspect", models / f"{name}.onnx").stdout

@@ -166,8 +166,19 @@ def _print_state(out: Console, found: Inspection) -> None:
                 for item in found.state
             ],
         )
+        out.print(_about_steps(found))
     elif found.problem is None:
         print_title(out, "State: none")
+
+
+def _about_steps(found: Inspection) -> str:
+    """Whether the model runs in steps, and what a batch of streams looks like."""
+    if any(item.kind == "internal" for item in found.state):
+        return "Every call forgets the internal state, so this model has no steps."
+    sizes = sorted({size for item in found.state for size in item.shape if isinstance(size, str)})
+    if sizes:
+        return f"Runs in steps; {', '.join(sizes)} is the batch."
+    return "Runs in steps; the batch is fixed, so init_state(batch=n) adds a leading axis and steps are mapped over it."
 
 
 def _print_problems(out: Console, found: Inspection) -> None:
