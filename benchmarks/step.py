@@ -44,11 +44,17 @@ def contenders(name: str) -> dict[str, Call]:
         values = rng.normal(size=shape) if info.dtype is not None and info.dtype.kind == "f" else np.ones(shape)
         inputs[info.name] = values.astype(info.dtype)
 
-    compiled = jax.jit(model.apply)
-    params = model.params
+    state_names = {variable.name for variable in model.state}
+    state = {name: array for name, array in inputs.items() if name in state_names}
+    frame = {name: array for name, array in inputs.items() if name not in state_names}
+    updated = {variable.name: str(variable.output) for variable in model.state}
+    compiled = jax.jit(model.step)
+    params = model.pack(model.params, dims=sizes)
 
     def here() -> dict[str, Any]:
-        return {key: np.asarray(value) for key, value in compiled(params, inputs).items()}
+        outputs, new = compiled(params, state, frame)
+        named = outputs | {updated[name]: value for name, value in new.items()}
+        return {name: np.asarray(value) for name, value in named.items()}
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
