@@ -17,6 +17,7 @@ from jaxrnn.errors import (
     NodeError,
     StateError,
     StaticValueError,
+    StreamError,
     UnsupportedError,
 )
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from jaxrnn.model import Model, load
     from jaxrnn.onnx.state import StateVar
     from jaxrnn.streams import Streams
+    from jaxrnn.transforms import Streamed, stream
 
 __version__ = "0.1.0"
 
@@ -38,11 +40,14 @@ __all__ = [
     "StateError",
     "StateVar",
     "StaticValueError",
+    "StreamError",
+    "Streamed",
     "Streams",
     "UnsupportedError",
     "load",
     "load_compiled",
     "save_compiled",
+    "stream",
 ]
 
 _LAZY = {
@@ -52,6 +57,8 @@ _LAZY = {
     "load": "jaxrnn.model",
     "load_compiled": "jaxrnn.ahead",
     "save_compiled": "jaxrnn.ahead",
+    "Streamed": "jaxrnn.transforms",
+    "stream": "jaxrnn.transforms",
 }
 
 

@@ -34,5 +34,9 @@ class StateError(JaxrnnError, ValueError):
     """What a model's state is cannot be decided, or what was given does not fit it."""
 
 
+class StreamError(JaxrnnError, ValueError):
+    """A function cannot be turned into a streaming one, or a pulse does not fit it."""
+
+
 class MissingPackageError(JaxrnnError, ImportError):
     """An optional package is needed for this and is not installed."""

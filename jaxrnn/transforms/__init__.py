@@ -1,8 +1,9 @@
-"""Functions of JAX functions: cutting a step into stages, and running it over time at sequence speed."""
+"""Functions of JAX functions: cutting a step into stages, running it at sequence speed, and streaming."""
 
 from __future__ import annotations
 
 from jaxrnn.transforms.hoist import scan
 from jaxrnn.transforms.stages import Stages, cut
+from jaxrnn.transforms.streaming import Flushed, Streamed, StreamState, stream
 
-__all__ = ["Stages", "cut", "scan"]
+__all__ = ["Flushed", "Stages", "StreamState", "Streamed", "cut", "scan", "stream"]

@@ -22,6 +22,14 @@ def trace(function: Callable[..., Any], *examples: Any) -> tuple[ClosedJaxpr, An
         function: a pure function.
         examples: arrays or ``jax.ShapeDtypeStruct``, one pytree for each argument.
     """
+    nested, out_structure = trace_nested(function, *examples)
+    leaves = jax.tree.leaves(examples)
+    inlined = jax.make_jaxpr(lambda *arguments: evaluate(nested, arguments, inline=True))(*leaves)
+    return inlined, out_structure
+
+
+def trace_nested(function: Callable[..., Any], *examples: Any) -> tuple[ClosedJaxpr, Any]:
+    """The jaxpr of a function of pytrees as JAX traces it, calls and the scopes they come from kept, as `trace`."""
     leaves, structure = jax.tree.flatten(examples)
     out_structure: Any = None
 
@@ -30,9 +38,7 @@ def trace(function: Callable[..., Any], *examples: Any) -> tuple[ClosedJaxpr, An
         results, out_structure = jax.tree.flatten(function(*jax.tree.unflatten(structure, arguments)))
         return results
 
-    nested = jax.make_jaxpr(flat)(*leaves)
-    inlined = jax.make_jaxpr(lambda *arguments: evaluate(nested, arguments, inline=True))(*leaves)
-    return inlined, out_structure
+    return jax.make_jaxpr(flat)(*leaves), out_structure
 
 
 def evaluate(closed: ClosedJaxpr, arguments: Sequence[Any], *, inline: bool = False) -> list[Any]:

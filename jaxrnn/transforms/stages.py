@@ -71,7 +71,7 @@ def cut(step: Callable[..., Any], params: Any, frame: Any, carry: Any) -> Stages
     stage_of: dict[Var, int] = dict.fromkeys((*jaxpr.constvars, *groups[0]), PACK)
     stage_of.update(dict.fromkeys(groups[1], BEFORE))
     stage_of.update(dict.fromkeys(groups[2], CORE))
-    needed = _needed_by(jaxpr.eqns, next_carry)
+    needed = needed_by(jaxpr.eqns, next_carry)
     staged: list[list[JaxprEqn]] = [[], [], [], []]
     for equation in jaxpr.eqns:
         stage = max((stage_of[variable] for variable in variables(equation.invars)), default=PACK)
@@ -97,7 +97,7 @@ def cut(step: Callable[..., Any], params: Any, frame: Any, carry: Any) -> Stages
     )
 
 
-def _needed_by(equations: Sequence[JaxprEqn], results: Sequence[Var | Literal]) -> set[Var]:
+def needed_by(equations: Sequence[JaxprEqn], results: Sequence[Var | Literal]) -> set[Var]:
     """Every variable that the results are computed from."""
     needed = set(variables(results))
     for equation in reversed(equations):

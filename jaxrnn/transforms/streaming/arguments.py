@@ -1,0 +1,141 @@
+"""The arguments of streaming functions, held against what the function was traced for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.transforms.streaming.plan import COUNT, Leaf, Plan
+
+_WIDER = {("int32", "int64"), ("uint32", "uint64")}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the functions of a `Streamed` take.
+
+    Attributes:
+        plan: what was traced.
+        structure: the tree of the input.
+        multiple: what every length is a multiple of.
+        context: in which the types are those of the trace.
+    """
+
+    plan: Plan
+    structure: Any
+    multiple: int
+    context: Callable[[], AbstractContextManager[Any]]
+
+    def lead(self, state: Any) -> tuple[int, ...]:
+        """The shape that every entry of a state has in front: the batch, or nothing.
+
+        Raises:
+            StateError: an entry is missing, unknown, or of another dtype or shape.
+        """
+        entries = self.plan.entries
+        if not isinstance(state, dict) or state.keys() != entries.keys():
+            found = set(state) if isinstance(state, dict) else set()
+            raise StateError(
+                f"the state must be a dict as init gives it; missing: {sorted(entries.keys() - found)[:5]}, unknown: "
+                f"{sorted(found - entries.keys())[:5]}"
+            )
+        lead = jnp.shape(state[COUNT])
+        for name, entry in entries.items():
+            value = state[name]
+            if len(lead) > 1 or jnp.shape(value) != (*lead, *entry.shape) or value.dtype != entry.dtype:
+                expected = f"{entry.dtype.name}{[*lead[:1], *entry.shape]}"
+                raise StateError(f"state {name!r} must be {expected}, not {value.dtype.name}{list(jnp.shape(value))}")
+        return lead
+
+    def flat(self, x: Any) -> list[Any]:
+        """The leaves of an input.
+
+        Raises:
+            InputError: it is not a pytree like the example.
+        """
+        try:
+            return self.structure.flatten_up_to(x)
+        except ValueError as error:
+            names = ", ".join(leaf.name for leaf in self.plan.leaves)
+            raise InputError(f"x must be a pytree like the example, with {names}: {error}") from error
+
+    def checked(self, x: Any, frames: int | None, lead: Sequence[int]) -> list[Any]:
+        """The leaves of an input of so many frames (None: any number), behind the batch of the state.
+
+        Raises:
+            InputError: the tree, a dtype or a shape does not fit.
+        """
+        return [
+            self._checked(leaf, value, frames, tuple(lead))
+            for leaf, value in zip(self.plan.leaves, self.flat(x), strict=True)
+        ]
+
+    def _checked(self, leaf: Leaf, value: Any, frames: int | None, lead: tuple[int, ...]) -> Any:
+        if value is None:
+            raise InputError(f"{leaf.name} is missing")
+        array = jnp.asarray(value)
+        if (array.dtype.name, leaf.dtype.name) in _WIDER:
+            with self.context():
+                array = array.astype(leaf.dtype)
+        free = leaf.axis if frames is None else None
+        shape = [*lead, *leaf.frames(0 if frames is None else frames // self.multiple)]
+        place = None if free is None else free + len(lead)
+        fits = array.ndim == len(shape) and all(
+            axis == place or have == want for axis, (have, want) in enumerate(zip(array.shape, shape, strict=True))
+        )
+        if not fits or array.dtype != leaf.dtype:
+            shown = ", ".join("frames" if axis == place else str(size) for axis, size in enumerate(shape))
+            hint = "" if frames is None or leaf.axis is None else "; with_pulse takes pulses of other sizes"
+            raise InputError(
+                f"{leaf.name} must be {leaf.dtype.name}[{shown}], not {array.dtype.name}{list(array.shape)}{hint}"
+            )
+        return array
+
+    def count_frames(self, arrays: Sequence[Any], lead: int = 0) -> int:
+        """The number of input frames that the leaves agree on."""
+        moving = [
+            (leaf, array.shape[leaf.axis + lead])
+            for leaf, array in zip(self.plan.leaves, arrays, strict=True)
+            if leaf.axis is not None
+        ]
+        units = moving[0][1] // moving[0][0].times
+        for leaf, size in moving:
+            if size != units * leaf.times:
+                first = f"{moving[0][1]} of {moving[0][0].name}" if leaf is not moving[0][0] else ""
+                wanted = f"as many as go with the {first}" if first else f"a multiple of {leaf.times}"
+                raise InputError(f"{leaf.name} has {size} frames, but must have {wanted}")
+        return units * self.multiple
+
+    def held(self, held: Any) -> list[Any]:
+        """The leaves without a time axis, from a pytree like the input."""
+        return [
+            self._checked(leaf, value, None, ())
+            for leaf, value in zip(self.plan.leaves, self.flat(held), strict=True)
+            if leaf.axis is None
+        ]
+
+    def tail(self, tail: Any, lead: tuple[int, ...]) -> tuple[list[Any], int]:
+        """The leaves of a tail, where those with a time axis may all be None, and how many frames it has room for."""
+        given = [None] * len(self.plan.leaves) if tail is None else self.flat(tail)
+        arrays = []
+        for leaf, value in zip(self.plan.leaves, given, strict=True):
+            if value is None and leaf.axis is None:
+                raise InputError(f"{leaf.name} is held constant: flush needs it in its tail, the other leaves None")
+            empty = None if value is not None else jnp.zeros((*lead, *leaf.frames(0)), leaf.dtype)
+            arrays.append(self._checked(leaf, value if empty is None else empty, None, lead))
+        return arrays, self.count_frames(arrays, len(lead))
+
+
+def padded_to(array: Any, leaf: Leaf, frames: int, lead: int) -> Any:
+    """A leaf's array with its time axis made as long as a number of frames."""
+    assert leaf.axis is not None
+    shape = list(array.shape)
+    shape[leaf.axis + lead] = frames * leaf.times - shape[leaf.axis + lead]
+    return jnp.concatenate([array, jnp.zeros(shape, array.dtype)], leaf.axis + lead)
+
+

@@ -1,0 +1,81 @@
+"""Symbolic dimensions as numbers: the value of one for any length, also a traced one, and how often it repeats.
+
+JAX spells a symbolic dimension as an expression of the grammar that ``jax.export.symbolic_shape`` reads; that spelling
+is public, so it is what is read here.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+#: The one symbol of everything that is streamed: the number of input frames.
+SYMBOL = "S"
+
+
+def is_symbolic(size: Any) -> bool:
+    """Whether a dimension depends on the length of the stream."""
+    return not isinstance(size, (int, np.integer))
+
+
+def symbolic_axes(shape: Any) -> list[int]:
+    """The axes of a shape that depend on the length of the stream."""
+    return [axis for axis, size in enumerate(shape) if is_symbolic(size)]
+
+
+@functools.cache
+def _parsed(spelling: str) -> tuple[ast.expr, Any]:
+    tree = ast.parse(spelling.replace("^", "**"), mode="eval")
+    return tree.body, compile(tree, "<dimension>", "eval")
+
+
+def value_of(size: Any, length: Any) -> Any:
+    """The value of a dimension for a length.
+
+    Args:
+        size: an integer or a symbolic dimension.
+        length: an integer, a NumPy array of them, or a traced integer.
+    """
+    if not is_symbolic(size):
+        return int(size)
+    numbers: Any = jnp if isinstance(length, Array) else np
+    functions = {
+        "floordiv": lambda a, b: a // b,
+        "mod": lambda a, b: a % b,
+        "max": numbers.maximum,
+        "min": numbers.minimum,
+    }
+    result = eval(_parsed(str(size))[1], {"__builtins__": {}}, {SYMBOL: length, **functions})
+    return int(result) if isinstance(length, int) else result
+
+
+def period_of(size: Any) -> int:
+    """A number of frames after which a dimension has, in the long run, grown by a whole number; not the smallest."""
+    return 1 if not is_symbolic(size) else _period(_parsed(str(size))[0])
+
+
+def _period(node: ast.expr) -> int:
+    if isinstance(node, ast.BinOp):
+        return math.lcm(_period(node.left), _period(node.right))
+    if isinstance(node, ast.UnaryOp):
+        return _period(node.operand)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        inner = math.lcm(*map(_period, node.args))
+        if node.func.id in ("floordiv", "mod"):
+            return inner * abs(int(ast.literal_eval(node.args[1])))
+        return inner
+    return 1
+
+
+def magnitude_of(size: Any) -> int:
+    """A length beyond which ``max`` and ``min`` in a dimension have settled on one of their arguments."""
+    constants = [
+        abs(int(node.value)) for node in ast.walk(_parsed(str(size))[0]) if isinstance(node, ast.Constant)
+    ]
+    return (1 + sum(constants)) * period_of(size)

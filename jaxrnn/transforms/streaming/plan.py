@@ -1,0 +1,219 @@
+"""A function traced over all of time, and what running it in pulses needs: the passes, and the facts about them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.errors import StreamError
+from jaxrnn.transforms.equations import trace_nested
+from jaxrnn.transforms.streaming.access import symbolic_sizes, without_dead_code
+from jaxrnn.transforms.streaming.dimensions import SYMBOL, symbolic_axes
+from jaxrnn.transforms.streaming.interpreter import Absent, Facts, Pass
+from jaxrnn.transforms.streaming.timeline import Clock
+from jaxrnn.transforms.streaming.values import Chunk, Ended, Reach, is_length
+
+State = dict[str, Any]
+
+#: Entries of the state that every stream may have besides those of its equations.
+COUNT, FRAMES = "count", "frames"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of the input: its shape over all of time, and where time is.
+
+    Attributes:
+        shape: with a symbolic dimension on the time axis.
+        dtype: its element type.
+        axis: the time axis; None where the array is held constant.
+        times: frames of it for each input frame.
+        name: the path to it, for messages.
+    """
+
+    shape: tuple[Any, ...]
+    dtype: Any
+    axis: int | None
+    times: int
+    name: str
+
+    def frames(self, count: int) -> tuple[int, ...]:
+        """The shape for a number of input frames."""
+        return tuple(count * self.times if axis == self.axis else size for axis, size in enumerate(self.shape))
+
+
+class Plan:
+    """How a function runs on pulses; the same for every pulse size.
+
+    Attributes:
+        leaves: the arrays of the input.
+        clock: the timelines; `clock.unit` is the smallest pulse, in frames of the trace.
+        facts: what the passes have found.
+        outputs: what each output is, without its array.
+        output_structure: the tree of the outputs.
+        entries: shapes of the state's entries, by name.
+        absent: what stands in frames that do not exist.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any, Any], Any],
+        params: Any,
+        leaves: Sequence[Leaf],
+        structure: Any,
+        absent: Absent,
+    ):
+        self.leaves = tuple(leaves)
+        self.absent = absent
+        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        closed, self.output_structure = trace_nested(function, params, jax.tree.unflatten(structure, shapes))
+        self.jaxpr = without_dead_code(closed.jaxpr)
+        self.consts = closed.consts
+        self.clock = Clock({str(size): size for size in symbolic_sizes(self.jaxpr)}.values())
+        self.facts = Facts()
+        self.outputs: list[Any] = []
+        self.entries: Mapping[str, Any] = {}
+        param_shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in jax.tree.leaves(params)]
+        held = [shape for shape, leaf in zip(shapes, leaves, strict=True) if leaf.axis is None]
+        jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
+        self.entries = jax.eval_shape(self.start, param_shapes, held)
+
+    # -- passes
+
+    def _inputs(self, run: Pass, arrays: Sequence[Any]) -> list[Any]:
+        values: list[Any] = []
+        for leaf, array in zip(self.leaves, arrays, strict=True):
+            if leaf.axis is None:
+                values.append(array)
+                continue
+            timeline = run.clock.timeline(leaf.shape[leaf.axis])
+            chunk = run.make(array, leaf.axis, timeline, 0, Reach(timeline.rate * 0, timeline.rate * 0))
+            values.append(chunk if run.existing is None else run.fill(chunk, self._absent_for(leaf.dtype)))
+        return values
+
+    def _absent_for(self, dtype: Any) -> Any:
+        return self.absent.value if jnp.issubdtype(dtype, jnp.inexact) else 0
+
+    def _pass(self, params: Sequence[Any], arrays: Sequence[Any], run: Pass) -> list[Any]:
+        values = run.interpret(self.jaxpr, self.consts, [*params, *self._inputs(run, arrays)])
+        outputs = []
+        for value in values:
+            if is_length(value):
+                value = Ended(run.plain(value))
+            if isinstance(value, Chunk):
+                if value.outer != 1:
+                    run.refuse(
+                        "an output holds time and another axis merged, in an order that no frame can be told from",
+                        "split the axes before the function returns",
+                    )
+                value = run.spread(value)
+                value = run.delayed(value, max(value.delay or 0, 0))
+                assert value.delay is not None
+                run.facts.sinks.append((value.timeline, value.delay))
+            outputs.append(value)
+        self.outputs = [
+            dataclasses.replace(value, array=None) if isinstance(value, Chunk) else (Ended(None) if isinstance(value, Ended) else None)
+            for value in outputs
+        ]
+        return [value.array if isinstance(value, (Chunk, Ended)) else jnp.asarray(value) for value in outputs]
+
+    def _create(self, params: Sequence[Any], held: Sequence[Any]) -> State:
+        run = Pass(self.clock, 1, 0, None, None, self.facts, self.absent, self._zero())
+        self._pass(params, self._nothing(1, held), run)
+        return run.new
+
+    def _zero(self) -> Any:
+        return jnp.zeros((), jnp.int32) if self.facts.counts else None
+
+    def _nothing(self, units: int, held: Sequence[Any]) -> list[Any]:
+        """Input that does not exist."""
+        given = iter(held)
+        return [
+            next(given)
+            if leaf.axis is None
+            else jnp.full(leaf.frames(units * self.clock.unit), self._absent_for(leaf.dtype), leaf.dtype)
+            for leaf in self.leaves
+        ]
+
+    def start(self, params: Sequence[Any], held: Sequence[Any]) -> State:
+        """The state before the first frame: of the parameters and the inputs that are held constant."""
+        state = self._create(params, held)
+        units = self.facts.warm_up
+        if units:
+            run = Pass(self.clock, units, -units, None, state, self.facts, self.absent, self._zero())
+            self._pass(params, self._nothing(units, held), run)
+            state = run.new
+        state[COUNT] = jnp.zeros((), jnp.int32)
+        if self.facts.counts:
+            state[FRAMES] = jnp.zeros((), jnp.int32)
+        return state
+
+    def run(
+        self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int, existing: Any = None
+    ) -> tuple[list[Any], State]:
+        """One pass over chunks of so many units, with its outputs' arrays; the last one if ``existing`` frames exist."""
+        own = {name: value for name, value in state.items() if name not in (COUNT, FRAMES)}
+        run = Pass(self.clock, units, state[COUNT], existing, own, self.facts, self.absent, state.get(FRAMES))
+        outputs = self._pass(params, arrays, run)
+        new = dict(run.new)
+        new[COUNT] = jnp.minimum(state[COUNT] + np.int32(units), np.int32(self.facts.horizon))
+        if FRAMES in state:
+            new[FRAMES] = state[FRAMES] + np.int32(units * self.clock.unit)
+        return outputs, new
+
+    # -- facts
+
+    def rest(self, tail: int) -> int:
+        """Units that a flush must run for all frames to come out, when up to ``tail`` more input frames exist."""
+        counts = np.arange(self.facts.horizon + 1)
+        units = max(1, -(-tail // self.clock.unit))
+        for timeline, delay in set(self.facts.sinks):
+            waiting = timeline.length(counts * self.clock.unit + tail) - (counts * timeline.per_unit - delay)
+            units = max(units, int(-(-np.max(waiting) // timeline.per_unit)))
+        return units
+
+    def counts(self, state: State, existing: Any) -> list[Any]:
+        """For each output, the frames that a flush gives; None for those that are no streams."""
+        before = state[COUNT]
+        result: list[Any] = []
+        for output in self.outputs:
+            if not isinstance(output, Chunk):
+                result.append(None)
+                continue
+            end = output.timeline.length(before * self.clock.unit + existing)
+            result.append(end - (before * output.timeline.per_unit - output.delay))
+        return result
+
+
+def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
+    """A leaf with the symbol in place of its length."""
+    sizes: list[Any] = list(shape)
+    if axis is not None:
+        spelling = SYMBOL if times == 1 else f"{times}*{SYMBOL}"
+        (sizes[axis],) = jax.export.symbolic_shape(spelling, scope=scope)
+    assert len(symbolic_axes(sizes)) == (axis is not None)
+    return Leaf(tuple(sizes), np.dtype(dtype), axis, times, name)
+
+
+def check_pulse(pulse: int, smallest: int, multiple: int) -> int:
+    """The units of a pulse.
+
+    Raises:
+        StreamError: it does not fit the strides; names the smallest that do.
+    """
+    step = smallest * multiple
+    if isinstance(pulse, bool) or not isinstance(pulse, (int, np.integer)) or pulse < 1:
+        raise StreamError(f"pulse must be a number of input frames from 1 up, not {pulse!r}")
+    if pulse % step:
+        fitting = ", ".join(str(step * k) for k in (1, 2, 3))
+        raise StreamError(
+            f"a pulse of {pulse} frame(s) does not fit the strides of this function, which turn {step} input frames "
+            f"into whole frames everywhere; pulses that fit: {fitting}, ..."
+        )
+    return int(pulse) // step

@@ -1,0 +1,52 @@
+"""One rule for each primitive: how it runs on the frames of one step.
+
+A rule takes the pass, the equation and its operands (chunks, values known at the end, known values, arrays) and gives
+the results. Rules make chunks through `Pass.make` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.transforms.streaming.access import has_symbols
+from jaxrnn.transforms.streaming.rules import (
+    accumulation,
+    calls,
+    contraction,
+    elementwise,
+    indexing,
+    loops,
+    movement,
+    positions,
+    time,
+    windows,
+)
+from jaxrnn.transforms.streaming.rules.folding import fold
+
+__all__ = ["RULES", "find_rule", "fold"]
+
+RULES: dict[str, Callable[..., Any]] = {
+    **elementwise.RULES,
+    **movement.RULES,
+    **time.RULES,
+    **indexing.RULES,
+    **windows.RULES,
+    **contraction.RULES,
+    **accumulation.RULES,
+    **positions.RULES,
+    **loops.RULES,
+    **calls.RULES,
+}
+
+
+def find_rule(equation: JaxprEqn, operands: list[Any], streamed: bool) -> Callable[..., Any] | None:
+    """The rule of an equation; None where it is applied as it stands, or where there is none."""
+    name = equation.primitive.name
+    if streamed or name in calls.INLINED or name == "dim_as_value":
+        return RULES.get(name)
+    if (name in loops.RULES or name in calls.RULES) and has_symbols(equation):
+        return RULES.get(name)
+    return None

@@ -1,0 +1,165 @@
+"""Calls of inner functions: inlined where nothing is lost, and wrapped again where they bring rules of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.rules.templates import Template, arrays_of
+from jaxrnn.transforms.streaming.values import Chunk
+
+#: By primitive, the parameter that holds the inner function.
+INLINED = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_lin": "jaxpr",
+}
+
+
+def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """A call of an inner function, inlined."""
+    with run.inside():
+        return _interpret(run, equation.params[INLINED[equation.primitive.name]], operands)
+
+
+def _interpret(run: Pass, inner: Any, operands: Any) -> list[Any]:
+    return run.interpret(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
+
+
+def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """A function with a derivative rule of its own.
+
+    Where it keeps no state, the rule is traced too and goes with the function, as on the whole recording. A function
+    that keeps state is rewritten, and so are its derivatives.
+    """
+    body = equation.params["call_jaxpr"]
+    if not any(isinstance(value, Chunk) for value in operands):
+        with run.inside():
+            return _interpret(run, body, operands)
+    operands = _together(run, operands)
+    inputs = [Template.of(value) for value in operands]
+    trial = run.child("", None)
+    outputs: list[Template] = []
+
+    def probe(*arrays: Any) -> list[Any]:
+        values = _interpret(trial, body, [t.around(a) for t, a in zip(inputs, arrays, strict=True)])
+        outputs.extend(map(Template.of, values))
+        return arrays_of(values)
+
+    jax.eval_shape(probe, *arrays_of(operands))
+    delays = {template.delay for template in (*inputs, *outputs)} - {None}
+    if trial.new or len(delays) > 1 or not all(t.chunk for t in outputs):
+        with run.inside():
+            return _interpret(run, body, operands)
+    make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
+    results = make(run, equation, inputs, outputs)(*map(jnp.asarray, arrays_of(operands)))
+    return [
+        run.make(result, t.chunk.axis, t.chunk.timeline, t.chunk.delay, t.chunk.reach)
+        for result, t in zip(results, outputs, strict=True)
+        if t.chunk is not None
+    ]
+
+
+def _together(run: Pass, operands: Any) -> tuple[Any, ...]:
+    """Operands with the same delay, so that what runs inside needs no buffers."""
+    delays = [value.delay for value in operands if isinstance(value, Chunk) and value.delay is not None]
+    if not delays:
+        return tuple(operands)
+    return tuple(
+        run.delayed(value, max(delays)) if isinstance(value, Chunk) and value.delay is not None else value
+        for value in operands
+    )
+
+
+def _symbolic(equation: JaxprEqn) -> tuple[Any, list[Any]]:
+    """The function of an equation on whole recordings, and the shapes of its operands."""
+    parameters = equation.primitive.get_bind_params(equation.params)
+
+    def function(*arrays: Any) -> Any:
+        return equation.primitive.bind(*arrays, **parameters)
+
+    shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
+    return function, shapes
+
+
+def _interpreted(run: Pass, jaxpr: Any, templates: list[Template], arrays: Any) -> list[Any]:
+    values = [template.around(array) for template, array in zip(templates, arrays, strict=True)]
+    return _interpret(run.child("", None, local=True), jaxpr, values)
+
+
+def _with_jvp(run: Pass, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
+    function, shapes = _symbolic(equation)
+    moving = [index for index, shape in enumerate(shapes) if jnp.issubdtype(shape.dtype, jnp.inexact)]
+
+    def derivative(primals: Any, tangents: Any) -> Any:
+        def of_moving(*some: Any) -> Any:
+            merged = list(primals)
+            for index, value in zip(moving, some, strict=True):
+                merged[index] = value
+            return function(*merged)
+
+        return jax.jvp(of_moving, [primals[index] for index in moving], tangents)
+
+    traced = jax.make_jaxpr(derivative)(shapes, [shapes[index] for index in moving])
+
+    @jax.custom_jvp
+    def on_chunks(*arrays: Any) -> list[Any]:
+        return arrays_of(_interpreted(run, equation.params["call_jaxpr"], inputs, arrays))
+
+    @on_chunks.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        arrays = [*primals, *(tangents[index] for index in moving)]
+        results = _interpreted(run, traced, [*inputs, *(inputs[index] for index in moving)], arrays)
+        values = [
+            run.spread(value).array if isinstance(value, Chunk) else value for value in results
+        ]
+        return values[: len(outputs)], values[len(outputs) :]
+
+    return on_chunks
+
+
+def _with_vjp(run: Pass, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
+    function, shapes = _symbolic(equation)
+    forward, shown = jax.make_jaxpr(lambda *arrays: jax.vjp(function, *arrays), return_shape=True)(*shapes)
+    results, back = shown
+    backward = jax.make_jaxpr(lambda back, cotangents: back(cotangents))(back, results)
+    count = len(outputs)
+    residuals: list[Template] = []
+
+    @jax.custom_vjp
+    def on_chunks(*arrays: Any) -> list[Any]:
+        return arrays_of(_interpreted(run, equation.params["call_jaxpr"], inputs, arrays))
+
+    def go(*arrays: Any) -> Any:
+        values = _interpreted(run, forward, inputs, arrays)
+        residuals[:] = map(Template.of, values[count:])
+        return arrays_of(values[:count]), arrays_of(values[count:])
+
+    def come(kept: Any, cotangents: Any) -> Any:
+        values = _interpreted(run, backward, [*residuals, *outputs], [*kept, *cotangents])
+        given = []
+        position = iter(values)
+        for shape, template in zip(shapes, inputs, strict=True):
+            value = next(position)
+            if template.chunk is not None and isinstance(value, Chunk):
+                value = run.spread(value).array
+            given.append(value if jnp.issubdtype(shape.dtype, jnp.inexact) else None)
+        return tuple(given)
+
+    on_chunks.defvjp(go, come)
+    return on_chunks
+
+
+RULES: dict[str, Any] = {
+    **dict.fromkeys(INLINED, call),
+    "custom_jvp_call": custom_rule,
+    "custom_vjp_call": custom_rule,
+}

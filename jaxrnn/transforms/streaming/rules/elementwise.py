@@ -1,0 +1,127 @@
+"""Operations that work on each element alone: operands of different delay are brought together first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.values import Chunk, Ended, is_length, known_integer, union
+
+NAMES = """
+abs acos acosh add and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clz complex conj convert_element_type
+copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow is_finite
+le lgamma log log1p logistic lt max min mul mulhi ne neg nextafter not optimization_barrier or polygamma
+population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
+shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
+""".split()
+
+#: What each operation with a singular derivative reads where no frame exists: inside its domain, and not at its edge.
+HARMLESS: dict[str, float] = dict.fromkeys(
+    "acos asin atanh cbrt digamma div erf_inv lgamma log log1p pow rem rsqrt sqrt atan2 abs".split(), 0.5
+) | {"acosh": 2.0}
+
+
+def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """Any operation on each element alone."""
+    name = equation.primitive.name
+    affine = _affine(name, equation, operands)
+    if name in HARMLESS:
+        operands = tuple(run.harmless(value, HARMLESS[name]) for value in operands)
+    arrays, like = align(run, operands)
+    ranks = {np.ndim(array) for array in arrays} - {0}
+    if name in ("select_n", "clamp") and ranks:
+        arrays = _same_shape(name, arrays)
+    results = run.bind(equation, arrays)
+    if like.delay is None:
+        return [run.make(result, like.axis, like.timeline, None, like.reach, affine) for result in results]
+    return [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
+
+
+def _same_shape(name: str, arrays: list[Any]) -> list[Any]:
+    """The arrays of equal shape; a scalar stays one where the operation lets it choose or limit whole arrays."""
+    shape = np.broadcast_shapes(*(np.shape(array) for array in arrays))
+    scalar_first = name == "select_n"
+    free = [index for index, array in enumerate(arrays) if np.ndim(array) == 0]
+    if name == "clamp":
+        return [array if index in free else jnp.broadcast_to(array, shape) for index, array in enumerate(arrays)]
+    return [
+        array if scalar_first and index == 0 and np.ndim(array) == 0 else jnp.broadcast_to(array, shape)
+        for index, array in enumerate(arrays)
+    ]
+
+
+def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
+    """The arrays of operands with one time axis, all of the same frames, and a chunk that stands for their result."""
+    refuse_ended(run, operands)
+    chunks = [value for value in operands if isinstance(value, Chunk)]
+    like = chunks[0]
+    for chunk in chunks[1:]:
+        if chunk.axis != like.axis or (str(chunk.timeline.size) != str(like.timeline.size)):
+            run.refuse(
+                f"its operands have time on axis {like.axis} ({like.timeline.size} frames) and on axis {chunk.axis} "
+                f"({chunk.timeline.size} frames)",
+                "bring them to one time axis of one length",
+            )
+    outers = {chunk.outer for chunk in chunks if chunk.delay is not None} or {max(chunk.outer for chunk in chunks)}
+    if len(outers) > 1:
+        run.refuse(
+            "its operands hold time and another axis merged in different orders",
+            "merge the axes of both in the same way",
+        )
+    reach = union(*(chunk.reach for chunk in chunks))
+    moving = [chunk for chunk in chunks if chunk.delay is not None]
+    if not moving:
+        widest = max(chunks, key=lambda chunk: chunk.array.shape[chunk.axis])
+        return [value.array if isinstance(value, Chunk) else value for value in operands], Chunk(
+            None, widest.axis, widest.timeline, None, reach
+        )
+    delay = max(chunk.delay for chunk in moving if chunk.delay is not None)
+    timeline = moving[0].timeline
+    arrays = []
+    for value in operands:
+        if isinstance(value, Chunk):
+            if value.delay is None:
+                value = run.spread(Chunk(value.array, value.axis, timeline, None, None), delay)
+            value = run.delayed(value, delay).array
+        arrays.append(value)
+    return arrays, Chunk(None, moving[0].axis, timeline, delay, reach)
+
+
+def refuse_ended(run: Pass, operands: Sequence[Any]) -> None:
+    """Refuse to mix a value that is known only at the end into the stream."""
+    if any(isinstance(value, Ended) or is_length(value) for value in operands):
+        run.refuse(
+            "it uses along the stream what is known only when the stream has ended (a sum, mean or maximum over all of "
+            "time, a final state, or the length)",
+            "use a causal form (cumulative or windowed statistics), or return that value as an output of its own",
+        )
+
+
+def _affine(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> tuple[int, int] | None:
+    """Scale and offset of integers that count frames, where the operation keeps them so."""
+    counting = [value for value in operands if isinstance(value, Chunk)]
+    if len(counting) != 1 or counting[0].affine is None:
+        return None
+    if not jnp.issubdtype(equation.outvars[0].aval.dtype, np.integer):
+        return None
+    scale, offset = counting[0].affine
+    if name in ("convert_element_type", "copy", "stop_gradient"):
+        return scale, offset
+    if name not in ("add", "sub", "mul") or len(operands) != 2:
+        return None
+    other = known_integer(operands[1] if operands[0] is counting[0] else operands[0])
+    if not isinstance(other, int):
+        return None
+    if name == "mul":
+        return scale * other, offset * other
+    if name == "add":
+        return scale, offset + other
+    return (scale, offset - other) if operands[0] is counting[0] else (-scale, other - offset)
+
+
+RULES = {name: elementwise for name in [*NAMES, "clamp"]}

@@ -1,0 +1,104 @@
+"""Gathers and slices with indices as values: known ones along time, any along other axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.transforms.streaming.dimensions import is_symbolic
+from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
+from jaxrnn.transforms.streaming.rules.time import take
+from jaxrnn.transforms.streaming.values import Chunk, Ended, is_known, known_integer
+
+_MEND = "take frames at fixed numbers, at a fixed step, or up to a fixed distance from the end"
+
+
+def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | Ended:
+    """A slice whose beginnings are values: known along time, any along the others."""
+    if not isinstance(x, Chunk):
+        run.refuse("it cuts a piece that moves through time out of a constant", "compute the piece frame by frame")
+        raise AssertionError
+    sizes = list(equation.params["slice_sizes"])
+    start = known_integer(starts[x.axis])
+    others = [value for index, value in enumerate(starts) if index != x.axis]
+    refuse_ended(run, others)
+    if start is None or any(isinstance(value, Chunk) for value in others):
+        run.refuse("where it begins in time is not known while tracing", _MEND)
+    taken = take(run, x, start, 1, sizes[x.axis])
+    sizes[x.axis] = taken.array.shape[x.axis]
+    begins = [0 if index == x.axis else value for index, value in enumerate(starts)]
+    array = lax.dynamic_slice(taken.array, [jnp.asarray(value, jnp.int32) for value in begins], sizes)
+    if isinstance(taken, Ended):
+        return Ended(array)
+    return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach)
+
+
+def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended:
+    """Indexing: any along other axes than time, slices and steps along time, and tables that a stream indexes."""
+    refuse_ended(run, [x, indices])
+    numbers = equation.params["dimension_numbers"]
+    if not isinstance(x, Chunk):
+        return _look_up(run, equation, x, indices)
+    sizes = list(equation.params["slice_sizes"])
+    axis = x.axis
+    if axis in numbers.operand_batching_dims or (
+        isinstance(indices, Chunk) and not (indices.affine and axis in numbers.collapsed_slice_dims)
+    ):
+        run.refuse("it looks frames up by numbers that depend on the stream", _MEND)
+    if isinstance(indices, Chunk):
+        return _steps(run, equation, x, indices)
+    taken: Chunk | Ended = x
+    if axis in numbers.start_index_map:
+        column = numbers.start_index_map.index(axis)
+        if not is_known(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
+            run.refuse("which frames it takes is not known while tracing", _MEND)
+        taken = take(run, x, known_integer(np.asarray(indices)[column]), 1, sizes[axis])
+        indices = np.array([0 if place == column else value for place, value in enumerate(indices)], np.int32)
+    sizes[axis] = taken.array.shape[axis]
+    (array,) = run.bind(equation, [taken.array, indices], slice_sizes=tuple(sizes))
+    if isinstance(taken, Ended):
+        return Ended(array)
+    kept = [d for d in range(len(sizes)) if d not in {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}]
+    return run.make(array, numbers.offset_dims[kept.index(axis)], taken.timeline, taken.delay, taken.reach)
+
+
+def _steps(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk | Ended:
+    """Frames at a fixed step: ``x[start::step]``."""
+    numbers = equation.params["dimension_numbers"]
+    sizes = equation.params["slice_sizes"]
+    assert indices.affine is not None
+    step, start = indices.affine
+    plain = (
+        numbers.start_index_map == (x.axis,)
+        and indices.axis == 0
+        and indices.array.ndim == 2
+        and step > 0
+        and start >= 0
+        and all(size == x.array.shape[d] for d, size in enumerate(sizes) if d != x.axis)
+    )
+    if not plain:
+        run.refuse("it looks frames up in an order that is not a fixed step forward", _MEND)
+    taken = take(run, x, start, step, equation.invars[1].aval.shape[0])
+    assert isinstance(taken, Chunk)
+    (axis,) = [d for d in range(len(sizes)) if d not in numbers.offset_dims]
+    return run.make(jnp.moveaxis(taken.array, x.axis, axis), axis, taken.timeline, taken.delay, taken.reach)
+
+
+def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:
+    """A table of constants, indexed by a stream: an embedding."""
+    numbers = equation.params["dimension_numbers"]
+    if not isinstance(indices, Chunk) or any(map(is_symbolic, equation.params["slice_sizes"])):
+        run.refuse("it takes a piece that grows with the stream out of a constant", "compute it frame by frame")
+        raise AssertionError
+    (array,) = run.bind(equation, [table, indices.array])
+    rank = array.ndim
+    batch = [d for d in range(rank) if d not in numbers.offset_dims]
+    return run.make(array, batch[indices.axis], indices.timeline, indices.delay, indices.reach)
+
+
+RULES = {"dynamic_slice": dynamic_slice, "gather": gather}

@@ -1,0 +1,158 @@
+"""Operations that move elements but not along time: transposing, reshaping, broadcasting, joining and cutting."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.transforms.streaming.dimensions import is_symbolic, symbolic_axes
+from jaxrnn.transforms.streaming.interpreter import Pass, split_outer
+from jaxrnn.transforms.streaming.rules.elementwise import align, refuse_ended
+from jaxrnn.transforms.streaming.rules.time import split_time
+from jaxrnn.transforms.streaming.values import Chunk
+
+
+def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
+    """Transpose: the time axis moves along."""
+    permutation = equation.params["permutation"]
+    axis = permutation.index(x.axis)
+    return run.make(lax.transpose(x.array, permutation), axis, x.timeline, x.delay, x.reach)
+
+
+def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
+    """Broadcasting: of a stream along other axes, or of a value along time, which makes all frames equal."""
+    shape, dimensions = list(equation.params["shape"]), equation.params["broadcast_dimensions"]
+    (axis,) = symbolic_axes(shape)
+    if isinstance(x, Chunk):
+        if dimensions[x.axis] != axis:
+            run.refuse("it repeats a stream along a second time axis", "repeat along axes of known size only")
+        shape[axis] = x.array.shape[x.axis]
+        array = lax.broadcast_in_dim(x.array, shape, dimensions)
+        return run.make(array, axis, x.timeline, x.delay, x.reach, x.affine)
+    refuse_ended(run, [x])
+    shape[axis] = 1
+    size = equation.outvars[0].aval.shape[axis]
+    return run.make(
+        lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, run.clock.timeline(size), None, None
+    )
+
+
+def squeeze(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
+    """Dropping axes of size 1."""
+    dimensions = {d % x.array.ndim for d in equation.params["dimensions"]}
+    axis = x.axis - sum(d < x.axis for d in dimensions)
+    return run.make(lax.squeeze(x.array, tuple(dimensions)), axis, x.timeline, x.delay, x.reach, x.affine)
+
+
+def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
+    """Reshaping: other axes may merge into time and split from it, which changes the rate, or stay in front of it."""
+    if equation.params["dimensions"] is not None:
+        run.refuse("it reorders axes while it reshapes", "transpose first")
+    old, new = list(equation.invars[0].aval.shape), list(equation.outvars[0].aval.shape)
+    axes = symbolic_axes(new)
+    if not axes:
+        run.refuse("its result has no time axis", "keep the time axis")
+    (axis,) = axes
+    before, behind = math.prod(old[: x.axis]) * x.outer, math.prod(old[x.axis + 1 :])
+    before_new, behind_new = math.prod(new[:axis]), math.prod(new[axis + 1 :])
+    if before == 0 or behind == 0 or before_new == 0 or behind_new == 0:
+        run.refuse("it has no elements", "leave it out")
+    if before % before_new:
+        run.refuse(
+            "it cuts all of time into a number of parts, of which each begins only when the one before is complete",
+            "cut time into parts of a fixed length",
+        )
+    timeline = run.clock.timeline(new[axis], before // before_new)
+    per_frame = x.timeline.rate
+    if behind_new == behind:
+        array, delay, reach, affine = x.array, x.delay, x.reach, x.affine
+    elif behind % behind_new == 0:  # other axes merge into time: more frames
+        x = run.spread(x)
+        times = behind // behind_new
+        array, delay, affine = x.array, (x.delay or 0) * times, None
+        reach = x.reach and x.reach.shifted(-Fraction(times - 1, times) / per_frame, 0)
+    elif behind_new % behind == 0:  # time splits into frames of frames: fewer frames
+        x = run.spread(x)
+        times = behind_new // behind
+        assert x.delay is not None
+        delay = -(-x.delay // times)
+        array, affine = run.delayed(x, delay * times).array, None
+        reach = x.reach and x.reach.shifted(0, (times - 1) / per_frame)
+    else:
+        run.refuse("its new frames do not hold whole old ones", "cut time into whole frames")
+        raise AssertionError
+    frames = 1 if delay is None else run.frames_of(timeline)
+    new[axis] = array.shape[x.axis] if delay is None else timeline.outer * frames
+    return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
+
+
+def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
+    """Joining along another axis than time."""
+    dimension = equation.params["dimension"]
+    if is_symbolic(equation.outvars[0].aval.shape[dimension]):
+        from jaxrnn.transforms.streaming.rules.time import concatenate_time
+
+        return concatenate_time(run, equation, *operands)
+    arrays, like = align(run, operands)
+    arrays = _along_time(arrays, like)
+    return run.make(lax.concatenate(arrays, dimension), like.axis, like.timeline, like.delay, like.reach)
+
+
+def stack(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
+    """Joining along a new axis."""
+    new = equation.params["axis"]
+    arrays, like = align(run, operands)
+    array = jnp.stack(_along_time(arrays, like), new)
+    axis = like.axis + (new <= like.axis)
+    return run.make(array, axis, like.timeline, like.delay, like.reach)
+
+
+def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
+    """The arrays with equal sizes along time, where frames that are all equal may stand as one."""
+    most = max(array.shape[like.axis] for array in arrays)
+    result = []
+    for array in arrays:
+        shape = list(array.shape)
+        shape[like.axis] = most
+        result.append(jnp.broadcast_to(array, shape))
+    return result
+
+
+def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
+    """Cutting along another axis than time, or along time."""
+    if equation.params["axis"] == x.axis:
+        return split_time(run, equation, x)
+    arrays = run.bind(equation, [x.array])
+    return [run.make(array, x.axis, x.timeline, x.delay, x.reach) for array in arrays]
+
+
+def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
+    """Reversing other axes than time."""
+    if x.axis in equation.params["dimensions"]:
+        run.refuse(
+            "it reverses time, so its first frame is the last of the stream",
+            "use a model that runs forward in time (a bidirectional recurrence needs the whole recording)",
+        )
+    return run.make(*run.bind(equation, [x.array]), x.axis, x.timeline, x.delay, x.reach)
+
+
+def expand_outer(x: Chunk) -> Any:
+    """The array with an axis of its own for the streams that share the time axis."""
+    return split_outer(x.array, x)
+
+
+RULES = {
+    "transpose": transpose,
+    "broadcast_in_dim": broadcast_in_dim,
+    "squeeze": squeeze,
+    "reshape": reshape,
+    "concatenate": concatenate,
+    "stack": stack,
+    "split": split,
+    "rev": rev,
+}

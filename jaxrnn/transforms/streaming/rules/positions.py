@@ -1,0 +1,44 @@
+"""Positions in time, and the length of the stream as a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.transforms.streaming.dimensions import symbolic_axes
+from jaxrnn.transforms.streaming.interpreter import Pass, along
+from jaxrnn.transforms.streaming.values import Chunk
+
+
+def iota(run: Pass, equation: JaxprEqn) -> Chunk:
+    """Counting along time, from a true counter, or along another axis, the same in every frame."""
+    shape, dimension = list(equation.params["shape"]), equation.params["dimension"]
+    dtype = equation.params["dtype"]
+    (axis,) = symbolic_axes(shape)
+    timeline = run.clock.timeline(shape[axis])
+    shape[axis] = 1
+    if dimension != axis:
+        return run.make(lax.broadcasted_iota(dtype, shape, dimension), axis, timeline, None, None)
+    delay = timeline.certain
+    run.facts.counts = True
+    # Counted in the type of the result, it wraps around where the whole recording's would.
+    units = run.count if isinstance(run.count, int) else run.frames_before // np.int32(run.clock.unit)
+    first = jnp.asarray(units, dtype) * jnp.asarray(timeline.per_unit, dtype) - jnp.asarray(delay, dtype)
+    frames = first + jnp.arange(run.frames_of(timeline), dtype=dtype)
+    shape[axis] = run.frames_of(timeline)
+    array = jnp.broadcast_to(along(frames, axis, len(shape)), shape)
+    return run.make(array, axis, timeline, delay, None, (1, 0))
+
+
+def dim_as_value(run: Pass, equation: JaxprEqn) -> np.ndarray:
+    """The length as a value: known, as a symbolic dimension, until arithmetic needs a number."""
+    boxed = np.empty((), object)
+    boxed[()] = equation.params["dim"]
+    return boxed
+
+
+RULES: dict[str, Any] = {"iota": iota, "dim_as_value": dim_as_value}

@@ -1,0 +1,52 @@
+"""Chunks across a boundary that only arrays may cross, such as the body of a loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jaxrnn.transforms.streaming.values import Chunk, Ended
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """What a value is, without its array: a chunk and where it lies, a value known at the end, or (None) an array."""
+
+    chunk: Chunk | None = None
+    ended: bool = False
+
+    @classmethod
+    def of(cls, value: Any) -> Template:
+        """What a value is."""
+        if isinstance(value, Chunk):
+            return cls(dataclasses.replace(value, array=None))
+        return cls(ended=isinstance(value, Ended))
+
+    def around(self, array: Any, axis: int = 0) -> Any:
+        """The value of this kind that holds an array, in which time is so many axes further back."""
+        if self.chunk is not None:
+            return dataclasses.replace(self.chunk, array=array, axis=self.chunk.axis + axis)
+        return Ended(array) if self.ended else array
+
+    @property
+    def delay(self) -> int | None:
+        """The delay of a chunk with frames of its own."""
+        return None if self.chunk is None else self.chunk.delay
+
+    @property
+    def is_same_as(self) -> tuple[Any, ...]:
+        """What must be equal for one to stand for the other."""
+        if self.chunk is None:
+            return (self.ended,)
+        return (self.chunk.axis, self.chunk.delay, self.chunk.outer, str(self.chunk.timeline.size), self.chunk.reach)
+
+
+def array_of(value: Any) -> Any:
+    """The array of a value."""
+    return value.array if isinstance(value, (Chunk, Ended)) else value
+
+
+def arrays_of(values: Sequence[Any]) -> list[Any]:
+    """The arrays of values."""
+    return [array_of(value) for value in values]

@@ -1,0 +1,291 @@
+"""What `stream` returns: a group of pure functions, and the facts about them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.errors import InputError
+from jaxrnn.transforms.equations import trace
+from jaxrnn.transforms.stages import needed_by
+from jaxrnn.transforms.streaming.arguments import Arguments, padded_to
+from jaxrnn.transforms.streaming.facts import StreamState, look_ahead_of, receptive_field_of, table_of
+from jaxrnn.transforms.streaming.plan import Plan, check_pulse
+from jaxrnn.transforms.streaming.values import Chunk
+
+State = dict[str, jax.Array]
+
+
+class Flushed(NamedTuple):
+    """What a flush gives.
+
+    Attributes:
+        outputs: a pytree like the function's result: the remaining frames of every stream, those that exist first, and
+            what is known at the end, such as a sum over all of time.
+        counts: the same tree, with the number of frames that exist (``int32``); None for what is no stream.
+    """
+
+    outputs: Any
+    counts: Any
+
+
+class Streamed:
+    """A function in streaming form: pure functions of parameters, state and one pulse of input.
+
+    They can be jitted, differentiated, mapped and exported. A batch of streams has a leading axis on every array of
+    state, input and output; `init` makes such a state, and the functions recognise it.
+
+    Attributes:
+        pulse: input frames in each step.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        structure: Any,
+        params: Any,
+        *,
+        pulse: int,
+        multiple: int,
+        context: Callable[[], AbstractContextManager[Any]],
+    ):
+        self._plan, self._structure, self._context = plan, structure, context
+        self._params_example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype), params)
+        self._multiple = multiple
+        self._arguments = Arguments(plan, structure, multiple, context)
+        self._units = check_pulse(pulse, plan.clock.unit, multiple)
+        self.pulse = int(pulse)
+
+    def with_pulse(self, pulse: int) -> Streamed:
+        """The same function in pulses of another size; one state serves all.
+
+        Raises:
+            StreamError: the pulse does not fit the strides.
+        """
+        return Streamed(
+            self._plan,
+            self._structure,
+            self._params_example,
+            pulse=pulse,
+            multiple=self._multiple,
+            context=self._context,
+        )
+
+    # -- functions
+
+    def init(self, batch: int = 1, params: Any = None, held: Any = None) -> State:
+        """The state before the first frame.
+
+        Args:
+            batch: above 1, every entry gets a leading axis of that size.
+            params: only needed where the state begins with something computed from parameters, such as a trained
+                initial carry; the error says so.
+            held: the input's leaves without a time axis (a pytree like x, the others None), only needed where the state
+                begins with something computed from them.
+
+        Raises:
+            InputError: parameters or held inputs are needed and were not given.
+        """
+        closed, needed = self._start
+        given = [*jax.tree.leaves(params), *self._arguments.held(held)]
+        shapes = [aval for aval in closed.in_avals]
+        if len(given) != len(shapes):
+            if any(needed):
+                counted = len(jax.tree.leaves(self._params_example))
+                what = "params" if any(needed[:counted]) else "held"
+                raise InputError(
+                    f"init needs {what}: the state before the first frame is computed from them; call "
+                    f"init(batch, {'params' if what == 'params' else 'params, held'})"
+                )
+            given = [jnp.zeros(aval.shape, aval.dtype) for aval in shapes]
+        with self._context():
+            state = self._started(given)
+            if batch != 1:
+                state = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), state)
+            return state
+
+    @functools.cached_property
+    def _start(self) -> tuple[Any, list[bool]]:
+        """The jaxpr that makes the first state, and which of its inputs it depends on."""
+        held = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._plan.leaves if leaf.axis is None]
+        with self._context():
+            closed, _ = trace(self._plan.start, jax.tree.leaves(self._params_example), held)
+        used = needed_by(closed.jaxpr.eqns, closed.jaxpr.outvars)
+        return closed, [variable in used for variable in closed.jaxpr.invars]
+
+    @functools.cached_property
+    def _started(self) -> Callable[[Any], State]:
+        count = len(jax.tree.leaves(self._params_example))
+        return jax.jit(lambda given: self._plan.start(given[:count], given[count:]))
+
+    def step(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
+        """One pulse.
+
+        Args:
+            params: the function's parameters; None where it has none.
+            state: as `init` or the last step gave it. It is the same for every pulse size.
+            x: the input, with `pulse` frames.
+
+        Returns:
+            The outputs of this pulse, of static shapes, None for those that are known only at the end; and the state.
+        """
+        lead = self._arguments.lead(state)
+        arrays = self._arguments.checked(x, self.pulse, lead)
+
+        def one(state: State, arrays: Any) -> tuple[Any, State]:
+            outputs, new = self._plan.run(jax.tree.leaves(params), state, arrays, self._units)
+            kept = [o if isinstance(kind, Chunk) or kind is None else None for o, kind in zip(outputs, self._plan.outputs, strict=True)]
+            return jax.tree.unflatten(self._plan.output_structure, kept), new
+
+        with self._context():
+            return (jax.vmap(one) if lead else one)(dict(state), arrays)
+
+    def flush(self, params: Any, state: State, tail: Any = None, valid: Any = 0) -> Flushed:
+        """The rest, when the stream has ended: what the delay has kept back, and what is known at the end.
+
+        Args:
+            params: as in `step`.
+            state: behind the last step.
+            tail: input frames that do not fill a pulse, any number of them, padded with anything.
+            valid: how many frames of the tail exist; may be traced.
+        """
+        lead = self._arguments.lead(state)
+        arrays, frames = self._arguments.tail(tail, lead)
+        if isinstance(valid, (int, np.integer)) and not 0 <= valid <= frames:
+            raise InputError(f"valid must be from 0 to the {frames} frame(s) of the tail, not {valid}")
+        units = self._plan.rest(frames // self._multiple)
+        existing = jnp.asarray(valid, jnp.int32) // np.int32(self._multiple)
+        padded = [
+            array if leaf.axis is None else padded_to(array, leaf, units * self._plan.clock.unit, len(lead))
+            for leaf, array in zip(self._plan.leaves, arrays, strict=True)
+        ]
+
+        def one(state: State, arrays: Any, existing: Any) -> Flushed:
+            outputs, _ = self._plan.run(jax.tree.leaves(params), state, arrays, units, existing)
+            counts = self._plan.counts(state, existing)
+            tidy = [
+                output if count is None else _without_rest(output, kind.axis, count)
+                for output, count, kind in zip(outputs, counts, self._plan.outputs, strict=True)
+            ]
+            return Flushed(*(jax.tree.unflatten(self._plan.output_structure, items) for items in (tidy, counts)))
+
+        with self._context():
+            if not lead:
+                return one(dict(state), padded, existing)
+            return jax.vmap(one, in_axes=(0, 0, 0 if existing.ndim else None))(dict(state), padded, existing)
+
+    def run(self, params: Any, x: Any) -> Any:
+        """A whole recording through `init`, `step` after `step` and `flush`: what the function gives on all of it.
+
+        Args:
+            params: as in `step`.
+            x: the input, with any number of frames.
+        """
+        arrays = self._arguments.checked(x, None, ())
+        total = self._arguments.count_frames(arrays)
+        steps = total // self.pulse
+        held = [array for array, leaf in zip(arrays, self._plan.leaves, strict=True) if leaf.axis is None]
+        with self._context():
+            state = self._plan.start(jax.tree.leaves(params), held)
+        bodies, tails = [], []
+        for array, leaf in zip(arrays, self._plan.leaves, strict=True):
+            if leaf.axis is None:
+                bodies.append(None)
+                tails.append(array)
+                continue
+            frames = self._units * self._plan.clock.unit * leaf.times
+            body, rest = jnp.split(array, [steps * frames], leaf.axis)
+            shape = list(body.shape)
+            shape[leaf.axis : leaf.axis + 1] = [steps, frames]
+            bodies.append(jnp.moveaxis(body.reshape(shape), leaf.axis, 0))
+            tails.append(rest)
+
+        def one(state: State, frames: Any) -> tuple[State, Any]:
+            given = [tail if frame is None else frame for tail, frame in zip(tails, frames, strict=True)]
+            outputs, state = self.step(params, state, jax.tree.unflatten(self._structure, given))
+            return state, jax.tree.leaves(outputs, is_leaf=lambda item: item is None)
+
+        state, stepped = lax.scan(one, state, bodies, length=steps)
+        rest = total - steps * self.pulse
+        flushed = self.flush(params, state, jax.tree.unflatten(self._structure, tails), rest)
+        results = [
+            self._joined(kind, steps, pieces, last, total)
+            for kind, pieces, last in zip(
+                self._plan.outputs, stepped, self._plan.output_structure.flatten_up_to(flushed.outputs), strict=True
+            )
+        ]
+        return jax.tree.unflatten(self._plan.output_structure, results)
+
+    def _joined(self, kind: Any, steps: int, pieces: Any, last: Any, total: int) -> Any:
+        """All frames of an output, the delay removed; or the value at the end."""
+        if not isinstance(kind, Chunk):
+            return last
+        end = int(kind.timeline.length(total // self._multiple))
+        joined = last
+        if steps:
+            moved = jnp.moveaxis(pieces, 0, kind.axis)
+            shape = list(moved.shape)
+            shape[kind.axis : kind.axis + 2] = [shape[kind.axis] * shape[kind.axis + 1]]
+            joined = jnp.concatenate([moved.reshape(shape), last], kind.axis)
+        return lax.slice_in_dim(joined, kind.delay or 0, (kind.delay or 0) + end, axis=kind.axis)
+
+    # -- facts
+
+    def _of_outputs(self, fact: Callable[[Chunk], Any]) -> Any:
+        values = [fact(kind) if isinstance(kind, Chunk) else None for kind in self._plan.outputs]
+        return jax.tree.unflatten(self._plan.output_structure, values)
+
+    @property
+    def delay(self) -> Any:
+        """For every output, the frames that come before its frame 0; None for what is known only at the end."""
+        return self._of_outputs(lambda chunk: chunk.delay)
+
+    @property
+    def rate(self) -> Any:
+        """For every output, its frames for each input frame."""
+        return self._of_outputs(lambda chunk: chunk.timeline.rate / self._multiple)
+
+    @property
+    def look_ahead(self) -> int:
+        """How many input frames behind its own place an output frame depends on, at most."""
+        return look_ahead_of(self._plan, self._multiple)
+
+    @property
+    def receptive_field(self) -> int | None:
+        """How many input frames an output frame depends on, at most; None where a recurrence remembers all of them."""
+        return receptive_field_of(self._plan, self._multiple)
+
+    @property
+    def smallest_pulse(self) -> int:
+        """The smallest pulse that fits the strides, in input frames; its multiples fit too."""
+        return self._plan.clock.unit * self._multiple
+
+    @property
+    def state(self) -> tuple[StreamState, ...]:
+        """Every entry of the state: where it comes from, what it is for, and its size."""
+        kinds = self._plan.facts.kinds
+        return tuple(
+            StreamState(name, kinds.get(name, "counter"), tuple(entry.shape), np.dtype(entry.dtype))
+            for name, entry in self._plan.entries.items()
+        )
+
+    def table(self) -> str:
+        """The facts, for people."""
+        return table_of(self)
+
+    def __repr__(self) -> str:
+        size = sum(entry.nbytes for entry in self.state)
+        return f"Streamed(pulse={self.pulse}, delay={self.delay}, state={len(self.state)} arrays of {size} bytes)"
+
+
+def _without_rest(output: Any, axis: int, count: Any) -> Any:
+    """An output of a flush with zeros where no frames are."""
+    places = jnp.arange(output.shape[axis]).reshape([-1 if d == axis else 1 for d in range(output.ndim)])
+    return jnp.where(places < count, output, jnp.zeros((), output.dtype))

@@ -1,0 +1,134 @@
+"""`stream`: from a function over all of time to one over a pulse of frames."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.errors import StreamError
+from jaxrnn.transforms.streaming.interpreter import Absent
+from jaxrnn.transforms.streaming.plan import Plan, symbolic_leaf
+from jaxrnn.transforms.streaming.streamed import Streamed
+
+
+def stream(
+    function: Callable[..., Any],
+    example: Any,
+    *,
+    axes: Any,
+    params: Any = None,
+    pulse: int = 1,
+    multiple: int = 1,
+    constraints: Sequence[str] = (),
+) -> Streamed:
+    """Turn a function over a whole recording into one that runs on pulses of it, exactly.
+
+    For every length of the recording, and however it is cut, the outputs of `Streamed.step` and `Streamed.flush` one
+    behind the other, less the first `Streamed.delay` frames, are those of the function on the whole recording.
+
+    Example::
+
+        def smooth(x):  # float32[time, channels]
+            return jnp.cumsum(x, axis=0) / (1 + jnp.arange(len(x))[:, None])
+
+        streamed = jaxrnn.stream(smooth, jax.ShapeDtypeStruct((100, 2), jnp.float32), axes=0, pulse=4)
+        state = streamed.init()
+        y, state = jax.jit(streamed.step)(None, state, frames)  # float32[4, 2]
+
+    Args:
+        function: ``function(x)``, or ``function(params, x)`` where ``params`` are given; pure, of pytrees of arrays.
+        example: an example of x: arrays, or ``jax.ShapeDtypeStruct``. Where leaves have different numbers of frames,
+            each must have a multiple of the smallest number: one second may be 100 frames of features and 16,000
+            samples. The numbers themselves do not matter.
+        axes: the time axis of each leaf of x, as an integer or a pytree of them (a prefix of x); None for leaves that
+            are held constant.
+        params: an example of the parameters.
+        pulse: input frames in each step, those of the leaf with the fewest frames.
+        multiple: what every length is a multiple of, for functions that work on such lengths only.
+        constraints: what the function may take for granted of the number S of input frames (in units of ``multiple``),
+            such as ``"S >= 3"``; an error of the tracing asks for them. Shorter recordings then do not work.
+
+    Raises:
+        StreamError: part of the function needs all of the future, or has no rule; names it, and what to do. Or the
+            pulse does not fit the strides; names the smallest pulses that do.
+    """
+    return build(
+        function, example, axes=axes, params=params, pulse=pulse, multiple=multiple, constraints=constraints
+    )
+
+
+def build(
+    function: Callable[..., Any],
+    example: Any,
+    *,
+    axes: Any,
+    params: Any = None,
+    pulse: int = 1,
+    multiple: int = 1,
+    constraints: Sequence[str] = (),
+    absent: Absent | None = None,
+) -> Streamed:
+    """`stream`, with a choice of what stands in frames that do not exist."""
+    whole = function if params is not None else (lambda _, x: function(x))
+    paths, structure = jax.tree_util.tree_flatten_with_path(example)
+    places = _axes_of(axes, example)
+    lengths = [np.shape(leaf)[axis] for (_, leaf), axis in zip(paths, places, strict=True) if axis is not None]
+    if not lengths:
+        raise StreamError("no leaf of the example has a time axis; give axes, such as axes=0 or axes={'x': 1}")
+    shortest = min(lengths)
+    if shortest < 1 or any(length % shortest for length in lengths):
+        raise StreamError(
+            f"the leaves of the example have {lengths} frames; each number must be a multiple of the smallest"
+        )
+    if multiple < 1:
+        raise StreamError(f"multiple must be at least 1, not {multiple}")
+    scope = jax.export.SymbolicScope(constraints)
+    leaves = []
+    for (path, leaf), axis in zip(paths, places, strict=True):
+        shape = np.shape(leaf)
+        times = 1 if axis is None else shape[axis] // shortest * multiple
+        name = "x" + jax.tree_util.keystr(path)
+        leaves.append(symbolic_leaf(shape, _dtype_of(leaf), axis, times, name, scope))
+    # 64-bit types are what they are here and now, whatever they are where the result is called.
+    context = functools.partial(jax.enable_x64, bool(jax.config.jax_enable_x64))
+    try:
+        with context():
+            plan = Plan(whole, params, leaves, structure, Absent() if absent is None else absent)
+    except jax.errors.InconclusiveDimensionOperation as error:
+        raise StreamError(
+            f"while tracing over all of time: {str(error).splitlines()[0]} If every length is a multiple of some number "
+            "of frames, give `multiple`; if very short recordings need not work, say so with constraints=['S >= ...']"
+        ) from error
+    return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context)
+
+
+def _axes_of(axes: Any, example: Any) -> list[int | None]:
+    """The time axis of every leaf, counted from the front."""
+    try:
+        whole = jax.tree.broadcast(axes, example, is_leaf=lambda item: item is None)
+    except ValueError as error:
+        raise StreamError(f"axes must be an integer, or a pytree of them that fits the example: {error}") from error
+    result: list[int | None] = []
+    for (path, leaf), axis in zip(
+        jax.tree_util.tree_flatten_with_path(example)[0],
+        jax.tree.leaves(whole, is_leaf=lambda item: item is None),
+        strict=True,
+    ):
+        rank = len(np.shape(leaf))
+        if axis is not None and not (isinstance(axis, int) and -rank <= axis < rank):
+            raise StreamError(
+                f"axes gives {axis!r} as the time axis of x{jax.tree_util.keystr(path)}, which has {rank} axes"
+            )
+        result.append(None if axis is None else axis % rank)
+    return result
+
+
+def _dtype_of(leaf: Any) -> Any:
+    return jnp.asarray(leaf).dtype if not hasattr(leaf, "dtype") else leaf.dtype
+
+

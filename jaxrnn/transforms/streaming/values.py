@@ -1,0 +1,118 @@
+"""What flows through the interpreter of `stream`: chunks of streamed values, values known at the end, and known ones.
+
+Everything else, a parameter or what is computed from parameters alone, is a plain array: it is the same in every step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from jaxrnn.transforms.streaming.dimensions import is_symbolic
+from jaxrnn.transforms.streaming.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which input frames one frame of a value depends on, counted from its own place in the input.
+
+    Attributes:
+        first: the earliest, negative for the past; None for all of the past.
+        last: the latest, positive for the future.
+    """
+
+    first: Fraction | None
+    last: Fraction
+
+    def __or__(self, other: Reach) -> Reach:
+        first = None if self.first is None or other.first is None else min(self.first, other.first)
+        return Reach(first, max(self.last, other.last))
+
+    def shifted(self, earliest: Fraction | int, latest: Fraction | int) -> Reach:
+        """The reach of frames that depend on these, from ``earliest`` to ``latest`` input frames off."""
+        return Reach(None if self.first is None else self.first + earliest, self.last + latest)
+
+    @property
+    def unbounded(self) -> Reach:
+        """The same with all of the past."""
+        return Reach(None, self.last)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The frames of a streamed value that one step handles: frames ``[n*q - delay, n*q - delay + q)`` in step n.
+
+    ``delay`` None means that all frames are equal, so that they align with anything; the array then holds one.
+
+    Attributes:
+        array: frames along ``axis``; where ``timeline.outer`` is above 1, that many streams one behind the other.
+        axis: the time axis.
+        timeline: how many frames exist.
+        delay: frames that come before frame 0.
+        reach: what a frame depends on; None where it depends on no input at all.
+        affine: for integers that count frames, scale and offset: frame i holds ``scale * i + offset``.
+    """
+
+    array: Any
+    axis: int
+    timeline: Timeline
+    delay: int | None
+    reach: Reach | None
+    affine: tuple[int, int] | None = None
+
+    @property
+    def outer(self) -> int:
+        """How many streams lie one behind the other along the axis."""
+        return self.timeline.outer
+
+    @property
+    def frames(self) -> int:
+        """Frames of one stream in the chunk."""
+        return self.array.shape[self.axis] // self.outer
+
+    def holding(self, array: Any, axis: int | None = None) -> Chunk:
+        """The same frames with other content, perhaps elsewhere in the layout."""
+        return dataclasses.replace(self, array=array, axis=self.axis if axis is None else axis, affine=None)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A value that is known when the stream ends: a final carry, a sum over all of time.
+
+    In a step, the array holds what the value would be if the stream ended there.
+    """
+
+    array: Any
+
+
+def is_known(value: Any) -> bool:
+    """Whether a value is known while tracing: a NumPy array, of dtype object where it holds symbolic dimensions."""
+    return isinstance(value, (np.ndarray, np.generic, int, float, bool))
+
+
+def is_length(value: Any) -> bool:
+    """Whether a known value depends on the length of the stream."""
+    return isinstance(value, np.ndarray) and value.dtype == object
+
+
+def known_integer(value: Any) -> Any:
+    """The one integer or symbolic dimension of a known value; None where it is not known."""
+    if not is_known(value) or np.size(value) != 1:
+        return None
+    item = np.asarray(value).reshape(-1)[0]
+    if is_symbolic(item):
+        return item if is_length(value) else None
+    return int(item)
+
+
+def union(*reaches: Reach | None) -> Reach | None:
+    """The reach of a value that depends on several; None stands for none at all."""
+    present = [reach for reach in reaches if reach is not None]
+    result = present[0] if present else None
+    for reach in present[1:]:
+        result = reach | result if result else reach
+    return result
