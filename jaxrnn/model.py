@@ -24,6 +24,8 @@ from jaxrnn.onnx.values import exact_types, traced
 from jaxrnn.packing import Packed, plain
 from jaxrnn.scanning import scan
 from jaxrnn.steps import Stepper
+from jaxrnn.streaming import stream_model
+from jaxrnn.transforms import Streamed
 
 Arrays = Mapping[str, Any]
 
@@ -199,6 +201,34 @@ class Model:
             Outputs with their frames where the inputs have them, and the new state.
         """
         return scan(self._stepper, params, state, inputs, time_axis, lengths)
+
+    def stream(
+        self,
+        symbol: str = "S",
+        pulse: int = 1,
+        *,
+        dims: Mapping[str, int] | None = None,
+        multiple: int = 1,
+        constraints: Sequence[str] = (),
+    ) -> Streamed:
+        """Turn the model over a whole recording into one that runs on pulses of frames, exactly.
+
+        `Streamed.step` takes and gives dicts by the names of the file, and equals `apply` from the first frame to the
+        last. The batch of the file is 1; `Streamed.init` makes states of more streams.
+
+        Args:
+            symbol: the name of the dimension that is time. Inputs without it are held constant.
+            pulse: frames in each step.
+            dims: sizes of other dimensions that the file leaves open; 1 by default.
+            multiple: what every number of frames is a multiple of, where the model works on such lengths only.
+            constraints: what may be taken for granted of the number of frames, such as ``"S >= 3"``.
+
+        Raises:
+            InputError: no input has such a dimension.
+            StreamError: part of the model needs all of the future, or has no rule; names the node, and what to do. Or
+                the pulse does not fit the strides; names the smallest pulses that do.
+        """
+        return stream_model(self, symbol, pulse, dims=dims or {}, multiple=multiple, constraints=constraints)
 
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None) -> Packed:
         """Do once what depends on the parameters alone; `apply`, `step` and `scan` take the result in their place.

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError, StateError
@@ -52,12 +53,15 @@ class Arguments:
                 raise StateError(f"state {name!r} must be {expected}, not {value.dtype.name}{list(jnp.shape(value))}")
         return lead
 
-    def flat(self, x: Any) -> list[Any]:
-        """The leaves of an input.
+    def flat(self, x: Any, *, partial: bool = False) -> list[Any]:
+        """The leaves of an input; with ``partial``, entries of a dict may be missing.
 
         Raises:
             InputError: it is not a pytree like the example.
         """
+        if partial and isinstance(x, dict):
+            empty = jax.tree.unflatten(self.structure, [None] * len(self.plan.leaves))
+            x = {**empty, **x} if isinstance(empty, dict) else x
         try:
             return self.structure.flatten_up_to(x)
         except ValueError as error:
@@ -115,13 +119,13 @@ class Arguments:
         """The leaves without a time axis, from a pytree like the input."""
         return [
             self._checked(leaf, value, None, ())
-            for leaf, value in zip(self.plan.leaves, self.flat(held), strict=True)
+            for leaf, value in zip(self.plan.leaves, self.flat(held, partial=True), strict=True)
             if leaf.axis is None
         ]
 
     def tail(self, tail: Any, lead: tuple[int, ...]) -> tuple[list[Any], int]:
         """The leaves of a tail, where those with a time axis may all be None, and how many frames it has room for."""
-        given = [None] * len(self.plan.leaves) if tail is None else self.flat(tail)
+        given = [None] * len(self.plan.leaves) if tail is None else self.flat(tail, partial=True)
         arrays = []
         for leaf, value in zip(self.plan.leaves, given, strict=True):
             if value is None and leaf.axis is None:

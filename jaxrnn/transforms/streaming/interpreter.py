@@ -93,7 +93,7 @@ class Pass:
     new: dict[str, Any] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
     _equation: JaxprEqn | None = None
-    _aligned: dict[tuple[int, int], tuple[Chunk, Chunk]] = field(default_factory=dict)
+    _aligned: dict[tuple[int, int, int], tuple[Chunk, Chunk]] = field(default_factory=dict)
 
     # -- evaluation
 
@@ -153,9 +153,9 @@ class Pass:
         if isinstance(value, Ended):
             return value.array
         if is_length(value):
-            items = [jnp.asarray(value_of(item, self.total), jnp.int64) for item in value.reshape(-1)]
             dtype = jax.dtypes.canonicalize_dtype(np.int64)
-            return jnp.stack([item.astype(dtype) for item in items]).reshape(value.shape)
+            items = [jnp.asarray(value_of(item, self.total), dtype) for item in value.reshape(-1)]
+            return jnp.stack(items).reshape(value.shape)
         return value
 
     @contextlib.contextmanager
@@ -295,11 +295,11 @@ class Pass:
         if wait <= 0:
             return chunk
         self.facts.wait_for(chunk.timeline, delay)
-        key = (id(chunk.array), delay)
+        # Slices of one chunk share its array, at different frames.
+        key = (id(chunk.array), chunk.delay, delay)
         if key not in self._aligned:
-            array = self.window(chunk, wait, "delay")
-            kept = split_outer(array, chunk)
-            first = jax.lax.slice_in_dim(kept, 0, chunk.frames, axis=chunk.axis + 1)
+            frames = split_outer(self.window(chunk, wait, "delay"), chunk)
+            first = jax.lax.slice_in_dim(frames, 0, chunk.frames, axis=chunk.axis + (chunk.outer > 1))
             result = Chunk(
                 first.reshape(chunk.array.shape), chunk.axis, chunk.timeline, delay, chunk.reach, chunk.affine
             )
@@ -309,7 +309,7 @@ class Pass:
     def window(self, chunk: Chunk, history: int, kind: str, initial: Any = None) -> Any:
         """The chunk's array with frames before it in front, from a buffer; a negative number drops frames instead."""
         frames = split_outer(chunk.array, chunk)
-        time = chunk.axis + 1
+        time = chunk.axis + (chunk.outer > 1)
         if history > 0:
             shape = frames.shape[:time] + (history,) + frames.shape[time + 1 :]
             value = self.absent.value if initial is None else initial
@@ -320,6 +320,8 @@ class Pass:
             self.keep(old[0], jax.lax.slice_in_dim(frames, chunk.frames, None, axis=time))
         elif history < 0:
             frames = jax.lax.slice_in_dim(frames, -history, None, axis=time)
+        if chunk.outer == 1:
+            return frames
         shape = list(frames.shape)
         shape[chunk.axis : time + 1] = [shape[chunk.axis] * shape[time]]
         return frames.reshape(shape)
@@ -385,7 +387,9 @@ def along(vector: Any, axis: int, rank: int) -> Any:
 
 
 def split_outer(array: Any, chunk: Chunk) -> Any:
-    """The array with the streams that share its time axis on an axis of their own, in front of the time axis."""
+    """The array with streams that share its time axis on an axis of their own, in front of the time axis."""
+    if chunk.outer == 1:
+        return array
     shape = list(array.shape)
     shape[chunk.axis : chunk.axis + 1] = [chunk.outer, shape[chunk.axis] // chunk.outer]
     return array.reshape(shape)

@@ -16,6 +16,7 @@ from jaxrnn.transforms.equations import trace_nested
 from jaxrnn.transforms.streaming.access import symbolic_sizes, without_dead_code
 from jaxrnn.transforms.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.transforms.streaming.interpreter import Absent, Facts, Pass
+from jaxrnn.transforms.streaming.rules.folding import LARGEST
 from jaxrnn.transforms.streaming.timeline import Clock
 from jaxrnn.transforms.streaming.values import Chunk, Ended, Reach, is_length
 
@@ -74,7 +75,7 @@ class Plan:
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         closed, self.output_structure = trace_nested(function, params, jax.tree.unflatten(structure, shapes))
         self.jaxpr = without_dead_code(closed.jaxpr)
-        self.consts = closed.consts
+        self.consts = [_known(value) for value in closed.consts]
         self.clock = Clock({str(size): size for size in symbolic_sizes(self.jaxpr)}.values())
         self.facts = Facts()
         self.outputs: list[Any] = []
@@ -189,6 +190,13 @@ class Plan:
             end = output.timeline.length(before * self.clock.unit + existing)
             result.append(end - (before * output.timeline.per_unit - output.delay))
         return result
+
+
+def _known(value: Any) -> Any:
+    """A constant that the function closed over, as a NumPy array where it may be an index."""
+    if isinstance(value, jax.core.Tracer) or not jnp.issubdtype(value.dtype, jnp.integer) or value.size > LARGEST:
+        return value
+    return np.asarray(value)
 
 
 def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:

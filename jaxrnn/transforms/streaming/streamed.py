@@ -94,17 +94,20 @@ class Streamed:
             InputError: parameters or held inputs are needed and were not given.
         """
         closed, needed = self._start
-        given = [*jax.tree.leaves(params), *self._arguments.held(held)]
-        shapes = [aval for aval in closed.in_avals]
-        if len(given) != len(shapes):
-            if any(needed):
-                counted = len(jax.tree.leaves(self._params_example))
-                what = "params" if any(needed[:counted]) else "held"
-                raise InputError(
-                    f"init needs {what}: the state before the first frame is computed from them; call "
-                    f"init(batch, {'params' if what == 'params' else 'params, held'})"
-                )
-            given = [jnp.zeros(aval.shape, aval.dtype) for aval in shapes]
+        count = len(jax.tree.leaves(self._params_example))
+        groups = {
+            "params": (None if params is None else jax.tree.leaves(params), slice(0, count)),
+            "held": (None if held is None else self._arguments.held(held), slice(count, None)),
+        }
+        given: list[Any] = []
+        for name, (leaves, part) in groups.items():
+            if leaves is None and any(needed[part]):
+                call = "init(batch, params)" if name == "params" else "init(batch, params, held)"
+                raise InputError(f"the state before the first frame is computed from {name}: call {call}")
+            avals = closed.in_avals[part]
+            given += [jnp.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
+        if [jnp.shape(value) for value in given] != [aval.shape for aval in closed.in_avals]:
+            raise InputError("params do not have the shapes of those that the function was streamed with")
         with self._context():
             state = self._started(given)
             if batch != 1:

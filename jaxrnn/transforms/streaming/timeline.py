@@ -41,7 +41,10 @@ class Timeline:
         lengths = table[::unit]
         self.per_unit = int(lengths[-1] - lengths[-2])
         if self.per_unit < 1:
-            raise StreamError(f"a time axis of length {size} does not grow with the input, so it cannot be streamed")
+            raise StreamError(
+                f"a time axis of length {size} does not grow with the input, so it cannot be streamed; if very short "
+                "recordings need not work, say so with constraints=['S >= ...']"
+            )
         lead = np.arange(len(lengths)) * self.per_unit - lengths
         self.certain = int(lead.max())
         self.settled = int(np.max(np.flatnonzero(lead != lead[-1]), initial=-1)) + 1

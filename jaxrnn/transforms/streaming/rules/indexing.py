@@ -12,8 +12,8 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.transforms.streaming.dimensions import is_symbolic
 from jaxrnn.transforms.streaming.interpreter import Pass
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
-from jaxrnn.transforms.streaming.rules.time import take
-from jaxrnn.transforms.streaming.values import Chunk, Ended, is_known, known_integer
+from jaxrnn.transforms.streaming.rules.time import pick, take
+from jaxrnn.transforms.streaming.values import Chunk, Ended, is_known, is_length, known_integer
 
 _MEND = "take frames at fixed numbers, at a fixed step, or up to a fixed distance from the end"
 
@@ -40,7 +40,7 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk 
 
 def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended:
     """Indexing: any along other axes than time, slices and steps along time, and tables that a stream indexes."""
-    refuse_ended(run, [x, indices])
+    refuse_ended(run, [x] if is_known(indices) else [x, indices])
     numbers = equation.params["dimension_numbers"]
     if not isinstance(x, Chunk):
         return _look_up(run, equation, x, indices)
@@ -55,6 +55,9 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
     taken: Chunk | Ended = x
     if axis in numbers.start_index_map:
         column = numbers.start_index_map.index(axis)
+        if numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and _is_fixed(indices):
+            first = pick(run, x, 0, 1, int(np.max(indices)) + 1)
+            return Ended(*run.bind(equation, [first.array, indices]))
         if not is_known(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
             run.refuse("which frames it takes is not known while tracing", _MEND)
         taken = take(run, x, known_integer(np.asarray(indices)[column]), 1, sizes[axis])
@@ -65,6 +68,11 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
         return Ended(array)
     kept = [d for d in range(len(sizes)) if d not in {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}]
     return run.make(array, numbers.offset_dims[kept.index(axis)], taken.timeline, taken.delay, taken.reach)
+
+
+def _is_fixed(indices: Any) -> bool:
+    """Whether indices are known numbers of frames, counted from the first."""
+    return is_known(indices) and not is_length(indices) and np.size(indices) > 0 and bool(np.all(indices >= 0))
 
 
 def _steps(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk | Ended:

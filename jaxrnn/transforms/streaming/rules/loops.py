@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -298,7 +299,8 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
         for place in range(len(branches)):
             outs, child = trial(place, delays, None)(arrays)
             run.new.update(child.new)
-        return [_made(run, Template.of(out), array_of(out)) for out in outs]
+        shown = _reaching([Template.of(out) for out in outs], kinds)
+        return [_made(run, kind, array_of(out)) for kind, out in zip(shown, outs, strict=True)]
 
     def choice(place: int) -> Any:
         def branch(given: Any, held: Any) -> Any:
@@ -310,7 +312,18 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
 
     chosen, kept = lax.switch(jnp.asarray(index), [choice(place) for place in range(len(branches))], arrays, own)
     run.new.update(kept)
-    return [_made(run, kind, array) for kind, array in zip(results, chosen, strict=True)]
+    return [_made(run, kind, array) for kind, array in zip(_reaching(results, kinds), chosen, strict=True)]
+
+
+def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Template]:
+    """Results of one branch, with the reach of all of them."""
+    merged = []
+    for result, *choices in zip(results, *kinds, strict=True):
+        if result.chunk is not None:
+            reach = union(*(choice.chunk.reach for choice in choices if choice.chunk is not None))
+            result = Template(dataclasses.replace(result.chunk, reach=reach))
+        merged.append(result)
+    return merged
 
 
 def _common(run: Pass, choices: Any) -> int | None:

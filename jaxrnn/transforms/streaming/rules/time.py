@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.transforms.streaming.dimensions import is_symbolic
+from jaxrnn.transforms.streaming.dimensions import is_symbolic, magnitude_of, value_of
 from jaxrnn.transforms.streaming.interpreter import Pass, along
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
 from jaxrnn.transforms.streaming.values import Chunk, Ended, union
@@ -35,12 +35,14 @@ def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = N
     fixed size, known at the end."""
     if not is_symbolic(size):
         return pick(run, x, start, stride, int(size))
-    if is_symbolic(start):
+    begin = settled(start, size)
+    if begin is None:
         run.refuse(
             f"it begins at frame {start}, which depends on the length of the stream",
             "begin at a frame of known number",
         )
-    start, stride = int(start), int(stride)
+        raise AssertionError
+    start, stride = begin, int(stride)
     if start == 0 and stride == 1 and str(size) == str(x.timeline.size):
         return x
     if x.outer != 1:
@@ -53,6 +55,16 @@ def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = N
     reach = x.reach and x.reach.shifted(*(2 * (start / x.timeline.rate,)))
     affine = x.affine and (x.affine[0] * stride, x.affine[1] + x.affine[0] * start)
     return run.make(array, x.axis, timeline, delay, reach, affine)
+
+
+def settled(start: Any, size: Any) -> int | None:
+    """Where frames begin, if that is the same for every length that has any; None where it moves."""
+    if not is_symbolic(start):
+        return int(start)
+    lengths = np.arange(1, 2 * max(magnitude_of(start), magnitude_of(size)) + 2)
+    begins, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (start, size))
+    used = np.unique(begins[counts > 0])
+    return int(used[0]) if len(used) == 1 else None
 
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
