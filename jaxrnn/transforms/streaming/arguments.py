@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.transforms.streaming.plan import COUNT, Leaf, Plan
+from jaxrnn.transforms.streaming.plan import Leaf, Plan
 
 _WIDER = {("int32", "int64"), ("uint32", "uint64")}
 
@@ -38,19 +38,21 @@ class Arguments:
         Raises:
             StateError: an entry is missing, unknown, or of another dtype or shape.
         """
-        entries = self.plan.entries
-        if not isinstance(state, dict) or state.keys() != entries.keys():
-            found = set(state) if isinstance(state, dict) else set()
-            raise StateError(
-                f"the state must be a dict as init gives it; missing: {sorted(entries.keys() - found)[:5]}, unknown: "
-                f"{sorted(found - entries.keys())[:5]}"
-            )
-        lead = jnp.shape(state[COUNT])
-        for name, entry in entries.items():
+        vectors = self.plan.layout.vectors
+        if not isinstance(state, dict) or state.keys() != vectors.keys():
+            found = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__
+            raise StateError(f"the state must be a dict as init gives it, with {', '.join(vectors)}, not {found}")
+        leads = {jnp.shape(value)[:-1] for value in state.values()}
+        for name, vector in vectors.items():
             value = state[name]
-            if len(lead) > 1 or jnp.shape(value) != (*lead, *entry.shape) or value.dtype != entry.dtype:
-                expected = f"{entry.dtype.name}{[*lead[:1], *entry.shape]}"
-                raise StateError(f"state {name!r} must be {expected}, not {value.dtype.name}{list(jnp.shape(value))}")
+            if len(leads) > 1 or jnp.shape(value)[-1:] != vector.shape or value.dtype != vector.dtype:
+                raise StateError(
+                    f"state {name!r} must be {name}[{vector.shape[0]}], as init of this very function gives it (in a "
+                    f"batch, with one leading axis, the same everywhere), not {value.dtype.name}{list(jnp.shape(value))}"
+                )
+        (lead,) = leads
+        if len(lead) > 1:
+            raise StateError(f"the state has {len(lead)} leading axes; map over all but one with jax.vmap")
         return lead
 
     def flat(self, x: Any, *, partial: bool = False) -> list[Any]:

@@ -298,8 +298,8 @@ class Pass:
         # Slices of one chunk share its array, at different frames.
         key = (id(chunk.array), chunk.delay, delay)
         if key not in self._aligned:
-            frames = split_outer(self.window(chunk, wait, "delay"), chunk)
-            first = jax.lax.slice_in_dim(frames, 0, chunk.frames, axis=chunk.axis + (chunk.outer > 1))
+            first = self.window(chunk, wait, "delay")[: chunk.frames]
+            first = jnp.moveaxis(first, 0, chunk.axis + (chunk.outer > 1))
             result = Chunk(
                 first.reshape(chunk.array.shape), chunk.axis, chunk.timeline, delay, chunk.reach, chunk.affine
             )
@@ -307,24 +307,22 @@ class Pass:
         return self._aligned[key][1]
 
     def window(self, chunk: Chunk, history: int, kind: str, initial: Any = None) -> Any:
-        """The chunk's array with frames before it in front, from a buffer; a negative number drops frames instead."""
-        frames = split_outer(chunk.array, chunk)
-        time = chunk.axis + (chunk.outer > 1)
-        if history > 0:
-            shape = frames.shape[:time] + (history,) + frames.shape[time + 1 :]
-            value = self.absent.value if initial is None else initial
-            if not jnp.issubdtype(frames.dtype, jnp.inexact) and initial is None:
-                value = 0
-            old = self.carry(kind, lambda: jnp.full(shape, value, frames.dtype))
-            frames = jnp.concatenate([old[1], frames], time)
-            self.keep(old[0], jax.lax.slice_in_dim(frames, chunk.frames, None, axis=time))
-        elif history < 0:
-            frames = jax.lax.slice_in_dim(frames, -history, None, axis=time)
-        if chunk.outer == 1:
-            return frames
-        shape = list(frames.shape)
-        shape[chunk.axis : time + 1] = [shape[chunk.axis] * shape[time]]
-        return frames.reshape(shape)
+        """The chunk's frames with frames before it in front, from a buffer; a negative number drops frames instead.
+
+        Time is the first axis of the result (streams that share the time axis keep an axis in its place), so that past
+        frames lie side by side in memory, and shifting them is one copy.
+        """
+        frames = jnp.moveaxis(split_outer(chunk.array, chunk), chunk.axis + (chunk.outer > 1), 0)
+        if history <= 0:
+            return frames[-history:]
+        shape = (history, *frames.shape[1:])
+        value = self.absent.value if initial is None else initial
+        if not jnp.issubdtype(frames.dtype, jnp.inexact) and initial is None:
+            value = 0
+        name, old = self.carry(kind, lambda: jnp.full(shape, value, frames.dtype))
+        frames = jnp.concatenate([old, frames])
+        self.keep(name, frames[chunk.frames :])
+        return frames
 
     # -- state
 

@@ -10,17 +10,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxrnn.errors import StreamError
 from jaxrnn.transforms.equations import trace_nested
 from jaxrnn.transforms.streaming.access import symbolic_sizes, without_dead_code
 from jaxrnn.transforms.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.transforms.streaming.interpreter import Absent, Facts, Pass
+from jaxrnn.transforms.streaming.layout import Layout, State
 from jaxrnn.transforms.streaming.rules.folding import LARGEST
 from jaxrnn.transforms.streaming.timeline import Clock
 from jaxrnn.transforms.streaming.values import Chunk, Ended, Reach, is_length
-
-State = dict[str, Any]
 
 #: Entries of the state that every stream may have besides those of its equations.
 COUNT, FRAMES = "count", "frames"
@@ -58,7 +58,7 @@ class Plan:
         facts: what the passes have found.
         outputs: what each output is, without its array.
         output_structure: the tree of the outputs.
-        entries: shapes of the state's entries, by name.
+        layout: the entries of the state, by name.
         absent: what stands in frames that do not exist.
     """
 
@@ -79,11 +79,10 @@ class Plan:
         self.clock = Clock({str(size): size for size in symbolic_sizes(self.jaxpr)}.values())
         self.facts = Facts()
         self.outputs: list[Any] = []
-        self.entries: Mapping[str, Any] = {}
         param_shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in jax.tree.leaves(params)]
         held = [shape for shape, leaf in zip(shapes, leaves, strict=True) if leaf.axis is None]
         jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
-        self.entries = jax.eval_shape(self.start, param_shapes, held)
+        self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))
 
     # -- passes
 
@@ -124,7 +123,7 @@ class Plan:
         ]
         return [value.array if isinstance(value, (Chunk, Ended)) else jnp.asarray(value) for value in outputs]
 
-    def _create(self, params: Sequence[Any], held: Sequence[Any]) -> State:
+    def _create(self, params: Sequence[Any], held: Sequence[Any]) -> dict[str, Any]:
         run = Pass(self.clock, 1, 0, None, None, self.facts, self.absent, self._zero())
         self._pass(params, self._nothing(1, held), run)
         return run.new
@@ -144,13 +143,17 @@ class Plan:
 
     def start(self, params: Sequence[Any], held: Sequence[Any]) -> State:
         """The state before the first frame: of the parameters and the inputs that are held constant."""
+        return self.layout.pack(self._start(params, held))
+
+    def _start(self, params: Sequence[Any], held: Sequence[Any]) -> dict[str, Any]:
         state = self._create(params, held)
         units = self.facts.warm_up
         if units:
             run = Pass(self.clock, units, -units, None, state, self.facts, self.absent, self._zero())
             self._pass(params, self._nothing(units, held), run)
             state = run.new
-        state[COUNT] = jnp.zeros((), jnp.int32)
+        # It stays below 2**24, and as a float it lies in the vector that holds nearly all of the state.
+        state[COUNT] = jnp.zeros((), jnp.float32)
         if self.facts.counts:
             state[FRAMES] = jnp.zeros((), jnp.int32)
         return state
@@ -159,14 +162,19 @@ class Plan:
         self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int, existing: Any = None
     ) -> tuple[list[Any], State]:
         """One pass over chunks of so many units, with its outputs' arrays; the last one if ``existing`` frames exist."""
-        own = {name: value for name, value in state.items() if name not in (COUNT, FRAMES)}
-        run = Pass(self.clock, units, state[COUNT], existing, own, self.facts, self.absent, state.get(FRAMES))
+        entries = self.layout.unpack(state)
+        own = {name: value for name, value in entries.items() if name not in (COUNT, FRAMES)}
+        count, frames = self._count(entries), entries.get(FRAMES)
+        run = Pass(self.clock, units, count, existing, own, self.facts, self.absent, frames)
         outputs = self._pass(params, arrays, run)
-        new = dict(run.new)
-        new[COUNT] = jnp.minimum(state[COUNT] + np.int32(units), np.int32(self.facts.horizon))
-        if FRAMES in state:
-            new[FRAMES] = state[FRAMES] + np.int32(units * self.clock.unit)
-        return outputs, new
+        later = jnp.minimum(count + np.int32(units), np.int32(self.facts.horizon))
+        new = {**run.new, COUNT: later.astype(jnp.float32)}
+        if frames is not None:
+            new[FRAMES] = frames + np.int32(units * self.clock.unit)
+        return outputs, self.layout.pack(new)
+
+    def _count(self, entries: Mapping[str, Any]) -> Any:
+        return lax.stop_gradient(entries[COUNT]).astype(jnp.int32)
 
     # -- facts
 
@@ -181,7 +189,7 @@ class Plan:
 
     def counts(self, state: State, existing: Any) -> list[Any]:
         """For each output, the frames that a flush gives; None for those that are no streams."""
-        before = state[COUNT]
+        before = self._count(self.layout.unpack(state))
         result: list[Any] = []
         for output in self.outputs:
             if not isinstance(output, Chunk):

@@ -16,13 +16,14 @@ from jaxrnn.transforms.streaming.rules import (
     accumulation,
     calls,
     contraction,
+    convolution,
     elementwise,
     indexing,
     loops,
     movement,
+    pooling,
     positions,
     time,
-    windows,
 )
 from jaxrnn.transforms.streaming.rules.folding import fold
 
@@ -33,7 +34,8 @@ RULES: dict[str, Callable[..., Any]] = {
     **movement.RULES,
     **time.RULES,
     **indexing.RULES,
-    **windows.RULES,
+    **convolution.RULES,
+    **pooling.RULES,
     **contraction.RULES,
     **accumulation.RULES,
     **positions.RULES,

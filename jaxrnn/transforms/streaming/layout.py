@@ -1,0 +1,68 @@
+"""The state as few arrays: one vector for each element type, with every entry at its place.
+
+A step that takes and gives many small arrays spends most of its time on handing them over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an entry of the state lies: in which vector, from where on, and its shape."""
+
+    vector: str
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def size(self) -> int:
+        """Elements of the entry."""
+        return math.prod(self.shape)
+
+
+class Layout:
+    """The places of all entries of a state.
+
+    Attributes:
+        places: by the name of the entry.
+        vectors: the shape of each vector, by the name of its element type.
+    """
+
+    def __init__(self, entries: Mapping[str, Any]):
+        sizes: dict[str, int] = {}
+        self.places: dict[str, Place] = {}
+        for name, entry in entries.items():
+            dtype = np.dtype(entry.dtype)
+            place = Place(dtype.name, sizes.get(dtype.name, 0), tuple(entry.shape), dtype)
+            self.places[name] = place
+            sizes[dtype.name] = place.start + place.size
+        dtypes = {place.vector: place.dtype for place in self.places.values()}
+        self.vectors = {name: jax.ShapeDtypeStruct((size,), dtypes[name]) for name, size in sizes.items()}
+
+    def pack(self, entries: Mapping[str, Any]) -> State:
+        """The vectors that hold the entries."""
+        parts: dict[str, list[Any]] = {name: [] for name in self.vectors}
+        for name, place in self.places.items():
+            parts[place.vector].append(jnp.reshape(entries[name], -1))
+        return {name: jnp.concatenate(arrays) for name, arrays in parts.items()}
+
+    def unpack(self, state: State) -> dict[str, Any]:
+        """The entries, by name, behind the batch that the vectors have in front."""
+        entries = {}
+        for name, place in self.places.items():
+            vector = state[place.vector]
+            part = vector[..., place.start : place.start + place.size]
+            entries[name] = part.reshape(*vector.shape[:-1], *place.shape)
+        return entries

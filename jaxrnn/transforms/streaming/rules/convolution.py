@@ -1,0 +1,123 @@
+"""Convolutions over time, transposed ones too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
+from jaxrnn.transforms.streaming.rules.windows import Framed, Window, framed
+from jaxrnn.transforms.streaming.values import Chunk
+
+#: Up to so many frames of output, a convolution over time alone is one matrix product. On the CPU, XLA takes up to
+#: sixteen times longer for the convolution.
+PRODUCT = 4
+
+
+def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk:
+    """Convolution over time, or over other axes with time among the batch."""
+    refuse_ended(run, [x, kernel])
+    if isinstance(kernel, Chunk) or not isinstance(x, Chunk):
+        run.refuse("its kernel changes with time", "use a kernel that does not depend on the streamed input")
+        raise AssertionError
+    parameters = equation.params
+    numbers = parameters["dimension_numbers"]
+    if x.axis == numbers.lhs_spec[0] and parameters["batch_group_count"] == 1:
+        return run.make(*run.bind(equation, [x.array, kernel]), numbers.out_spec[0], x.timeline, x.delay, x.reach)
+    if x.axis not in numbers.lhs_spec[2:]:
+        run.refuse("time is its channel axis, so every output sees all of time", "convolve along time instead")
+    place = numbers.lhs_spec[2:].index(x.axis)
+    axis = numbers.out_spec[2 + place]
+    low, high = parameters["padding"][place]
+    window = Window(
+        length=kernel.shape[numbers.rhs_spec[2 + place]],
+        stride=int(parameters["window_strides"][place]),
+        dilation=int(parameters["rhs_dilation"][place]),
+        spacing=int(parameters["lhs_dilation"][place]),
+        low=low,
+    )
+    size = equation.outvars[0].aval.shape[axis]
+    part = framed(run, x, window, high, 0, size, "history")
+    timeline = run.clock.timeline(size)
+    frames = run.frames_of(timeline)
+    if _is_over_time_alone(equation, place) and frames <= (PRODUCT if window.spacing == 1 else window.spacing):
+        array = _product(equation, part, kernel, window, place, frames)
+    else:
+        padding = tuple(
+            part.pads if index == place else (int(entry[0]), int(entry[1]))
+            for index, entry in enumerate(parameters["padding"])
+        )
+        (array,) = run.bind(equation, [jnp.moveaxis(part.frames, 0, x.axis), kernel], padding=padding)
+    return run.make(array, axis, timeline, part.delay, part.reach)
+
+
+def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
+    """Whether a convolution has windows over time only, in one group of channels."""
+    parameters = equation.params
+    numbers = parameters["dimension_numbers"]
+    kernel = equation.invars[1].aval.shape
+    others = [index for index in range(len(numbers.lhs_spec) - 2) if index != place]
+    return (
+        parameters["feature_group_count"] == parameters["batch_group_count"] == 1
+        and all(kernel[numbers.rhs_spec[2 + index]] == 1 for index in others)
+        and all(parameters["window_strides"][index] == parameters["lhs_dilation"][index] == 1 for index in others)
+        and all(tuple(parameters["padding"][index]) == (0, 0) for index in others)
+    )
+
+
+def _product(equation: JaxprEqn, part: Framed, kernel: Any, window: Window, place: int, frames: int) -> Any:
+    """The convolution as one matrix product of the frames under each window and the kernel's taps."""
+    numbers = equation.params["dimension_numbers"]
+    time = numbers.lhs_spec[2 + place]
+    channels = numbers.lhs_spec[1] + (numbers.lhs_spec[1] < time)
+    taps = jnp.moveaxis(kernel, (numbers.rhs_spec[2 + place], numbers.rhs_spec[1], numbers.rhs_spec[0]), (0, 1, 2))
+    taps = taps.reshape(taps.shape[:3])  # [time, channels, out]
+    if window.spacing == 1:
+        ahead, behind = part.pads
+        x = jnp.pad(part.frames, [(ahead, behind)] + [(0, 0)] * (part.frames.ndim - 1)) if any(part.pads) else part.frames
+        begins = [frame * window.stride for frame in range(frames)]
+        under = [x[begin : begin + window.extent + 1 : window.dilation] for begin in begins]
+        results = [_contract(each, channels, taps, equation)[None] for each in under]
+        result = results[0] if frames == 1 else jnp.concatenate(results)  # [frames, other axes..., out]
+    else:
+        spread = _spread(taps, part.frames.shape[0], part, window, frames)
+        result = _contract(part.frames, channels, spread, equation)
+        result = jnp.moveaxis(result, -1, 0)
+    # The other axes are the batch and those without a window, in the operand's order.
+    others = [d for d in range(len(numbers.lhs_spec)) if d not in (time, numbers.lhs_spec[1])]
+    places = [numbers.out_spec[numbers.lhs_spec.index(d)] for d in others]
+    return jnp.transpose(result, _inverse([numbers.out_spec[2 + place], *places, numbers.out_spec[1]]))
+
+
+def _inverse(places: list[int]) -> list[int]:
+    return [places.index(axis) for axis in range(len(places))]
+
+
+def _spread(taps: Any, count: int, part: Framed, window: Window, frames: int) -> Any:
+    """The taps of a transposed convolution, ``[count, channels, out, frames]``: with which each output sees each of the
+    few frames that all of them see."""
+    # Output j sees frame i with tap ``pads[0] + i * spacing - j * stride``, if there is one, in steps of dilation.
+    places = part.pads[0] + np.arange(count)[:, None] * window.spacing - np.arange(frames)[None] * window.stride
+    tap, between = np.divmod(places, window.dilation)
+    found = (between == 0) & (tap >= 0) & (tap < window.length)
+    spread = jnp.take(taps, jnp.asarray(np.clip(tap, 0, window.length - 1)), 0)  # [count, frames, channels, out]
+    return jnp.where(found[:, None, None, :], jnp.moveaxis(spread, 1, -1), jnp.zeros((), taps.dtype))
+
+
+def _contract(x: Any, channels: int, taps: Any, equation: JaxprEqn) -> Any:
+    """``[time, ..., channels, ...] x [time, channels, more...] -> [..., ..., more...]``."""
+    return lax.dot_general(
+        x,
+        taps,
+        (((0, channels), (0, 1)), ((), ())),
+        precision=equation.params["precision"],
+        preferred_element_type=equation.params["preferred_element_type"],
+    )
+
+
+RULES: dict[str, Any] = {"conv_general_dilated": convolution}
