@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn.errors import JaxrnnError, StateError, UnsupportedError
+from jaxrnn.errors import JaxrnnError, StateError, StreamError, UnsupportedError
 from jaxrnn.onnx.checking import check_proto, check_shapes
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.interface import TensorInfo, tensor_info
@@ -23,6 +25,14 @@ from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator
 from jaxrnn.onnx.state import StateVar, find_state
 from jaxrnn.onnx.values import exact_types
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+    from jaxrnn.transforms import Streamed
+
+#: Names of dimensions that are no time; a file without names for its axes calls the first ``..._dim_0``.
+_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
+_FITTING = re.compile(r"pulses that fit: (\d+)")
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,79 @@ def inspect_model(source: Source) -> Inspection:
             )
     except JaxrnnError as error:
         raise type(error)(f"{label}: {error}") from error
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """Whether a model can be streamed with one of its open dimensions as time.
+
+    Attributes:
+        symbol: the dimension.
+        smallest_pulse: in input frames; its multiples fit too. None where the model cannot be streamed.
+        delay: by output, the frames that come before its frame 0; None for an output known only at the end.
+        look_ahead: input frames behind its own place that an output frame depends on.
+        receptive_field: input frames that an output frame depends on; None for all of the past.
+        state_bytes: size of the state of one stream.
+        problem: why the model cannot be streamed, and what to do, or None.
+    """
+
+    symbol: str
+    smallest_pulse: int | None = None
+    delay: dict[str, int | None] | None = None
+    look_ahead: int | None = None
+    receptive_field: int | None = None
+    state_bytes: int | None = None
+    problem: str | None = None
+
+
+def inspect_streams(source: Source) -> tuple[StreamInfo, ...]:
+    """Try to stream a model over each open dimension of its inputs that could be time.
+
+    None for a file that cannot be loaded, and for a model that is a step already: all of its state is passed in and
+    handed back. Nothing that goes wrong in a trial is raised; it is the `StreamInfo.problem`.
+    """
+    from jaxrnn.model import load
+
+    try:
+        model = load(source)
+        kinds = {variable.kind for variable in model.state}
+    except JaxrnnError:
+        return ()
+    return () if kinds == {"external"} else tuple(_tried(model, symbol) for symbol in time_symbols(model))
+
+
+def time_symbols(model: Model) -> tuple[str, ...]:
+    """The open dimensions of a model's inputs that could be time: those whose names are not a batch's."""
+    sizes = (size for info in model.inputs for size in info.shape or () if isinstance(size, str))
+    return tuple(dict.fromkeys(size for size in sizes if not _BATCH.fullmatch(size)))
+
+
+def smallest_stream(model: Model, symbol: str, *, multiple: int = 1, **options: Any) -> Streamed:
+    """`Model.stream` with the smallest pulse that fits."""
+    try:
+        return model.stream(symbol, multiple, multiple=multiple, **options)
+    except StreamError as error:
+        fitting = _FITTING.search(str(error))
+        if fitting is None:
+            raise
+        return model.stream(symbol, int(fitting[1]), multiple=multiple, **options)
+
+
+def _tried(model: Model, symbol: str) -> StreamInfo:
+    try:
+        streamed = smallest_stream(model, symbol)
+        return StreamInfo(
+            symbol,
+            streamed.smallest_pulse,
+            streamed.delay,
+            streamed.look_ahead,
+            streamed.receptive_field,
+            sum(entry.nbytes for entry in streamed.state),
+        )
+    except JaxrnnError as error:
+        return StreamInfo(symbol, problem=str(error).removeprefix(f"{model.label}: "))
+    except Exception as error:  # a file is to be looked at whatever its operators do under a symbolic length
+        return StreamInfo(symbol, problem=f"{type(error).__name__}: {error}")
 
 
 def _find(node: ir.Node) -> Operator:

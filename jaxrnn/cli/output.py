@@ -86,6 +86,12 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+def time_rows(what: str, microseconds: Mapping[str, float] | None) -> list[tuple[str, str]]:
+    """Rows of a table with the times of steps, as `jaxrnn.cli.stepping.times_of` gives them."""
+    words = {"p50": "median", "p95": "95th percentile", "p99": "99th percentile", "max": "longest"}
+    return [(f"{what}, {words[key]}", f"{value:.1f} µs") for key, value in (microseconds or {}).items()]
+
+
 def bytes_text(count: int) -> str:
     """A number of bytes in the unit that suits it."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, Any]
 
+#: What is said of the times of all steps, besides the longest.
+PERCENTILES = (50, 95, 99)
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -207,3 +210,18 @@ def run_steps(ready: Ready, recordings: Arrays, indices: Iterable[int], *, keep:
                 kept.append(outputs)
     stacked = {name: np.stack([outputs[name] for outputs in kept]) for name in (kept[0] if kept else {})}
     return Run(np.array(seconds), stacked, {name: np.asarray(value) for name, value in state.items()})
+
+
+def times_of(seconds: np.ndarray) -> dict[str, float] | None:
+    """Percentiles of the times of steps and the longest, in microseconds; None where there was no step."""
+    if not len(seconds):
+        return None
+    figures = {f"p{level}": float(np.percentile(1e6 * seconds, level)) for level in PERCENTILES}
+    return {**figures, "max": float(1e6 * seconds.max())}
+
+
+def has_no_number(array: np.ndarray) -> bool:
+    """Whether an element is NaN or infinite."""
+    import jax.numpy as jnp
+
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact)) and not np.isfinite(array.astype(np.complex128)).all()

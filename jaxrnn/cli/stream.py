@@ -1,4 +1,4 @@
-"""``jaxrnn stream``: a model with state, step by step over recordings, and how long the steps took."""
+"""``jaxrnn stream``: a model in steps or pulses over recordings, and how long they took."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from jaxrnn.cli.options import (
     split_pairs,
     state_option,
 )
-from jaxrnn.cli.output import busy, console, counting, number, print_json, print_table
+from jaxrnn.cli.output import busy, console, counting, number, print_json, print_table, time_rows
 
 if TYPE_CHECKING:
     from jaxrnn.cli.stepping import Ready, Run, Steps
+    from jaxrnn.model import Model
     from jaxrnn.verification.sampling import Sample
 
 #: Steps over random inputs, if nobody asks for another number.
 STEPS = 500
-PERCENTILES = (50, 95, 99)
+MISMATCH = 1
 
 
 @click.command()
@@ -42,20 +43,65 @@ PERCENTILES = (50, 95, 99)
     type=click.IntRange(min=1),
     help=f"How many steps. [default: the whole recording; {STEPS} if all is random]",
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="HZ", help="Samples a second, with --hop.")
-@click.option("--hop", type=click.FloatRange(0, min_open=True), metavar="SAMPLES", help="New samples a step.")
 @click.option(
-    "--step-seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="What a step lasts, without --rate."
+    "--symbol",
+    metavar="NAME",
+    help="The open dimension of the inputs that is time: stream over it in pulses. 'jaxrnn inspect' shows which can be.",
+)
+@click.option(
+    "--pulse",
+    type=click.IntRange(min=1),
+    metavar="FRAMES",
+    help="New input frames a step, with --symbol. [default: the fewest that fit the model's strides]",
+)
+@click.option(
+    "--frames",
+    type=click.IntRange(min=1),
+    help=f"How many frames, with --symbol. [default: the whole recording; {STEPS} pulses if all is random]",
+)
+@click.option(
+    "--multiple",
+    type=click.IntRange(min=1),
+    metavar="FRAMES",
+    help="With --symbol: every recording has a multiple of so many frames, where the model works on no others.",
+)
+@click.option(
+    "--shortest",
+    type=click.IntRange(min=1),
+    metavar="FRAMES",
+    help="With --symbol: no recording has fewer frames, where an error asks for such a constraint.",
+)
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="With --symbol: compare the outputs with those of the model on the whole recording, and on short parts of it "
+    "whose lengths do not fit the pulse. Exit status 1 where they differ by more than 'jaxrnn verify' allows.",
+)
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="HZ", help="Samples a second, with --hop.")
+@click.option(
+    "--hop",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SAMPLES",
+    help="New samples a step; with --symbol, samples a frame.",
+)
+@click.option(
+    "--step-seconds",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="What a step lasts, without --rate.",
 )
 @click.option(
     "--output",
     "-o",
     metavar="OUT.npz",
     type=click.Path(path_type=Path),
-    help="Write the outputs, stacked along the first axis, and the last state as state/NAME.",
+    help="Write the outputs, stacked along the first axis, and the last state as state/NAME. With --symbol, write them "
+    "as the model gives them for the whole recording.",
 )
 @json_option
+@click.pass_context
 def stream(
+    ctx: click.Context,
     file: Path,
     input_files: tuple[str, ...],
     inputs_file: Path | None,
@@ -65,29 +111,59 @@ def stream(
     pairs: tuple[str, ...],
     use_random: bool,
     limit: int | None,
+    symbol: str | None,
+    pulse: int | None,
+    frames: int | None,
+    multiple: int | None,
+    shortest: int | None,
+    verify: bool,
     rate: float | None,
     hop: float | None,
     step_seconds: float | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a model step by step with its state carried on, and time every step.
+    """Run a model over recordings in steps or pulses, its state carried on, and time each of them.
 
-    FILE is an ONNX file whose state is among its inputs and outputs, or what 'jaxrnn compile' made of one. Inputs are
-    recordings with their frames stacked along a first axis: [frames, *shape of the input]. A step's time is that from
-    NumPy arrays to NumPy arrays, in one process with the step compiled and its parameters packed.
+    A step's time is that from NumPy arrays to NumPy arrays, in one process with the step compiled.
+
+    Without --symbol, a call of the model is a step: FILE is an ONNX file whose state is among its inputs and outputs,
+    or what 'jaxrnn compile' made of one. Inputs are recordings with their frames stacked along a first axis:
+    [frames, *shape of the input].
+
+    With --symbol, FILE is an ONNX file of a model over whole recordings, with a dimension for time that is left open,
+    such as S in [1, 40, S]. The model is turned into one that takes --pulse frames a step; everything that it has to
+    remember becomes its state, and what it needs to see in advance becomes delay. Inputs are whole recordings in the
+    shape that the file declares; those without the dimension are held constant. Outputs come without the delay, to
+    the last frame, equal to the model's on the whole recording: --verify shows it. What cannot be streamed, such as a
+    bidirectional recurrence, is refused, with the node and what to do.
 
     \b
-    Examples:
+    Examples of steps:
       jaxrnn stream dtln_1.onnx --input input_2=magnitudes.npy --rate 16000 --hop 128 --output masks.npz
       jaxrnn stream vad.onnx --static sr=16000 --random --dim sequence=576 --rate 16000 --hop 512
       jaxrnn stream model.jaxrnn --random --steps 2000 --json
+
+    \b
+    Examples of pulses:
+      jaxrnn stream keywords.onnx --symbol S --random --verify
+      jaxrnn stream keywords.onnx --symbol S --pulse 4 --input feats=features.npy --rate 16000 --hop 160 -o logits.npz
+      jaxrnn stream waves.onnx --symbol S --pulse 256 --random --frames 48000 --rate 48000 --hop 1 --json
     """  # noqa: D301
     import jax
 
     from jaxrnn.cli import stepping
 
     duration = _duration(rate, hop, step_seconds)
+    of_steps = {"--steps": limit, "--step-seconds": step_seconds}
+    of_pulses = {
+        "--pulse": pulse,
+        "--frames": frames,
+        "--multiple": multiple,
+        "--shortest": shortest,
+        "--verify": verify or None,
+    }
+    _check_mode(symbol, of_steps, of_pulses)
     if output is not None:
         check_folder(output)
     given, sizes = load_inputs(input_files, inputs_file), single_dims(dims)
@@ -95,6 +171,17 @@ def stream(
         raise click.UsageError("--dim sets the sizes of random inputs: it needs --random")
     # A step is shorter than handing it to another thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if symbol is not None:
+        from jaxrnn.cli.stepping import is_compiled
+        from jaxrnn.cli.streaming import Wish, stream_pulses
+
+        if is_compiled(file):
+            raise click.UsageError(f"{file} is compiled: --symbol needs the ONNX file")
+        model = _load(file, static, pairs)
+        wish = Wish(symbol, pulse, multiple or 1, shortest or 1, frames, use_random, seed, verify, duration, output)
+        if not stream_pulses(file, model, given, sizes, wish, as_json=as_json):
+            ctx.exit(MISMATCH)
+        return
     steps = _open(file, static, pairs)
     sample, count = _recordings(steps, given, sizes, seed, use_random, limit)
     with busy(f"compiling {file.name}"), sample.blamed():
@@ -119,19 +206,47 @@ def _duration(rate: float | None, hop: float | None, step_seconds: float | None)
     return hop / rate
 
 
+def _check_mode(symbol: str | None, of_steps: dict[str, Any], of_pulses: dict[str, Any]) -> None:
+    """Refuse the options of one way of running in the other."""
+    given = next((option for option, value in (of_pulses if symbol is None else of_steps).items() if value), None)
+    if given is not None and symbol is None:
+        raise click.UsageError(f"{given} is about pulses: it needs --symbol NAME, the dimension that is time")
+    if given is not None:
+        raise click.UsageError(f"{given} is about steps; with --symbol, give --frames, and --rate with --hop")
+
+
 def _open(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Steps:
     from jaxrnn.cli.stepping import Steps, is_compiled
+    from jaxrnn.errors import StateError
 
-    fixed, state = parse_static(static), split_pairs("--state", pairs)
     if is_compiled(file):
         from jaxrnn.ahead import load_compiled
 
-        if fixed or state:
+        if static or pairs:
             raise click.UsageError(f"{file} is compiled: --static and --state have been decided by 'jaxrnn compile'")
         return Steps.of_compiled(load_compiled(file), str(file))
+    model = _load(file, static, pairs)
+    try:
+        return Steps.of_model(model)
+    except StateError as error:
+        raise StateError(f"{error}. {_about_pulses(model)}") from error
+
+
+def _load(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Model:
     from jaxrnn.model import load
 
-    return Steps.of_model(load(file, static=fixed, state=state))
+    return load(file, static=parse_static(static), state=split_pairs("--state", pairs))
+
+
+def _about_pulses(model: Model) -> str:
+    """How to stream a model that has no steps of its own."""
+    from jaxrnn.inspection import time_symbols
+
+    symbols = time_symbols(model)
+    if not symbols:
+        return "For pulses (--symbol NAME), export it with a symbolic dimension for time"
+    others = f" (or {', '.join(symbols[1:])}, whichever is time)" if symbols[1:] else ""
+    return f"Here, in pulses of the recording: --symbol {symbols[0]}{others}, with --pulse FRAMES for a size of pulse"
 
 
 def _recordings(
@@ -160,26 +275,20 @@ def _recordings(
 
 def _report(file: Path, steps: Steps, sample: Sample, ready: Ready, run: Run, duration: float | None) -> dict[str, Any]:
     """The figures by name, ready for JSON."""
-    microseconds = 1e6 * run.seconds
-    figures = {f"p{level}": float(np.percentile(microseconds, level)) for level in PERCENTILES}
+    from jaxrnn.cli.stepping import has_no_number, times_of
+
     return {
         "model": str(file),
-        "steps": len(microseconds),
+        "steps": len(run.seconds),
         "dims": sample.dims,
         "random": sample.random,
         "state": steps.state,
         "compile_seconds": ready.seconds,
-        "microseconds": {**figures, "max": float(microseconds.max())},
+        "microseconds": times_of(run.seconds),
         "step_seconds": duration,
-        "times_real_time": None if duration is None else duration * len(microseconds) / float(run.seconds.sum()),
-        "not_finite": [name for name, array in run.state.items() if _has_no_number(array)],
+        "times_real_time": None if duration is None else duration * len(run.seconds) / float(run.seconds.sum()),
+        "not_finite": [name for name, array in run.state.items() if has_no_number(array)],
     }
-
-
-def _has_no_number(array: np.ndarray) -> bool:
-    import jax.numpy as jnp
-
-    return bool(jnp.issubdtype(array.dtype, jnp.inexact)) and not np.isfinite(array.astype(np.complex128)).all()
 
 
 def _print(result: dict[str, Any], seed: int) -> None:
@@ -188,14 +297,10 @@ def _print(result: dict[str, Any], seed: int) -> None:
         dims = "".join(f", {name}={size}" for name, size in result["dims"].items())
         out.print(f"random: {', '.join(result['random'])} (seed {seed}{dims})")
     out.print(f"state: {', '.join(result['state']) or 'none'}")
-    microseconds = result["microseconds"]
     rows = [
         ("steps", result["steps"]),
         ("packing and compiling", f"{result['compile_seconds']:.2f} s"),
-        ("a step, median", f"{microseconds['p50']:.1f} µs"),
-        ("a step, 95th percentile", f"{microseconds['p95']:.1f} µs"),
-        ("a step, 99th percentile", f"{microseconds['p99']:.1f} µs"),
-        ("a step, longest", f"{microseconds['max']:.1f} µs"),
+        *time_rows("a step", result["microseconds"]),
     ]
     if result["times_real_time"] is not None:
         rows.append(("a step lasts", f"{number(1e3 * result['step_seconds'])} ms"))

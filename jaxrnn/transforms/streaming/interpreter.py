@@ -330,7 +330,7 @@ class Pass:
         """An entry of the state: its name and its value before this pass."""
         label = "stream" if self._equation is None else label_of(self._equation, self.scope)
         name = self.unique(f"{self.prefix}{label}.{kind}")
-        self.facts.kinds[name] = kind
+        self.facts.kinds[name] = kind.rstrip("0123456789")
         if self.state is None:
             value = start()
             self.new[name] = value

@@ -295,5 +295,5 @@ class Streamed:
 
 def _without_rest(output: Any, axis: int, count: Any) -> Any:
     """An output of a flush with zeros where no frames are."""
-    places = jnp.arange(output.shape[axis]).reshape([-1 if d == axis else 1 for d in range(output.ndim)])
+    places = jnp.arange(output.shape[axis], dtype=jnp.int32).reshape([-1 if d == axis else 1 for d in range(output.ndim)])
     return jnp.where(places < count, output, jnp.zeros((), output.dtype))

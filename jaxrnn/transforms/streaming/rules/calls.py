@@ -60,7 +60,8 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         with run.inside():
             return _interpret(run, body, operands)
     make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
-    results = make(run, equation, inputs, outputs)(*map(jnp.asarray, arrays_of(operands)))
+    moment = Moment(run)
+    results = make(moment, equation, inputs, outputs)(moment.arrays, *map(jnp.asarray, arrays_of(operands)))
     return [
         run.make(result, t.chunk.axis, t.chunk.timeline, t.chunk.delay, t.chunk.reach)
         for result, t in zip(results, outputs, strict=True)
@@ -90,12 +91,25 @@ def _symbolic(equation: JaxprEqn) -> tuple[Any, list[Any]]:
     return function, shapes
 
 
-def _interpreted(run: Pass, jaxpr: Any, templates: list[Template], arrays: Any) -> list[Any]:
-    values = [template.around(array) for template, array in zip(templates, arrays, strict=True)]
-    return _interpret(run.child("", None, local=True), jaxpr, values)
+class Moment:
+    """When a pass takes place, as arguments: a derivative rule is traced later, and may not close over tracers."""
+
+    def __init__(self, run: Pass):
+        self.run = run
+        self.names = [name for name in ("count", "existing", "before") if isinstance(getattr(run, name), jax.Array)]
+        self.arrays = [getattr(run, name) for name in self.names]
+
+    def interpret(self, arrays: Any, jaxpr: Any, templates: list[Template], operands: Any) -> list[Any]:
+        """The results of a jaxpr that keeps no state, at the moment that the arrays say."""
+        child = self.run.child("", None, local=True)
+        for name, array in zip(self.names, arrays, strict=True):
+            setattr(child, name, array)
+        values = [template.around(array) for template, array in zip(templates, operands, strict=True)]
+        results = _interpret(child, jaxpr, values)
+        return [child.spread(value) if isinstance(value, Chunk) else value for value in results]
 
 
-def _with_jvp(run: Pass, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
+def _with_jvp(moment: Moment, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
     function, shapes = _symbolic(equation)
     moving = [index for index, shape in enumerate(shapes) if jnp.issubdtype(shape.dtype, jnp.inexact)]
 
@@ -109,24 +123,23 @@ def _with_jvp(run: Pass, equation: JaxprEqn, inputs: list[Template], outputs: li
         return jax.jvp(of_moving, [primals[index] for index in moving], tangents)
 
     traced = jax.make_jaxpr(derivative)(shapes, [shapes[index] for index in moving])
+    templates = [*inputs, *(inputs[index] for index in moving)]
 
     @jax.custom_jvp
-    def on_chunks(*arrays: Any) -> list[Any]:
-        return arrays_of(_interpreted(run, equation.params["call_jaxpr"], inputs, arrays))
+    def on_chunks(when: Any, *arrays: Any) -> list[Any]:
+        return arrays_of(moment.interpret(when, equation.params["call_jaxpr"], inputs, arrays))
 
     @on_chunks.defjvp
     def rule(primals: Any, tangents: Any) -> Any:
-        arrays = [*primals, *(tangents[index] for index in moving)]
-        results = _interpreted(run, traced, [*inputs, *(inputs[index] for index in moving)], arrays)
-        values = [
-            run.spread(value).array if isinstance(value, Chunk) else value for value in results
-        ]
+        (when, *arrays), (_, *directions) = primals, tangents
+        operands = [*arrays, *(directions[index] for index in moving)]
+        values = arrays_of(moment.interpret(when, traced, templates, operands))
         return values[: len(outputs)], values[len(outputs) :]
 
     return on_chunks
 
 
-def _with_vjp(run: Pass, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
+def _with_vjp(moment: Moment, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
     function, shapes = _symbolic(equation)
     forward, shown = jax.make_jaxpr(lambda *arrays: jax.vjp(function, *arrays), return_shape=True)(*shapes)
     results, back = shown
@@ -135,24 +148,20 @@ def _with_vjp(run: Pass, equation: JaxprEqn, inputs: list[Template], outputs: li
     residuals: list[Template] = []
 
     @jax.custom_vjp
-    def on_chunks(*arrays: Any) -> list[Any]:
-        return arrays_of(_interpreted(run, equation.params["call_jaxpr"], inputs, arrays))
+    def on_chunks(when: Any, *arrays: Any) -> list[Any]:
+        return arrays_of(moment.interpret(when, equation.params["call_jaxpr"], inputs, arrays))
 
-    def go(*arrays: Any) -> Any:
-        values = _interpreted(run, forward, inputs, arrays)
+    def go(when: Any, *arrays: Any) -> Any:
+        values = moment.interpret(when, forward, inputs, arrays)
         residuals[:] = map(Template.of, values[count:])
-        return arrays_of(values[:count]), arrays_of(values[count:])
+        return arrays_of(values[:count]), (when, arrays_of(values[count:]))
 
     def come(kept: Any, cotangents: Any) -> Any:
-        values = _interpreted(run, backward, [*residuals, *outputs], [*kept, *cotangents])
-        given = []
-        position = iter(values)
-        for shape, template in zip(shapes, inputs, strict=True):
-            value = next(position)
-            if template.chunk is not None and isinstance(value, Chunk):
-                value = run.spread(value).array
-            given.append(value if jnp.issubdtype(shape.dtype, jnp.inexact) else None)
-        return tuple(given)
+        when, arrays = kept
+        values = arrays_of(moment.interpret(when, backward, [*residuals, *outputs], [*arrays, *cotangents]))
+        differentiable = [jnp.issubdtype(shape.dtype, jnp.inexact) for shape in shapes]
+        given = [value if wanted else None for value, wanted in zip(values, differentiable, strict=True)]
+        return ([None] * len(moment.names), *given)
 
     on_chunks.defvjp(go, come)
     return on_chunks

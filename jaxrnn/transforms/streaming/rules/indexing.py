@@ -60,7 +60,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
             return Ended(*run.bind(equation, [first.array, indices]))
         if not is_known(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
             run.refuse("which frames it takes is not known while tracing", _MEND)
-        taken = take(run, x, known_integer(np.asarray(indices)[column]), 1, sizes[axis])
+        taken = take(run, x, known_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
         indices = np.array([0 if place == column else value for place, value in enumerate(indices)], np.int32)
     sizes[axis] = taken.array.shape[axis]
     (array,) = run.bind(equation, [taken.array, indices], slice_sizes=tuple(sizes))

@@ -94,7 +94,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
         found = lax.dynamic_slice_in_dim(frames, offset, size, x.axis)
     else:
         name, old = run.carry("first", lambda: _empty(x, int(start) + size, run.absent.value))
-        slots = np.arange(int(start) + size)
+        slots = np.arange(int(start) + size, dtype=np.int32)
         offsets = slots - run.start(x.timeline, x.delay)
         here = (offsets >= 0) & (offsets < x.frames)
         fresh = jnp.take(x.array, jnp.clip(jnp.asarray(offsets), 0, x.frames - 1), x.axis)

@@ -1,0 +1,260 @@
+"""A model over a time axis, run in pulses over recordings: what ``jaxrnn stream --symbol`` runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrnn.errors import InputError, JaxrnnError, StreamError
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+    from jaxrnn.transforms import Streamed
+    from jaxrnn.verification.comparison import Comparison
+
+Arrays = Mapping[str, Any]
+Axes = Mapping[str, int | None]
+
+
+@dataclass(frozen=True)
+class Pulses:
+    """A compiled model in pulses.
+
+    Attributes:
+        model: the model over the whole recording.
+        streamed: the same in pulses.
+        axes: the time axis of every input; None for those that are held constant.
+        output_axes: the time axis of every output; None for those that come once, at the end.
+        start: the state before the first frame.
+        step: ``(state, inputs) -> (outputs, state)``.
+        flush: ``(state, tail, valid) -> (outputs, counts)``; a tail has the frames of one pulse.
+        seconds: how long compiling took.
+    """
+
+    model: Model
+    streamed: Streamed
+    axes: Axes
+    output_axes: Axes
+    start: Any
+    step: Callable[[Any, Arrays], Any]
+    flush: Callable[[Any, Arrays, Any], Any]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """What a recording in pulses gave.
+
+    Attributes:
+        outputs: by name, whole: the delay removed, the flush at the end.
+        seconds: ``float64[pulses]``, of each step: NumPy arrays in, NumPy arrays out.
+        flush_seconds: of the flush.
+    """
+
+    outputs: dict[str, np.ndarray]
+    seconds: np.ndarray
+    flush_seconds: float
+
+
+@dataclass(frozen=True)
+class Check:
+    """Outputs in pulses against those of the whole recording; ``problem`` says why the latter could not be computed."""
+
+    frames: int
+    outputs: tuple[Comparison, ...]
+    problem: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output agrees."""
+        return all(output.ok for output in self.outputs)
+
+
+def time_axes(model: Model, symbol: str) -> dict[str, int | None]:
+    """The time axis of every input.
+
+    Raises:
+        InputError: there is no such dimension.
+    """
+    from jaxrnn.verification.sampling import symbols_of
+
+    shapes = {info.name: info.shape or () for info in model.inputs}
+    if not any(symbol in shape for shape in shapes.values()):
+        names = ", ".join(symbols_of(model.inputs)) or "none"
+        raise InputError(f"{model.label}: no input has a dimension {symbol!r}; --symbol takes one of: {names}")
+    return {name: shape.index(symbol) if symbol in shape else None for name, shape in shapes.items()}
+
+
+def stream_model(
+    model: Model, symbol: str, pulse: int | None, dims: Mapping[str, int], multiple: int, shortest: int
+) -> Streamed:
+    """`Model.stream`, by default with the smallest pulse that fits; its errors name the options of the command.
+
+    Args:
+        model: the model.
+        symbol: the dimension that is time.
+        pulse: frames; None for the smallest that fit.
+        dims: sizes of the other open dimensions.
+        multiple: what every number of frames is a multiple of.
+        shortest: the fewest frames that a recording has.
+    """
+    from jaxrnn.inspection import smallest_stream
+
+    constraints = [f"S >= {-(-shortest // multiple)}"] if shortest > multiple else []
+    try:
+        if pulse is None:
+            return smallest_stream(model, symbol, dims=dims, multiple=multiple, constraints=constraints)
+        return model.stream(symbol, pulse, dims=dims, multiple=multiple, constraints=constraints)
+    except StreamError as error:
+        hints = {"`multiple`": "--multiple M", "constraints=": "--shortest FRAMES"}
+        said = " and ".join(option for word, option in hints.items() if word in str(error))
+        raise StreamError(f"{error} (here: {said})" if said else str(error)) from error
+
+
+def count_frames(axes: Axes, recordings: Mapping[str, np.ndarray]) -> int | None:
+    """The number of frames of the recordings that move in time; None where there is none."""
+    counts = {
+        name: array.shape[axis]
+        for name, array in recordings.items()
+        if (axis := axes.get(name)) is not None and axis < array.ndim
+    }
+    if len(set(counts.values())) > 1:
+        raise InputError(f"the recordings have different numbers of frames: {counts}")
+    return next(iter(counts.values()), None)
+
+
+def cut(axes: Axes, recordings: Arrays, begin: int, end: int) -> dict[str, np.ndarray]:
+    """Frames of every recording; what is held constant as it is."""
+    result = {}
+    for name, array in recordings.items():
+        axis = axes[name]
+        kept = array if axis is None else array[(slice(None),) * axis + (slice(begin, end),)]
+        result[name] = np.ascontiguousarray(kept).reshape(kept.shape)
+    return result
+
+
+def make_ready(model: Model, streamed: Streamed, axes: Axes, recordings: Arrays) -> Pulses:
+    """Compile the step and the flush, with the parameters as constants, and call each of them once."""
+    import jax
+
+    from jaxrnn.onnx.values import exact_types
+
+    began = time.perf_counter()
+    params = model.params
+    with exact_types():
+        held = {name: array for name, array in recordings.items() if axes[name] is None}
+        start = streamed.init(params=params, held=held)
+        pulse = _padded(axes, cut(axes, recordings, 0, streamed.pulse), streamed.pulse)
+        step = jax.jit(lambda state, inputs: streamed.step(params, state, inputs)).lower(start, pulse).compile()
+        valid = np.int32(0)
+        flush = jax.jit(lambda state, tail, valid: streamed.flush(params, state, tail, valid))
+        flush = flush.lower(start, pulse, valid).compile()
+        # What the first call sets up is no part of a step; its results are dropped.
+        jax.block_until_ready((step(start, pulse), flush(start, pulse, valid)))
+        output_axes = _output_axes(streamed, params, start, axes, pulse)
+    return Pulses(model, streamed, axes, output_axes, start, step, flush, time.perf_counter() - began)
+
+
+def _padded(axes: Axes, inputs: Mapping[str, np.ndarray], frames: int) -> dict[str, np.ndarray]:
+    """Inputs with zeros behind their last frame, up to a number of frames."""
+    result = dict(inputs)
+    for name, array in inputs.items():
+        axis = axes[name]
+        if axis is not None:
+            behind = [(0, frames - array.shape[axis] if place == axis else 0) for place in range(array.ndim)]
+            result[name] = np.pad(array, behind)
+    return result
+
+
+def _output_axes(streamed: Streamed, params: Any, state: Any, axes: Axes, pulse: Arrays) -> dict[str, int | None]:
+    """The time axis of every output: where it grows when the pulse does."""
+    import jax
+
+    double = _padded(axes, pulse, 2 * streamed.pulse)
+    shapes, _ = jax.eval_shape(streamed.step, params, state, pulse)
+    longer, _ = jax.eval_shape(streamed.with_pulse(2 * streamed.pulse).step, params, state, double)
+    return {
+        name: None
+        if delay is None
+        else [a == b for a, b in zip(shapes[name].shape, longer[name].shape, strict=True)].index(False)
+        for name, delay in streamed.delay.items()
+    }
+
+
+def run_pulses(pulses: Pulses, recordings: Arrays, total: int, indices: Iterable[int] | None = None) -> Streaming:
+    """Run over the first frames of recordings with the state carried on, each step timed.
+
+    Args:
+        pulses: the compiled model.
+        recordings: inputs in the file's layout.
+        total: frames to take.
+        indices: the numbers of the pulses, wrapped in a progress bar, say.
+    """
+    from jaxrnn.onnx.values import exact_types
+
+    frames, axes = pulses.streamed.pulse, pulses.axes
+    count, rest = divmod(total, frames)
+    seconds, pieces, state = [], [], pulses.start
+    with exact_types():
+        for index in range(count) if indices is None else indices:
+            inputs = cut(axes, recordings, index * frames, (index + 1) * frames)
+            began = time.perf_counter()
+            results, state = pulses.step(state, inputs)
+            outputs = {name: np.asarray(value) for name, value in results.items() if value is not None}
+            seconds.append(time.perf_counter() - began)
+            pieces.append(outputs)
+        tail = _padded(axes, cut(axes, recordings, total - rest, total), frames)
+        began = time.perf_counter()
+        flushed = pulses.flush(state, tail, np.int32(rest))
+        last = {name: np.asarray(value) for name, value in flushed.outputs.items()}
+        flush_seconds = time.perf_counter() - began
+    joined = {
+        name: last[name]
+        if axis is None
+        else _joined(
+            [*(piece[name] for piece in pieces), last[name]],
+            axis,
+            pulses.streamed.delay[name],
+            int(flushed.counts[name]),
+        )
+        for name, axis in pulses.output_axes.items()
+    }
+    # jit sorts the names; the file has an order of its own.
+    named = {info.name: joined[info.name] for info in pulses.model.outputs}
+    return Streaming(named, np.array(seconds), flush_seconds)
+
+
+def _joined(pieces: list[np.ndarray], axis: int, delay: int, count: int) -> np.ndarray:
+    """Frame 0 to the last one that exists: without the delay, and of the last piece only the frames that count."""
+    whole = np.concatenate(pieces, axis)
+    end = whole.shape[axis] - pieces[-1].shape[axis] + count
+    return whole[(slice(None),) * axis + (slice(delay, end),)]
+
+
+def awkward_lengths(pulse: int, multiple: int, total: int, shortest: int) -> list[int]:
+    """Lengths of recordings at which streaming goes wrong first: a frame, about a pulse, and some pulses and a rest."""
+    lengths = {multiple, pulse - multiple, pulse, pulse + multiple, 3 * pulse + multiple}
+    return sorted(length for length in lengths if max(1, shortest) <= length < total)
+
+
+def check_pulses(pulses: Pulses, recordings: Arrays, total: int, outputs: Arrays | None = None) -> Check:
+    """Compare the outputs in pulses with `Model.apply` on the whole recording, by the rule of ``jaxrnn verify``.
+
+    Args:
+        pulses: the compiled model.
+        recordings: inputs in the file's layout.
+        total: frames to take.
+        outputs: what the pulses gave; by default they are run now.
+    """
+    from jaxrnn.verification.comparison import compare
+
+    try:
+        offline = pulses.model(cut(pulses.axes, recordings, 0, total))
+    except JaxrnnError as error:
+        return Check(total, (), str(error))
+    streamed = run_pulses(pulses, recordings, total).outputs if outputs is None else outputs
+    return Check(total, tuple(compare(name, streamed[name], offline[name]) for name in streamed))

@@ -1,0 +1,217 @@
+"""Functions over a whole recording ``[time, 3]``, by name, that stream: one for each rule and each trap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+_RNG = np.random.default_rng(1)
+KERNEL = _RNG.normal(size=(3, 3, 3)) * 0.5
+WIDE = _RNG.normal(size=(5, 3, 4)) * 0.5
+TABLE = _RNG.normal(size=(5, 2))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function, and how to stream it."""
+
+    function: Callable[[Any], Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    gradients: bool = True
+
+
+def conv(x, pad, stride=1, dilation=1, spacing=1, kernel=KERNEL):
+    """A convolution over time."""
+    return lax.conv_general_dilated(
+        x[None],
+        jnp.asarray(kernel, x.dtype),
+        (stride,),
+        [pad],
+        lhs_dilation=(spacing,),
+        rhs_dilation=(dilation,),
+        dimension_numbers=("NTC", "TIO", "NTC"),
+    )[0]
+
+
+def rnn(x):
+    """A plain recurrence over time."""
+    weight = 0.5 * jnp.eye(x.shape[-1], dtype=x.dtype) + 0.1
+    initial = jnp.full(x.shape[-1], 0.3, x.dtype)
+
+    def body(carry, frame):
+        carry = jnp.tanh(carry @ weight + frame)
+        return carry, carry
+
+    return lax.scan(body, initial, x)[1]
+
+
+def lstm(x):
+    """An LSTM over time, with its final state as outputs too."""
+    size = x.shape[-1]
+    weight = jnp.asarray(np.random.default_rng(2).normal(size=(2 * size, 4 * size)) * 0.5, x.dtype)
+
+    def body(carry, frame):
+        h, c = carry
+        i, f, g, o = jnp.split(jnp.concatenate([frame, h]) @ weight, 4)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    return lax.scan(body, (jnp.zeros(size, x.dtype),) * 2, x)
+
+
+def cumulative_mean(x):
+    """Positions in time, and a running sum."""
+    return jnp.cumsum(x, 0) / (1 + jnp.arange(x.shape[0]))[:, None].astype(x.dtype)
+
+
+def over_frequency(x):
+    """A bidirectional recurrence inside every frame: time is its batch axis."""
+    initial = jnp.zeros(x.shape[0], x.dtype)
+    forward = lax.scan(lambda c, f: (jnp.tanh(0.5 * c + f),) * 2, initial, x.T)[1]
+    backward = lax.scan(lambda c, f: (jnp.tanh(0.3 * c - f),) * 2, initial, x.T, reverse=True)[1]
+    return (forward + 2 * backward).T
+
+
+def recurrence_in_loop(x):
+    """A loop over channels whose body remembers past frames."""
+    return lax.scan(lambda c, f: (c + rnn(f[:, None])[:, 0], c), jnp.zeros(x.shape[0], x.dtype), x.T)[1].T
+
+
+def layers(x, pad):
+    """A loop over layers, each a convolution over time."""
+    kernels = jnp.asarray(np.stack([KERNEL, 0.5 * KERNEL, -KERNEL]), x.dtype)
+    return lax.scan(lambda c, kernel: (jnp.tanh(conv(c, pad, kernel=kernel)), None), x, kernels)[0]
+
+
+@jax.custom_vjp
+def half_gradient(x, weight):
+    """A function whose gradient is not its derivative."""
+    return x * weight
+
+
+half_gradient.defvjp(lambda x, w: (x * w, (x, w)), lambda kept, ct: (0.5 * ct * kept[1], jnp.sum(ct * kept[0], 0)))
+
+
+@jax.custom_jvp
+def clipped(x):
+    """Clipping that lets all gradients through."""
+    return jnp.clip(x, -0.5, 0.5)
+
+
+clipped.defjvp(lambda primals, tangents: (clipped(*primals), tangents[0]))
+
+
+def merged(x):
+    """Time merged behind another axis, and split from it again, with branches of different delay in between."""
+    ahead = conv(x, (0, 2))
+    one = jnp.stack([x, 2 * x]).reshape(-1, 3)
+    other = jnp.stack([ahead, ahead]).reshape(-1, 3)
+    return (one * other).reshape(2, -1, 3).sum(0)
+
+
+def slices(x):
+    """Products of frames and the frames before them, as slices of one padded array."""
+    frames = x.shape[0]
+    before = jnp.pad(x, ((2, 0), (0, 0)))
+    return before[:frames] * before[2 : 2 + frames] + before[1 : 1 + frames] * before[2 : 2 + frames]
+
+
+def branch(x):
+    """A choice that is the same in every step, of branches with different delay."""
+    return lax.cond(KERNEL[0, 0, 0] > 0, lambda x: rnn(conv(x, (2, 0))), lambda x: conv(x, (0, 2)), x)
+
+
+def pooled(x, window, stride, padding, initial=-jnp.inf, join=lax.max):
+    """Pooling over time."""
+    return lax.reduce_window(x, np.asarray(initial, x.dtype), join, (window, 1), (stride, 1), [padding, (0, 0)])
+
+
+def spectrum(x):
+    """Framing with overlap, and a Fourier transform inside each frame."""
+    flat = jnp.pad(x.reshape(-1), (6, 0))
+    frames = jnp.stack([flat[start : start + x.size][::3] for start in range(6)], -1)
+    return jnp.abs(jnp.fft.rfft(frames * jnp.asarray(np.hanning(6), x.dtype), axis=-1) + 0.1)
+
+
+CASES: dict[str, Case] = {
+    "element-wise": Case(lambda x: jnp.tanh(2 * x) + 1),
+    "recurrence": Case(rnn),
+    "LSTM and its final state": Case(lstm),
+    "causal": Case(lambda x: conv(x, (2, 0))),
+    "valid": Case(lambda x: conv(x, (0, 0))),
+    "centred": Case(lambda x: conv(x, (1, 1))),
+    "look-ahead": Case(lambda x: conv(x, (0, 2))),
+    "many pads": Case(lambda x: conv(x, (7, 5))),
+    "many pads into a recurrence": Case(lambda x: rnn(conv(x, (7, 5)))),
+    "front pad into a recurrence": Case(lambda x: rnn(jnp.pad(x, ((5, 0), (0, 0)), constant_values=1.0))),
+    "stride 2": Case(lambda x: conv(x, (2, 0), 2)),
+    "stride 3, dilation 2": Case(lambda x: rnn(jax.nn.relu(conv(x, (4, 1), 3, 2)))),
+    "wide kernel": Case(lambda x: conv(x, (2, 2), kernel=WIDE)),
+    "strides of several layers": Case(lambda x: conv(rnn(conv(x, (2, 0), 2)), (1, 1), 3)),
+    "transposed by 2": Case(lambda x: conv(x, (2, 2), spacing=2)),
+    "transposed by 5, longer than its kernel": Case(lambda x: conv(x, (2, 3), spacing=5)),
+    "transposed, cropped": Case(lambda x: conv(conv(x, (2, 0), 2), (2, -1), spacing=2)),
+    "transposed with stride": Case(lambda x: conv(x, (2, 1), 2, 1, 3)),
+    "cut, then padded": Case(lambda x: rnn(jnp.pad(x[:-3], ((0, 5), (0, 0)))), {"lengths": (3, 4, 5, 8, 13)}),
+    "cut and pad with the end known late": Case(lambda x: jnp.pad(x[:-3], ((0, 5), (0, 0)), constant_values=2.0)),
+    "interior pad": Case(lambda x: rnn(lax.pad(x, jnp.asarray(0.5, x.dtype), [(1, 2, 2), (0, 0, 0)]))),
+    "first frames cut": Case(lambda x: x[2:]),
+    "every second frame": Case(lambda x: x[::2]),
+    "every third from the second on": Case(lambda x: x[1::3]),
+    "differences": Case(lambda x: jnp.diff(x, axis=0)),
+    "branches of different delay": Case(lambda x: x + conv(x, (0, 2)) + conv(x, (2, 0)) * rnn(x)),
+    "slices of one buffer": Case(slices),
+    "running mean": Case(cumulative_mean),
+    "running maximum": Case(lambda x: lax.cummax(conv(x, (3, 3)), 0)),
+    "running minimum": Case(lambda x: lax.cummin(conv(x, (1, 1)), 0)),
+    "running product": Case(lambda x: jnp.cumprod(1.5 + 0 * x + jnp.tanh(conv(x, (1, 1))), 0)),
+    "running logsumexp": Case(lambda x: lax.cumlogsumexp(conv(x, (3, 3)), 0)),
+    "positions": Case(lambda x: conv(x * jnp.sin(jnp.arange(x.shape[0]))[:, None].astype(x.dtype), (0, 2))),
+    "joined with constants": Case(
+        lambda x: rnn(jnp.concatenate([jnp.ones((3, 3), x.dtype), x, jnp.full((2, 3), 4.0, x.dtype)]))
+    ),
+    "known at the end": Case(lambda x: (x.sum(0), x.mean(0), x.max(0), x.min(), conv(x, (1, 1)).sum(), x.T @ x)),
+    "first and last frames": Case(lambda x: (x[0], x[-1], x[jnp.array([1, 0])], rnn(x)), {"lengths": (2, 3, 5, 9)}),
+    "frames merge": Case(lambda x: rnn(x.reshape(-1, 2 * 3)), {"multiple": 2}),
+    "frames split": Case(lambda x: conv(jnp.stack([x.reshape(-1)] * 3, 1), (1, 1))),
+    "repeated": Case(lambda x: jnp.repeat(conv(x, (1, 1)), 2, axis=0)),
+    "time behind another axis": Case(merged),
+    "layer norm": Case(
+        lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    ),
+    "softmax of a frame": Case(lambda x: jax.nn.softmax(conv(x, (1, 1)), -1)),
+    "log of what may be absent": Case(lambda x: jnp.log(jnp.abs(conv(x, (0, 2)))) / jnp.sqrt(jnp.abs(conv(x, (1, 1))))),
+    "recurrence on logs": Case(lambda x: rnn(jnp.log(jnp.abs(conv(x, (0, 2))) + 1e-3))),
+    "over frequency": Case(over_frequency),
+    "recurrence in a loop": Case(recurrence_in_loop),
+    "causal layers in a loop": Case(lambda x: layers(x, (2, 0))),
+    "layers with look-ahead in a loop": Case(lambda x: layers(x, (1, 1))),
+    "checkpointed": Case(lambda x: jax.checkpoint(lambda x: rnn(conv(x, (1, 1))))(x)),
+    "activations": Case(lambda x: jax.nn.relu(conv(x, (1, 1))) + jax.nn.gelu(conv(x, (2, 0))) + jax.nn.silu(x)),
+    "a gradient rule of its own": Case(lambda x: half_gradient(conv(x, (1, 1)), jnp.arange(1.0, 4.0, dtype=x.dtype))),
+    "a forward rule of its own": Case(lambda x: clipped(conv(x, (1, 1)))),
+    "counted loop": Case(lambda x: lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c) * 1.5, conv(x, (1, 1)))),
+    "loop with a condition": Case(
+        lambda x: lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, c[1] * 2), (0, conv(x, (1, 1))))[1],
+        gradients=False,
+    ),
+    "branch": Case(branch),
+    "max pooling": Case(lambda x: pooled(conv(x, (1, 1)), 3, 2, (1, 1))),
+    "average of the last frames": Case(lambda x: pooled(conv(x, (1, 1)), 4, 1, (3, 0), 0.0, lax.add) / 4),
+    "spectrum of overlapping frames": Case(spectrum),
+    "padding that depends on the length": Case(
+        lambda x: lax.conv_general_dilated(
+            x[None], jnp.asarray(KERNEL, x.dtype), (2,), "SAME", dimension_numbers=("NTC", "TIO", "NTC")
+        )[0],
+        {"multiple": 2},
+    ),
+    "embedding": Case(lambda x: jnp.asarray(TABLE, jnp.float32)[x[:, 0]], {"dtype": np.int32}, gradients=False),
+    "sorted in a frame": Case(lambda x: (jnp.sort(x, -1), jnp.argmax(x, -1)), gradients=False),
+}

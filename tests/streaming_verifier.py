@@ -1,0 +1,194 @@
+"""The one verifier of streaming: steps and flush, one behind the other, against the function on whole recordings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.transforms import Streamed
+from jaxrnn.transforms.streaming.interpreter import Absent
+from jaxrnn.transforms.streaming.transform import build
+
+#: NaN in every frame that does not exist, and nothing that would launder it.
+POISON = Absent(value=float("nan"), harmless=None)
+
+
+class Streaming:
+    """Runs a streamed function over recordings, with everything compiled once for each pulse."""
+
+    def __init__(self, streamed: Streamed, axes: Sequence[int | None], params: Any = None):
+        self.streamed, self.axes, self.params = streamed, axes, params
+        self.structure = streamed._plan.output_structure
+        self.kinds = streamed._plan.outputs
+        self.times = [leaf.times for leaf in streamed._plan.leaves]
+        self.start = streamed.init(1, params)
+        self._flush = jax.jit(streamed.flush)
+
+    @functools.cache  # noqa: B019 - as long-lived as the test
+    def _step(self, pulse: int) -> Callable[..., Any]:
+        return jax.jit(self.streamed.with_pulse(pulse).step)
+
+    def _frames(self, leaves: Sequence[Any], begin: int, end: int) -> list[Any]:
+        unit = self.streamed._multiple
+        return [
+            leaf if axis is None else np.take(leaf, range(begin // unit * times, end // unit * times), axis)
+            for leaf, axis, times in zip(leaves, self.axes, self.times, strict=True)
+        ]
+
+    def run(self, x: Any, total: int, pulses: Iterable[int]) -> Any:
+        """What comes out of pulses of the given sizes, the last size again and again, and of the flush."""
+        leaves, structure = jax.tree.flatten(x)
+        state, position, outputs = self.start, 0, []
+        sizes = iter(pulses)
+        pulse = next(sizes)
+        while position + pulse <= total:
+            chunk = jax.tree.unflatten(structure, self._frames(leaves, position, position + pulse))
+            given, state = self._step(pulse)(self.params, state, chunk)
+            outputs.append(self.structure.flatten_up_to(given))
+            position += pulse
+            pulse = next(sizes, pulse)
+        rest = total - position
+        tail = None
+        if rest or None in self.axes:
+            # Room for a pulse, of which only what is left exists.
+            room = max(pulse, rest)
+            frames = self._frames(leaves, position, total)
+            tail = jax.tree.unflatten(structure, [self._filled(*each, room - rest) for each in enumerate(frames)])
+        flushed = self._flush(self.params, state, tail, rest)
+        lasts, counts = (self.structure.flatten_up_to(tree) for tree in flushed)
+        joined = [
+            last if count is None else self._joined(kind, [given[index] for given in outputs], last, int(count))
+            for index, (kind, last, count) in enumerate(zip(self.kinds, lasts, counts, strict=True))
+        ]
+        return jax.tree.unflatten(self.structure, joined)
+
+    def _filled(self, index: int, frames: Any, missing: int) -> Any:
+        axis = self.axes[index]
+        if axis is None:
+            return frames
+        shape = list(frames.shape)
+        shape[axis] = missing // self.streamed._multiple * self.times[index]
+        filler = np.nan if np.issubdtype(frames.dtype, np.floating) else 0
+        return np.concatenate([frames, np.full(shape, filler, frames.dtype)], axis)
+
+    @staticmethod
+    def _joined(kind: Any, pieces: list[Any], last: Any, count: int) -> Any:
+        kept = np.take(np.asarray(last), range(max(count, 0)), kind.axis)
+        whole = np.concatenate([*map(np.asarray, pieces), kept], kind.axis)
+        end = whole.shape[kind.axis] + min(count, 0)
+        return np.take(whole, range(kind.delay, end), kind.axis)
+
+
+def recording(shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
+    """Random frames."""
+    rng = np.random.default_rng(seed)
+    if np.issubdtype(dtype, np.integer):
+        return rng.integers(0, 5, shape).astype(dtype)
+    return rng.normal(size=shape).astype(dtype)
+
+
+def assert_same(streamed: Any, offline: Any, tolerance: float, where: str) -> None:
+    """Outputs have the same lengths and values."""
+    for found, expected in zip(jax.tree.leaves(streamed), jax.tree.leaves(offline), strict=True):
+        expected = np.asarray(expected)
+        assert found.shape == expected.shape, f"{where}: {found.shape} frames, but {expected.shape} offline"
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0)))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale, err_msg=where)
+
+
+def check_values(
+    function: Callable[..., Any],
+    shape: Sequence[int],
+    axis: int = 0,
+    *,
+    lengths: Iterable[int] = (1, 2, 3, 4, 5, 8, 13),
+    chunkings: Sequence[Sequence[int]] = ((1,), (3,), (2, 1, 3)),
+    multiple: int = 1,
+    constraints: Sequence[str] = (),
+    dtype: Any = np.float32,
+    tolerance: float = 1e-5,
+) -> Streamed:
+    """Streamed equals offline, with NaN in every frame that does not exist.
+
+    Args:
+        function: of one array.
+        shape: of the array; the size of the time axis does not matter.
+        axis: the time axis.
+        lengths: recordings to try, in multiples of ``multiple``.
+        chunkings: pulses one after the other, in multiples of the smallest; the last is repeated.
+        multiple: as in ``stream``.
+        constraints: as in ``stream``.
+        dtype: of the array.
+        tolerance: relative to the largest value, or to 1.
+    """
+    example = jax.ShapeDtypeStruct(tuple(shape), dtype)
+    streamed = build_smallest(
+        function, example, axes=axis, multiple=multiple, constraints=constraints, absent=POISON
+    )
+    streaming = Streaming(streamed, [axis])
+    offline = jax.jit(function)
+    for length in lengths:
+        total = length * multiple
+        x = recording([total if d == axis else size for d, size in enumerate(shape)], dtype, total)
+        expected = offline(jnp.asarray(x))
+        for chunking in chunkings:
+            pulses = [size * streamed.smallest_pulse for size in chunking]
+            assert_same(streaming.run(x, total, pulses), expected, tolerance, f"{total} frames, pulses {pulses}")
+    return streamed
+
+
+def build_smallest(function: Callable[..., Any], example: Any, *, multiple: int = 1, **options: Any) -> Streamed:
+    """The function streamed in the smallest pulse that fits."""
+    # The plan is the same for every pulse; a pulse of 2**20 * 3**8 * 5**4 * 7 fits any stride of the tests.
+    large = 2**10 * 3**4 * 5**2 * 7 * multiple
+    streamed = build(function, example, pulse=large, multiple=multiple, **options)
+    return streamed.with_pulse(streamed.smallest_pulse)
+
+
+def check_gradients(
+    function: Callable[..., Any],
+    shape: Sequence[int],
+    axis: int = 0,
+    *,
+    length: int = 7,
+    multiple: int = 1,
+    constraints: Sequence[str] = (),
+    tolerance: float = 1e-9,
+) -> None:
+    """Gradients through steps and flush equal offline ones, in float64: of the input, and of a parameter.
+
+    The parameter scales the input, which brings a gradient into every product behind it.
+    """
+    with jax.enable_x64(True):
+        example = jax.ShapeDtypeStruct(tuple(shape), np.float64)
+
+        def scaled(weight: Any, x: Any) -> Any:
+            return function(jnp.tanh(x * weight))
+
+        weight = jnp.asarray(0.7)
+        streamed = build_smallest(
+            scaled, example, axes=axis, params=weight, multiple=multiple, constraints=constraints
+        )
+        total = length * multiple
+        x = jnp.asarray(recording([total if d == axis else size for d, size in enumerate(shape)], np.float64))
+
+        def loss(run: Callable[..., Any]) -> Callable[..., Any]:
+            def of(weight: Any, x: Any) -> Any:
+                leaves = [leaf for leaf in jax.tree.leaves(run(weight, x)) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+                return sum(
+                    jnp.sum(leaf**2 * (1 + jnp.sin(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape)))
+                    for leaf in leaves
+                )
+
+            return of
+
+        found = jax.jit(jax.grad(loss(streamed.run), (0, 1)))(weight, x)
+        expected = jax.jit(jax.grad(loss(scaled), (0, 1)))(weight, x)
+        for one, other in zip(found, expected, strict=True):
+            scale = max(1.0, float(jnp.max(jnp.abs(other))))
+            np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)

@@ -1,0 +1,163 @@
+"""Real models with a time axis, streamed: exact against `apply`, for every length and pulse, and their gradients."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import ClosedJaxpr
+from streaming_verifier import POISON, Streaming, assert_same, recording
+
+import jaxrnn
+from jaxrnn import streaming
+from jaxrnn.onnx.values import exact_types
+from jaxrnn.transforms.streaming.dimensions import is_symbolic
+from jaxrnn.transforms.streaming.transform import build
+
+#: By model: the smallest pulse, and delay by output.
+MODELS = {
+    "filter_net": (1, {"mask": 2, "coefs": 2, "snr": 2}),
+    "dual_path_net": (1, {"enhanced": 0}),
+    "keyword_net": (2, {"logits": 1}),
+    "wave_net": (64, {"clean": 0}),
+}
+
+#: ``filter_net`` cuts two frames off the front before it pads behind; shorter recordings do not run offline either.
+SHORTEST = {"filter_net": 2}
+
+
+@pytest.fixture(scope="module")
+def load(models):
+    """Loads each model once."""
+    return functools.cache(lambda name: jaxrnn.load(models / f"{name}.onnx"))
+
+
+def inputs_of(model, frames, seed=0):
+    return {
+        info.name: recording([frames if size == "S" else size for size in info.shape], np.float32, seed + place)
+        for place, info in enumerate(model.inputs)
+    }
+
+
+def axes_of(model):
+    """The time axes in the order of the leaves of a dict of inputs."""
+    return [info.shape.index("S") for info in sorted(model.inputs, key=lambda info: info.name)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_length_and_pulse(load, name, monkeypatch):
+    """Streamed equals offline for lengths 1 to 40 (times the strides, and in between) and pulses 1, 2, 3 and 7, with
+    NaN in every frame that does not exist."""
+    model, (smallest, delay) = load(name), MODELS[name]
+    monkeypatch.setattr(streaming, "stream", functools.partial(build, absent=POISON))
+    streamed = model.stream(pulse=smallest)
+    assert streamed.smallest_pulse == smallest
+    assert streamed.delay == delay
+    runner = Streaming(streamed, axes_of(model), model.params)
+    between = range(1, 40, 3) if 1 < smallest < 64 else (100, 333) if smallest == 64 else ()
+    with exact_types():
+        for frames in (*(smallest * count for count in range(1, 41)), *between):
+            inputs = inputs_of(model, frames, frames)
+            expected = jax.jit(model.apply)(model.params, inputs)
+            # Each length in one size of pulse, all sizes in turn; and short ones in all of them.
+            sizes = (1, 2, 3, 7) if frames <= 3 * smallest else ((1, 2, 3, 7)[frames // smallest % 4],)
+            for size in sizes:
+                found = runner.run(inputs, frames, [size * smallest])
+                assert_same(found, expected, 1e-5, f"{name}, {frames} frames, pulses of {size * smallest}")
+        mixed = runner.run(inputs, frames, [size * smallest for size in (2, 7, 1, 3)])
+        assert_same(mixed, expected, 1e-5, f"{name}, pulses of mixed size")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients(load, name):
+    """Gradients through the streamed run, of inputs and parameters, are the offline ones."""
+    model, (smallest, _) = load(name), MODELS[name]
+    streamed = model.stream(pulse=2 * smallest)
+    inputs = inputs_of(model, 9 * smallest)
+
+    def loss(run):
+        return lambda params, inputs: sum(jnp.mean(y**2) for y in run(params, inputs).values())
+
+    with exact_types():
+        found = jax.jit(jax.grad(loss(streamed.run), (0, 1)))(model.params, inputs)
+        expected = jax.jit(jax.grad(loss(model.apply), (0, 1)))(model.params, inputs)
+    for part, other in zip(found, expected, strict=True):
+        norm = np.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in other.values()))
+        assert norm > 0
+        for key, leaf in other.items():
+            assert float(jnp.linalg.norm((part[key] - leaf).ravel())) <= 1e-4 * max(
+                float(jnp.linalg.norm(leaf.ravel())), 1e-3 * norm
+            ), key
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_symbol_is_left(load, name):
+    """Neither the step nor the flush holds a symbolic dimension, at any depth."""
+    model, (smallest, _) = load(name), MODELS[name]
+    streamed = model.stream(pulse=3 * smallest)
+    with exact_types():
+        state, inputs = streamed.init(), inputs_of(model, 3 * smallest)
+        step = jax.make_jaxpr(streamed.step)(model.params, state, inputs)
+        flush = jax.make_jaxpr(streamed.flush)(model.params, state, inputs, 1)
+        gradient = jax.make_jaxpr(jax.grad(lambda p: sum(map(jnp.sum, streamed.step(p, state, inputs)[0].values()))))
+        for jaxpr in (step, flush, gradient(model.params)):
+            assert count_dimensions(jaxpr) > 100
+
+
+def count_dimensions(closed):
+    """The number of dimensions looked at in a jaxpr and all that its parameters hold; none may be symbolic."""
+    count = 0
+    for variable in (*closed.jaxpr.invars, *closed.jaxpr.constvars):
+        count += check_shape(variable.aval.shape)
+    for equation in closed.jaxpr.eqns:
+        for variable in equation.outvars:
+            count += check_shape(getattr(variable.aval, "shape", ()))
+        for value in jax.tree.leaves(equation.params, is_leaf=lambda item: hasattr(item, "eqns")):
+            if hasattr(value, "eqns"):
+                inner = value if hasattr(value, "consts") else ClosedJaxpr(value, ())
+                count += count_dimensions(inner)
+            assert "_DimExpr" not in type(value).__name__, equation
+    return count
+
+
+def check_shape(shape):
+    """The rank of a shape, which must not hold a symbolic dimension."""
+    assert not any(map(is_symbolic, shape)), shape
+    return len(shape)
+
+
+def test_state_leads_back_to_the_nodes(load):
+    """The state is named after the nodes of the file."""
+    model = load("filter_net")
+    nodes = {node.name for node in model.proto.graph.node}
+    entries = {entry.name: entry for entry in model.stream().state}
+    for name, entry in entries.items():
+        if entry.kind != "counter":
+            assert name.rsplit(".", 1)[0] in nodes, name
+    assert {name for name, entry in entries.items() if entry.kind == "carry"} == {
+        "/gru/GRU.carry",
+        "/gru_b/GRU.carry",
+        "/gru_b/GRU_1.carry",
+        "/gru_s/GRU.carry",
+        "/gru_s/GRU_1.carry",
+    }
+    assert entries["/path/conv/Conv.history"].shape == (4, 1, 16, 96)
+
+
+def test_a_bidirectional_model_is_refused(load):
+    """The refusal names the file, the primitive, the node and the mend."""
+    with pytest.raises(jaxrnn.StreamError, match=r"ocr_net.*'scan' \(node '/lstm/LSTM'.*backwards.*forwards only"):
+        load("ocr_net").stream("width")
+
+
+def test_a_dimension_that_no_input_has_is_an_error(load):
+    with pytest.raises(jaxrnn.InputError, match="no input has a dimension 'T'; dimensions left open: S"):
+        load("filter_net").stream("T")
+
+
+def test_a_pulse_that_does_not_fit_names_the_smallest_ones(load):
+    with pytest.raises(jaxrnn.StreamError, match="a pulse of 3 frame.*pulses that fit: 2, 4, 6"):
+        load("keyword_net").stream(pulse=3)

@@ -1,0 +1,146 @@
+"""Each part of what makes `stream` exact, taken out one at a time: some function must then come out wrong.
+
+These tests test the tests: a mask that could go without anyone noticing is either needless or not covered.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+from stream_functions import CASES
+from streaming_verifier import check_gradients, check_values
+
+from jaxrnn.transforms.streaming.interpreter import Facts, Pass
+from jaxrnn.transforms.streaming.plan import Plan
+from jaxrnn.transforms.streaming.rules import time as time_rules
+from jaxrnn.transforms.streaming.timeline import Timeline
+
+
+def always_exists(original):
+    return lambda run, timeline, delay: True
+
+
+def exists_before_the_start(original):
+    def exists(run, timeline, delay):
+        end = run.end(timeline)
+        return True if end is None else jnp.asarray(run.indices(timeline, delay) < end)
+
+    return exists
+
+
+def exists_behind_the_end(original):
+    def exists(run, timeline, delay):
+        return jnp.asarray(run.indices(timeline, delay) >= 0)
+
+    return exists
+
+
+def never_ends(original):
+    return lambda run, timeline: None
+
+
+def no_warm_up(original):
+    def make(run, *arguments, **named):
+        chunk = original(run, *arguments, **named)
+        run.facts.warm_up = 0
+        return chunk
+
+    return make
+
+
+def never_certain(original):
+    def init(timeline, *arguments):
+        original(timeline, *arguments)
+        timeline.certain = -(10**6)
+
+    return init
+
+
+def one_unit_less(original):
+    return lambda self, tail: max(1, original(self, tail) - 1)
+
+
+def stops_counting_early(original):
+    def wait_for(facts, timeline, frames):
+        original(facts, timeline, frames)
+        facts.horizon = max(0, facts.horizon - 1)
+
+    return wait_for
+
+
+def no_fill(original):
+    return lambda run, chunk, value: chunk
+
+
+def history_of_nothing(original):
+    """Buffers begin with what is absent, though pads lie in front of the first frame."""
+    return lambda run, chunk, history, kind, initial=None: original(run, chunk, history, kind)
+
+
+def first_frame_late(original):
+    return lambda run, timeline, delay: original(run, timeline, delay) + 1
+
+
+def keeps_nothing(original):
+    return lambda run, name, value: run.new.__setitem__(name, run.state[name]) if run.state is not None else None
+
+
+def shared_by_array(original):
+    """Delay buffers told apart by their array alone, which slices share."""
+
+    def delayed(run, chunk, delay):
+        for key in list(run._aligned):
+            if key[0] == id(chunk.array) and key[2] == delay:
+                return run._aligned[key][1]
+        return original(run, chunk, delay)
+
+    return delayed
+
+
+#: By mutation: what it replaces, with what, and functions of which at least one must come out wrong.
+VALUES = {
+    "every frame exists": (Pass, "exists", always_exists, ["many pads into a recurrence"]),
+    "frames exist before the first": (Pass, "exists", exists_before_the_start, ["look-ahead", "recurrence on logs"]),
+    "frames exist behind the last": (Pass, "exists", exists_behind_the_end, ["LSTM and its final state"]),
+    "the stream never ends": (Pass, "end", never_ends, ["joined with constants", "known at the end"]),
+    "no warm-up": (Pass, "make", no_warm_up, ["front pad into a recurrence"]),
+    "frames handed out before they are certain": (Timeline, "__init__", never_certain, ["cut, then padded"]),
+    "a flush one unit short": (Plan, "rest", one_unit_less, ["look-ahead", "many pads"]),
+    "counting stops too early": (Facts, "wait_for", stops_counting_early, ["look-ahead", "recurrence on logs"]),
+    "nothing is filled": (Pass, "fill", no_fill, ["causal", "known at the end"]),
+    "buffers begin with what is absent": (Pass, "window", history_of_nothing, ["causal"]),
+    "chunks begin a frame late": (Pass, "start", first_frame_late, ["positions", "many pads into a recurrence"]),
+    "state is not carried on": (Pass, "keep", keeps_nothing, ["recurrence"]),
+    "delay buffers mixed up": (Pass, "delayed", shared_by_array, ["slices of one buffer"]),
+    "slices begin at frame 0": (time_rules, "settled", lambda _: lambda start, size: 0, ["first frames cut"]),
+}
+
+
+def fails(name):
+    case = CASES[name]
+    try:
+        check_values(case.function, (20, 3), **case.options)
+    except Exception:  # wrong values, wrong lengths, or an error: all are noticed
+        return True
+    return False
+
+
+@pytest.mark.parametrize("mutation", VALUES)
+def test_a_mutation_is_noticed(mutation, monkeypatch):
+    owner, attribute, mutate, functions = VALUES[mutation]
+    monkeypatch.setattr(owner, attribute, mutate(getattr(owner, attribute)))
+    assert any(map(fails, functions)), f"{mutation}: nothing noticed"
+
+
+def test_the_functions_pass_unmutated():
+    """What notices the mutations does not fail by itself."""
+    for name in sorted({name for *_, functions in VALUES.values() for name in functions}):
+        assert not fails(name), name
+
+
+def test_gradients_notice_harmful_frames(monkeypatch):
+    """Without harmless values in frames that do not exist, gradients become NaN."""
+    monkeypatch.setattr(Pass, "harmless", lambda run, value, replacement=None: value)
+    with pytest.raises(AssertionError):
+        check_gradients(CASES["log of what may be absent"].function, (20, 3))
+
