@@ -183,9 +183,7 @@ CASES: dict[str, Case] = {
     "frames split": Case(lambda x: conv(jnp.stack([x.reshape(-1)] * 3, 1), (1, 1))),
     "repeated": Case(lambda x: jnp.repeat(conv(x, (1, 1)), 2, axis=0)),
     "time behind another axis": Case(merged),
-    "layer norm": Case(
-        lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
-    ),
+    "layer norm": Case(lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)),
     "softmax of a frame": Case(lambda x: jax.nn.softmax(conv(x, (1, 1)), -1)),
     "log of what may be absent": Case(lambda x: jnp.log(jnp.abs(conv(x, (0, 2)))) / jnp.sqrt(jnp.abs(conv(x, (1, 1))))),
     "recurrence on logs": Case(lambda x: rnn(jnp.log(jnp.abs(conv(x, (0, 2))) + 1e-3))),

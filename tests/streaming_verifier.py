@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.transforms import Streamed
-from jaxrnn.transforms.streaming.interpreter import Absent
+from jaxrnn.transforms.streaming.passes import Absent
 from jaxrnn.transforms.streaming.transform import build
 
 #: NaN in every frame that does not exist, and nothing that would launder it.
@@ -127,9 +127,7 @@ def check_values(
         tolerance: relative to the largest value, or to 1.
     """
     example = jax.ShapeDtypeStruct(tuple(shape), dtype)
-    streamed = build_smallest(
-        function, example, axes=axis, multiple=multiple, constraints=constraints, absent=POISON
-    )
+    streamed = build_smallest(function, example, axes=axis, multiple=multiple, constraints=constraints, absent=POISON)
     streaming = Streaming(streamed, [axis])
     offline = jax.jit(function)
     for length in lengths:
@@ -171,9 +169,7 @@ def check_gradients(
             return function(jnp.tanh(x * weight))
 
         weight = jnp.asarray(0.7)
-        streamed = build_smallest(
-            scaled, example, axes=axis, params=weight, multiple=multiple, constraints=constraints
-        )
+        streamed = build_smallest(scaled, example, axes=axis, params=weight, multiple=multiple, constraints=constraints)
         total = length * multiple
         x = jnp.asarray(recording([total if d == axis else size for d, size in enumerate(shape)], np.float64))
 

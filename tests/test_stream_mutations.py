@@ -10,7 +10,7 @@ import pytest
 from stream_functions import CASES
 from streaming_verifier import check_gradients, check_values
 
-from jaxrnn.transforms.streaming.interpreter import Facts, Pass
+from jaxrnn.transforms.streaming.passes import Facts, Pass
 from jaxrnn.transforms.streaming.plan import Plan
 from jaxrnn.transforms.streaming.rules import time as time_rules
 from jaxrnn.transforms.streaming.timeline import Timeline
@@ -143,4 +143,3 @@ def test_gradients_notice_harmful_frames(monkeypatch):
     monkeypatch.setattr(Pass, "harmless", lambda run, value, replacement=None: value)
     with pytest.raises(AssertionError):
         check_gradients(CASES["log of what may be absent"].function, (20, 3))
-

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from jax import lax
 from stream_functions import lstm, pooled, rnn
 from streaming_verifier import check_gradients, check_values
+
+import jaxrnn
 
 CHANNELS = 2
 
@@ -110,6 +114,16 @@ def chain(layers, x):
     return x
 
 
+@contextlib.contextmanager
+def undecided_by_jax():
+    """Some lengths JAX cannot compare while it traces; that is a refusal, not a wrong value."""
+    try:
+        yield
+    except jaxrnn.StreamError as error:
+        assert "inconclusive" in str(error)
+        reject()
+
+
 NETWORKS = st.lists(st.one_of(same_length(), other_length()), min_size=2, max_size=6)
 
 
@@ -121,17 +135,15 @@ def test_values(layers, chunking, length):
     def network(x):
         return chain(layers, x)
 
-    try:
-        jax.eval_shape(network, jax.ShapeDtypeStruct((1, CHANNELS), np.float32))
-    except (TypeError, ValueError):
-        return  # too short for a window, offline too
-    check_values(
-        network, (20, CHANNELS), lengths=sorted({1, 2, length, 20}), chunkings=[chunking, (2,)], tolerance=2e-5
-    )
+    with undecided_by_jax():
+        check_values(
+            network, (20, CHANNELS), lengths=sorted({1, 2, length, 20}), chunkings=[chunking, (2,)], tolerance=2e-5
+        )
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(NETWORKS, st.integers(1, 9))
 def test_gradients(layers, length):
     """Gradients of input and parameter, in float64."""
-    check_gradients(lambda x: chain(layers, x), (20, CHANNELS), length=length)
+    with undecided_by_jax():
+        check_gradients(lambda x: chain(layers, x), (20, CHANNELS), length=length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jax.extend.core import JaxprEqn
@@ -15,6 +15,21 @@ def without_dead_code(jaxpr: Any, used: list[bool] | None = None) -> Any:
     """The jaxpr, all its inputs kept, without equations whose results nobody uses, inside loops too."""
     used = [True] * len(jaxpr.outvars) if used is None else used
     return partial_eval.dce_jaxpr(jaxpr, used, instantiate=True)[0]
+
+
+def avals(atoms: Iterable[Any]) -> list[Any]:
+    """Shapes and element types of the operands or results of an equation, over all of time."""
+    return [atom.aval for atom in atoms]
+
+
+def out_shape(equation: JaxprEqn, index: int = 0) -> Any:
+    """The shape of a result of an equation, over all of time."""
+    return avals(equation.outvars)[index].shape
+
+
+def in_shape(equation: JaxprEqn, index: int = 0) -> Any:
+    """The shape of an operand of an equation, over all of time."""
+    return avals(equation.invars)[index].shape
 
 
 def scan_parts(equation: JaxprEqn) -> tuple[int, int]:

@@ -46,9 +46,10 @@ class Arguments:
         for name, vector in vectors.items():
             value = state[name]
             if len(leads) > 1 or jnp.shape(value)[-1:] != vector.shape or value.dtype != vector.dtype:
+                found = f"{value.dtype.name}{list(jnp.shape(value))}"
                 raise StateError(
                     f"state {name!r} must be {name}[{vector.shape[0]}], as init of this very function gives it (in a "
-                    f"batch, with one leading axis, the same everywhere), not {value.dtype.name}{list(jnp.shape(value))}"
+                    f"batch, with one leading axis, the same everywhere), not {found}"
                 )
         (lead,) = leads
         if len(lead) > 1:
@@ -143,5 +144,3 @@ def padded_to(array: Any, leaf: Leaf, frames: int, lead: int) -> Any:
     shape = list(array.shape)
     shape[leaf.axis + lead] = frames * leaf.times - shape[leaf.axis + lead]
     return jnp.concatenate([array, jnp.zeros(shape, array.dtype)], leaf.axis + lead)
-
-

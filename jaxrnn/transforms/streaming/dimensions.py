@@ -76,6 +76,18 @@ def _period(node: ast.expr) -> int:
 def magnitude_of(size: Any) -> int:
     """A length beyond which ``max`` and ``min`` in a dimension have settled on one of their arguments."""
     constants = [
-        abs(int(node.value)) for node in ast.walk(_parsed(str(size))[0]) if isinstance(node, ast.Constant)
+        abs(node.value)
+        for node in ast.walk(_parsed(str(size))[0])
+        if isinstance(node, ast.Constant) and isinstance(node.value, int)
     ]
     return (1 + sum(constants)) * period_of(size)
+
+
+def settled(dimension: Any, size: Any) -> int | None:
+    """A dimension as a number, if it is the same for every length for which ``size`` is not zero; else None."""
+    if not is_symbolic(dimension):
+        return int(dimension)
+    lengths = np.arange(1, 2 * max(magnitude_of(dimension), magnitude_of(size)) + 2)
+    values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (dimension, size))
+    used = np.unique(values[counts > 0])
+    return int(used[0]) if len(used) == 1 else None

@@ -86,7 +86,7 @@ def table_of(streamed: Streamed) -> str:
         if delay is None:
             lines.append(f"{name:<24} {'at the end':>14} {'':>8} {'':>8}")
         else:
-            lines.append(f"{name:<24} {str(rate * streamed.pulse):>14} {str(rate):>8} {delay:>8}")
+            lines.append(f"{name:<24} {rate * streamed.pulse!s:>14} {rate!s:>8} {delay:>8}")
     state = streamed.state
     total = sum(entry.nbytes for entry in state)
     width = max((len(entry.name) for entry in state), default=5)

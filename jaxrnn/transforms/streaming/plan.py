@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from jaxrnn.errors import StreamError
 from jaxrnn.transforms.equations import trace_nested
 from jaxrnn.transforms.streaming.access import symbolic_sizes, without_dead_code
 from jaxrnn.transforms.streaming.dimensions import SYMBOL, symbolic_axes
-from jaxrnn.transforms.streaming.interpreter import Absent, Facts, Pass
+from jaxrnn.transforms.streaming.interpreter import interpret
 from jaxrnn.transforms.streaming.layout import Layout, State
+from jaxrnn.transforms.streaming.passes import Absent, Facts, Pass
 from jaxrnn.transforms.streaming.rules.folding import LARGEST
 from jaxrnn.transforms.streaming.timeline import Clock
 from jaxrnn.transforms.streaming.values import Chunk, Ended, Reach, is_length
@@ -49,6 +51,13 @@ class Leaf:
         return tuple(count * self.times if axis == self.axis else size for axis, size in enumerate(self.shape))
 
 
+class Closed(NamedTuple):
+    """A jaxpr with its constants, of which those that may be indices are known while tracing."""
+
+    jaxpr: Any
+    consts: list[Any]
+
+
 class Plan:
     """How a function runs on pulses; the same for every pulse size.
 
@@ -74,9 +83,9 @@ class Plan:
         self.absent = absent
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         closed, self.output_structure = trace_nested(function, params, jax.tree.unflatten(structure, shapes))
-        self.jaxpr = without_dead_code(closed.jaxpr)
-        self.consts = [_known(value) for value in closed.consts]
-        self.clock = Clock({str(size): size for size in symbolic_sizes(self.jaxpr)}.values())
+        jaxpr = without_dead_code(closed.jaxpr)
+        self.closed = Closed(jaxpr, [_known(value) for value in closed.consts])
+        self.clock = Clock({str(size): size for size in symbolic_sizes(jaxpr)}.values())
         self.facts = Facts()
         self.outputs: list[Any] = []
         param_shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in jax.tree.leaves(params)]
@@ -101,7 +110,7 @@ class Plan:
         return self.absent.value if jnp.issubdtype(dtype, jnp.inexact) else 0
 
     def _pass(self, params: Sequence[Any], arrays: Sequence[Any], run: Pass) -> list[Any]:
-        values = run.interpret(self.jaxpr, self.consts, [*params, *self._inputs(run, arrays)])
+        values = interpret(run, self.closed, [*params, *self._inputs(run, arrays)])
         outputs = []
         for value in values:
             if is_length(value):
@@ -118,7 +127,9 @@ class Plan:
                 run.facts.sinks.append((value.timeline, value.delay))
             outputs.append(value)
         self.outputs = [
-            dataclasses.replace(value, array=None) if isinstance(value, Chunk) else (Ended(None) if isinstance(value, Ended) else None)
+            dataclasses.replace(value, array=None)
+            if isinstance(value, Chunk)
+            else (Ended(None) if isinstance(value, Ended) else None)
             for value in outputs
         ]
         return [value.array if isinstance(value, (Chunk, Ended)) else jnp.asarray(value) for value in outputs]
@@ -161,7 +172,7 @@ class Plan:
     def run(
         self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int, existing: Any = None
     ) -> tuple[list[Any], State]:
-        """One pass over chunks of so many units, with its outputs' arrays; the last one if ``existing`` frames exist."""
+        """One pass over chunks of so many units: the arrays of its outputs, and the state; ``existing`` ends it."""
         entries = self.layout.unpack(state)
         own = {name: value for name, value in entries.items() if name not in (COUNT, FRAMES)}
         count, frames = self._count(entries), entries.get(FRAMES)
@@ -202,7 +213,7 @@ class Plan:
 
 def _known(value: Any) -> Any:
     """A constant that the function closed over, as a NumPy array where it may be an index."""
-    if isinstance(value, jax.core.Tracer) or not jnp.issubdtype(value.dtype, jnp.integer) or value.size > LARGEST:
+    if isinstance(value, Tracer) or not jnp.issubdtype(value.dtype, jnp.integer) or value.size > LARGEST:
         return value
     return np.asarray(value)
 

@@ -8,13 +8,14 @@ from typing import Any
 import jax
 from jax.extend.core import JaxprEqn
 
-_LIBRARIES = tuple(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep + part for part in ("",)
-) + (os.path.dirname(os.path.abspath(jax.__file__)) + os.sep,)
+import jaxrnn
+
+#: Folders whose lines are not the user's.
+_LIBRARIES = tuple(os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in (jax, jaxrnn))
 
 
 def scope_of(equation: JaxprEqn, outer: str = "") -> str:
-    """The scope that an equation was traced in, ``jax.named_scope`` by ``jax.named_scope``; empty where there is none."""
+    """The scope that an equation was traced in, from the outermost on; empty where there is none."""
     inner = str(equation.source_info.name_stack)
     if inner.startswith("/") and outer:
         return outer + inner

@@ -36,6 +36,9 @@ class Flushed(NamedTuple):
     counts: Any
 
 
+jax.export.register_namedtuple_serialization(Flushed, serialized_name="jaxrnn.Flushed")
+
+
 class Streamed:
     """A function in streaming form: pure functions of parameters, state and one pulse of input.
 
@@ -144,7 +147,10 @@ class Streamed:
 
         def one(state: State, arrays: Any) -> tuple[Any, State]:
             outputs, new = self._plan.run(jax.tree.leaves(params), state, arrays, self._units)
-            kept = [o if isinstance(kind, Chunk) or kind is None else None for o, kind in zip(outputs, self._plan.outputs, strict=True)]
+            kept = [
+                o if isinstance(kind, Chunk) or kind is None else None
+                for o, kind in zip(outputs, self._plan.outputs, strict=True)
+            ]
             return jax.tree.unflatten(self._plan.output_structure, kept), new
 
         with self._context():
@@ -295,5 +301,7 @@ class Streamed:
 
 def _without_rest(output: Any, axis: int, count: Any) -> Any:
     """An output of a flush with zeros where no frames are."""
-    places = jnp.arange(output.shape[axis], dtype=jnp.int32).reshape([-1 if d == axis else 1 for d in range(output.ndim)])
+    places = jnp.arange(output.shape[axis], dtype=jnp.int32).reshape(
+        [-1 if d == axis else 1 for d in range(output.ndim)]
+    )
     return jnp.where(places < count, output, jnp.zeros((), output.dtype))

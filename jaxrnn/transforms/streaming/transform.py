@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import StreamError
-from jaxrnn.transforms.streaming.interpreter import Absent
+from jaxrnn.transforms.streaming.passes import Absent
 from jaxrnn.transforms.streaming.plan import Plan, symbolic_leaf
 from jaxrnn.transforms.streaming.streamed import Streamed
 
@@ -57,9 +57,7 @@ def stream(
         StreamError: part of the function needs all of the future, or has no rule; names it, and what to do. Or the
             pulse does not fit the strides; names the smallest pulses that do.
     """
-    return build(
-        function, example, axes=axes, params=params, pulse=pulse, multiple=multiple, constraints=constraints
-    )
+    return build(function, example, axes=axes, params=params, pulse=pulse, multiple=multiple, constraints=constraints)
 
 
 def build(
@@ -95,14 +93,14 @@ def build(
         name = "x" + jax.tree_util.keystr(path)
         leaves.append(symbolic_leaf(shape, _dtype_of(leaf), axis, times, name, scope))
     # 64-bit types are what they are here and now, whatever they are where the result is called.
-    context = functools.partial(jax.enable_x64, bool(jax.config.jax_enable_x64))
+    context = functools.partial(jax.enable_x64, bool(jax.config.read("jax_enable_x64")))
     try:
         with context():
             plan = Plan(whole, params, leaves, structure, Absent() if absent is None else absent)
     except jax.errors.InconclusiveDimensionOperation as error:
         raise StreamError(
-            f"while tracing over all of time: {str(error).splitlines()[0]} If every length is a multiple of some number "
-            "of frames, give `multiple`; if very short recordings need not work, say so with constraints=['S >= ...']"
+            f"while tracing over all of time: {str(error).splitlines()[0]} If every length is a multiple of some "
+            "number of frames, give `multiple`; if very short recordings need not work, say constraints=['S >= ...']"
         ) from error
     return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context)
 
@@ -130,5 +128,3 @@ def _axes_of(axes: Any, example: Any) -> list[int | None]:
 
 def _dtype_of(leaf: Any) -> Any:
     return jnp.asarray(leaf).dtype if not hasattr(leaf, "dtype") else leaf.dtype
-
-

@@ -14,6 +14,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.transforms.streaming.access import has_symbols
 from jaxrnn.transforms.streaming.rules import (
     accumulation,
+    branches,
     calls,
     contraction,
     convolution,
@@ -40,8 +41,13 @@ RULES: dict[str, Callable[..., Any]] = {
     **accumulation.RULES,
     **positions.RULES,
     **loops.RULES,
+    **branches.RULES,
     **calls.RULES,
 }
+
+
+#: Primitives with functions inside.
+_NESTED = {*loops.RULES, *branches.RULES, *calls.RULES}
 
 
 def find_rule(equation: JaxprEqn, operands: list[Any], streamed: bool) -> Callable[..., Any] | None:
@@ -49,6 +55,6 @@ def find_rule(equation: JaxprEqn, operands: list[Any], streamed: bool) -> Callab
     name = equation.primitive.name
     if streamed or name in calls.INLINED or name == "dim_as_value":
         return RULES.get(name)
-    if (name in loops.RULES or name in calls.RULES) and has_symbols(equation):
+    if (name in _NESTED) and has_symbols(equation):
         return RULES.get(name)
     return None

@@ -1,4 +1,4 @@
-"""Running totals along time, and reductions: over other axes frame by frame, over time into a value known at the end."""
+"""Running totals along time, and reductions: over other axes in each frame, over time into a value known at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.timeline import Timeline
 from jaxrnn.transforms.streaming.values import Chunk, Ended
 
@@ -18,13 +18,13 @@ Combine = Callable[[Any, Any], Any]
 
 
 def _lowest(dtype: Any) -> Any:
-    if dtype == bool:
+    if jnp.issubdtype(dtype, np.bool_):
         return False
     return -np.inf if jnp.issubdtype(dtype, np.inexact) else jnp.iinfo(dtype).min
 
 
 def _highest(dtype: Any) -> Any:
-    if dtype == bool:
+    if jnp.issubdtype(dtype, np.bool_):
         return True
     return np.inf if jnp.issubdtype(dtype, np.inexact) else jnp.iinfo(dtype).max
 
@@ -36,16 +36,16 @@ _MONOIDS: dict[str, tuple[Combine, Callable[[Any], Any]]] = {
     "max": (lax.max, _lowest),
     "min": (lax.min, _highest),
     "logsumexp": (jnp.logaddexp, _lowest),
-    "and": (lax.bitwise_and, lambda dtype: True if dtype == bool else -1),
+    "and": (lax.bitwise_and, lambda dtype: True if jnp.issubdtype(dtype, np.bool_) else -1),
     "or": (lax.bitwise_or, lambda dtype: 0),
     "xor": (lax.bitwise_xor, lambda dtype: 0),
 }
 
 
-def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
+def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     """Running totals: along time, the total up to the last frame is carried on."""
     if equation.params["axis"] != x.axis:
-        return run.make(*run.bind(equation, [x.array]), x.axis, x.timeline, x.delay, x.reach)
+        return run.frame_by_frame(equation, x)
     if equation.params["reverse"]:
         run.refuse("it runs backwards in time, from the last frame", "run forwards in time")
     if x.outer != 1:
@@ -69,8 +69,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     """Reductions over other axes, or over time too."""
     axes = equation.params["axes"]
     if x.axis not in axes:
-        axis = x.axis - sum(other < x.axis for other in axes)
-        return run.make(*run.bind(equation, [x.array]), axis, x.timeline, x.delay, x.reach)
+        return run.frame_by_frame(equation, x, axis=x.axis - sum(other < x.axis for other in axes))
     x = run.spread(x)
     assert x.delay is not None
     join, identity = _MONOIDS[equation.primitive.name.removeprefix("reduce_")]

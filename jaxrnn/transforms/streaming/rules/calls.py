@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.access import avals
+from jaxrnn.transforms.streaming.interpreter import interpret
+from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.templates import Template, arrays_of
 from jaxrnn.transforms.streaming.values import Chunk
 
@@ -27,11 +29,7 @@ INLINED = {
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """A call of an inner function, inlined."""
     with run.inside():
-        return _interpret(run, equation.params[INLINED[equation.primitive.name]], operands)
-
-
-def _interpret(run: Pass, inner: Any, operands: Any) -> list[Any]:
-    return run.interpret(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
+        return interpret(run, equation.params[INLINED[equation.primitive.name]], operands)
 
 
 def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
@@ -43,14 +41,14 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     body = equation.params["call_jaxpr"]
     if not any(isinstance(value, Chunk) for value in operands):
         with run.inside():
-            return _interpret(run, body, operands)
+            return interpret(run, body, operands)
     operands = _together(run, operands)
     inputs = [Template.of(value) for value in operands]
     trial = run.child("", None)
     outputs: list[Template] = []
 
     def probe(*arrays: Any) -> list[Any]:
-        values = _interpret(trial, body, [t.around(a) for t, a in zip(inputs, arrays, strict=True)])
+        values = interpret(trial, body, [t.around(a) for t, a in zip(inputs, arrays, strict=True)])
         outputs.extend(map(Template.of, values))
         return arrays_of(values)
 
@@ -58,7 +56,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     delays = {template.delay for template in (*inputs, *outputs)} - {None}
     if trial.new or len(delays) > 1 or not all(t.chunk for t in outputs):
         with run.inside():
-            return _interpret(run, body, operands)
+            return interpret(run, body, operands)
     make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
     moment = Moment(run)
     results = make(moment, equation, inputs, outputs)(moment.arrays, *map(jnp.asarray, arrays_of(operands)))
@@ -87,7 +85,7 @@ def _symbolic(equation: JaxprEqn) -> tuple[Any, list[Any]]:
     def function(*arrays: Any) -> Any:
         return equation.primitive.bind(*arrays, **parameters)
 
-    shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals(equation.invars)]
     return function, shapes
 
 
@@ -105,7 +103,7 @@ class Moment:
         for name, array in zip(self.names, arrays, strict=True):
             setattr(child, name, array)
         values = [template.around(array) for template, array in zip(templates, operands, strict=True)]
-        results = _interpret(child, jaxpr, values)
+        results = interpret(child, jaxpr, values)
         return [child.spread(value) if isinstance(value, Chunk) else value for value in results]
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.transforms.streaming.access import out_shape
 from jaxrnn.transforms.streaming.dimensions import symbolic_axes
-from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.accumulation import accumulate
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
 from jaxrnn.transforms.streaming.values import Chunk, union
@@ -17,15 +18,16 @@ from jaxrnn.transforms.streaming.values import Chunk, union
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     """Products: time among the free or the batch axes, or summed over, which gives a value known at the end."""
     refuse_ended(run, [left, right])
-    (summed_left, summed_right), (batch_left, batch_right) = equation.params["dimension_numbers"]
+    (summed_left, summed_right), _ = equation.params["dimension_numbers"]
     axes = [value.axis if isinstance(value, Chunk) else None for value in (left, right)]
     if axes[0] in summed_left or axes[1] in summed_right:
         return _over_time(run, equation, left, right)
-    (axis,) = symbolic_axes(equation.outvars[0].aval.shape)
+    (axis,) = symbolic_axes(out_shape(equation))
     if isinstance(left, Chunk) and isinstance(right, Chunk):
         # Batched over time: elsewhere, two time axes would meet in the result.
         left, right = run.spread(left), run.spread(right)
-        assert left.delay is not None and right.delay is not None
+        assert left.delay is not None
+        assert right.delay is not None
         if left.outer != right.outer:
             run.refuse("its operands hold time and another axis merged in different orders", "merge both alike")
         delay = max(left.delay, right.delay)
@@ -35,7 +37,8 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         like = left if isinstance(left, Chunk) else right
         reach = like.reach
     arrays = [value.array if isinstance(value, Chunk) else value for value in (left, right)]
-    return run.make(*run.bind(equation, arrays), axis, like.timeline, like.delay, reach)
+    (array,) = run.bind(equation, arrays)
+    return run.make(array, axis, like.timeline, like.delay, reach)
 
 
 def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
@@ -43,10 +46,13 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     if not isinstance(left, Chunk) or not isinstance(right, Chunk):
         run.refuse("it multiplies a stream with a constant as long as time", "use a kernel of fixed length")
     left, right = run.spread(left), run.spread(right)
-    assert left.delay is not None and right.delay is not None
-    paired = summed_left.index(left.axis) == summed_right.index(right.axis) if (
-        left.axis in summed_left and right.axis in summed_right
-    ) else False
+    assert left.delay is not None
+    assert right.delay is not None
+    paired = (
+        summed_left.index(left.axis) == summed_right.index(right.axis)
+        if (left.axis in summed_left and right.axis in summed_right)
+        else False
+    )
     if not paired or left.outer != right.outer:
         run.refuse("it sums over one time axis while another stays", "sum over time on both sides alike")
     delay = max(left.delay, right.delay)
@@ -55,11 +61,11 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     return accumulate(run, part, left.timeline, delay, jnp.add, 0)
 
 
-def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
+def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Fourier transforms inside a frame."""
     if x.axis >= x.array.ndim - len(equation.params["fft_lengths"]):
         run.refuse("it transforms all of time at once", "cut time into frames first")
-    return run.make(*run.bind(equation, [x.array]), x.axis, x.timeline, x.delay, x.reach)
+    return run.frame_by_frame(equation, x)
 
 
 def _other_axis(run: Pass, equation: JaxprEqn, x: Chunk, axis: int) -> list[Chunk]:
@@ -68,7 +74,7 @@ def _other_axis(run: Pass, equation: JaxprEqn, x: Chunk, axis: int) -> list[Chun
             "it orders or counts over all of time, which is known only when the stream has ended",
             "work along another axis, or over a window of fixed length",
         )
-    return [run.make(array, x.axis, x.timeline, x.delay, x.reach) for array in run.bind(equation, [x.array])]
+    return run.frame_by_frame(equation, x)
 
 
 def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
@@ -93,8 +99,7 @@ def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     (axis,) = equation.params["axes"]
     if axis == x.axis:
         return _other_axis(run, equation, x, axis)
-    (array,) = run.bind(equation, [x.array])
-    return [run.make(array, x.axis - (axis < x.axis), x.timeline, x.delay, x.reach)]
+    return run.frame_by_frame(equation, x, axis=x.axis - (axis < x.axis))
 
 
 RULES: dict[str, Any] = {

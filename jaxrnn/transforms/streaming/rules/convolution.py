@@ -9,7 +9,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.access import in_shape, out_shape
+from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
 from jaxrnn.transforms.streaming.rules.windows import Framed, Window, framed
 from jaxrnn.transforms.streaming.values import Chunk
@@ -19,16 +20,15 @@ from jaxrnn.transforms.streaming.values import Chunk
 PRODUCT = 4
 
 
-def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk:
+def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | list[Chunk]:
     """Convolution over time, or over other axes with time among the batch."""
     refuse_ended(run, [x, kernel])
     if isinstance(kernel, Chunk) or not isinstance(x, Chunk):
         run.refuse("its kernel changes with time", "use a kernel that does not depend on the streamed input")
-        raise AssertionError
     parameters = equation.params
     numbers = parameters["dimension_numbers"]
     if x.axis == numbers.lhs_spec[0] and parameters["batch_group_count"] == 1:
-        return run.make(*run.bind(equation, [x.array, kernel]), numbers.out_spec[0], x.timeline, x.delay, x.reach)
+        return run.frame_by_frame(equation, x, kernel, axis=numbers.out_spec[0])
     if x.axis not in numbers.lhs_spec[2:]:
         run.refuse("time is its channel axis, so every output sees all of time", "convolve along time instead")
     place = numbers.lhs_spec[2:].index(x.axis)
@@ -41,7 +41,7 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk:
         spacing=int(parameters["lhs_dilation"][place]),
         low=low,
     )
-    size = equation.outvars[0].aval.shape[axis]
+    size = out_shape(equation)[axis]
     part = framed(run, x, window, high, 0, size, "history")
     timeline = run.clock.timeline(size)
     frames = run.frames_of(timeline)
@@ -60,7 +60,7 @@ def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
     """Whether a convolution has windows over time only, in one group of channels."""
     parameters = equation.params
     numbers = parameters["dimension_numbers"]
-    kernel = equation.invars[1].aval.shape
+    kernel = in_shape(equation, 1)
     others = [index for index in range(len(numbers.lhs_spec) - 2) if index != place]
     return (
         parameters["feature_group_count"] == parameters["batch_group_count"] == 1
@@ -79,7 +79,11 @@ def _product(equation: JaxprEqn, part: Framed, kernel: Any, window: Window, plac
     taps = taps.reshape(taps.shape[:3])  # [time, channels, out]
     if window.spacing == 1:
         ahead, behind = part.pads
-        x = jnp.pad(part.frames, [(ahead, behind)] + [(0, 0)] * (part.frames.ndim - 1)) if any(part.pads) else part.frames
+        x = (
+            jnp.pad(part.frames, [(ahead, behind)] + [(0, 0)] * (part.frames.ndim - 1))
+            if any(part.pads)
+            else part.frames
+        )
         begins = [frame * window.stride for frame in range(frames)]
         under = [x[begin : begin + window.extent + 1 : window.dilation] for begin in begins]
         results = [_contract(each, channels, taps, equation)[None] for each in under]
@@ -99,8 +103,7 @@ def _inverse(places: list[int]) -> list[int]:
 
 
 def _spread(taps: Any, count: int, part: Framed, window: Window, frames: int) -> Any:
-    """The taps of a transposed convolution, ``[count, channels, out, frames]``: with which each output sees each of the
-    few frames that all of them see."""
+    """With which tap each output of a transposed convolution sees each frame: ``[count, channels, out, frames]``."""
     # Output j sees frame i with tap ``pads[0] + i * spacing - j * stride``, if there is one, in steps of dilation.
     places = part.pads[0] + np.arange(count)[:, None] * window.spacing - np.arange(frames)[None] * window.stride
     tap, between = np.divmod(places, window.dilation)

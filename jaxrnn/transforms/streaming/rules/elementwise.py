@@ -9,26 +9,40 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.access import avals, out_shape
+from jaxrnn.transforms.streaming.dimensions import is_symbolic, settled
+from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.values import Chunk, Ended, is_length, known_integer, union
 
-NAMES = """
-abs acos acosh add and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clz complex conj convert_element_type
-copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow is_finite
-le lgamma log log1p logistic lt max min mul mulhi ne neg nextafter not optimization_barrier or polygamma
-population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
-shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
-""".split()
+# fmt: off
+NAMES = (
+    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e", "bessel_i1e",
+    "cbrt", "ceil", "clamp", "clz", "complex", "conj", "convert_element_type", "copy", "copy_p", "cos", "cosh",
+    "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma",
+    "igammac", "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min",
+    "mul", "mulhi", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "polygamma", "population_count",
+    "pow", "real", "reduce_precision", "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n",
+    "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
+    "stop_gradient", "sub", "tan", "tanh", "xor", "zeta",
+)
+# fmt: on
 
 #: What each operation with a singular derivative reads where no frame exists: inside its domain, and not at its edge.
-HARMLESS: dict[str, float] = dict.fromkeys(
-    "acos asin atanh cbrt digamma div erf_inv lgamma log log1p pow rem rsqrt sqrt atan2 abs".split(), 0.5
-) | {"acosh": 2.0}
+# fmt: off
+HARMLESS: dict[str, float] = {
+    **dict.fromkeys((
+        "abs", "acos", "asin", "atan2", "atanh", "cbrt", "digamma", "div", "erf_inv", "lgamma", "log", "log1p",
+        "pow", "rem", "rsqrt", "sqrt",
+    ), 0.5),
+    "acosh": 2.0,
+}
+# fmt: on
 
 
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Any operation on each element alone."""
     name = equation.primitive.name
+    operands = tuple(_settled(equation, value) for value in operands)
     affine = _affine(name, equation, operands)
     if name in HARMLESS:
         operands = tuple(run.harmless(value, HARMLESS[name]) for value in operands)
@@ -102,12 +116,21 @@ def refuse_ended(run: Pass, operands: Sequence[Any]) -> None:
         )
 
 
+def _settled(equation: JaxprEqn, value: Any) -> Any:
+    """A length that is the same number wherever the result has any frames, as that number."""
+    if not is_length(value) or np.size(value) != 1:
+        return value
+    (size,) = (size for size in out_shape(equation) if is_symbolic(size))
+    number = settled(value.reshape(-1)[0], size)
+    return value if number is None else np.full(np.shape(value), number, avals(equation.outvars)[0].dtype)
+
+
 def _affine(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> tuple[int, int] | None:
     """Scale and offset of integers that count frames, where the operation keeps them so."""
     counting = [value for value in operands if isinstance(value, Chunk)]
     if len(counting) != 1 or counting[0].affine is None:
         return None
-    if not jnp.issubdtype(equation.outvars[0].aval.dtype, np.integer):
+    if not jnp.issubdtype(avals(equation.outvars)[0].dtype, np.integer):
         return None
     scale, offset = counting[0].affine
     if name in ("convert_element_type", "copy", "stop_gradient"):
@@ -124,4 +147,4 @@ def _affine(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> tuple[int
     return (scale, offset - other) if operands[0] is counting[0] else (-scale, other - offset)
 
 
-RULES = {name: elementwise for name in [*NAMES, "clamp"]}
+RULES = dict.fromkeys(NAMES, elementwise)

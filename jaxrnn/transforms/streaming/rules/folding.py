@@ -6,9 +6,11 @@ import operator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.transforms.streaming.access import avals, out_shape
 from jaxrnn.transforms.streaming.values import is_length
 
 #: Larger known arrays are left to be computed at run time.
@@ -34,10 +36,10 @@ def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     """The results of an equation on known operands, as NumPy arrays; None where they are better left to run time."""
     if equation.primitive.name == "dim_as_value" or equation.effects:
         return None
-    avals = [variable.aval for variable in equation.outvars]
-    if any(not np.issubdtype(aval.dtype, np.integer) and aval.dtype != bool for aval in avals):
+    results_in = avals(equation.outvars)
+    if any(not jnp.issubdtype(aval.dtype, np.integer) and aval.dtype != bool for aval in results_in):
         return None
-    if any(int(np.prod(aval.shape)) > LARGEST for aval in avals):
+    if any(int(np.prod(aval.shape)) > LARGEST for aval in results_in):
         return None
     if any(map(is_length, operands)):
         return _fold_lengths(equation, operands)
@@ -51,7 +53,7 @@ def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
 
 def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     name = equation.primitive.name
-    shape = equation.outvars[0].aval.shape
+    shape = out_shape(equation)
     try:
         if name in _ON_LENGTHS:
             # Broadcasting in an object array keeps symbolic dimensions exact.

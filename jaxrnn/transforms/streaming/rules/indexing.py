@@ -9,8 +9,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.transforms.streaming.access import in_shape
 from jaxrnn.transforms.streaming.dimensions import is_symbolic
-from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
 from jaxrnn.transforms.streaming.rules.time import pick, take
 from jaxrnn.transforms.streaming.values import Chunk, Ended, is_known, is_length, known_integer
@@ -22,7 +23,6 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk 
     """A slice whose beginnings are values: known along time, any along the others."""
     if not isinstance(x, Chunk):
         run.refuse("it cuts a piece that moves through time out of a constant", "compute the piece frame by frame")
-        raise AssertionError
     sizes = list(equation.params["slice_sizes"])
     start = known_integer(starts[x.axis])
     others = [value for index, value in enumerate(starts) if index != x.axis]
@@ -91,7 +91,7 @@ def _steps(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk | E
     )
     if not plain:
         run.refuse("it looks frames up in an order that is not a fixed step forward", _MEND)
-    taken = take(run, x, start, step, equation.invars[1].aval.shape[0])
+    taken = take(run, x, start, step, in_shape(equation, 1)[0])
     assert isinstance(taken, Chunk)
     (axis,) = [d for d in range(len(sizes)) if d not in numbers.offset_dims]
     return run.make(jnp.moveaxis(taken.array, x.axis, axis), axis, taken.timeline, taken.delay, taken.reach)
@@ -102,7 +102,6 @@ def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:
     numbers = equation.params["dimension_numbers"]
     if not isinstance(indices, Chunk) or any(map(is_symbolic, equation.params["slice_sizes"])):
         run.refuse("it takes a piece that grows with the stream out of a constant", "compute it frame by frame")
-        raise AssertionError
     (array,) = run.bind(equation, [table, indices.array])
     rank = array.ndim
     batch = [d for d in range(rank) if d not in numbers.offset_dims]

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.transforms.streaming.access import in_shape, out_shape
 from jaxrnn.transforms.streaming.dimensions import is_symbolic, symbolic_axes
-from jaxrnn.transforms.streaming.interpreter import Pass, split_outer
+from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.elementwise import align, refuse_ended
 from jaxrnn.transforms.streaming.rules.time import split_time
 from jaxrnn.transforms.streaming.values import Chunk
@@ -36,10 +37,8 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
         return run.make(array, axis, x.timeline, x.delay, x.reach, x.affine)
     refuse_ended(run, [x])
     shape[axis] = 1
-    size = equation.outvars[0].aval.shape[axis]
-    return run.make(
-        lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, run.clock.timeline(size), None, None
-    )
+    size = out_shape(equation)[axis]
+    return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, run.clock.timeline(size), None, None)
 
 
 def squeeze(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
@@ -53,7 +52,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     """Reshaping: other axes may merge into time and split from it, which changes the rate, or stay in front of it."""
     if equation.params["dimensions"] is not None:
         run.refuse("it reorders axes while it reshapes", "transpose first")
-    old, new = list(equation.invars[0].aval.shape), list(equation.outvars[0].aval.shape)
+    old, new = list(in_shape(equation)), list(out_shape(equation))
     axes = symbolic_axes(new)
     if not axes:
         run.refuse("its result has no time axis", "keep the time axis")
@@ -85,7 +84,6 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
         reach = x.reach and x.reach.shifted(0, (times - 1) / per_frame)
     else:
         run.refuse("its new frames do not hold whole old ones", "cut time into whole frames")
-        raise AssertionError
     frames = 1 if delay is None else run.frames_of(timeline)
     new[axis] = array.shape[x.axis] if delay is None else timeline.outer * frames
     return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
@@ -94,7 +92,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
 def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     """Joining along another axis than time."""
     dimension = equation.params["dimension"]
-    if is_symbolic(equation.outvars[0].aval.shape[dimension]):
+    if is_symbolic(out_shape(equation)[dimension]):
         from jaxrnn.transforms.streaming.rules.time import concatenate_time
 
         return concatenate_time(run, equation, *operands)
@@ -123,27 +121,21 @@ def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
     return result
 
 
-def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
+def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     """Cutting along another axis than time, or along time."""
     if equation.params["axis"] == x.axis:
         return split_time(run, equation, x)
-    arrays = run.bind(equation, [x.array])
-    return [run.make(array, x.axis, x.timeline, x.delay, x.reach) for array in arrays]
+    return run.frame_by_frame(equation, x)
 
 
-def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
+def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Reversing other axes than time."""
     if x.axis in equation.params["dimensions"]:
         run.refuse(
             "it reverses time, so its first frame is the last of the stream",
             "use a model that runs forward in time (a bidirectional recurrence needs the whole recording)",
         )
-    return run.make(*run.bind(equation, [x.array]), x.axis, x.timeline, x.delay, x.reach)
-
-
-def expand_outer(x: Chunk) -> Any:
-    """The array with an axis of its own for the streams that share the time axis."""
-    return split_outer(x.array, x)
+    return run.frame_by_frame(equation, x)
 
 
 RULES = {

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.transforms.streaming.access import out_shape
 from jaxrnn.transforms.streaming.dimensions import is_symbolic
-from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
 from jaxrnn.transforms.streaming.rules.windows import Window, framed
 from jaxrnn.transforms.streaming.values import Chunk, union
@@ -41,11 +42,10 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
         spacing=int((parameters.get("base_dilation") or ones)[axis]),
         low=low,
     )
-    size = equation.outvars[0].aval.shape[axis]
+    size = out_shape(equation)[axis]
     value = starts[0] if starts else _identity(equation.primitive.name, x.array.dtype)
     if (window.length, window.stride, window.spacing, low) == (1, 1, 1, 0) and not is_symbolic(high) and high == 0:
-        arrays = run.bind(equation, [x.array, *starts])
-        return [run.make(array, axis, x.timeline, x.delay, x.reach) for array in arrays]
+        return run.frame_by_frame(equation, x, *starts)
     part = framed(run, x, window, high, value, size, "history")
     padding = tuple(
         part.pads if index == axis else (int(entry[0]), int(entry[1]))

@@ -10,7 +10,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.transforms.streaming.dimensions import symbolic_axes
-from jaxrnn.transforms.streaming.interpreter import Pass, along
+from jaxrnn.transforms.streaming.passes import Pass, along
 from jaxrnn.transforms.streaming.values import Chunk
 
 

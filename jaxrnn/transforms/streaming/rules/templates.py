@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.values import Chunk, Ended
 
 
@@ -50,3 +51,17 @@ def array_of(value: Any) -> Any:
 def arrays_of(values: Sequence[Any]) -> list[Any]:
     """The arrays of values."""
     return [array_of(value) for value in values]
+
+
+def slice_kind(value: Any) -> Template:
+    """What one slice of a scanned value is: time lies one axis further in front."""
+    kind = Template.of(value)
+    return Template.of(kind.around(None, -1)) if kind.chunk is not None else kind
+
+
+def made(run: Pass, kind: Template, array: Any, further: int = 0) -> Any:
+    """A value of a kind, made anew outside of what only arrays leave; time may lie further back."""
+    if kind.chunk is None:
+        return array
+    chunk = kind.chunk
+    return run.make(array, chunk.axis + further, chunk.timeline, chunk.delay, chunk.reach)

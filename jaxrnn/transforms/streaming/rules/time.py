@@ -9,8 +9,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.transforms.streaming.dimensions import is_symbolic, magnitude_of, value_of
-from jaxrnn.transforms.streaming.interpreter import Pass, along
+from jaxrnn.transforms.streaming.access import avals, out_shape
+from jaxrnn.transforms.streaming.dimensions import is_symbolic, settled
+from jaxrnn.transforms.streaming.passes import Pass, along
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
 from jaxrnn.transforms.streaming.values import Chunk, Ended, union
 
@@ -20,7 +21,7 @@ def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | Ended:
     starts, limits = list(equation.params["start_indices"]), list(equation.params["limit_indices"])
     strides = list(equation.params["strides"] or [1] * len(starts))
     start, limit, stride = starts[x.axis], limits[x.axis], strides[x.axis]
-    size = equation.outvars[0].aval.shape[x.axis]
+    size = out_shape(equation)[x.axis]
     taken = take(run, x, start, stride, size, None if is_symbolic(size) else limit)
     array = taken.array
     starts[x.axis], limits[x.axis], strides[x.axis] = 0, array.shape[x.axis], 1
@@ -31,8 +32,7 @@ def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | Ended:
 
 
 def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = None) -> Chunk | Ended:
-    """Frames ``start``, ``start + stride``, ...: a stream where there are the longer, the more of them; else, a part of
-    fixed size, known at the end."""
+    """Frames ``start``, ``start + stride``, ...: a stream, or known at the end where their number is fixed."""
     if not is_symbolic(size):
         return pick(run, x, start, stride, int(size))
     begin = settled(start, size)
@@ -41,7 +41,6 @@ def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = N
             f"it begins at frame {start}, which depends on the length of the stream",
             "begin at a frame of known number",
         )
-        raise AssertionError
     start, stride = begin, int(stride)
     if start == 0 and stride == 1 and str(size) == str(x.timeline.size):
         return x
@@ -55,16 +54,6 @@ def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = N
     reach = x.reach and x.reach.shifted(*(2 * (start / x.timeline.rate,)))
     affine = x.affine and (x.affine[0] * stride, x.affine[1] + x.affine[0] * start)
     return run.make(array, x.axis, timeline, delay, reach, affine)
-
-
-def settled(start: Any, size: Any) -> int | None:
-    """Where frames begin, if that is the same for every length that has any; None where it moves."""
-    if not is_symbolic(start):
-        return int(start)
-    lengths = np.arange(1, 2 * max(magnitude_of(start), magnitude_of(size)) + 2)
-    begins, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (start, size))
-    used = np.unique(begins[counts > 0])
-    return int(used[0]) if len(used) == 1 else None
 
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
@@ -131,7 +120,7 @@ def pad(run: Pass, equation: JaxprEqn, x: Any, value: Any) -> Chunk:
     if (low, interior) == (0, 0) and not is_symbolic(high) and high == 0:
         config[x.axis] = (0, 0, 0)
         return run.make(lax.pad(x.array, value, _plain(config)), x.axis, x.timeline, x.delay, x.reach)
-    x = pad_time(run, x, low, high, int(interior), value, equation.outvars[0].aval.shape[x.axis])
+    x = pad_time(run, x, low, high, int(interior), value, out_shape(equation)[x.axis])
     config[x.axis] = (0, 0, 0)
     return run.make(lax.pad(x.array, value, _plain(config)), x.axis, x.timeline, x.delay, x.reach)
 
@@ -172,7 +161,7 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     """Joining along time: fixed frames in front of a stream and behind it."""
     refuse_ended(run, operands)
     axis = equation.params["dimension"]
-    sizes = [variable.aval.shape[axis] for variable in equation.invars]
+    sizes = [aval.shape[axis] for aval in avals(equation.invars)]
     streams = [index for index, size in enumerate(sizes) if is_symbolic(size)]
     if len(streams) > 1:
         run.refuse(
@@ -189,7 +178,7 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     front = [jnp.asarray(value) for value in operands[:place]]
     behind = [jnp.asarray(value) for value in operands[place + 1 :]]
     low = sum(int(size) for size in sizes[:place])
-    timeline = run.clock.timeline(equation.outvars[0].aval.shape[axis])
+    timeline = run.clock.timeline(out_shape(equation)[axis])
     array = x.array
     where = jnp.asarray(run.indices(x.timeline, x.delay))
     if low and (isinstance(run.count, int) or x.delay > 0):

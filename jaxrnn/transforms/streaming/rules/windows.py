@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxrnn.transforms.streaming.interpreter import Pass
+from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.time import check_pads
 from jaxrnn.transforms.streaming.values import Chunk
 

@@ -1,0 +1,284 @@
+"""What a caller does with a `Streamed`: states, batches, transformations, facts."""
+
+from __future__ import annotations
+
+import functools
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from stream_functions import CASES, conv, lstm, rnn
+from streaming_verifier import recording
+
+import jaxrnn
+
+X = jax.ShapeDtypeStruct((20, 3), np.float32)
+
+
+def network(params, x):
+    """A recurrence with a trained initial carry, behind a convolution that looks ahead."""
+    y = conv(x["x"], (0, 2)) * x["gain"]
+
+    def body(carry, frame):
+        carry = jnp.tanh(carry * params["weight"] + frame)
+        return carry, carry
+
+    final, y = lax.scan(body, params["initial"], y)
+    return {"y": y, "final": final, "energy": jnp.sum(y**2)}
+
+
+PARAMS = {"weight": jnp.asarray([0.5, 0.2, -0.3]), "initial": jnp.asarray([0.1, 0.2, 0.3])}
+EXAMPLE = {"x": X, "gain": jax.ShapeDtypeStruct((3,), np.float32)}
+AXES = {"x": 0, "gain": None}
+
+
+@pytest.fixture(scope="module")
+def streamed():
+    return jaxrnn.stream(network, EXAMPLE, axes=AXES, params=PARAMS, pulse=2)
+
+
+def inputs_of(frames, seed=0):
+    return {"x": recording((frames, 3), seed=seed), "gain": np.asarray([1.0, 2.0, 0.5], np.float32)}
+
+
+def test_init_says_when_it_needs_parameters(streamed):
+    with pytest.raises(jaxrnn.InputError, match="computed from params: call init"):
+        streamed.init()
+    assert streamed.init(1, PARAMS).keys() == {"float32"}
+
+
+def test_init_says_when_it_needs_held_inputs():
+    def from_held(x):
+        return lax.scan(lambda c, f: (c + f,) * 2, x["h0"], x["x"])
+
+    example = {"x": X, "h0": jax.ShapeDtypeStruct((3,), np.float32)}
+    streamed = jaxrnn.stream(from_held, example, axes={"x": 0, "h0": None})
+    with pytest.raises(jaxrnn.InputError, match="computed from held: call init"):
+        streamed.init()
+    h0, x = np.ones(3, np.float32), recording((3, 3))
+    state = streamed.init(held={"h0": h0})
+    for frame in x:
+        y, state = streamed.step(None, state, {"x": frame[None], "h0": h0})
+    np.testing.assert_allclose(y[1][0], 1 + x.sum(0), rtol=1e-6)
+    with pytest.raises(jaxrnn.InputError, match="held constant: flush needs it"):
+        streamed.flush(None, state)
+    np.testing.assert_allclose(streamed.flush(None, state, {"h0": h0}).outputs[0], 1 + x.sum(0), rtol=1e-6)
+
+
+def test_step_and_flush_give_the_trees_of_the_function(streamed):
+    """Outputs known at the end are None in a step, and whole in the flush; counts say what exists."""
+    x = inputs_of(5)
+    state = streamed.init(1, PARAMS)
+    y, state = jax.jit(streamed.step)(PARAMS, state, {**x, "x": x["x"][:2]})
+    assert y["final"] is None and y["energy"] is None and y["y"].shape == (2, 3)
+    y, state = jax.jit(streamed.step)(PARAMS, state, {**x, "x": x["x"][2:4]})
+    tail = {**x, "x": np.concatenate([x["x"][4:], np.full((1, 3), np.nan, np.float32)])}
+    flushed = jax.jit(streamed.flush)(PARAMS, state, tail, 1)
+    expected = network(PARAMS, x)
+    assert streamed.delay == {"y": 2, "final": None, "energy": None}
+    # 5 frames exist, of which 2 have come out behind a delay of 2.
+    assert int(flushed.counts["y"]) == 3 and flushed.counts["final"] is None
+    np.testing.assert_allclose(y["y"], expected["y"][:2], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(flushed.outputs["y"][:3], expected["y"][2:], rtol=1e-5, atol=1e-6)
+    assert not np.any(flushed.outputs["y"][3:])
+    for name in ("final", "energy"):
+        np.testing.assert_allclose(flushed.outputs[name], expected[name], rtol=1e-5)
+
+
+def test_batches(streamed):
+    """A state of several streams, the same under vmap, and each alone."""
+    batch = 3
+    x = [inputs_of(2, seed) for seed in range(batch)]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *x)
+    together, state = jax.jit(streamed.step)(PARAMS, streamed.init(batch, PARAMS), stacked)
+    mapped, _ = jax.vmap(streamed.step, (None, None, 0))(PARAMS, streamed.init(1, PARAMS), stacked)
+    flushed = streamed.flush(PARAMS, state, {**stacked, "x": stacked["x"][:, :1]}, np.asarray([1, 0, 1]))
+    assert flushed.counts["y"].shape == (batch,)
+    for index in range(batch):
+        alone, own = streamed.step(PARAMS, streamed.init(1, PARAMS), x[index])
+        np.testing.assert_allclose(together["y"][index], alone["y"], rtol=1e-6)
+        np.testing.assert_allclose(mapped["y"][index], alone["y"], rtol=1e-6)
+        rest = streamed.flush(PARAMS, own, {**x[index], "x": x[index]["x"][:1]}, [1, 0, 1][index])
+        assert int(rest.counts["y"]) == int(flushed.counts["y"][index])
+        np.testing.assert_allclose(flushed.outputs["final"][index], rest.outputs["final"], rtol=1e-6)
+
+
+def test_one_state_for_every_pulse():
+    """Pulses of different size give and take the same state."""
+    for name in ("branches of different delay", "strides of several layers", "recurrence in a loop"):
+        function = CASES[name].function
+        first = jaxrnn.stream(function, X, axes=0, pulse=6)
+        x = recording((12, 3))
+        one = two = first.init()
+        for start in (0, 6):
+            _, one = first.step(None, one, x[start : start + 6])
+        _, two = first.with_pulse(12).step(None, two, x)
+        for key, value in first.entries(one).items():
+            np.testing.assert_allclose(value, first.entries(two)[key], rtol=1e-5, atol=1e-5, err_msg=f"{name}: {key}")
+
+
+def test_export(streamed):
+    """Step and flush are ordinary functions: they can be exported, and serialised."""
+    state, x = streamed.init(1, PARAMS), inputs_of(2)
+    for function, arguments in (
+        (streamed.step, (PARAMS, state, x)),
+        (streamed.flush, (PARAMS, state, x, jnp.int32(1))),
+    ):
+        exported = jax.export.deserialize(jax.export.export(jax.jit(function))(*arguments).serialize())
+        found, expected = exported.call(*arguments), function(*arguments)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_gradient_through_a_loop_of_steps(streamed):
+    """Truncated back-propagation: gradients through steps with the state carried on."""
+    x = inputs_of(6)
+
+    def loss(params):
+        state = streamed.init(1, params)
+        total = 0.0
+        for start in (0, 2, 4):
+            y, state = streamed.step(params, state, {**x, "x": x["x"][start : start + 2]})
+            total += jnp.sum(y["y"] ** 2) if start else 0.0
+        return total
+
+    def offline(params):
+        return jnp.sum(network(params, x)["y"][:4] ** 2)
+
+    found, expected = jax.grad(loss)(PARAMS), jax.grad(offline)(PARAMS)
+    for name in PARAMS:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5)
+
+
+def test_leaves_of_different_rate():
+    """Samples and features of one recording, each with its own number of frames."""
+
+    def both(x):
+        frames = x["samples"].reshape(-1, 4)
+        return x["features"] + jnp.sum(frames, -1)[:, None], jnp.cumsum(x["samples"])
+
+    example = {
+        "samples": jax.ShapeDtypeStruct((400,), np.float32),
+        "features": jax.ShapeDtypeStruct((100, 3), np.float32),
+    }
+    streamed = jaxrnn.stream(both, example, axes=0, pulse=2)
+    assert streamed.rate == (1, 4)
+    x = {"samples": recording((28,)), "features": recording((7, 3))}
+    for found, expected in zip(streamed.run(None, x), both(x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(jaxrnn.InputError, match=r"has 27 frames, but must have as many as go with the 7 of"):
+        streamed.run(None, {**x, "samples": x["samples"][:27]})
+
+
+@pytest.mark.parametrize(
+    ("name", "delay", "rate", "look_ahead", "receptive_field"),
+    [
+        ("element-wise", 0, 1, 0, 1),
+        ("causal", 0, 1, 0, 3),
+        ("centred", 1, 1, 1, 3),
+        ("look-ahead", 2, 1, 2, 3),
+        ("recurrence", 0, 1, 0, None),
+        ("stride 2", 0, Fraction(1, 2), 0, 3),
+        ("transposed by 2", 0, 2, 0, 2),
+        ("repeated", 2, 2, 1, 3),
+        ("differences", 1, 1, 1, 2),
+        ("max pooling", 1, Fraction(1, 2), 2, 5),
+    ],
+)
+def test_facts(name, delay, rate, look_ahead, receptive_field):
+    streamed = jaxrnn.stream(CASES[name].function, X, axes=0, pulse=12)
+    facts = (streamed.delay, streamed.rate, streamed.look_ahead, streamed.receptive_field)
+    assert facts == (delay, rate, look_ahead, receptive_field)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, case in CASES.items() if case.gradients and not case.options and "gradient" not in name],
+)
+def test_reach_is_what_the_jacobian_shows(name):
+    """Look-ahead and receptive field bound what outputs depend on, and nothing less does."""
+    function = CASES[name].function
+    streamed = jaxrnn.stream(function, X, axes=0, pulse=60)
+    x = jnp.asarray(recording((24, 3)))
+    rates = jax.tree.leaves(streamed.rate, is_leaf=lambda item: item is None)
+    ahead, span = 0, 0
+    for rate, jacobian in zip(rates, jax.tree.leaves(jax.jacobian(function)(x)), strict=True):
+        if rate is None:
+            continue
+        depends = np.asarray(jnp.any(jacobian != 0, axis=(*range(1, jacobian.ndim - 2), jacobian.ndim - 1)))
+        for place, row in enumerate(depends):
+            used = np.flatnonzero(row)
+            if len(used):
+                ahead = max(ahead, used[-1] - int(place / rate))
+                span = max(span, used[-1] - used[0] + 1)
+    assert ahead <= streamed.look_ahead
+    assert streamed.receptive_field is None or span <= streamed.receptive_field
+    if name in ("causal", "centred", "look-ahead", "differences", "max pooling", "stride 2", "wide kernel"):
+        assert (ahead, span) == (streamed.look_ahead, streamed.receptive_field)
+
+
+def test_state_and_table():
+    """The state is named after scopes, and the table shows all facts."""
+
+    def scoped(x):
+        with jax.named_scope("encoder"):
+            y = conv(x, (0, 2))
+        with jax.named_scope("decoder"):
+            return lstm(y)
+
+    streamed = jaxrnn.stream(scoped, X, axes=0)
+    assert {(entry.name, entry.kind, entry.shape) for entry in streamed.state} == {
+        ("decoder.carry0", "carry", (3,)),
+        ("decoder.carry1", "carry", (3,)),
+        ("encoder.history", "history", (2, 1, 3)),
+        ("count", "counter", ()),
+    }
+    text = streamed.table()
+    for word in (
+        "pulse",
+        "look-ahead",
+        "2 input frame(s)",
+        "all of the past",
+        "at the end",
+        "encoder.history",
+        "bytes",
+    ):
+        assert word in text
+    assert sum(entry.nbytes for entry in streamed.state) == 4 * streamed.init()["float32"].size
+
+
+def test_closed_over_parameters(streamed):
+    """A step with its parameters closed over, as one would deploy it."""
+    x = inputs_of(2)
+    step = jax.jit(functools.partial(streamed.step, PARAMS))
+    found, _ = step(streamed.init(1, PARAMS), x)
+    expected, _ = streamed.step(PARAMS, streamed.init(1, PARAMS), x)
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-6)
+
+
+def test_long_streams():
+    """The count of frames stops where nothing depends on it any more; true positions go on."""
+
+    def positions(x):
+        return rnn(conv(x, (0, 2))), jnp.arange(x.shape[0])
+
+    streamed = jaxrnn.stream(positions, X, axes=0, pulse=10)
+    state = streamed.init()
+    entries = streamed.entries(state)
+    assert set(entries) >= {"count", "frames"}
+    step = jax.jit(streamed.step)
+    for index in range(20):
+        y, state = step(None, state, recording((10, 3), seed=index))
+        np.testing.assert_array_equal(y[1], 10 * index + np.arange(10))
+    assert int(streamed.entries(state)["count"]) < 10
+    assert int(streamed.entries(state)["frames"]) == 200
+
+
+def test_configuration_is_left_alone():
+    before = dict(jax.config.values)
+    streamed = jaxrnn.stream(jnp.tanh, X, axes=0)
+    streamed.run(None, recording((3, 3)))
+    assert dict(jax.config.values) == before

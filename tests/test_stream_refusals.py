@@ -1,0 +1,140 @@
+"""What `stream` refuses: each with the primitive, where it comes from, and what to do instead."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from stream_functions import KERNEL, conv, rnn
+
+import jaxrnn
+
+X = jax.ShapeDtypeStruct((20, 3), np.float32)
+
+
+def attention(x):
+    weights = jax.nn.softmax(x @ x.T, -1)
+    return weights @ x
+
+
+def instance_norm(x):
+    mean, variance = x.mean(0), x.var(0)
+    return (x - mean) / jnp.sqrt(variance + 1e-5)
+
+
+def bidirectional(x):
+    return jnp.concatenate([rnn(x), rnn(x[::-1])[::-1]], -1)
+
+
+def backwards(x):
+    return lax.scan(lambda c, frame: (c + frame,) * 2, jnp.zeros(3), x, reverse=True)[1]
+
+
+def same_padding(x):
+    return lax.conv_general_dilated(
+        x[None], jnp.asarray(KERNEL, x.dtype), (2,), "SAME", dimension_numbers=("NTC", "TIO", "NTC")
+    )
+
+
+REFUSED = {
+    "a global mean used along the stream": (lambda x: x - x.mean(0), "'sub'.*known only when the stream has ended"),
+    "instance normalisation": (instance_norm, "known only when the stream has ended.*causal form"),
+    "softmax over time": (lambda x: jax.nn.softmax(x, 0), "known only when the stream has ended"),
+    "attention over all of time": (attention, r"'dot_general'.*time on two axes.*bounded number of past frames"),
+    "a bidirectional recurrence": (bidirectional, "forward|known only"),
+    "a recurrence that runs backwards": (backwards, r"'scan'.*runs backwards in time.*forwards only"),
+    "reversal": (lambda x: lax.rev(x, (0,)), "'rev'.*first frame is the last of the stream"),
+    "a running sum from the end": (lambda x: lax.cumsum(x, 0, reverse=True), "'cumsum'.*from the last frame"),
+    "sorting over time": (lambda x: jnp.sort(x, 0), "'sort'.*all of time"),
+    "a Fourier transform over time": (lambda x: jnp.abs(jnp.fft.rfft(x, axis=0)), "'fft'|two axes|no time axis"),
+    "the largest frame's place": (lambda x: jnp.argmax(x, 0), "'argmax'.*all of time"),
+    "two streams one behind the other": (lambda x: jnp.concatenate([x, 2 * x]), "'concatenate'.*second stream begins"),
+    "a pad that depends on the length": (same_padding, "'conv_general_dilated'.*padding.*`multiple`"),
+    "a kernel that is a stream": (lambda x: conv(x, (0, 0)) @ x.T, "two axes|stream"),
+    "the length": (lambda x: x * jnp.float32(1) / x.shape[0], "known only when the stream has ended"),
+    "a frame that moves": (lambda x: lax.dynamic_index_in_dim(x, x.shape[0] // 2, 0), "a place that moves|known"),
+    "frames by number": (lambda x: x[jnp.argsort(x[:, 0])], "over all of time|'sort'"),
+    "parts of a share of time": (lambda x: x.reshape(2, -1, 3), "'reshape'|divisib|multiple"),
+    "random numbers": (lambda x: x + jax.random.normal(jax.random.key(0), x.shape), "cannot be streamed"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    function, words = REFUSED[name]
+    with pytest.raises(jaxrnn.StreamError, match=f"(?s){words}"):
+        jaxrnn.stream(function, X, axes=0)
+
+
+def test_a_refusal_names_the_scope_and_the_line():
+    def network(x):
+        with jax.named_scope("encoder"), jax.named_scope("norm"):
+            return x - x.mean(0)
+
+    with pytest.raises(jaxrnn.StreamError, match=r"node 'encoder/norm' of test_stream_refusals\.py:\d+ \(.*network\)"):
+        jaxrnn.stream(network, X, axes=0)
+
+
+def test_scopes_reach_through_inner_functions():
+    @jax.jit
+    def inner(x):
+        with jax.named_scope("inner"):
+            return lax.rev(x, (0,))
+
+    def network(x):
+        with jax.named_scope("outer"):
+            return inner(x)
+
+    with pytest.raises(jaxrnn.StreamError, match=r"node 'outer.*inner'"):
+        jaxrnn.stream(network, X, axes=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"axes": 2}, r"2 as the time axis of x, which has 2 axes"),
+        ({"axes": "time"}, "'time' as the time axis"),
+        ({"axes": None}, "no leaf of the example has a time axis"),
+        ({"axes": {"x": 0}}, "pytree of them that fits"),
+        ({"axes": 0, "pulse": 0}, "pulse must be a number of input frames from 1 up"),
+        ({"axes": 0, "pulse": 1.5}, "pulse must be a number of input frames from 1 up"),
+        ({"axes": 0, "multiple": 0}, "multiple must be at least 1"),
+        ({"axes": 0, "multiple": 4, "pulse": 2}, "pulses that fit: 4, 8, 12"),
+    ],
+)
+def test_arguments(options, words):
+    with pytest.raises(jaxrnn.StreamError, match=words):
+        jaxrnn.stream(jnp.tanh, X, **options)
+
+
+def test_the_smallest_pulse_of_several_strides():
+    with pytest.raises(jaxrnn.StreamError, match="a pulse of 4 frame.*turn 6 input frames.*pulses that fit: 6, 12, 18"):
+        jaxrnn.stream(lambda x: conv(conv(x, (2, 0), 2), (2, 0), 3), X, axes=0, pulse=4)
+
+
+def test_leaves_of_different_length():
+    example = {"a": jax.ShapeDtypeStruct((20, 3), np.float32), "b": jax.ShapeDtypeStruct((50, 3), np.float32)}
+    with pytest.raises(jaxrnn.StreamError, match=r"\[20, 50\] frames; each number must be a multiple"):
+        jaxrnn.stream(lambda x: x["a"], example, axes=0)
+
+
+def test_calls_that_do_not_fit():
+    """The input, the state and the tail are held against what the function was streamed for."""
+    streamed = jaxrnn.stream(lambda x: conv(x["x"], (0, 2)), {"x": X}, axes=0, pulse=2)
+    state, frames = streamed.init(), np.zeros((2, 3), np.float32)
+    with pytest.raises(jaxrnn.InputError, match=r"x\['x'\] must be float32\[2, 3\], not float32\[3, 3\]; with_pulse"):
+        streamed.step(None, state, {"x": np.zeros((3, 3), np.float32)})
+    with pytest.raises(jaxrnn.InputError, match=r"must be float32\[2, 3\], not float16"):
+        streamed.step(None, state, {"x": frames.astype(np.float16)})
+    with pytest.raises(jaxrnn.InputError, match="must be a pytree like the example, with x"):
+        streamed.step(None, state, {"y": frames})
+    with pytest.raises(jaxrnn.StateError, match="a dict as init gives it"):
+        streamed.step(None, {}, {"x": frames})
+    with pytest.raises(jaxrnn.StateError, match=r"state 'float32' must be float32\[\d+\]"):
+        streamed.step(None, {"float32": state["float32"][:-1]}, {"x": frames})
+    with pytest.raises(jaxrnn.InputError, match="valid must be from 0 to the 2 frame"):
+        streamed.flush(None, state, {"x": frames}, 3)
+    with pytest.raises(jaxrnn.InputError, match=r"x\['x'\] must be float32\[frames, 3\], not float32\[2, 4\]"):
+        streamed.run(None, {"x": np.zeros((2, 4), np.float32)})
