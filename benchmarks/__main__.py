@@ -1,4 +1,4 @@
-"""``python -m benchmarks step|recording|streams [--quick] [--json]``."""
+"""``python -m benchmarks step|recording|streams|pulses [--quick] [--json]``."""
 
 from __future__ import annotations
 
@@ -59,14 +59,40 @@ def streams(quick: bool, as_json: bool) -> None:
     _measure("streams", "one frame of every stream, microseconds", 1, benchmark.run, quick, as_json)
 
 
-def _measure(name: str, title: str, unit: int, run: Callable[[bool], Results], quick: bool, as_json: bool) -> None:
-    """Run a benchmark and print it; the first engine's time is divided by the second's. The unit is in microseconds."""
+@main.command()
+@options
+def pulses(quick: bool, as_json: bool) -> None:
+    """One pulse of streamed offline networks, beside tract's pulse where tract is installed."""
+    from benchmarks import pulses as benchmark
+
+    _measure("pulses", "one pulse, microseconds", 1, benchmark.run, quick, as_json, peer="tract")
+
+
+def _measure(
+    name: str,
+    title: str,
+    unit: int,
+    run: Callable[[bool], Results],
+    quick: bool,
+    as_json: bool,
+    *,
+    peer: str | None = None,
+) -> None:
+    """Run a benchmark and print it; the unit is in microseconds.
+
+    The first engine's time is divided by the peer's, which is the second one if nothing else is said.
+    """
     prepared = prepare()
     results = run(quick)
     around = surroundings(prepared)
-    engines = [key for key, value in next(iter(results.values())).items() if isinstance(value, Timing)]
-    ratios = {row: _median(timings[engines[0]]) / _median(timings[engines[1]]) for row, timings in results.items()}
-    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    engines = list(dict.fromkeys(key for row in results.values() for key, v in row.items() if isinstance(v, Timing)))
+    other = peer or engines[1]
+    ratios = {
+        row: _median(timings[engines[0]]) / _median(timings[other])
+        for row, timings in results.items()
+        if other in timings
+    }
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios)) if ratios else math.nan
     if as_json:
         plain = {
             row: {key: dataclasses.asdict(v) if isinstance(v, Timing) else v for key, v in timings.items()}
@@ -78,11 +104,13 @@ def _measure(name: str, title: str, unit: int, run: Callable[[bool], Results], q
     for heading in (name, *engines, "ratio", "difference"):
         table.add_column(heading, justify="left" if heading == name else "right")
     for row, timings in results.items():
-        shown = (_show(timings[engine], unit) for engine in engines)
-        table.add_row(row, *shown, f"{ratios[row]:.2f}", f"{timings['difference']:.1e}")
+        shown = (_show(timings[engine], unit) if engine in timings else "-" for engine in engines)
+        ratio = f"{ratios[row]:.2f}" if row in ratios else "-"
+        table.add_row(row, *shown, ratio, f"{timings['difference']:.1e}")
     console = Console()
     console.print(table)
-    console.print(f"geometric mean of the ratios: {mean:.2f} (below 1, {engines[0]} is faster)")
+    if ratios:
+        console.print(f"geometric mean of the ratios to {other}: {mean:.2f} (below 1, {engines[0]} is faster)")
     console.print(", ".join(f"{key} {value}" for key, value in around.items()), style="dim", highlight=False)
 
 

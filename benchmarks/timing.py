@@ -83,7 +83,16 @@ def surroundings(prepared: Mapping[str, Any]) -> dict[str, Any]:
         **prepared,
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in packages},
+        **_version_of("tract"),
     }
+
+
+def _version_of(package: str) -> dict[str, str]:
+    """The version of a peer that need not be installed."""
+    try:
+        return {package: metadata.version(package)}
+    except metadata.PackageNotFoundError:
+        return {}
 
 
 def _processor() -> str:

@@ -7,13 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn.errors import JaxrnnError, StateError, StreamError, UnsupportedError
+from jaxrnn.errors import JaxrnnError, StateError, UnsupportedError
 from jaxrnn.onnx.checking import check_proto, check_shapes
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.interface import TensorInfo, tensor_info
@@ -28,11 +28,11 @@ from jaxrnn.onnx.values import exact_types
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
-    from jaxrnn.transforms import Streamed
 
 #: Names of dimensions that are no time; a file without names for its axes calls the first ``..._dim_0``.
 _BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
-_FITTING = re.compile(r"pulses that fit: (\d+)")
+#: A size that is computed from a dimension, such as ``4*S``, is none itself.
+_FORMULA = re.compile(r".*[*+/()].*")
 
 
 @dataclass(frozen=True)
@@ -194,29 +194,18 @@ def inspect_streams(source: Source) -> tuple[StreamInfo, ...]:
 
 
 def time_symbols(model: Model) -> tuple[str, ...]:
-    """The open dimensions of a model's inputs that could be time: those whose names are not a batch's."""
+    """The open dimensions of a model's inputs that could be time: those whose names are not like a batch's."""
     sizes = (size for info in model.inputs for size in info.shape or () if isinstance(size, str))
-    return tuple(dict.fromkeys(size for size in sizes if not _BATCH.fullmatch(size)))
-
-
-def smallest_stream(model: Model, symbol: str, *, multiple: int = 1, **options: Any) -> Streamed:
-    """`Model.stream` with the smallest pulse that fits."""
-    try:
-        return model.stream(symbol, multiple, multiple=multiple, **options)
-    except StreamError as error:
-        fitting = _FITTING.search(str(error))
-        if fitting is None:
-            raise
-        return model.stream(symbol, int(fitting[1]), multiple=multiple, **options)
+    return tuple(dict.fromkeys(size for size in sizes if not _BATCH.fullmatch(size) and not _FORMULA.match(size)))
 
 
 def _tried(model: Model, symbol: str) -> StreamInfo:
     try:
-        streamed = smallest_stream(model, symbol)
+        streamed = model.stream(symbol, None)
         return StreamInfo(
             symbol,
             streamed.smallest_pulse,
-            streamed.delay,
+            {info.name: streamed.delay[info.name] for info in model.outputs},
             streamed.look_ahead,
             streamed.receptive_field,
             sum(entry.nbytes for entry in streamed.state),

@@ -205,7 +205,7 @@ class Model:
     def stream(
         self,
         symbol: str = "S",
-        pulse: int = 1,
+        pulse: int | None = 1,
         *,
         dims: Mapping[str, int] | None = None,
         multiple: int = 1,
@@ -218,7 +218,7 @@ class Model:
 
         Args:
             symbol: the name of the dimension that is time. Inputs without it are held constant.
-            pulse: frames in each step.
+            pulse: frames in each step; None for the fewest that fit.
             dims: sizes of other dimensions that the file leaves open; 1 by default.
             multiple: what every number of frames is a multiple of, where the model works on such lengths only.
             constraints: what may be taken for granted of the number of frames, such as ``"S >= 3"``.

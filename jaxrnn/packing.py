@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,16 +11,18 @@ import jax
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """What `Model.pack` gives, and `apply`, `step` and `scan` take in place of the plain parameters: a pytree.
+    """What `Model.pack` and `Streamed.pack` give, taken in place of the plain parameters: a pytree.
 
     Attributes:
-        params: the plain parameters, by name.
+        params: the plain parameters.
         folded: what a step reads of them: transposed, joined and folded arrays, in the order of its jaxpr. Empty where
             the model has no step.
+        purpose: which step they were folded for; others work with the plain parameters.
     """
 
-    params: Mapping[str, Any]
+    params: Any
     folded: tuple[jax.Array, ...] = ()
+    purpose: str = dataclasses.field(default="", metadata={"static": True})
 
 
 def plain(params: Any) -> Any:

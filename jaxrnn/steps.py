@@ -16,7 +16,8 @@ from jaxrnn.onnx.interface import TensorInfo, bind_inputs
 from jaxrnn.onnx.state import StateVar
 from jaxrnn.onnx.values import describe, exact_types
 from jaxrnn.packing import Packed
-from jaxrnn.transforms.stages import AFTER, BEFORE, CORE, PACK, Stages, cut, run_stage
+from jaxrnn.transforms.folding import fits, fold, run_folded
+from jaxrnn.transforms.stages import Stages, cut
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -81,13 +82,7 @@ class Stepper:
                 frame = example_of(self.inputs, sizes)
             except KeyError:
                 return Packed(params)  # an input of open length: how a step folds depends on it
-            stages = self._cut(params, frame, self.init_state(1))
-
-            def fold(leaves: list[Any]) -> tuple[Any, ...]:
-                results = run_stage(stages, PACK, dict(zip(stages.params, leaves, strict=True)))
-                return tuple(results[variable] for variable in stages.folded)
-
-            return Packed(dict(params), jax.jit(fold)(jax.tree.leaves(dict(params))))
+            return Packed(dict(params), fold(self._cut(params, frame, self.init_state(1)), dict(params)), "step")
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step of arrays without a leading axis, not checked."""
@@ -95,15 +90,9 @@ class Stepper:
             return self._plain_step(params, inputs, state)
         bound = dict(zip((info.name for info in self.inputs), bind_inputs(self.inputs, inputs), strict=True))
         stages = self._cut(params.params, bound, state)
-        variables: tuple[Any, ...] = stages.folded
-        if [v.aval.shape for v in variables] != [a.shape for a in params.folded]:
-            return self._plain_step(params.params, inputs, state)  # folded for a frame of another length
-        environment = dict(zip(variables, params.folded, strict=True))
-        environment |= dict(zip(stages.frame, jax.tree.leaves(bound), strict=True))
-        environment |= dict(zip(stages.carry, jax.tree.leaves(dict(state)), strict=True))
-        for stage in (BEFORE, CORE, AFTER):
-            environment |= run_stage(stages, stage, environment)
-        return stages.results(environment)
+        if params.purpose != "step" or not fits(stages, params.folded):
+            return self._plain_step(params.params, inputs, state)
+        return run_folded(stages, params.folded, bound, dict(state))
 
     def _cut(self, params: Arrays, frame: Arrays, state: Arrays) -> Stages:
         shapes = jax.tree.map(

@@ -34,7 +34,7 @@ class Streaming:
         return jax.jit(self.streamed.with_pulse(pulse).step)
 
     def _frames(self, leaves: Sequence[Any], begin: int, end: int) -> list[Any]:
-        unit = self.streamed._multiple
+        unit = self.streamed.multiple
         return [
             leaf if axis is None else np.take(leaf, range(begin // unit * times, end // unit * times), axis)
             for leaf, axis, times in zip(leaves, self.axes, self.times, strict=True)
@@ -72,7 +72,7 @@ class Streaming:
         if axis is None:
             return frames
         shape = list(frames.shape)
-        shape[axis] = missing // self.streamed._multiple * self.times[index]
+        shape[axis] = missing // self.streamed.multiple * self.times[index]
         filler = np.nan if np.issubdtype(frames.dtype, np.floating) else 0
         return np.concatenate([frames, np.full(shape, filler, frames.dtype)], axis)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from fractions import Fraction
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_steps import CASES, NAMES, close, frame, recording
+from test_streams import recurrent_streamed
 
 import jaxrnn
 
@@ -102,3 +105,213 @@ def test_what_does_not_fit_is_named(small, models):
     with pytest.raises(jaxrnn.InputError, match=r"size of sequence, as in dims=\{'sequence'"):
         jaxrnn.save_compiled(silero, small)
     assert jaxrnn.load_compiled(small).label == "dtln_1.onnx"  # which is still there
+
+
+def test_compiled_in_parameters_give_the_same(small):
+    loaded = jaxrnn.load_compiled(small)
+    one = {"input_2": np.random.default_rng(0).normal(size=(1, 1, 257)).astype(np.float32)}
+    for given in (one, {"input_2": np.stack([one["input_2"]] * 2)}):
+        state = loaded.init_state(1 if given is one else 2)
+        close(loaded.step(None, state, given), loaded.step(loaded.params, state, given))
+
+
+def test_a_file_has_the_rights_of_any_new_file(small, tmp_path):
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"")
+    assert small.stat().st_mode == plain.stat().st_mode
+    assert jaxrnn.ahead.is_compiled(small)
+    assert not jaxrnn.ahead.is_compiled(plain)
+
+
+#: Name: a pulse that fits.
+PULSED = {"keyword_net": 2, "wave_net": 64, "filter_net": 3}
+
+
+@pytest.fixture(scope="module", params=PULSED)
+def streamed(request, models, tmp_path_factory):
+    """A model, the same in pulses, and its compiled file."""
+    model = jaxrnn.load(models / f"{request.param}.onnx")
+    streamed = model.stream(pulse=PULSED[request.param])
+    path = tmp_path_factory.mktemp("compiled") / f"{request.param}.jaxrnn"
+    jaxrnn.save_compiled(streamed, path, params=model.params)
+    return model, streamed, path
+
+
+def pulses(model, frames, count, lead=(), seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = {info.name: [*lead, *(frames if d == "S" else d for d in info.shape)] for info in model.inputs}
+    return [{n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()} for _ in range(count)]
+
+
+def same(found, expected):
+    """Equal trees; values to 1e-5."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lead", [(), (3,)], ids=str)
+def test_pulses_give_the_same_results(streamed, lead):
+    model, here, path = streamed
+    loaded = jaxrnn.load_compiled(path)
+    params = loaded.params if lead else None
+    batch = lead[0] if lead else 1
+    state, expected = loaded.init(batch), here.init(batch)
+    same(state, expected)
+    step, flush = jax.jit(here.step), jax.jit(here.flush)
+    for pulse in pulses(model, here.pulse, 3, lead):
+        outputs, state = loaded.step(params, state, pulse)
+        wanted, expected = step(model.params, expected, pulse)
+        same(outputs, wanted)
+        same(state, expected)
+    (tail,) = pulses(model, here.pulse, 1, lead, seed=1)
+    for valid in {0, here.pulse // 2, here.pulse}:
+        same(loaded.flush(params, state, tail, valid), flush(model.params, expected, tail, valid))
+
+
+def test_tails_of_any_length_and_of_each_stream_its_own(streamed):
+    model, here, path = streamed
+    loaded = jaxrnn.load_compiled(path)
+    (pulse,) = pulses(model, here.pulse, 1)
+    _, state = loaded.step(None, loaded.init(), pulse)
+
+    def frames_of(flushed):
+        return {
+            entry["name"]: np.take(
+                flushed.outputs[entry["name"]], range(int(flushed.counts[entry["name"]])), entry["axis"]
+            )
+            for entry in loaded.outputs
+        }
+
+    flush = jax.jit(here.flush)
+    (tail,) = pulses(model, here.pulse - 1, 1, seed=1)
+    for given in ((tail, here.pulse - 1), ()):
+        same(frames_of(loaded.flush(None, state, *given)), frames_of(flush(model.params, state, *given)))
+    two = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    (tail,) = pulses(model, here.pulse, 1, seed=2)
+    both = {name: np.stack([array, array]) for name, array in tail.items()}
+    flushed = loaded.flush(None, two, both, np.array([0, here.pulse]))
+    for index, valid in enumerate((0, here.pulse)):
+        same(jax.tree.map(lambda x, i=index: x[i], flushed), loaded.flush(None, state, tail, valid))
+
+
+def test_the_file_says_the_facts(streamed):
+    model, here, path = streamed
+    loaded = jaxrnn.load_compiled(path)
+    assert loaded.label == path.name
+    assert (loaded.pulse, loaded.delay, loaded.rate) == (here.pulse, here.delay, here.rate)
+    assert (loaded.look_ahead, loaded.receptive_field) == (here.look_ahead, here.receptive_field)
+    assert loaded.smallest_pulse == here.smallest_pulse
+    assert [entry["name"] for entry in loaded.state] == [entry.name for entry in here.state]
+    assert {entry["name"] for entry in loaded.outputs} == {info.name for info in model.outputs}
+    for entry, info in zip(loaded.inputs, model.inputs, strict=True):
+        assert entry["axis"] == info.shape.index("S")
+        assert entry["shape"] == [here.pulse if size == "S" else size for size in info.shape]
+    assert all(type(rate) is Fraction for rate in loaded.rate.values())
+
+
+def test_pulses_need_no_onnx(streamed):
+    model, here, path = streamed
+    (pulse,) = pulses(model, here.pulse, 1)
+    arrays, out = path.with_suffix(".npz"), path.with_suffix(".out.npz")
+    np.savez(arrays, **pulse)
+    code = f"""
+import sys, numpy as np
+sys.modules["onnx"] = sys.modules["onnx_ir"] = None
+import jaxrnn
+streamed = jaxrnn.load_compiled({str(path)!r})
+outputs, state = streamed.step(None, streamed.init(), dict(np.load({str(arrays)!r})))
+rest, _ = streamed.flush(None, state)
+np.savez({str(out)!r}, **outputs, **{{"rest/" + name: value for name, value in rest.items()}})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    outputs, _ = jax.jit(here.step)(model.params, here.init(), pulse)
+    with np.load(out) as found:
+        same({name: found[name] for name in outputs}, outputs)
+        assert all(f"rest/{name}" in found for name in outputs)
+
+
+@pytest.fixture(scope="module")
+def function_file(tmp_path_factory):
+    """A streamed function whose state begins with a parameter and a held input, compiled for two platforms."""
+    path = tmp_path_factory.mktemp("compiled") / "recurrent.jaxrnn"
+    streamed, params = recurrent_streamed()
+    jaxrnn.save_compiled(streamed, path, params=params, platforms=["cpu", "cuda"], label="recurrent")
+    return streamed, params, path
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_streamed_function(function_file, batch):
+    streamed, params, path = function_file
+    loaded = jaxrnn.load_compiled(path)
+    assert loaded.label == "recurrent"
+    with pytest.raises(jaxrnn.InputError, match=r"init\(batch, held=...\) with offset"):
+        loaded.init()
+    assert [entry["name"] for entry in loaded.outputs if entry["at_end"]] == ["last", "mean"]
+    assert loaded.delay == streamed.delay
+    held = {"offset": np.full(3, 0.25, np.float32)}
+    state, expected = loaded.init(batch, held=held), streamed.init(batch, params, held)
+    same(state, expected)
+    lead = () if batch == 1 else (batch,)
+    rng = np.random.default_rng(0)
+    x = {"x": rng.normal(size=(*lead, 2, 3)).astype(np.float32), "offset": np.broadcast_to(held["offset"], (*lead, 3))}
+    # Under jit, too, and with the frames that exist traced.
+    outputs, state = jax.jit(loaded.step)(None, state, x)
+    wanted, expected = streamed.step(params, expected, x)
+    assert outputs.keys() == {"h", "ahead"}
+    same(outputs, {name: wanted[name] for name in outputs})
+    found = jax.jit(loaded.flush)(None, state, x, 1)
+    same(found, streamed.flush(params, expected, x, 1))
+
+
+def test_pulses_that_do_not_fit_are_named(function_file, tmp_path):
+    streamed, params, path = function_file
+    loaded = jaxrnn.load_compiled(path)
+    offset = np.zeros(3, np.float32)
+    state = loaded.init(held={"offset": offset})
+    good = {"x": np.zeros((2, 3), np.float32), "offset": offset}
+    wrong = [
+        ({**good, "x": np.zeros((3, 3), np.float32)}, r"'x' must be float32\[2, 3\], not float32\[3, 3\]"),
+        ({**good, "x": np.zeros((2, 3))}, "not float64"),
+        ({**good, "x": np.zeros((5, 2, 3), np.float32)}, r"not float32\[5, 2, 3\]"),
+        ({"x": good["x"]}, "x must be a dict with offset, x, not x"),
+        ({**good, "y": offset}, "x must be a dict with"),
+        (good["x"], "not ndarray"),
+    ]
+    for x, said in wrong:
+        with pytest.raises(jaxrnn.InputError, match=said):
+            loaded.step(None, state, x)
+    long = {"x": np.zeros((3, 3), np.float32), "offset": offset}
+    for tail, valid, said in ((long, 3, "up to 2"), (good, 3, "from 0 to the 2"), (None, 0, "is held constant")):
+        with pytest.raises(jaxrnn.InputError, match=said):
+            loaded.flush(None, state, tail, valid)
+    for bad in ({}, state["float32"], {"float32": state["float32"][:-1]}, {"float32": np.zeros((2, 2, 8), np.float32)}):
+        with pytest.raises(jaxrnn.StateError, match="state"):
+            loaded.step(None, bad, good)
+    out = tmp_path / "no.jaxrnn"
+    with pytest.raises(jaxrnn.InputError, match="give params"):
+        jaxrnn.save_compiled(streamed, out)
+    with pytest.raises(jaxrnn.InputError, match="dims are for models"):
+        jaxrnn.save_compiled(streamed, out, params=params, dims={"S": 3})
+    bare = jaxrnn.stream(lambda x: x * 2.0, jax.ShapeDtypeStruct((10, 3), jnp.float32), axes=0)
+    with pytest.raises(jaxrnn.InputError, match="one dict"):
+        jaxrnn.save_compiled(bare, out)
+    assert not list(tmp_path.iterdir())
+
+
+def test_lengths_that_divide_are_kept_in_the_file(tmp_path):
+    def pairs(x):
+        return {"y": x["x"].reshape(-1, 2, 3).sum(1)}
+
+    example = {"x": jax.ShapeDtypeStruct((10, 3), jnp.float32)}
+    streamed = jaxrnn.stream(pairs, example, axes=0, pulse=4, multiple=2)
+    jaxrnn.save_compiled(streamed, tmp_path / "pairs.jaxrnn")
+    loaded = jaxrnn.load_compiled(tmp_path / "pairs.jaxrnn")
+    assert loaded.params == ()
+    tail = {"x": np.arange(9, dtype=np.float32).reshape(3, 3)}
+    with pytest.raises(jaxrnn.InputError, match="a multiple of 2, not 3"):
+        loaded.flush(None, loaded.init(), tail, 3)
+    outputs, counts = loaded.flush(None, loaded.init(), tail, 2)
+    assert counts["y"] == 1
+    np.testing.assert_array_equal(outputs["y"][0], [3, 5, 7])

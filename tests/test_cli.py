@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 from small_models import FEATURES, a_little_wrong, layers_model, make_model, operator_replaced
 
-from jaxrnn import load
+from jaxrnn import Model, load
 from jaxrnn.cli import COMMANDS, main
 
 COUNTS = {"dtln_1": 363_393, "dtln_2": 624_385, "filter_net": 258_300, "silero_vad_16k_op15": 309_633}
@@ -84,8 +84,11 @@ def test_inspect_tells_everything(layers):
     assert (lstm["name"], lstm["direction"], lstm["input_size"], lstm["hidden_size"]) == ("lstm", "forward", 3, 5)
     assert lstm["weights"] == 20 * 3 + 20 * 5 + 40
     assert (found["unsupported"], found["problem"]) == ([], None)
+    (streams,) = found["streams"]
+    assert (streams["symbol"], streams["smallest_pulse"], streams["problem"]) == ("T", 1, None)
+    assert (streams["delay"], streams["look_ahead"]) == ({"logits": 0, "Y_h": None}, 0)
     text = call("inspect", layers, "--params").stdout
-    for word in ("T, batch", "lstm", "scale", "[1, 20, 5]", "Every node can be run"):
+    for word in ("T, batch", "lstm", "scale", "[1, 20, 5]", "Y_h at the end", "Every node can be run"):
         assert word in text
     assert "\x1b" not in text
 
@@ -116,6 +119,7 @@ def test_inspect_lists_all_that_cannot_run(tmp_path):
     assert [item["where"] for item in found["unsupported"]] == ["", "choice.then_branch/"]
     assert "Sigmoid" in found["unsupported"][0]["reason"]
     assert found["parameters"][0]["name"] == "w"
+    assert found["streams"] == []
     assert {item["name"] for item in found["operators"]} == {"Sigmoidal", "Gelou", "If", "Mul", "Add"}
     text = call("inspect", path).stdout
     assert "Cannot be run: 2 nodes" in text
@@ -130,6 +134,33 @@ def test_inspect_real_models(models, name):
     assert found["problem"] is None
     assert all(node["weights"] and node["hidden_size"] for node in found["recurrent"])
     assert bool(found["recurrent"]) == (name != "dtln_2")
+
+
+def test_inspect_says_what_can_be_streamed(models):
+    (streams,) = call_json("inspect", models / "keyword_net.onnx")["streams"]
+    assert (streams["symbol"], streams["smallest_pulse"], streams["delay"]) == ("S", 2, {"logits": 1})
+    assert (streams["look_ahead"], streams["receptive_field"], streams["problem"]) == (3, None, None)
+    assert streams["state_bytes"] > 0
+    (streams,) = call_json("inspect", models / "ocr_net.onnx")["streams"]
+    assert (streams["symbol"], streams["smallest_pulse"]) == ("width", None)
+    assert "backwards in time" in streams["problem"]
+    text = call("inspect", models / "ocr_net.onnx").stdout
+    assert f"Cannot be streamed over width\n{streams['problem']}\n" in text
+    # A step already: its state is among its inputs and outputs.
+    assert call_json("inspect", models / "silero_vad_16k_op15.onnx")["streams"] == []
+
+
+def test_inspect_survives_what_streaming_cannot(layers, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("first line, " + 100 * "long " + "\nsecond line")
+
+    monkeypatch.setattr(Model, "stream", fail)
+    (streams,) = call_json("inspect", layers)["streams"]
+    assert streams["problem"].endswith("second line")
+    text = call("inspect", layers).stdout
+    assert "RuntimeError: first line" in text
+    assert "(in full with --json)\n" in text
+    assert "second line" not in text
 
 
 def test_run_reads_and_writes_arrays(layers, tmp_path):

@@ -13,6 +13,7 @@ from verifier import peer_outputs
 import jaxrnn
 from jaxrnn.ahead import MAGIC
 from jaxrnn.cli import compile as compile_command
+from jaxrnn.cli import pulses
 
 FEATURES, HIDDEN, FRAMES = 3, 4, 9
 
@@ -206,7 +207,172 @@ def test_a_model_that_forgets_its_state_is_refused(tmp_path, command):
     (line,) = result.stderr.splitlines()
     assert "forgets its state after every call (node(s) lstm)" in line
     assert "stream" in line
+    assert command == "compile" or "--symbol T, with --pulse FRAMES" in line
     assert [left.name for left in tmp_path.iterdir()] == ["layers.onnx"]
+
+
+def held_model() -> onnx.ModelProto:
+    """Rows of a table, times a gain that is held constant, summed up to each frame and over all of them."""
+    table = np.random.default_rng(2).standard_normal((7, FEATURES)).astype(np.float32)
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("Mul", ["rows", "gain"], ["scaled"]),
+        helper.make_node("CumSum", ["scaled", "axis"], ["sums"]),
+        helper.make_node("ReduceSum", ["scaled", "axes"], ["total"], keepdims=0),
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "held",
+        [info("ids", TensorProto.INT64, ["batch", "frames"]), info("gain", TensorProto.FLOAT, ["width"])],
+        [
+            info("sums", TensorProto.FLOAT, ["batch", "frames", FEATURES]),
+            info("total", TensorProto.FLOAT, ["batch", FEATURES]),
+        ],
+        [
+            numpy_helper.from_array(table, "table"),
+            numpy_helper.from_array(np.array(1), "axis"),
+            numpy_helper.from_array(np.array([1]), "axes"),
+        ],
+    )
+    return make_model(graph)
+
+
+@pytest.fixture
+def layers(tmp_path):
+    """A model over a whole recording of T frames, and a recording of two streams."""
+    path = tmp_path / "layers.onnx"
+    onnx.save(layers_model(), path)
+    np.save(tmp_path / "x.npy", np.random.default_rng(3).standard_normal((23, 2, 3)).astype(np.float32))
+    return path
+
+
+def test_pulses_give_what_the_model_gives_for_the_whole_recording(layers, tmp_path):
+    out, recording = tmp_path / "out.npz", np.load(tmp_path / "x.npy")
+    given = ("--symbol", "T", "--input", f"x={tmp_path / 'x.npy'}", "-o", out)
+    found = call_json("stream", layers, *given, "--pulse", 4, "--rate", 16_000, "--hop", 160, "--verify")
+    expected = jaxrnn.load(layers)(x=recording)
+    with np.load(out) as written:
+        assert written.files == ["logits", "Y_h"]
+        for name in written.files:
+            np.testing.assert_allclose(written[name], expected[name], atol=1e-6)
+    assert (found["frames"], found["steps"], found["pulse"], found["smallest_pulse"]) == (23, 5, 4, 1)
+    assert (found["random"], found["dims"], found["not_finite"]) == ([], {"T": 23, "batch": 2}, [])
+    assert [(item["name"], item["delay"], item["frames_per_pulse"]) for item in found["outputs"]] == [
+        ("logits", 0, 4),
+        ("Y_h", None, None),
+    ]
+    assert (found["look_ahead"], found["receptive_field"]) == (0, None)
+    assert found["state_bytes"] == sum(entry["bytes"] for entry in found["state"]) > 2 * 2 * 5 * 4
+    times = [found["microseconds"][key] for key in ("p50", "p95", "p99", "max")]
+    assert 0 < times[0] <= times[1] <= times[2] <= times[3]
+    assert found["step_seconds"] == 0.04
+    assert 0.04e6 / times[3] <= found["times_real_time"] <= 5 * 0.04e6 / times[3]
+    # One frame, a frame to either side of a pulse, and three pulses and a frame.
+    assert [check["frames"] for check in found["checks"]] == [23, 1, 3, 4, 5, 13]
+    assert found["verified"]
+    assert all(check["ok"] and len(check["outputs"]) == 2 for check in found["checks"])
+    # Fewer frames than a pulse: all of them come from the flush.
+    found = call_json("stream", layers, *given, "--pulse", 4, "--frames", 3)
+    assert (found["steps"], found["microseconds"], found["verified"]) == (0, None, None)
+    with np.load(out) as written:
+        np.testing.assert_allclose(written["logits"], expected["logits"][:3], atol=1e-6)
+    assert "pulses" in call("stream", layers, *given, "--pulse", 4, "--frames", 3).stdout
+
+
+def test_pulses_hold_what_does_not_move(tmp_path):
+    path = tmp_path / "held.onnx"
+    onnx.save(held_model(), path)
+    np.save(tmp_path / "gain.npy", np.array([1, -2, 0.5], np.float32))
+    options = ("--random", "--symbol", "frames", "--frames", 20, "--dim", "batch=2", "--pulse", 3)
+    given = ("--input", f"gain={tmp_path / 'gain.npy'}")
+    found = call_json("stream", path, *options, *given, "--verify")
+    assert found["verified"]
+    assert (found["random"], found["dims"]) == (["ids"], {"width": 3, "batch": 2, "frames": 20})
+    text = call("stream", path, *options, *given, "--verify", "--rate", 100, "--hop", 1).stdout
+    for word in ("3 input frames of frames", "all of the past", "at the end", "a pulse, 95th percentile", "30 ms"):
+        assert word in text
+    assert text.rstrip().endswith("agrees")
+
+
+@pytest.mark.parametrize(
+    ("name", "pulse", "smallest", "delay"),
+    [
+        ("filter_net", 2, 1, {"mask": 2, "coefs": 2, "snr": 2}),
+        ("dual_path_net", 3, 1, {"enhanced": 0}),
+        ("keyword_net", None, 2, {"logits": 1}),
+        ("wave_net", 128, 64, {"clean": 0}),
+    ],
+)
+def test_pulses_of_real_models(models, name, pulse, smallest, delay):
+    options = () if pulse is None else ("--pulse", pulse)
+    frames = 10 * (pulse or smallest) + 1
+    path = models / f"{name}.onnx"
+    found = call_json("stream", path, "--symbol", "S", *options, "--random", "--frames", frames, "--verify")
+    assert found["verified"]
+    assert (found["pulse"], found["smallest_pulse"], found["steps"]) == (pulse or smallest, smallest, 10)
+    assert {item["name"]: item["delay"] for item in found["outputs"]} == delay
+
+
+def test_pulses_that_depart_are_told(layers, monkeypatch):
+    joined = pulses._joined
+    monkeypatch.setattr(pulses, "_joined", lambda *arguments: 1.01 * joined(*arguments))
+    options = ("--symbol", "T", "--random", "--frames", 5)
+    found = call_json("stream", layers, *options, "--verify", status=1)
+    assert not found["verified"]
+    assert [item["ok"] for item in found["checks"][0]["outputs"]] == [False, True]
+    text = call("stream", layers, *options, "--verify", status=1).stdout
+    assert "elements depart" in text
+    assert text.rstrip().endswith("departs")
+    call("stream", layers, *options)
+
+
+PULSE_MISTAKES = {
+    "no such dimension": (
+        ["--symbol", "S", "--random"],
+        "no input has a dimension 'S'; --symbol takes one of: T, batch",
+    ),
+    "no recording": (["--symbol", "T"], "no recording of input(s) x: float32[T, batch, 3]"),
+    "a wrong rank": (["--symbol", "T", "--input", "x={dir}/flat.npy"], "rank"),
+    "a wrong name": (["--symbol", "T", "--random", "--input", "y={dir}/x.npy"], "the inputs are: x"),
+    "no frames": (["--symbol", "T", "--input", "x={dir}/empty.npy"], "no frames"),
+    "too many frames": (["--symbol", "T", "--input", "x={dir}/x.npy", "--frames", "24"], "have 23 frames"),
+    "frames as a size": (["--symbol", "T", "--random", "--dim", "T=9"], "--frames"),
+    "an uneven length": (["--symbol", "T", "--random", "--multiple", "4", "--frames", "10"], "no multiple of 4"),
+    "a pulse between": (["--symbol", "T", "--random", "--multiple", "4", "--pulse", "6"], "pulses that fit: 4, 8"),
+    "too short": (["--symbol", "T", "--random", "--shortest", "9", "--frames", "8"], "fewer than --shortest 9"),
+    "steps": (["--symbol", "T", "--random", "--steps", "9"], "--steps is about steps"),
+    "pulses of steps": (["--random", "--pulse", "9"], "--pulse is about pulses"),
+    "nothing to verify": (["--random", "--verify"], "--symbol NAME"),
+    "no folder": (["--symbol", "T", "--random", "-o", "{dir}/none/out.npz"], "there is no folder"),
+}
+
+
+@pytest.mark.parametrize("mistake", PULSE_MISTAKES)
+def test_mistakes_about_pulses_are_one_clear_error(layers, tmp_path, mistake):
+    x = np.load(tmp_path / "x.npy")
+    np.save(tmp_path / "flat.npy", x[0])
+    np.save(tmp_path / "empty.npy", x[:0])
+    arguments, message = PULSE_MISTAKES[mistake]
+    result = call("stream", layers, *(argument.format(dir=tmp_path) for argument in arguments), status=2)
+    assert result.stdout == ""
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_pulses_of_a_compiled_file_or_a_bidirectional_model_are_refused(models, mistaken, layers, tmp_path):
+    model = jaxrnn.load(layers)
+    jaxrnn.save_compiled(model.stream("T", 2), tmp_path / "layers.jaxrnn", params=model.params)
+    result = call("stream", tmp_path / "layers.jaxrnn", "--random", status=2)
+    assert "give the ONNX file with --symbol" in result.stderr
+    result = call("stream", mistaken / "good.jaxrnn", "--symbol", "S", "--random", status=2)
+    assert "--symbol needs the ONNX file" in result.stderr
+    said = call_json("stream", models / "ocr_net.onnx", "--symbol", "width", "--random", status=2)["error"]
+    assert "node '/lstm/LSTM'" in said
+    assert "backwards in time" in said
+    result = call("stream", models / "keyword_net.onnx", "--symbol", "S", "--pulse", 3, "--random", status=2)
+    assert "pulses that fit: 2, 4, 6" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_compile_names_a_missing_size(models, tmp_path):

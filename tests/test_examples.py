@@ -209,3 +209,48 @@ def test_commands_say_what_is_missing(example, tmp_path, monkeypatch):
     assert f"no {COMMANDS[example]} in" in run(example, path, *rest, status=1)
     monkeypatch.setitem(sys.modules, "soundfile", None)
     assert "pip install 'jaxrnn[audio]'" in run(example, path, *rest, status=1)
+
+
+def differences(said: str) -> list[float]:
+    """What an example says about how far the streamed run is from the whole recording."""
+    return [float(line.split(": ")[1].split()[0]) for line in said.splitlines() if "largest difference" in line]
+
+
+@pytest.mark.parametrize(
+    ("network", "pulse", "frames"), [("keyword_net", 2, 31), ("keyword_net", 8, 3), ("filter_net", 1, 9)]
+)
+def test_a_streamed_network_says_how_exact_it_is(models, network, pulse, frames):
+    options = ["--models", models, "--pulse", pulse, "--frames", frames]
+    said = run("stream_onnx_model", network, *options)
+    assert max(differences(said)) < 1e-6
+    assert "a step takes" in said
+    assert "/gru/GRU.carry" in said or "/lstm/LSTM.carry0" in said
+
+
+def test_a_streamed_network_says_what_does_not_fit(models, tmp_path):
+    example = ["stream_onnx_model", "keyword_net", "--models"]
+    assert "no keyword_net.onnx in" in run(*example, tmp_path, status=1)
+    assert "pulses that fit: 2, 4, 6" in run(*example, models, "--pulse", 3, status=1)
+    assert "no input has a dimension 'T'" in run(*example, models, "--symbol", "T", status=1)
+
+
+@pytest.mark.parametrize(("frames", "pulse"), [(33, 4), (1, 5)])
+def test_a_streamed_module_has_the_outputs_and_gradients_of_the_module(frames, pulse):
+    said = run("stream_flax_module", "--frames", frames, "--pulse", pulse)
+    assert len(differences(said)) == 2
+    assert max(differences(said)) < 1e-5
+    assert "centred.history" in said
+
+
+@pytest.mark.parametrize("seconds", [0.5, 0.002])
+def test_a_streamed_function_takes_blocks_of_any_size(seconds):
+    said = run("stream_function", "--seconds", seconds)
+    assert len(differences(said)) == 2
+    assert max(differences(said)) < 1e-3
+
+
+def test_examples_of_streaming_see_a_difference(monkeypatch):
+    """The comparison is one: with a frame out of place, an example fails."""
+    wrong = property(lambda self: {"spectra": 0, "level": None})
+    monkeypatch.setattr(jaxrnn.Streamed, "delay", wrong)
+    assert "has shape" in run("stream_function", "--seconds", "0.5", status=1)

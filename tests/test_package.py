@@ -24,10 +24,13 @@ PUBLIC = {
     "StateVar",
     "Streams",
     "StaticValueError",
+    "StreamError",
+    "Streamed",
     "UnsupportedError",
     "load",
     "load_compiled",
     "save_compiled",
+    "stream",
 }
 MODEL = {
     "apply",
@@ -49,6 +52,7 @@ MODEL = {
     "step",
     "step_inputs",
     "step_outputs",
+    "stream",
     "symbolic_inputs",
 }
 

@@ -110,7 +110,9 @@ def test_arguments(options, words):
 
 
 def test_the_smallest_pulse_of_several_strides():
-    with pytest.raises(jaxrnn.StreamError, match="a pulse of 4 frame.*turn 6 input frames.*pulses that fit: 6, 12, 18"):
+    with pytest.raises(
+        jaxrnn.StreamError, match=r"a pulse of 4 frame.*turn 6 input frames.*pulses that fit: 6, 12, 18"
+    ):
         jaxrnn.stream(lambda x: conv(conv(x, (2, 0), 2), (2, 0), 3), X, axes=0, pulse=4)
 
 
@@ -134,7 +136,36 @@ def test_calls_that_do_not_fit():
         streamed.step(None, {}, {"x": frames})
     with pytest.raises(jaxrnn.StateError, match=r"state 'float32' must be float32\[\d+\]"):
         streamed.step(None, {"float32": state["float32"][:-1]}, {"x": frames})
-    with pytest.raises(jaxrnn.InputError, match="valid must be from 0 to the 2 frame"):
-        streamed.flush(None, state, {"x": frames}, 3)
+    for valid in (3, -1, jnp.int32(3), 0.5):
+        with pytest.raises(jaxrnn.InputError, match="valid must be from 0 to the 2 frame"):
+            streamed.flush(None, state, {"x": frames}, valid)
     with pytest.raises(jaxrnn.InputError, match=r"x\['x'\] must be float32\[frames, 3\], not float32\[2, 4\]"):
         streamed.run(None, {"x": np.zeros((2, 4), np.float32)})
+
+
+def test_parameters_that_do_not_fit():
+    params = {"a": jnp.ones(3), "b": jnp.zeros(3)}
+    streamed = jaxrnn.stream(lambda p, x: p["a"] * x + p["b"], X, axes=0, params=params)
+    state, frame = streamed.init(), np.ones((1, 3), np.float32)
+    for wrong, words in (
+        (None, "give params"),
+        ({"a": params["a"], "c": params["b"]}, "pytree like those"),
+        ({"a": params["a"]}, "pytree like those"),
+        ({"a": params["a"], "b": jnp.zeros(4)}, r"params hold float32\[4\] where .* float32\[3\]"),
+    ):
+        with pytest.raises(jaxrnn.InputError, match=words):
+            streamed.step(wrong, state, frame)
+        with pytest.raises(jaxrnn.InputError, match=words):
+            streamed.flush(wrong, state)
+
+
+def test_a_number_is_a_parameter():
+    streamed = jaxrnn.stream(lambda p, x: p * x, X, axes=0, params=2.0)
+    y, _ = streamed.step(2.0, streamed.init(), np.ones((1, 3), np.float32))
+    np.testing.assert_array_equal(y, 2 * np.ones((1, 3)))
+
+
+def test_a_number_of_frames_that_is_no_multiple():
+    streamed = jaxrnn.stream(lambda x: x.reshape(-1, 2, 3).sum(1), X, axes=0, pulse=4, multiple=2)
+    with pytest.raises(jaxrnn.InputError, match=r"the 4 frame\(s\) of the tail and a multiple of 2, not 3"):
+        streamed.flush(None, streamed.init(), np.ones((4, 3), np.float32), 3)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import jaxrnn
 from jaxrnn import Streams
@@ -122,3 +125,258 @@ def test_open_lengths_are_fixed_by_the_first_frame(models):
     with pytest.raises(jaxrnn.InputError, match=r"\[1, 576\]"):
         pool.push(name, {"input": np.zeros((1, 600), np.float32)})
     assert pool.run()[name]["output"].shape == (1, 1)
+
+
+def test_a_model_in_steps_keeps_nothing_back(dtln):
+    pool = Streams(dtln, dtln.params, 2)
+    name = pool.open()
+    pool.push(name, frames(1)[0])
+    with pytest.raises(jaxrnn.StateError, match=r"1 frame.* wait"):
+        pool.flush(name)
+    pool.run()
+    with pytest.raises(jaxrnn.InputError, match="no tail"):
+        pool.flush(name, frames(1)[0])
+    assert pool.state(name)["input_3"].any()
+    assert pool.flush(name) == {}
+    assert not pool.state(name)["input_3"].any()
+    with pytest.raises(jaxrnn.InputError, match="holds no input constant"):
+        pool.open(held={"input_2": np.zeros(3)})
+
+
+class Case:
+    """A model in pulses: recordings for it, and the time axes of its inputs and outputs."""
+
+    def __init__(self, folder, name, pulse, outputs):
+        self.model = jaxrnn.load(folder / f"{name}.onnx")
+        self.streamed = self.model.stream(pulse=pulse)
+        self.pulse, self.outputs = pulse, outputs
+        self.axes = {info.name: info.shape.index("S") for info in self.model.inputs}
+
+    def pool(self, capacity):
+        return Streams(self.streamed, self.model.params, capacity)
+
+    def recording(self, length, seed=0):
+        rng = np.random.default_rng(seed)
+        shapes = {info.name: [length if d == "S" else d for d in info.shape] for info in self.model.inputs}
+        return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+    def cut(self, recording, begin, end):
+        return {
+            name: array[(slice(None),) * self.axes[name] + (slice(begin, end),)] for name, array in recording.items()
+        }
+
+    def pulses(self, recording, length):
+        return [self.cut(recording, i, i + self.pulse) for i in range(0, length // self.pulse * self.pulse, self.pulse)]
+
+    def tail(self, recording, length):
+        rest = length % self.pulse
+        return (self.cut(recording, length - rest, length), rest) if rest else (None, 0)
+
+    def joined(self, pieces):
+        """What run and flush gave, without the delay."""
+        return {
+            name: np.concatenate([piece[name] for piece in pieces], axis)[
+                (slice(None),) * axis + (slice(self.streamed.delay[name], None),)
+            ]
+            for name, axis in self.outputs.items()
+        }
+
+
+PULSED = {
+    "keyword_net": (2, {"logits": 2}),
+    "wave_net": (64, {"clean": 2}),
+    "filter_net": (3, {"mask": 2, "coefs": 1, "snr": 1}),
+}
+
+
+@pytest.fixture(scope="module", params=PULSED)
+def case(request, models):
+    return Case(models, request.param, *PULSED[request.param])
+
+
+def test_pulses_of_a_pool_give_what_the_model_gives_for_whole_recordings(case):
+    pool = case.pool(3)
+    lengths = [4 * case.pulse, 5 * case.pulse + case.pulse // 2, 7 * case.pulse + 1]
+    recordings = [case.recording(length, seed) for seed, length in enumerate(lengths)]
+    names = [pool.open() for _ in lengths]
+    pieces = {name: [] for name in names}
+    for name, recording, length in zip(names, recordings, lengths, strict=True):
+        for pulse in case.pulses(recording, length):
+            pool.push(name, pulse)
+    while results := pool.run():
+        for name, outputs in results.items():
+            pieces[name].append(outputs)
+    for name, recording, length in zip(names, recordings, lengths, strict=True):
+        pieces[name].append(pool.flush(name, *case.tail(recording, length)))
+        expected = case.model(recording)
+        for output, value in case.joined(pieces[name]).items():
+            assert value.shape == expected[output].shape
+            np.testing.assert_allclose(value, expected[output], atol=1e-5, rtol=1e-5)
+
+
+def test_a_stream_in_pulses_never_depends_on_its_neighbours(case):
+    alone, shared = case.pool(5), case.pool(5)
+    neighbours = [shared.open() for _ in range(3)]
+    one, here = alone.open(), shared.open()
+    length = 9 * case.pulse + case.pulse // 2
+    recording = case.recording(length)
+    poison = {name: np.full_like(array, np.nan) for name, array in case.cut(recording, 0, case.pulse).items()}
+    loud = {name: np.full_like(array, 1e20) for name, array in poison.items()}
+    for step, pulse in enumerate(case.pulses(recording, length)):
+        alone.push(one, pulse)
+        shared.push(here, pulse)
+        for index, neighbour in enumerate(neighbours):
+            if (step + index) % 2:
+                shared.push(neighbour, loud if index else poison)
+        expected, found = alone.run()[one], shared.run()[here]
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value)
+        if step == 4:
+            shared.close(neighbours.pop())
+            neighbours.append(shared.open())
+        if step in (3, 6):
+            shared.flush(neighbours[0], poison, case.pulse // 2)
+            shared.reset(neighbours[1])
+    for name, value in alone.state(one).items():
+        np.testing.assert_array_equal(shared.state(here)[name], value)
+    tail = case.tail(recording, length)
+    expected, found = alone.flush(one, *tail), shared.flush(here, *tail)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_flush_leaves_other_streams_alone_and_its_own_fresh(case):
+    pool = case.pool(2)
+    ended, other = pool.open(), pool.open()
+    fresh = pool.state(ended)
+    recording = case.recording(2 * case.pulse)
+    given = []
+    for _ in range(2):  # the second recording gives what the first gave
+        pieces = []
+        for pulse in case.pulses(recording, 2 * case.pulse):
+            pool.push(ended, pulse)
+            if not given:
+                pool.push(other, pulse)
+            pieces.append(pool.run()[ended])
+        before = pool.state(other)
+        given.append([*pieces, pool.flush(ended)])
+        for name, value in pool.state(other).items():
+            np.testing.assert_array_equal(value, before[name])
+        for name, value in pool.state(ended).items():
+            np.testing.assert_array_equal(value, fresh[name])
+    for first, second in zip(*given, strict=True):
+        for name, value in first.items():
+            np.testing.assert_array_equal(second[name], value)
+
+
+def test_errors_of_pulses_change_nothing(models):
+    case = Case(models, "keyword_net", 4, {"logits": 2})
+    pool = case.pool(1)
+    name = pool.open()
+    recording = case.recording(8)
+    pool.push(name, case.cut(recording, 0, 4))
+    pool.run()
+    before = pool.state(name)
+    pulse = case.cut(recording, 0, 4)["feats"]
+    bad = [pulse[:, :, :3], np.concatenate([pulse, pulse], 2), pulse.astype(np.float64), pulse[0]]
+    for value in bad:
+        with pytest.raises(jaxrnn.InputError, match="feats"):
+            pool.push(name, {"feats": value})
+    with pytest.raises(jaxrnn.InputError, match="no input 'other'"):
+        pool.push(name, {"other": pulse})
+    assert pool.run() == {}
+    short = {"feats": pulse[:, :, :2]}
+    wrong = [
+        (({"feats": bad[1]}, 2), r"float32\[1, 40, up to 4\]"),
+        (({"feats": bad[2]}, 2), "not float64"),
+        (({"other": pulse}, 2), "no input 'other'"),
+        ((pulse, 2), "dict of arrays by name"),
+        ((short, 3), "from 0 to the 2 frame"),
+        ((short, -1), "from 0 to the 2 frame"),
+        ((None, 1), "from 0 to the 0 frame"),
+        ((short, 1.0), "number of frames"),
+    ]
+    for arguments, said in wrong:
+        with pytest.raises(jaxrnn.InputError, match=said):
+            pool.flush(name, *arguments)
+    pool.push(name, {"feats": pulse})
+    with pytest.raises(jaxrnn.StateError, match=r"1 frame.* wait"):
+        pool.flush(name)
+    for found, value in pool.state(name).items():
+        np.testing.assert_array_equal(value, before[found])
+    with pytest.raises(jaxrnn.StateError, match="no open stream 99"):
+        pool.flush(99)
+
+
+def recurrent(params, x):
+    """A recurrence that starts from a parameter and a held input, a look-ahead, and what is known at the end."""
+
+    def step(carry, frame):
+        carry = jnp.tanh(params["decay"] * carry + frame)
+        return carry, carry
+
+    last, hidden = lax.scan(step, params["start"] + x["offset"], x["x"])
+    later = jnp.pad(x["x"], [(0, 2), (0, 0)])[2:]
+    return {"h": hidden, "ahead": later - x["x"], "last": last, "mean": jnp.mean(x["x"], 0)}
+
+
+def recurrent_streamed(pulse=2):
+    params = {"decay": jnp.full(3, 0.5), "start": jnp.array([0.1, -0.2, 0.3])}
+    example = {"x": jax.ShapeDtypeStruct((10, 3), jnp.float32), "offset": jax.ShapeDtypeStruct((3,), jnp.float32)}
+    streamed = jaxrnn.stream(recurrent, example, axes={"x": 0, "offset": None}, params=params, pulse=pulse)
+    return streamed, params
+
+
+def test_a_streamed_function_with_held_inputs_and_results_at_the_end():
+    streamed, params = recurrent_streamed()
+    pool = Streams(streamed, params, 2)
+    with pytest.raises(jaxrnn.InputError, match="held"):
+        pool.open()
+    assert len(pool) == 0
+    rng = np.random.default_rng(0)
+    streams = []
+    for length in (7, 4):
+        offset = rng.normal(size=3).astype(np.float32)
+        streams.append((pool.open({"offset": offset}), offset, rng.normal(size=(length, 3)).astype(np.float32)))
+    for name, offset, x in streams:
+        pieces = []
+        for begin in range(0, len(x) - len(x) % 2, 2):
+            pool.push(name, {"x": x[begin : begin + 2], "offset": offset})
+            (outputs,) = pool.run().values()
+            assert outputs.keys() == {"h", "ahead"}
+            pieces.append(outputs)
+        with pytest.raises(jaxrnn.InputError, match="'offset' is held constant"):
+            pool.flush(name)
+        rest = pool.flush(name, {"x": x[len(x) - len(x) % 2 :], "offset": offset}, len(x) % 2)
+        expected = recurrent(params, {"x": x, "offset": offset})
+        for output in ("h", "ahead"):
+            found = np.concatenate([*(piece[output] for piece in pieces), rest[output]])
+            np.testing.assert_allclose(found[streamed.delay[output] :], expected[output], atol=1e-6)
+        for output in ("last", "mean"):
+            np.testing.assert_allclose(rest[output], expected[output], atol=1e-6)
+    # A reset, too, begins where this very stream began.
+    name, offset, _ = streams[0]
+    pool.push(name, {"x": np.ones((2, 3), np.float32), "offset": offset})
+    pool.run()
+    pool.reset(name)
+    found = pool.state(name)
+    (carry,) = [value for entry, value in found.items() if value.shape == (3,) and entry.startswith("scan.carry")][:1]
+    np.testing.assert_allclose(carry, params["start"] + offset)
+
+
+def test_other_trees_and_parameters_are_refused():
+    array = jax.ShapeDtypeStruct((10, 3), jnp.float32)
+    bare = jaxrnn.stream(lambda x: {"y": x * 2.0}, array, axes=0)
+    with pytest.raises(jaxrnn.InputError, match=r"takes.*one dict"):
+        Streams(bare, None, 1)
+    nested = jaxrnn.stream(lambda x: {"y": {"z": x["x"] * 2.0}}, {"x": array}, axes=0)
+    with pytest.raises(jaxrnn.InputError, match=r"gives.*one dict"):
+        Streams(nested, None, 1)
+    streamed, params = recurrent_streamed()
+    with pytest.raises(jaxrnn.InputError, match="give params"):
+        Streams(streamed, None, 1)
+    with pytest.raises(jaxrnn.InputError, match=r"params hold float32\[2\]"):
+        Streams(streamed, {**params, "decay": jnp.zeros(2)}, 1)
+    with pytest.raises(jaxrnn.InputError, match="pytree like those"):
+        Streams(streamed, {"decay": params["decay"]}, 1)

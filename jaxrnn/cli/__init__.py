@@ -16,7 +16,7 @@ COMMANDS = {
     "inspect": ("jaxrnn.cli.inspect:inspect", "Show what is in an ONNX file, and what cannot be run."),
     "run": ("jaxrnn.cli.run:run", "Run a model on arrays from files, or on random ones."),
     "verify": ("jaxrnn.cli.verify:verify", "Compare a model's results with another engine's."),
-    "stream": ("jaxrnn.cli.stream:stream", "Run a model step by step over recordings, and time every step."),
+    "stream": ("jaxrnn.cli.stream:stream", "Run a model in steps or pulses over recordings, and time them."),
     "compile": (
         "jaxrnn.cli.compile:compile_model",
         "Write a model's step and scan to a file that runs without ONNX.",
@@ -123,6 +123,7 @@ def main() -> None:
     jaxrnn verify model.onnx                           does jaxrnn compute what ONNX Runtime computes
     jaxrnn run model.onnx --random --output out.npz    compute its outputs
     jaxrnn stream model.onnx --random                  how long a step takes, its state carried on
+    jaxrnn stream net.onnx --symbol S --random         a model over whole recordings, in pulses of S
     jaxrnn compile model.onnx -o model.jaxrnn          the same, ahead of time
 
     Exit status: 0 if all is well, 1 where a comparison failed, 2 for a bad file, input or option. With --json a

@@ -1,4 +1,4 @@
-"""``jaxrnn compile``: a model's step and scan, ahead of time, in one file that has been seen to work."""
+"""``jaxrnn compile``: a model's steps or pulses, ahead of time, in one file that has been seen to work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from jaxrnn.cli.options import (
     check_folder,
@@ -25,8 +24,7 @@ from jaxrnn.cli.options import (
 from jaxrnn.cli.output import busy, bytes_text, console, number, print_json, print_table, shape_text
 
 if TYPE_CHECKING:
-    from jaxrnn.ahead import Compiled
-    from jaxrnn.model import Model
+    from jaxrnn.cli.compile_kinds import Kind
     from jaxrnn.verification import Comparison
 
 MISMATCH = 1
@@ -48,9 +46,33 @@ MISMATCH = 1
     "dims",
     metavar="NAME=SIZE",
     multiple=True,
-    help="Size of an open dimension of a step's inputs, other than the batch. 'jaxrnn inspect' shows the names.",
+    help="Size of an open dimension of the inputs, other than the batch and time. 'jaxrnn inspect' shows the names.",
 )
 @state_option
+@click.option(
+    "--symbol",
+    metavar="NAME",
+    help="The open dimension of the inputs that is time: compile the model in pulses of it. 'jaxrnn inspect' shows "
+    "which can.",
+)
+@click.option(
+    "--pulse",
+    type=click.IntRange(min=1),
+    metavar="FRAMES",
+    help="New input frames a step, with --symbol. [default: the fewest that fit the model's strides]",
+)
+@click.option(
+    "--multiple",
+    type=click.IntRange(min=1),
+    metavar="FRAMES",
+    help="With --symbol: every recording has a multiple of so many frames, where the model works on no others.",
+)
+@click.option(
+    "--shortest",
+    type=click.IntRange(min=1),
+    metavar="FRAMES",
+    help="With --symbol: no recording has fewer frames, where an error asks for such a constraint.",
+)
 @click.option(
     "--platform",
     "platforms",
@@ -67,25 +89,37 @@ def compile_model(
     static: tuple[str, ...],
     dims: tuple[str, ...],
     pairs: tuple[str, ...],
+    symbol: str | None,
+    pulse: int | None,
+    multiple: int | None,
+    shortest: int | None,
     platforms: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write a model's packed parameters, step and scan to a file that needs no ONNX to run.
+    """Write a model's parameters and its step to a file that needs no ONNX to run.
 
-    jaxrnn.load_compiled and 'jaxrnn stream' read it. The number of frames stays open, and so does the batch. Before
-    the file appears it is loaded again, and one step of it on random inputs is compared with the model's; exit status
-    1 if they differ.
+    Without --symbol, a call of the model is a step: the file has step and scan, with the number of frames left open.
+    With --symbol, the model works on whole recordings, and is turned into one that takes --pulse frames a step: the
+    file has init, step and flush. The batch stays open in both.
+
+    jaxrnn.load_compiled reads the file. Before it appears it is loaded again, and what it gives on random inputs is
+    compared with what the model gives: one step, or in pulses several, and the flush. Exit status 1 if they differ.
 
     \b
     Examples:
       jaxrnn compile dtln_1.onnx -o dtln_1.jaxrnn
       jaxrnn compile vad.onnx -o vad.jaxrnn --static sr=16000 --dim sequence=576 --platform cpu --platform cuda
+      jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --pulse 4
     """  # noqa: D301
-    from jaxrnn.ahead import load_compiled, save_compiled
-    from jaxrnn.cli.stepping import is_compiled
+    from jaxrnn.ahead import is_compiled, load_compiled, save_compiled
+    from jaxrnn.cli.compile_kinds import InPulses, InSteps
     from jaxrnn.errors import ModelError
     from jaxrnn.model import load
 
+    options = {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest}
+    given = next((option for option, value in options.items() if value is not None), None)
+    if symbol is None and given is not None:
+        raise click.UsageError(f"{given} is about pulses: it needs --symbol NAME, the dimension that is time")
     check_folder(output)
     sizes, fixed, state = single_dims(dims), parse_static(static), split_pairs("--state", pairs)
     if is_compiled(file):
@@ -93,14 +127,27 @@ def compile_model(
     with _in_place_of(output) as written:
         with busy(f"compiling {file.name}"):
             model = load(file, static=fixed, state=state)
-            save_compiled(model, written, dims=sizes, platforms=platforms or None)
-            compiled = load_compiled(written)
-            checks = _compare(model, compiled, platforms)
+            kind: Kind
+            if symbol is None:
+                kind = InSteps(model, sizes)
+            else:
+                kind = InPulses(model, symbol, pulse, sizes, multiple or 1, shortest or 1)
+            save_compiled(kind.function, written, platforms=platforms or None, label=file.name, **kind.arguments)
+            compiled: Any = load_compiled(written)
+            checks = None if platforms and not _runs_here(platforms) else kind.compare(compiled)
         if checks is not None and not all(check.ok for check in checks):
             Path(written).unlink()
-            _refuse(ctx, checks, as_json)
-    result = _describe(file, output, compiled, platforms, checks)
-    print_json(result) if as_json else _print(result)
+            _refuse(ctx, kind, checks, as_json)
+    result = {
+        "model": str(file),
+        "output": str(output),
+        "bytes": output.stat().st_size,
+        "platforms": list(platforms) or [_default_platform()],
+        **kind.describe(compiled),
+        "verified": checks is not None,
+        "largest_difference": None if checks is None else max((check.max_abs or 0.0 for check in checks), default=0.0),
+    }
+    print_json(result) if as_json else _print(result, kind)
 
 
 @contextlib.contextmanager
@@ -112,68 +159,10 @@ def _in_place_of(path: Path) -> Iterator[str]:
         os.replace(written, path)
 
 
-def _compare(model: Model, compiled: Compiled, platforms: tuple[str, ...]) -> list[Comparison] | None:
-    """One step of the compiled file and of the model, from a random state; None where it cannot run here."""
-    import jax
-
-    from jaxrnn.cli.stepping import Steps
-    from jaxrnn.verification.comparison import compare
-    from jaxrnn.verification.sampling import index_limits, random_arrays, symbols_of
-
-    if platforms and not _runs_here(platforms):
-        return None
-    inputs = Steps.of_compiled(compiled, model.label).inputs
-    # All that a compiled file leaves open is the batch.
-    batch = dict.fromkeys(symbols_of(inputs), 1)
-    frame = random_arrays(inputs, {}, dims=batch, limits=index_limits(model)).inputs
-    start = {name: _disturbed(value) for name, value in model.init_state().items()}
-    here = compiled.step(compiled.params, start, frame)
-    peer = jax.jit(model.step)(model.params, start, frame)
-    return [compare(name, here[part][name], peer[part][name], scaled=True) for part in range(2) for name in peer[part]]
-
-
-def _disturbed(value: Any) -> Any:
-    """A state that is not zero where it may be another, so that a state that is not read does not go unseen."""
-    if value.dtype.kind != "f":
-        return value
-    return np.random.default_rng(0).normal(0, 0.1, value.shape).astype(value.dtype)
-
-
 def _runs_here(platforms: tuple[str, ...]) -> bool:
-    import jax
-
-    here = jax.default_backend()
+    here = _default_platform()
     # JAX calls both kinds of graphics processor "gpu".
     return here in platforms or (here == "gpu" and bool({"cuda", "rocm"} & set(platforms)))
-
-
-def _refuse(ctx: click.Context, checks: list[Comparison], as_json: bool) -> None:
-    wrong = [check for check in checks if not check.ok]
-    said = "; ".join(f"{check.name}: {check.reason} (largest difference {number(check.max_abs)})" for check in wrong)
-    message = f"nothing was written: one step of the compiled file differs from the model's: {said}"
-    if as_json:
-        print_json({"error": message})
-    click.echo(f"error: {message}", err=True)
-    ctx.exit(MISMATCH)
-
-
-def _describe(
-    file: Path, output: Path, compiled: Compiled, platforms: tuple[str, ...], checks: list[Comparison] | None
-) -> dict[str, Any]:
-    """What was written, ready for JSON."""
-    return {
-        "model": str(file),
-        "output": str(output),
-        "bytes": output.stat().st_size,
-        "functions": ["step", "scan"],
-        "platforms": list(platforms) or [_default_platform()],
-        "batch": compiled.batch_symbol or "a leading axis",
-        "inputs": compiled.inputs,
-        "outputs": compiled.outputs,
-        "state": compiled.state,
-        "verified": checks is not None,
-        "largest_difference": None if checks is None else max((check.max_abs or 0.0 for check in checks), default=0.0),
-    }
 
 
 def _default_platform() -> str:
@@ -182,17 +171,30 @@ def _default_platform() -> str:
     return jax.default_backend()
 
 
-def _print(result: dict[str, Any]) -> None:
+def _refuse(ctx: click.Context, kind: Kind, checks: list[Comparison], as_json: bool) -> None:
+    wrong = [check for check in checks if not check.ok]
+    said = "; ".join(f"{check.name}: {check.reason} (largest difference {number(check.max_abs)})" for check in wrong)
+    message = f"nothing was written: {kind.compared} of the compiled file differs from the model's: {said}"
+    if as_json:
+        print_json({"error": message})
+    click.echo(f"error: {message}", err=True)
+    ctx.exit(MISMATCH)
+
+
+def _print(result: dict[str, Any], kind: Kind) -> None:
     out = console()
     out.print(f"{result['output']}: {bytes_text(result['bytes'])}")
     out.print(f"functions: {', '.join(result['functions'])}, for {', '.join(result['platforms'])}")
     out.print(f"batch: {result['batch']}")
+    for line in kind.facts(result):
+        out.print(line)
     for title in ("inputs", "state"):
         rows = [(entry["name"], entry["dtype"], shape_text(entry["shape"])) for entry in result[title]]
         print_table(out, f"{title.capitalize()} of a step", ("name", "dtype", "shape"), rows)
     out.print()
     out.print(f"outputs: {', '.join(result['outputs']) or 'none'}")
     if result["verified"]:
-        out.print(f"loaded again: one step differs from the model's by at most {number(result['largest_difference'])}")
+        difference = number(result["largest_difference"])
+        out.print(f"loaded again: {kind.compared} differs from the model's by at most {difference}")
     else:
         out.print("not verified: JAX has none of these platforms here", style="yellow")

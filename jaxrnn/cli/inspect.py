@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxrnn.cli.options import json_option, model_argument
-from jaxrnn.cli.output import bytes_text, console, plain, print_json, print_table, print_title, shape_text
+from jaxrnn.cli.output import busy, bytes_text, console, plain, print_json, print_table, print_title, shape_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from jaxrnn.inspection import Inspection, ParameterInfo, RecurrentInfo
+    from jaxrnn.inspection import Inspection, ParameterInfo, RecurrentInfo, StreamInfo
 
 _LARGEST = 5
+_LONGEST = 300
 
 
 @click.command()
@@ -31,23 +32,33 @@ def inspect(file: Path, all_params: bool, as_json: bool) -> None:
     (inside subgraphs too), the nodes that carry a state over time with their sizes, the model's state and why it was
     found to be that, and every node that jaxrnn cannot run, with the nearest operator that it can.
 
+    For each open dimension that could be time, it says whether the model can be streamed over it, as 'jaxrnn stream
+    --symbol' does: the smallest pulse, the delay of each output, the look-ahead and the size of the state; or which
+    node stands in the way, and what to do (in full with --json). A model that is a step already, its whole state among
+    its inputs and outputs, needs no such thing.
+
     \b
     Examples:
       jaxrnn inspect model.onnx
+      jaxrnn inspect model.onnx --json | jq '.streams'
       jaxrnn inspect model.onnx --json | jq '.unsupported'
     """  # noqa: D301
-    from jaxrnn.inspection import inspect_model
+    from jaxrnn.inspection import inspect_model, inspect_streams
 
-    found = inspect_model(file)
+    with busy(f"inspecting {file.name}"):
+        found = inspect_model(file)
+        # A file that cannot be loaded, or whose state is open, cannot be streamed either.
+        streams = inspect_streams(file) if found.problem is None and found.state_problem is None else ()
     if as_json:
-        print_json(_as_json(found))
+        print_json(_as_json(found, streams))
     else:
-        _print(found, all_params)
+        _print(found, streams, all_params)
 
 
-def _as_json(found: Inspection) -> dict[str, Any]:
+def _as_json(found: Inspection, streams: Sequence[StreamInfo]) -> dict[str, Any]:
     return {
         **plain(found),
+        "streams": plain(streams),
         "dimensions": _dimensions(found),
         "parameter_count": found.parameter_count,
         "parameter_bytes": found.parameter_bytes,
@@ -60,7 +71,7 @@ def _dimensions(found: Inspection) -> list[str]:
     return list(symbols_of(found.inputs))
 
 
-def _print(found: Inspection, all_params: bool) -> None:
+def _print(found: Inspection, streams: Sequence[StreamInfo], all_params: bool) -> None:
     out = console()
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
     out.print(found.label, style="bold")
@@ -95,6 +106,8 @@ def _print(found: Inspection, all_params: bool) -> None:
     else:
         print_title(out, "Recurrent nodes: none")
     _print_state(out, found)
+    if streams:
+        _print_streams(out, streams)
     _print_problems(out, found)
 
 
@@ -179,6 +192,42 @@ def _about_steps(found: Inspection) -> str:
     if sizes:
         return f"Runs in steps; {', '.join(sizes)} is the batch."
     return "Runs in steps; the batch is fixed, so init_state(batch=n) adds a leading axis and steps are mapped over it."
+
+
+def _print_streams(out: Console, streams: Sequence[StreamInfo]) -> None:
+    able = [item for item in streams if item.problem is None]
+    if able:
+        print_table(
+            out,
+            "Streams in pulses ('jaxrnn stream FILE --symbol NAME --pulse FRAMES')",
+            ("over", "smallest pulse", "delay", "look-ahead", "receptive field", "state"),
+            [
+                (
+                    item.symbol,
+                    item.smallest_pulse,
+                    ", ".join(
+                        f"{name} {'at the end' if delay is None else delay}"
+                        for name, delay in (item.delay or {}).items()
+                    ),
+                    item.look_ahead,
+                    "all of the past" if item.receptive_field is None else item.receptive_field,
+                    bytes_text(item.state_bytes or 0),
+                )
+                for item in able
+            ],
+            right=("smallest pulse", "look-ahead", "state"),
+        )
+        out.print("Pulse, look-ahead and receptive field are in input frames; delays in frames of the output.")
+    for item in streams:
+        if item.problem is not None:
+            print_title(out, f"Cannot be streamed over {item.symbol}")
+            out.print(_shortened(item.problem))
+
+
+def _shortened(text: str) -> str:
+    """The first line of a message, and no more of it than people read."""
+    line = text.partition("\n")[0]
+    return line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + " ... (in full with --json)"
 
 
 def _print_problems(out: Console, found: Inspection) -> None:

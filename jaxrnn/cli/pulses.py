@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrnn.errors import InputError, JaxrnnError, StreamError
+from jaxrnn.errors import InputError, StreamError
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
+    from jaxrnn.onnx.interface import TensorInfo
     from jaxrnn.transforms import Streamed
-    from jaxrnn.verification.comparison import Comparison
 
 Arrays = Mapping[str, Any]
 Axes = Mapping[str, int | None]
@@ -60,25 +61,11 @@ class Streaming:
     flush_seconds: float
 
 
-@dataclass(frozen=True)
-class Check:
-    """Outputs in pulses against those of the whole recording; ``problem`` says why the latter could not be computed."""
-
-    frames: int
-    outputs: tuple[Comparison, ...]
-    problem: str | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether every output agrees."""
-        return all(output.ok for output in self.outputs)
-
-
 def time_axes(model: Model, symbol: str) -> dict[str, int | None]:
     """The time axis of every input.
 
     Raises:
-        InputError: there is no such dimension.
+        InputError: there is no such dimension, or the size of another depends on it.
     """
     from jaxrnn.verification.sampling import symbols_of
 
@@ -86,7 +73,21 @@ def time_axes(model: Model, symbol: str) -> dict[str, int | None]:
     if not any(symbol in shape for shape in shapes.values()):
         names = ", ".join(symbols_of(model.inputs)) or "none"
         raise InputError(f"{model.label}: no input has a dimension {symbol!r}; --symbol takes one of: {names}")
+    for info in model.inputs:
+        formulas = [
+            size for size in info.shape or () if size != symbol and symbol in symbols_of([_of_size(info, size)])
+        ]
+        if formulas:
+            raise InputError(
+                f"input {info}: {formulas[0]} depends on {symbol}; only inputs with {symbol} itself, or without it, "
+                "can be streamed from a file (jaxrnn.stream takes inputs of several rates)"
+            )
     return {name: shape.index(symbol) if symbol in shape else None for name, shape in shapes.items()}
+
+
+def _of_size(info: TensorInfo, size: Any) -> TensorInfo:
+    """The declaration with one dimension only."""
+    return dataclasses.replace(info, shape=(size,))
 
 
 def stream_model(
@@ -102,12 +103,8 @@ def stream_model(
         multiple: what every number of frames is a multiple of.
         shortest: the fewest frames that a recording has.
     """
-    from jaxrnn.inspection import smallest_stream
-
     constraints = [f"S >= {-(-shortest // multiple)}"] if shortest > multiple else []
     try:
-        if pulse is None:
-            return smallest_stream(model, symbol, dims=dims, multiple=multiple, constraints=constraints)
         return model.stream(symbol, pulse, dims=dims, multiple=multiple, constraints=constraints)
     except StreamError as error:
         hints = {"`multiple`": "--multiple M", "constraints=": "--shortest FRAMES"}
@@ -142,6 +139,7 @@ def make_ready(model: Model, streamed: Streamed, axes: Axes, recordings: Arrays)
     import jax
 
     from jaxrnn.onnx.values import exact_types
+    from jaxrnn.ports import output_axes
 
     began = time.perf_counter()
     params = model.params
@@ -155,8 +153,7 @@ def make_ready(model: Model, streamed: Streamed, axes: Axes, recordings: Arrays)
         flush = flush.lower(start, pulse, valid).compile()
         # What the first call sets up is no part of a step; its results are dropped.
         jax.block_until_ready((step(start, pulse), flush(start, pulse, valid)))
-        output_axes = _output_axes(streamed, params, start, axes, pulse)
-    return Pulses(model, streamed, axes, output_axes, start, step, flush, time.perf_counter() - began)
+    return Pulses(model, streamed, axes, output_axes(streamed), start, step, flush, time.perf_counter() - began)
 
 
 def _padded(axes: Axes, inputs: Mapping[str, np.ndarray], frames: int) -> dict[str, np.ndarray]:
@@ -168,21 +165,6 @@ def _padded(axes: Axes, inputs: Mapping[str, np.ndarray], frames: int) -> dict[s
             behind = [(0, frames - array.shape[axis] if place == axis else 0) for place in range(array.ndim)]
             result[name] = np.pad(array, behind)
     return result
-
-
-def _output_axes(streamed: Streamed, params: Any, state: Any, axes: Axes, pulse: Arrays) -> dict[str, int | None]:
-    """The time axis of every output: where it grows when the pulse does."""
-    import jax
-
-    double = _padded(axes, pulse, 2 * streamed.pulse)
-    shapes, _ = jax.eval_shape(streamed.step, params, state, pulse)
-    longer, _ = jax.eval_shape(streamed.with_pulse(2 * streamed.pulse).step, params, state, double)
-    return {
-        name: None
-        if delay is None
-        else [a == b for a, b in zip(shapes[name].shape, longer[name].shape, strict=True)].index(False)
-        for name, delay in streamed.delay.items()
-    }
 
 
 def run_pulses(pulses: Pulses, recordings: Arrays, total: int, indices: Iterable[int] | None = None) -> Streaming:
@@ -233,28 +215,3 @@ def _joined(pieces: list[np.ndarray], axis: int, delay: int, count: int) -> np.n
     whole = np.concatenate(pieces, axis)
     end = whole.shape[axis] - pieces[-1].shape[axis] + count
     return whole[(slice(None),) * axis + (slice(delay, end),)]
-
-
-def awkward_lengths(pulse: int, multiple: int, total: int, shortest: int) -> list[int]:
-    """Lengths of recordings at which streaming goes wrong first: a frame, about a pulse, and some pulses and a rest."""
-    lengths = {multiple, pulse - multiple, pulse, pulse + multiple, 3 * pulse + multiple}
-    return sorted(length for length in lengths if max(1, shortest) <= length < total)
-
-
-def check_pulses(pulses: Pulses, recordings: Arrays, total: int, outputs: Arrays | None = None) -> Check:
-    """Compare the outputs in pulses with `Model.apply` on the whole recording, by the rule of ``jaxrnn verify``.
-
-    Args:
-        pulses: the compiled model.
-        recordings: inputs in the file's layout.
-        total: frames to take.
-        outputs: what the pulses gave; by default they are run now.
-    """
-    from jaxrnn.verification.comparison import compare
-
-    try:
-        offline = pulses.model(cut(pulses.axes, recordings, 0, total))
-    except JaxrnnError as error:
-        return Check(total, (), str(error))
-    streamed = run_pulses(pulses, recordings, total).outputs if outputs is None else outputs
-    return Check(total, tuple(compare(name, streamed[name], offline[name]) for name in streamed))

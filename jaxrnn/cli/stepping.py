@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrnn.errors import InputError, ModelError
+from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
     from jaxrnn.ahead import Compiled
@@ -115,18 +114,6 @@ class Run:
     seconds: np.ndarray
     outputs: dict[str, np.ndarray]
     state: dict[str, np.ndarray]
-
-
-def is_compiled(file: Path) -> bool:
-    """Whether a file begins like one that ``jaxrnn compile`` wrote, of whatever format."""
-    from jaxrnn.ahead import MAGIC
-
-    family = MAGIC.partition(b",")[0]
-    try:
-        with file.open("rb") as opened:
-            return opened.read(len(family)) == family
-    except OSError as error:
-        raise ModelError(f"{file}: the file cannot be read: {error.strerror or error}") from error
 
 
 def frame_of(recordings: Arrays, index: int) -> dict[str, Any]:

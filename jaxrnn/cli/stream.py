@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from jaxrnn.cli.options import (
     check_folder,
@@ -15,19 +14,16 @@ from jaxrnn.cli.options import (
     load_inputs,
     model_argument,
     parse_static,
-    save_archive,
     single_dims,
     split_pairs,
     state_option,
 )
-from jaxrnn.cli.output import busy, console, counting, number, print_json, print_table, time_rows
 
 if TYPE_CHECKING:
-    from jaxrnn.cli.stepping import Ready, Run, Steps
+    from jaxrnn.cli.stepping import Steps
     from jaxrnn.model import Model
-    from jaxrnn.verification.sampling import Sample
 
-#: Steps over random inputs, if nobody asks for another number.
+#: Steps or pulses over random inputs, if nobody asks for another number.
 STEPS = 500
 MISMATCH = 1
 
@@ -46,7 +42,7 @@ MISMATCH = 1
 @click.option(
     "--symbol",
     metavar="NAME",
-    help="The open dimension of the inputs that is time: stream over it in pulses. 'jaxrnn inspect' shows which can be.",
+    help="The open dimension of the inputs that is time: stream over it in pulses. 'jaxrnn inspect' shows which can.",
 )
 @click.option(
     "--pulse",
@@ -152,7 +148,7 @@ def stream(
     """  # noqa: D301
     import jax
 
-    from jaxrnn.cli import stepping
+    from jaxrnn.cli import stream_pulses, stream_steps
 
     duration = _duration(rate, hop, step_seconds)
     of_steps = {"--steps": limit, "--step-seconds": step_seconds}
@@ -171,28 +167,16 @@ def stream(
         raise click.UsageError("--dim sets the sizes of random inputs: it needs --random")
     # A step is shorter than handing it to another thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if symbol is not None:
-        from jaxrnn.cli.stepping import is_compiled
-        from jaxrnn.cli.streaming import Wish, stream_pulses
-
-        if is_compiled(file):
-            raise click.UsageError(f"{file} is compiled: --symbol needs the ONNX file")
-        model = _load(file, static, pairs)
-        wish = Wish(symbol, pulse, multiple or 1, shortest or 1, frames, use_random, seed, verify, duration, output)
-        if not stream_pulses(file, model, given, sizes, wish, as_json=as_json):
-            ctx.exit(MISMATCH)
+    if symbol is None:
+        asked = stream_steps.Request(limit, STEPS, use_random, seed, duration, output)
+        stream_steps.run(file, _open_steps(file, static, pairs), given, sizes, asked, as_json=as_json)
         return
-    steps = _open(file, static, pairs)
-    sample, count = _recordings(steps, given, sizes, seed, use_random, limit)
-    with busy(f"compiling {file.name}"), sample.blamed():
-        ready = stepping.make_ready(steps, stepping.frame_of(sample.inputs, 0), sample.dims)
-    with counting("streaming", count) as indices:
-        run = stepping.run_steps(ready, sample.inputs, indices, keep=output is not None)
-    if output is not None:
-        save_archive(output, {**run.outputs, **{f"state/{name}": array for name, array in run.state.items()}})
-    result = _report(file, steps, sample, ready, run, duration)
-    result["output"] = None if output is None else str(output)
-    print_json(result) if as_json else _print(result, seed)
+    model = _open_model(file, static, pairs)
+    asked = stream_pulses.Request(
+        symbol, pulse, multiple or 1, shortest or 1, frames, STEPS, use_random, seed, verify, duration, output
+    )
+    if not stream_pulses.run(file, model, given, sizes, asked, as_json=as_json):
+        ctx.exit(MISMATCH)
 
 
 def _duration(rate: float | None, hop: float | None, step_seconds: float | None) -> float | None:
@@ -215,21 +199,36 @@ def _check_mode(symbol: str | None, of_steps: dict[str, Any], of_pulses: dict[st
         raise click.UsageError(f"{given} is about steps; with --symbol, give --frames, and --rate with --hop")
 
 
-def _open(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Steps:
-    from jaxrnn.cli.stepping import Steps, is_compiled
+def _open_steps(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Steps:
+    from jaxrnn.ahead import is_compiled
+    from jaxrnn.cli.stepping import Steps
     from jaxrnn.errors import StateError
 
     if is_compiled(file):
-        from jaxrnn.ahead import load_compiled
+        from jaxrnn.ahead import Compiled, load_compiled
 
         if static or pairs:
             raise click.UsageError(f"{file} is compiled: --static and --state have been decided by 'jaxrnn compile'")
-        return Steps.of_compiled(load_compiled(file), str(file))
+        compiled = load_compiled(file)
+        if not isinstance(compiled, Compiled):
+            raise click.UsageError(
+                f"{file} is a streamed function: it is called from Python, by jaxrnn.load_compiled; here, "
+                "give the ONNX file with --symbol"
+            )
+        return Steps.of_compiled(compiled, str(file))
     model = _load(file, static, pairs)
     try:
         return Steps.of_model(model)
     except StateError as error:
         raise StateError(f"{error}. {_about_pulses(model)}") from error
+
+
+def _open_model(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Model:
+    from jaxrnn.ahead import is_compiled
+
+    if is_compiled(file):
+        raise click.UsageError(f"{file} is compiled: --symbol needs the ONNX file")
+    return _load(file, static, pairs)
 
 
 def _load(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Model:
@@ -247,66 +246,3 @@ def _about_pulses(model: Model) -> str:
         return "For pulses (--symbol NAME), export it with a symbolic dimension for time"
     others = f" (or {', '.join(symbols[1:])}, whichever is time)" if symbols[1:] else ""
     return f"Here, in pulses of the recording: --symbol {symbols[0]}{others}, with --pulse FRAMES for a size of pulse"
-
-
-def _recordings(
-    steps: Steps, given: dict[str, np.ndarray], sizes: dict[str, int], seed: int, use_random: bool, limit: int | None
-) -> tuple[Sample, int]:
-    """Recordings of every input, and the number of steps to take over them."""
-    from jaxrnn.cli.stepping import count_frames, missing_inputs
-    from jaxrnn.errors import InputError
-    from jaxrnn.verification.sampling import random_arrays, restore_types, symbols_of
-
-    given = restore_types(steps.inputs, given)
-    frames = count_frames(steps, given)
-    missing = missing_inputs(steps, given)
-    if missing and not use_random:
-        raise InputError(f"{steps.label}: no recording of input(s) {missing}; give --input NAME=X.npy or --random")
-    if frames is None:
-        frames = limit or STEPS
-    if limit is not None and limit > frames:
-        raise InputError(f"--steps {limit}: the recordings have {frames} frames")
-    count = limit or frames
-    given = {name: array[:count] for name, array in given.items()}
-    if not given and steps.batch_symbol in symbols_of(steps.inputs):
-        sizes = {steps.batch_symbol: 1, **sizes}
-    return random_arrays(steps.inputs, given, dims=sizes, seed=seed, limits=steps.limits, frames=count), count
-
-
-def _report(file: Path, steps: Steps, sample: Sample, ready: Ready, run: Run, duration: float | None) -> dict[str, Any]:
-    """The figures by name, ready for JSON."""
-    from jaxrnn.cli.stepping import has_no_number, times_of
-
-    return {
-        "model": str(file),
-        "steps": len(run.seconds),
-        "dims": sample.dims,
-        "random": sample.random,
-        "state": steps.state,
-        "compile_seconds": ready.seconds,
-        "microseconds": times_of(run.seconds),
-        "step_seconds": duration,
-        "times_real_time": None if duration is None else duration * len(run.seconds) / float(run.seconds.sum()),
-        "not_finite": [name for name, array in run.state.items() if has_no_number(array)],
-    }
-
-
-def _print(result: dict[str, Any], seed: int) -> None:
-    out = console()
-    if result["random"]:
-        dims = "".join(f", {name}={size}" for name, size in result["dims"].items())
-        out.print(f"random: {', '.join(result['random'])} (seed {seed}{dims})")
-    out.print(f"state: {', '.join(result['state']) or 'none'}")
-    rows = [
-        ("steps", result["steps"]),
-        ("packing and compiling", f"{result['compile_seconds']:.2f} s"),
-        *time_rows("a step", result["microseconds"]),
-    ]
-    if result["times_real_time"] is not None:
-        rows.append(("a step lasts", f"{number(1e3 * result['step_seconds'])} ms"))
-        rows.append(("speed", f"{number(result['times_real_time'])} times real time"))
-    print_table(out, f"Steps of {result['model']}", ("figure", "value"), rows, right=("value",))
-    if result["not_finite"]:
-        out.print(f"not finite behind the last step: state {', '.join(result['not_finite'])}", style="yellow")
-    if result["output"] is not None:
-        out.print(f"written to {result['output']}")

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from jaxrnn.transforms.hoist import scan
 from jaxrnn.transforms.stages import Stages, cut
-from jaxrnn.transforms.streaming import Flushed, Streamed, StreamState, stream
+from jaxrnn.transforms.streaming import Flushed, Streamed, StreamInput, StreamState, stream
 
-__all__ = ["Flushed", "Stages", "StreamState", "Streamed", "cut", "scan", "stream"]
+__all__ = ["Flushed", "Stages", "StreamInput", "StreamState", "Streamed", "cut", "scan", "stream"]

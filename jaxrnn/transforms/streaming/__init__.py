@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jaxrnn.transforms.streaming.facts import StreamState
+from jaxrnn.transforms.streaming.facts import StreamInput, StreamState
 from jaxrnn.transforms.streaming.streamed import Flushed, Streamed
 from jaxrnn.transforms.streaming.transform import stream
 
-__all__ = ["Flushed", "StreamState", "Streamed", "stream"]
+__all__ = ["Flushed", "StreamInput", "StreamState", "Streamed", "stream"]

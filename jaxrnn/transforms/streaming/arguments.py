@@ -9,8 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from jaxrnn.errors import InputError, StateError
+from jaxrnn.packing import plain
 from jaxrnn.transforms.streaming.plan import Leaf, Plan
 
 _WIDER = {("int32", "int64"), ("uint32", "uint64")}
@@ -23,12 +26,14 @@ class Arguments:
     Attributes:
         plan: what was traced.
         structure: the tree of the input.
+        example: shapes of the parameters.
         multiple: what every length is a multiple of.
         context: in which the types are those of the trace.
     """
 
     plan: Plan
     structure: Any
+    example: Any
     multiple: int
     context: Callable[[], AbstractContextManager[Any]]
 
@@ -55,6 +60,41 @@ class Arguments:
         if len(lead) > 1:
             raise StateError(f"the state has {len(lead)} leading axes; map over all but one with jax.vmap")
         return lead
+
+    def params(self, params: Any) -> Any:
+        """Plain parameters, held against those that the function was streamed with.
+
+        Raises:
+            InputError: they are missing, or differ in structure, shape or dtype.
+        """
+        given = plain(params)
+        expected, structure = jax.tree.flatten(self.example)
+        if given is None and expected:
+            raise InputError("the function was streamed with parameters: give params")
+        leaves, found = jax.tree.flatten(given)
+        if found != structure:
+            raise InputError(f"params must be a pytree like those that the function was streamed with, {structure}")
+        for leaf, want in zip(leaves, expected, strict=True):
+            array = jnp.asarray(leaf)
+            if array.shape != want.shape or array.dtype != want.dtype:
+                raise InputError(
+                    f"params hold {array.dtype.name}{list(array.shape)} where the function was streamed with "
+                    f"{want.dtype.name}{list(want.shape)}"
+                )
+        return given
+
+    def existing(self, valid: Any, room: int) -> Any:
+        """The number of frames of a tail that exist, ``int32`` of the trace's frames.
+
+        Raises:
+            InputError: it is known, and not a number of frames that the tail can have.
+        """
+        if not isinstance(valid, Tracer):
+            known = np.asarray(valid)
+            if known.dtype.kind not in "iu" or np.any((known < 0) | (known > room) | (known % self.multiple != 0)):
+                of = "" if self.multiple == 1 else f" and a multiple of {self.multiple}"
+                raise InputError(f"valid must be from 0 to the {room} frame(s) of the tail{of}, not {valid}")
+        return jnp.asarray(valid, jnp.int32) // np.int32(self.multiple)
 
     def flat(self, x: Any, *, partial: bool = False) -> list[Any]:
         """The leaves of an input; with ``partial``, entries of a dict may be missing.

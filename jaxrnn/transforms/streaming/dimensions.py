@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxrnn.errors import StreamError
+
 #: The one symbol of everything that is streamed: the number of input frames.
 SYMBOL = "S"
 
@@ -68,7 +70,10 @@ def _period(node: ast.expr) -> int:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         inner = math.lcm(*map(_period, node.args))
         if node.func.id in ("floordiv", "mod"):
-            return inner * abs(int(ast.literal_eval(node.args[1])))
+            divisor = node.args[1]
+            if not isinstance(divisor, ast.Constant) or not isinstance(divisor.value, int):
+                raise StreamError(f"a length is divided by one that depends on time itself: {ast.unparse(node)}")
+            return inner * divisor.value
         return inner
     return 1
 

@@ -18,13 +18,28 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
+class StreamInput:
+    """One array of the input.
+
+    Attributes:
+        shape, dtype: those of one pulse.
+        axis: the time axis; None where the array is held constant.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    axis: int | None
+
+
+@dataclasses.dataclass(frozen=True)
 class StreamState:
     """One entry of the state.
 
     Attributes:
-        name: where it comes from (the ONNX node, the Flax module's scope, or the primitive) and what it is for.
+        name: where it comes from (the ONNX node, the ``jax.named_scope``, or else the primitive) and what it is for.
         kind: ``history`` and ``delay`` are past frames, ``carry`` is that of a recurrence, ``total`` a running sum,
-            ``first`` and ``last`` are frames to be handed out at the end, ``counter`` counts.
+            ``first`` and ``last`` are frames to be handed out at the end, ``counter`` counts units (smallest
+            pulses).
         shape, dtype: of one stream.
     """
 
@@ -95,7 +110,7 @@ def table_of(streamed: Streamed) -> str:
         shape = "[" + ", ".join(map(str, entry.shape)) + "]"
         lines.append(f"{entry.name:<{width}}  {entry.kind:<10} {entry.dtype.name:<8} {shape:<20} {entry.nbytes:>8,}")
     lines.append(f"{len(state)} arrays, {total:,} bytes")
-    return "\n".join(lines)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _paths(tree: Any) -> list[tuple[Any, Any]]:

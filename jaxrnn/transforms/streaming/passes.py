@@ -42,7 +42,7 @@ class Facts:
         sinks: timeline and delay of whatever the flush has to run through.
         kinds: for each entry of the state, what it is for.
         horizon: units after which nothing depends on the number of frames any more.
-        counts: whether some value needs the true number of frames.
+        counts: whether some value needs the true number of units.
     """
 
     warm_up: int = 0
@@ -67,7 +67,7 @@ class Pass:
             nothing depends on it any more.
         existing: input frames of this pass that exist, when the stream ends in it; None while more may come.
         state: the entries of the state before this pass; None in the pass that creates them.
-        before: the true number of input frames before this pass, where some value asks for it.
+        before: the true number of units before this pass, where some value asks for it.
         local: reductions over time give the part of this chunk and keep no state: for reverse rules.
     """
 
@@ -141,13 +141,15 @@ class Pass:
     @property
     def total(self) -> Any:
         """The true number of input frames when this pass is over, for values known at the end."""
-        return self.frames_before + (self.units * self.clock.unit if self.existing is None else self.existing)
+        before = self.units_before
+        here = self.units * self.clock.unit if self.existing is None else self.existing
+        return before * np.asarray(self.clock.unit, before.dtype) + jnp.asarray(here, before.dtype)
 
     @property
-    def frames_before(self) -> Any:
-        """The true number of input frames before this pass; it counts on without end."""
+    def units_before(self) -> Any:
+        """The true number of units before this pass; it counts on without end."""
         self.facts.counts = True
-        return jnp.zeros((), jnp.int32) if self.before is None else self.before
+        return jnp.zeros((), jax.dtypes.canonicalize_dtype(np.int64)) if self.before is None else self.before
 
     def start(self, timeline: Timeline, delay: int) -> Any:
         """The frame that a chunk of this pass begins with: an integer or traced."""
@@ -271,9 +273,10 @@ class Pass:
         if not jnp.issubdtype(frames.dtype, jnp.inexact) and initial is None:
             value = 0
         name, old = self.carry(kind, lambda: jnp.full(shape, value, frames.dtype))
-        frames = jnp.concatenate([old, frames])
-        self.keep(name, frames[chunk.frames :])
-        return frames
+        # In one dimension, these are plain copies to XLA's CPU backend; in several it computes an index each time.
+        flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])
+        self.keep(name, flat[frames.size :].reshape(shape))
+        return flat.reshape(history + chunk.frames, *frames.shape[1:])
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:
         """The frames of a chunk with other content, perhaps elsewhere in the layout."""

@@ -25,7 +25,7 @@ from jaxrnn.transforms.streaming.timeline import Clock
 from jaxrnn.transforms.streaming.values import Chunk, Ended, Reach, is_length
 
 #: Entries of the state that every stream may have besides those of its equations.
-COUNT, FRAMES = "count", "frames"
+COUNT, UNITS = "count", "units"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Plan:
         self.clock = Clock({str(size): size for size in symbolic_sizes(jaxpr)}.values())
         self.facts = Facts()
         self.outputs: list[Any] = []
-        param_shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in jax.tree.leaves(params)]
+        param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
         held = [shape for shape, leaf in zip(shapes, leaves, strict=True) if leaf.axis is None]
         jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
         self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))
@@ -140,7 +140,7 @@ class Plan:
         return run.new
 
     def _zero(self) -> Any:
-        return jnp.zeros((), jnp.int32) if self.facts.counts else None
+        return _no_units() if self.facts.counts else None
 
     def _nothing(self, units: int, held: Sequence[Any]) -> list[Any]:
         """Input that does not exist."""
@@ -166,7 +166,7 @@ class Plan:
         # It stays below 2**24, and as a float it lies in the vector that holds nearly all of the state.
         state[COUNT] = jnp.zeros((), jnp.float32)
         if self.facts.counts:
-            state[FRAMES] = jnp.zeros((), jnp.int32)
+            state[UNITS] = _no_units()
         return state
 
     def run(
@@ -174,14 +174,14 @@ class Plan:
     ) -> tuple[list[Any], State]:
         """One pass over chunks of so many units: the arrays of its outputs, and the state; ``existing`` ends it."""
         entries = self.layout.unpack(state)
-        own = {name: value for name, value in entries.items() if name not in (COUNT, FRAMES)}
-        count, frames = self._count(entries), entries.get(FRAMES)
-        run = Pass(self.clock, units, count, existing, own, self.facts, self.absent, frames)
+        own = {name: value for name, value in entries.items() if name not in (COUNT, UNITS)}
+        count, before = self._count(entries), entries.get(UNITS)
+        run = Pass(self.clock, units, count, existing, own, self.facts, self.absent, before)
         outputs = self._pass(params, arrays, run)
         later = jnp.minimum(count + np.int32(units), np.int32(self.facts.horizon))
         new = {**run.new, COUNT: later.astype(jnp.float32)}
-        if frames is not None:
-            new[FRAMES] = frames + np.int32(units * self.clock.unit)
+        if before is not None:
+            new[UNITS] = before + np.asarray(units, before.dtype)
         return outputs, self.layout.pack(new)
 
     def _count(self, entries: Mapping[str, Any]) -> Any:
@@ -211,11 +211,22 @@ class Plan:
         return result
 
 
+def _no_units() -> Any:
+    return jnp.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
+
+
 def _known(value: Any) -> Any:
     """A constant that the function closed over, as a NumPy array where it may be an index."""
     if isinstance(value, Tracer) or not jnp.issubdtype(value.dtype, jnp.integer) or value.size > LARGEST:
         return value
     return np.asarray(value)
+
+
+def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """The shape of an example: an array, a number, or a shape already."""
+    if not hasattr(leaf, "dtype"):
+        leaf = jnp.asarray(leaf)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:

@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jaxrnn.errors import InputError
+from jaxrnn.packing import Packed
 from jaxrnn.transforms.equations import trace
-from jaxrnn.transforms.stages import needed_by
+from jaxrnn.transforms.folding import fits, fold, run_folded
+from jaxrnn.transforms.stages import Stages, cut, needed_by
 from jaxrnn.transforms.streaming.arguments import Arguments, padded_to
-from jaxrnn.transforms.streaming.facts import StreamState, look_ahead_of, receptive_field_of, table_of
-from jaxrnn.transforms.streaming.plan import Plan, check_pulse
-from jaxrnn.transforms.streaming.values import Chunk
+from jaxrnn.transforms.streaming.facts import StreamInput, StreamState, look_ahead_of, receptive_field_of, table_of
+from jaxrnn.transforms.streaming.plan import Plan, check_pulse, shape_of
+from jaxrnn.transforms.streaming.values import Chunk, Ended
 
 State = dict[str, jax.Array]
 
@@ -47,6 +48,7 @@ class Streamed:
 
     Attributes:
         pulse: input frames in each step.
+        multiple: what every number of input frames is a multiple of.
     """
 
     def __init__(
@@ -55,16 +57,16 @@ class Streamed:
         structure: Any,
         params: Any,
         *,
-        pulse: int,
+        pulse: int | None,
         multiple: int,
         context: Callable[[], AbstractContextManager[Any]],
     ):
         self._plan, self._structure, self._context = plan, structure, context
-        self._params_example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype), params)
-        self._multiple = multiple
-        self._arguments = Arguments(plan, structure, multiple, context)
-        self._units = check_pulse(pulse, plan.clock.unit, multiple)
-        self.pulse = int(pulse)
+        self._example = jax.tree.map(shape_of, params)
+        self.multiple = multiple
+        self._arguments = Arguments(plan, structure, self._example, multiple, context)
+        self._units = 1 if pulse is None else check_pulse(pulse, plan.clock.unit, multiple)
+        self.pulse = self._units * self.smallest_pulse
 
     def with_pulse(self, pulse: int) -> Streamed:
         """The same function in pulses of another size; one state serves all.
@@ -75,9 +77,9 @@ class Streamed:
         return Streamed(
             self._plan,
             self._structure,
-            self._params_example,
+            self._example,
             pulse=pulse,
-            multiple=self._multiple,
+            multiple=self.multiple,
             context=self._context,
         )
 
@@ -97,9 +99,9 @@ class Streamed:
             InputError: parameters or held inputs are needed and were not given.
         """
         closed, needed = self._start
-        count = len(jax.tree.leaves(self._params_example))
+        count = len(jax.tree.leaves(self._example))
         groups = {
-            "params": (None if params is None else jax.tree.leaves(params), slice(0, count)),
+            "params": (None if params is None else jax.tree.leaves(self._arguments.params(params)), slice(0, count)),
             "held": (None if held is None else self._arguments.held(held), slice(count, None)),
         }
         given: list[Any] = []
@@ -109,8 +111,6 @@ class Streamed:
                 raise InputError(f"the state before the first frame is computed from {name}: call {call}")
             avals = closed.in_avals[part]
             given += [jnp.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
-        if [jnp.shape(value) for value in given] != [aval.shape for aval in closed.in_avals]:
-            raise InputError("params do not have the shapes of those that the function was streamed with")
         with self._context():
             state = self._started(given)
             if batch != 1:
@@ -122,13 +122,13 @@ class Streamed:
         """The jaxpr that makes the first state, and which of its inputs it depends on."""
         held = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._plan.leaves if leaf.axis is None]
         with self._context():
-            closed, _ = trace(self._plan.start, jax.tree.leaves(self._params_example), held)
+            closed, _ = trace(self._plan.start, jax.tree.leaves(self._example), held)
         used = needed_by(closed.jaxpr.eqns, closed.jaxpr.outvars)
         return closed, [variable in used for variable in closed.jaxpr.invars]
 
     @functools.cached_property
     def _started(self) -> Callable[[Any], State]:
-        count = len(jax.tree.leaves(self._params_example))
+        count = len(jax.tree.leaves(self._example))
         return jax.jit(lambda given: self._plan.start(given[:count], given[count:]))
 
     def step(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
@@ -144,17 +144,43 @@ class Streamed:
         """
         lead = self._arguments.lead(state)
         arrays = self._arguments.checked(x, self.pulse, lead)
-
-        def one(state: State, arrays: Any) -> tuple[Any, State]:
-            outputs, new = self._plan.run(jax.tree.leaves(params), state, arrays, self._units)
-            kept = [
-                o if isinstance(kind, Chunk) or kind is None else None
-                for o, kind in zip(outputs, self._plan.outputs, strict=True)
-            ]
-            return jax.tree.unflatten(self._plan.output_structure, kept), new
-
+        one = functools.partial(self._one_step, params)
         with self._context():
-            return (jax.vmap(one) if lead else one)(dict(state), arrays)
+            return (jax.vmap(one) if lead else one)(arrays, dict(state))
+
+    def pack(self, params: Any) -> Packed:
+        """Do once what a step of this pulse does with the parameters alone; `step` takes the result in their place.
+
+        Faster still is to close over the parameters, ``jax.jit(functools.partial(streamed.step, params))``, which
+        compiles them in.
+        """
+        with self._context():
+            given = self._arguments.params(params)
+            return Packed(given, fold(self._stages(given), given), self._purpose)
+
+    @property
+    def _purpose(self) -> str:
+        return f"pulse of {self.pulse}"
+
+    def _stages(self, params: Any) -> Stages:
+        frames = self._units * self._plan.clock.unit
+        arrays = [jax.ShapeDtypeStruct(leaf.frames(frames), leaf.dtype) for leaf in self._plan.leaves]
+        return cut(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
+
+    def _one_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
+        if isinstance(params, Packed) and params.purpose == self._purpose:
+            stages = self._stages(params.params)
+            if fits(stages, params.folded):
+                return run_folded(stages, params.folded, arrays, state)
+        return self._plain_step(self._arguments.params(params), arrays, state)
+
+    def _plain_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
+        outputs, new = self._plan.run(jax.tree.leaves(params), state, arrays, self._units)
+        kept = [
+            None if isinstance(kind, Ended) else output
+            for output, kind in zip(outputs, self._plan.outputs, strict=True)
+        ]
+        return jax.tree.unflatten(self._plan.output_structure, kept), new
 
     def flush(self, params: Any, state: State, tail: Any = None, valid: Any = 0) -> Flushed:
         """The rest, when the stream has ended: what the delay has kept back, and what is known at the end.
@@ -167,17 +193,16 @@ class Streamed:
         """
         lead = self._arguments.lead(state)
         arrays, frames = self._arguments.tail(tail, lead)
-        if isinstance(valid, (int, np.integer)) and not 0 <= valid <= frames:
-            raise InputError(f"valid must be from 0 to the {frames} frame(s) of the tail, not {valid}")
-        units = self._plan.rest(frames // self._multiple)
-        existing = jnp.asarray(valid, jnp.int32) // np.int32(self._multiple)
+        units = self._plan.rest(frames // self.multiple)
+        existing = self._arguments.existing(valid, frames)
+        leaves = jax.tree.leaves(self._arguments.params(params))
         padded = [
             array if leaf.axis is None else padded_to(array, leaf, units * self._plan.clock.unit, len(lead))
             for leaf, array in zip(self._plan.leaves, arrays, strict=True)
         ]
 
         def one(state: State, arrays: Any, existing: Any) -> Flushed:
-            outputs, _ = self._plan.run(jax.tree.leaves(params), state, arrays, units, existing)
+            outputs, _ = self._plan.run(leaves, state, arrays, units, existing)
             counts = self._plan.counts(state, existing)
             tidy = [
                 output if count is None else _without_rest(output, kind.axis, count)
@@ -202,7 +227,7 @@ class Streamed:
         steps = total // self.pulse
         held = [array for array, leaf in zip(arrays, self._plan.leaves, strict=True) if leaf.axis is None]
         with self._context():
-            state = self._plan.start(jax.tree.leaves(params), held)
+            state = self._plan.start(jax.tree.leaves(self._arguments.params(params)), held)
         bodies, tails = [], []
         for array, leaf in zip(arrays, self._plan.leaves, strict=True):
             if leaf.axis is None:
@@ -236,7 +261,7 @@ class Streamed:
         """All frames of an output, the delay removed; or the value at the end."""
         if not isinstance(kind, Chunk):
             return last
-        end = int(kind.timeline.length(total // self._multiple))
+        end = int(kind.timeline.length(total // self.multiple))
         joined = last
         if steps:
             moved = jnp.moveaxis(pieces, 0, kind.axis)
@@ -244,6 +269,14 @@ class Streamed:
             shape[kind.axis : kind.axis + 2] = [shape[kind.axis] * shape[kind.axis + 1]]
             joined = jnp.concatenate([moved.reshape(shape), last], kind.axis)
         return lax.slice_in_dim(joined, kind.delay or 0, (kind.delay or 0) + end, axis=kind.axis)
+
+    def check_params(self, params: Any) -> Any:
+        """The plain parameters, held against those that the function was streamed with.
+
+        Raises:
+            InputError: they are missing, or differ in structure, shape or dtype.
+        """
+        return self._arguments.params(params)
 
     # -- facts
 
@@ -259,22 +292,34 @@ class Streamed:
     @property
     def rate(self) -> Any:
         """For every output, its frames for each input frame."""
-        return self._of_outputs(lambda chunk: chunk.timeline.rate / self._multiple)
+        return self._of_outputs(lambda chunk: chunk.timeline.rate / self.multiple)
+
+    @property
+    def inputs(self) -> Any:
+        """What a step takes: a pytree like the input, of `StreamInput`."""
+        frames = self._units * self._plan.clock.unit
+        leaves = [StreamInput(leaf.frames(frames), leaf.dtype, leaf.axis) for leaf in self._plan.leaves]
+        return jax.tree.unflatten(self._structure, leaves)
+
+    @property
+    def axes(self) -> Any:
+        """For every output, its time axis; None for what is known only at the end."""
+        return self._of_outputs(lambda chunk: chunk.axis)
 
     @property
     def look_ahead(self) -> int:
         """How many input frames behind its own place an output frame depends on, at most."""
-        return look_ahead_of(self._plan, self._multiple)
+        return look_ahead_of(self._plan, self.multiple)
 
     @property
     def receptive_field(self) -> int | None:
         """How many input frames an output frame depends on, at most; None where a recurrence remembers all of them."""
-        return receptive_field_of(self._plan, self._multiple)
+        return receptive_field_of(self._plan, self.multiple)
 
     @property
     def smallest_pulse(self) -> int:
         """The smallest pulse that fits the strides, in input frames; its multiples fit too."""
-        return self._plan.clock.unit * self._multiple
+        return self._plan.clock.unit * self.multiple
 
     @property
     def state(self) -> tuple[StreamState, ...]:

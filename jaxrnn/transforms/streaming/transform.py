@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import StreamError
 from jaxrnn.transforms.streaming.passes import Absent
-from jaxrnn.transforms.streaming.plan import Plan, symbolic_leaf
+from jaxrnn.transforms.streaming.plan import Plan, shape_of, symbolic_leaf
 from jaxrnn.transforms.streaming.streamed import Streamed
+
+#: What tracing raises where Python needs the length as a number.
+_UNTRACEABLE = (TypeError, NotImplementedError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
 def stream(
@@ -22,7 +24,7 @@ def stream(
     *,
     axes: Any,
     params: Any = None,
-    pulse: int = 1,
+    pulse: int | None = 1,
     multiple: int = 1,
     constraints: Sequence[str] = (),
 ) -> Streamed:
@@ -34,7 +36,7 @@ def stream(
     Example::
 
         def smooth(x):  # float32[time, channels]
-            return jnp.cumsum(x, axis=0) / (1 + jnp.arange(len(x))[:, None])
+            return jnp.cumsum(x, axis=0) / (1 + jnp.arange(x.shape[0]))[:, None]
 
         streamed = jaxrnn.stream(smooth, jax.ShapeDtypeStruct((100, 2), jnp.float32), axes=0, pulse=4)
         state = streamed.init()
@@ -48,10 +50,13 @@ def stream(
         axes: the time axis of each leaf of x, as an integer or a pytree of them (a prefix of x); None for leaves that
             are held constant.
         params: an example of the parameters.
-        pulse: input frames in each step, those of the leaf with the fewest frames.
+        pulse: input frames in each step, those of the leaf with the fewest frames; None for the fewest that fit.
         multiple: what every length is a multiple of, for functions that work on such lengths only.
         constraints: what the function may take for granted of the number S of input frames (in units of ``multiple``),
             such as ``"S >= 3"``; an error of the tracing asks for them. Shorter recordings then do not work.
+
+    Positions in time and lengths, where the function uses them as values, are counted in 64 bits if ``jax_enable_x64``
+    is set here, else in 32.
 
     Raises:
         StreamError: part of the function needs all of the future, or has no rule; names it, and what to do. Or the
@@ -66,7 +71,7 @@ def build(
     *,
     axes: Any,
     params: Any = None,
-    pulse: int = 1,
+    pulse: int | None = 1,
     multiple: int = 1,
     constraints: Sequence[str] = (),
     absent: Absent | None = None,
@@ -91,7 +96,7 @@ def build(
         shape = np.shape(leaf)
         times = 1 if axis is None else shape[axis] // shortest * multiple
         name = "x" + jax.tree_util.keystr(path)
-        leaves.append(symbolic_leaf(shape, _dtype_of(leaf), axis, times, name, scope))
+        leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, times, name, scope))
     # 64-bit types are what they are here and now, whatever they are where the result is called.
     context = functools.partial(jax.enable_x64, bool(jax.config.read("jax_enable_x64")))
     try:
@@ -101,6 +106,12 @@ def build(
         raise StreamError(
             f"while tracing over all of time: {str(error).splitlines()[0]} If every length is a multiple of some "
             "number of frames, give `multiple`; if very short recordings need not work, say constraints=['S >= ...']"
+        ) from error
+    except _UNTRACEABLE as error:
+        reason = str(error).strip().splitlines()[0]
+        raise StreamError(
+            f"the function cannot be traced over a time axis of any length: {type(error).__name__}: {reason} Use "
+            "x.shape for the length, and operations that do not need it as a Python number"
         ) from error
     return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context)
 
@@ -124,7 +135,3 @@ def _axes_of(axes: Any, example: Any) -> list[int | None]:
             )
         result.append(None if axis is None else axis % rank)
     return result
-
-
-def _dtype_of(leaf: Any) -> Any:
-    return jnp.asarray(leaf).dtype if not hasattr(leaf, "dtype") else leaf.dtype

@@ -78,24 +78,17 @@ def _product(equation: JaxprEqn, part: Framed, kernel: Any, window: Window, plac
     taps = jnp.moveaxis(kernel, (numbers.rhs_spec[2 + place], numbers.rhs_spec[1], numbers.rhs_spec[0]), (0, 1, 2))
     taps = taps.reshape(taps.shape[:3])  # [time, channels, out]
     if window.spacing == 1:
-        ahead, behind = part.pads
-        x = (
-            jnp.pad(part.frames, [(ahead, behind)] + [(0, 0)] * (part.frames.ndim - 1))
-            if any(part.pads)
-            else part.frames
-        )
         begins = [frame * window.stride for frame in range(frames)]
-        under = [x[begin : begin + window.extent + 1 : window.dilation] for begin in begins]
-        results = [_contract(each, channels, taps, equation)[None] for each in under]
-        result = results[0] if frames == 1 else jnp.concatenate(results)  # [frames, other axes..., out]
+        under = [part.frames[begin : begin + window.extent + 1 : window.dilation] for begin in begins]
+        results = [_contract(taps, each, channels, equation)[:, None] for each in under]
+        result = results[0] if frames == 1 else jnp.concatenate(results, 1)  # [out, frames, other axes...]
     else:
         spread = _spread(taps, part.frames.shape[0], part, window, frames)
-        result = _contract(part.frames, channels, spread, equation)
-        result = jnp.moveaxis(result, -1, 0)
+        result = _contract(spread, part.frames, channels, equation)
     # The other axes are the batch and those without a window, in the operand's order.
     others = [d for d in range(len(numbers.lhs_spec)) if d not in (time, numbers.lhs_spec[1])]
     places = [numbers.out_spec[numbers.lhs_spec.index(d)] for d in others]
-    return jnp.transpose(result, _inverse([numbers.out_spec[2 + place], *places, numbers.out_spec[1]]))
+    return jnp.transpose(result, _inverse([numbers.out_spec[1], numbers.out_spec[2 + place], *places]))
 
 
 def _inverse(places: list[int]) -> list[int]:
@@ -112,12 +105,15 @@ def _spread(taps: Any, count: int, part: Framed, window: Window, frames: int) ->
     return jnp.where(found[:, None, None, :], jnp.moveaxis(spread, 1, -1), jnp.zeros((), taps.dtype))
 
 
-def _contract(x: Any, channels: int, taps: Any, equation: JaxprEqn) -> Any:
-    """``[time, ..., channels, ...] x [time, channels, more...] -> [..., ..., more...]``."""
+def _contract(taps: Any, x: Any, channels: int, equation: JaxprEqn) -> Any:
+    """``[time, channels, more...] x [time, ..., channels, ...] -> [more..., ..., ...]``.
+
+    With the taps first, frames of channels by frequency are read as they lie.
+    """
     return lax.dot_general(
-        x,
         taps,
-        (((0, channels), (0, 1)), ((), ())),
+        x,
+        (((0, 1), (0, channels)), ((), ())),
         precision=equation.params["precision"],
         preferred_element_type=equation.params["preferred_element_type"],
     )

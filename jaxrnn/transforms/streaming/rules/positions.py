@@ -26,7 +26,7 @@ def iota(run: Pass, equation: JaxprEqn) -> Chunk:
     delay = timeline.certain
     run.facts.counts = True
     # Counted in the type of the result, it wraps around where the whole recording's would.
-    units = run.count if isinstance(run.count, int) else run.frames_before // np.int32(run.clock.unit)
+    units = run.count if isinstance(run.count, int) else run.units_before
     first = jnp.asarray(units, dtype) * jnp.asarray(timeline.per_unit, dtype) - jnp.asarray(delay, dtype)
     frames = first + jnp.arange(run.frames_of(timeline), dtype=dtype)
     shape[axis] = run.frames_of(timeline)

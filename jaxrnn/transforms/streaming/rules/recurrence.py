@@ -69,6 +69,7 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
             after, outs = lax.scan(step, before, (mask, aligned), unroll=equation.params["unroll"])
     for (name, _), value in zip(entries, after, strict=True):
         run.keep(name, value)
-    reach = union(*(x.reach for x in moving)) or Reach(None, timeline.rate * 0)
-    chunks = [run.make(out, 0, timeline, delay, reach.unbounded) for out in outs]
+    reach = union(*(x.reach for x in moving)) or Reach(timeline.rate * 0, timeline.rate * 0)
+    reach = reach.unbounded if carries else reach
+    chunks = [run.make(out, 0, timeline, delay, reach) for out in outs]
     return [*map(Ended, after), *chunks]

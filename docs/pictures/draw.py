@@ -1,0 +1,221 @@
+"""Draw the pictures of docs/streaming.md: what they show is asked of streamed functions, not written down.
+
+    python docs/pictures/draw.py --out docs/pictures
+
+The same matplotlib writes the same bytes. Each picture has a background of its own, so that it can be read on a light
+page and on a dark one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+import jax
+import jax.numpy as jnp
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+from jax import lax
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+import jaxrnn
+
+INK, QUIET, PAPER = "#1f2933", "#6b7785", "#ffffff"
+FILLS = {"input": "#cfe3f7", "state": "#fde3b5", "output": "#cdebd2", "nothing": "#ffffff"}
+
+
+def box(ax: Axes, x: float, y: float, text: str, kind: str, width: float = 1.0, height: float = 0.8) -> None:
+    """A frame; one that does not exist is an outline of dashes."""
+    absent = kind == "nothing"
+    edge = QUIET if absent else INK
+    style = (0, (3, 2)) if absent else "-"
+    ax.add_patch(
+        Rectangle(
+            (x, y), width, height, facecolor=FILLS[kind], edgecolor=edge, linestyle=style, linewidth=1, clip_on=False
+        )
+    )
+    ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", color=edge, fontsize=10)
+
+
+def note(ax: Axes, x: float, y: float, text: str, **options: Any) -> None:
+    """Words beside a picture."""
+    ax.text(x, y, text, **{"color": INK, "fontsize": 10, "va": "center", "ha": "left", **options})
+
+
+def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], color: str = INK) -> None:
+    """An arrow from one point to another."""
+    ax.annotate(
+        "", end, start, arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
+    )
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """An empty picture, ``width`` frames wide."""
+    figure, ax = plt.subplots(figsize=(width * 0.5, height * 0.5), layout="constrained")
+    ax.set(xlim=(0, width), ylim=(0, height), aspect="equal")
+    ax.axis("off")
+    figure.patch.set_facecolor(PAPER)
+    return figure, ax
+
+
+def smooth(x: jax.Array) -> jax.Array:
+    """The mean of every frame and its two neighbours."""
+    return lax.reduce_window(x, 0.0, lax.add, (3,), (1,), ((1, 1),)) / 3
+
+
+def look_ahead() -> Figure:
+    """A centred window over a stream, in one step."""
+    streamed = jaxrnn.stream(smooth, jnp.zeros(8), axes=0, pulse=2)
+    (history,) = (entry.shape[0] for entry in streamed.state if entry.kind == "history")
+    pulse, delay, step = streamed.pulse, streamed.delay, 2
+    here, left = step * pulse, 2.6
+    end = left + here + pulse
+    figure, ax = canvas(13, 7.3)
+    note(ax, 0.2, 5.4, "input")
+    for frame in range(here + pulse):
+        box(
+            ax,
+            left + frame,
+            5,
+            str(frame),
+            "input" if frame >= here else "state" if frame >= here - history else "nothing",
+        )
+    groups = {"forgotten": (0, here - history), "history buffer": (here - history, here), "pulse": (here, here + pulse)}
+    for row, (name, (first, last)) in enumerate(groups.items()):
+        ax.plot([left + first + 0.05, left + last - 0.05], [6.05, 6.05], color=QUIET, linewidth=1)
+        note(ax, left + (first + last) / 2, 6.9 if row == 1 else 6.4, name, ha="center")
+    note(ax, 0.2, 2.4, "output")
+    for frame in range(here - delay, here - delay + pulse):
+        box(ax, left + frame, 2, str(frame), "output")
+        for seen in range(frame - 1, frame + 2):
+            arrow(ax, (left + seen + 0.5, 4.95), (left + frame + 0.5, 2.85), QUIET)
+    note(ax, left + here - delay + pulse / 2, 1.6, f"what step {step} hands out", ha="center", color=QUIET)
+    ax.plot([end, end], [2, 4.9], color=QUIET, linewidth=1, linestyle=":")
+    note(ax, end + 0.25, 2.4, f"delay: {delay} frame")
+    late = here + pulse - delay
+    note(ax, 0.2, 0.4, f"Frame {late} of the output needs frame {late + 1} of the input: it leaves with the next step.")
+    return figure
+
+
+def branches() -> Figure:
+    """Two branches of different delay, brought together."""
+    streamed = jaxrnn.stream(lambda x: x - smooth(x), jnp.zeros(8), axes=0)
+    (wait,) = (entry.shape[0] for entry in streamed.state if entry.kind == "delay")
+    late = jaxrnn.stream(smooth, jnp.zeros(8), axes=0).delay
+    figure, ax = canvas(18, 7.2)
+
+    def part(x: float, y: float, width: float, text: str, kind: str) -> None:
+        ax.add_patch(
+            FancyBboxPatch((x, y), width, 1.2, "round,pad=0,rounding_size=0.2", facecolor=FILLS[kind], edgecolor=INK)
+        )
+        note(ax, x + width / 2, y + 0.6, text, ha="center")
+
+    def frame(x: float, y: float, behind: int) -> None:
+        note(ax, x, y, "n" if not behind else f"n - {behind}", color=QUIET, ha="center")
+
+    part(0.3, 3.0, 2.0, "x", "input")
+    part(5.4, 4.8, 5.2, "centred mean", "output")
+    part(5.4, 1.2, 5.2, f"delay buffer, {wait} frame", "state")
+    part(13.0, 3.0, 1.4, "-", "output")
+    part(16.2, 3.0, 1.5, "y", "output")
+    for y in (5.4, 1.8):
+        ax.plot([2.3, 3.6, 3.6], [3.6, 3.6, y], color=INK, linewidth=1.1)
+        arrow(ax, (3.6, y), (5.4, y))
+        ax.plot([10.6, 11.8, 11.8], [y, y, 3.6], color=INK, linewidth=1.1)
+    arrow(ax, (11.8, 3.6), (13.0, 3.6))
+    arrow(ax, (14.4, 3.6), (16.2, 3.6))
+    frame(2.9, 4.0, 0)
+    frame(4.5, 5.8, 0)
+    frame(4.5, 2.2, 0)
+    frame(11.3, 5.8, late)
+    frame(11.3, 2.2, wait)
+    frame(15.3, 4.0, streamed.delay)
+    note(ax, 0.3, 0.4, "On the lines: which frame passes in step n, in pulses of one frame.", color=QUIET)
+    return figure
+
+
+def timeline() -> Figure:
+    """Which frames every pass holds, and which of them exist."""
+    front, behind, window, pulse, total = 2, 3, 6, 4, 9
+
+    def function(x: jax.Array) -> jax.Array:
+        return lax.reduce_window(jnp.pad(x, (front, behind)), 0.0, lax.add, (window,), (1,), "VALID")
+
+    streamed = jaxrnn.stream(function, jnp.zeros(8), axes=0, pulse=pulse)
+    tail = total % pulse
+    flushed = streamed.flush(None, streamed.init(), jnp.zeros(tail), tail)
+    last = flushed.outputs.shape[0]
+    # Delay and length of the input, of the padded input, and of the output.
+    rows = {
+        "input": (0, total, "input"),
+        "padded": (-front, total + front + behind, "state"),
+        "output": (streamed.delay, total, "output"),
+    }
+    passes = [("warm-up", -front, front), *((f"step {n}", n * pulse, pulse) for n in range(total // pulse))]
+    passes.append(("flush", total - tail, last))
+    size, gap, left = 0.95, 0.7, 3.0
+    figure, ax = canvas(left + gap * (len(passes) - 1) + size * sum(count for *_, count in passes) + 0.2, 7.6)
+    x = left
+    for name, first, count in passes:
+        note(ax, x + size * count / 2, 6.9, name, ha="center", weight="bold")
+        for row, (label, (delay, length, kind)) in enumerate(rows.items()):
+            y = 5.3 - 1.55 * row
+            if x == left:
+                note(ax, 0.2, y + 0.4, label)
+                note(ax, 0.2, y - 0.25, f"delay {delay}", fontsize=8.5, color=QUIET)
+            for index in range(count):
+                frame = first - delay + index
+                exists = 0 <= frame < length
+                box(ax, x + size * index, y, str(frame), kind if exists else "nothing", width=size)
+        x += size * count + gap
+    note(
+        ax,
+        0.2,
+        0.75,
+        f"{total} frames in pulses of {pulse}: step n holds the frames from {pulse} n - delay on.",
+    )
+    note(ax, 0.2, 0.1, "Dashed frames do not exist. A pad puts its value there; of an output, the caller drops them.")
+    return figure
+
+
+PICTURES: dict[str, Callable[[], Figure]] = {
+    "look_ahead": look_ahead,
+    "branches": branches,
+    "timeline": timeline,
+}
+
+
+def draw(folder: Path, names: Iterable[str] = PICTURES) -> list[Path]:
+    """Write pictures into a folder; the files."""
+    # Without these, every run gives other identifiers and another date.
+    settings = {"svg.hashsalt": "jaxrnn", "svg.fonttype": "path", "font.family": "DejaVu Sans", "path.simplify": False}
+    paths = []
+    with mpl.rc_context({**mpl.rcParamsDefault, **settings, "backend": "svg"}):
+        for name in names:
+            figure = PICTURES[name]()
+            paths.append(folder / f"{name}.svg")
+            figure.savefig(paths[-1], format="svg", metadata={"Date": None, "Title": name})
+            plt.close(figure)
+    return paths
+
+
+@click.command()
+@click.option(
+    "--out",
+    default=Path(__file__).parent,
+    show_default=True,
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Folder for the pictures.",
+)
+def main(out: Path) -> None:
+    """Draw the pictures of docs/streaming.md."""
+    for path in draw(out):
+        click.echo(f"wrote {path} ({path.stat().st_size:,} bytes)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""Ahead of time: steps, exported into one file that needs neither ONNX nor tracing of the model to run.
+
+A file holds the steps and scan of a model, or the step and flush of a streamed function.
+"""
+
+from __future__ import annotations
+
+from jaxrnn.ahead.files import load_compiled, save_compiled
+from jaxrnn.ahead.format import MAGIC, is_compiled
+from jaxrnn.ahead.steps import Compiled
+from jaxrnn.ahead.streamed import CompiledStream
+
+__all__ = ["MAGIC", "Compiled", "CompiledStream", "is_compiled", "load_compiled", "save_compiled"]

@@ -1,0 +1,68 @@
+"""Functions between JAX and a file: exported with their parameters as arguments, loaded and called."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxrnn.ahead.format import Archive
+from jaxrnn.errors import ModelError
+from jaxrnn.onnx.values import exact_types
+
+
+def export(function: Callable[..., Any], platforms: Sequence[str] | None, *arguments: Any) -> bytes:
+    """A function, serialised for arguments of these shapes."""
+    with exact_types():
+        return bytes(jax.export.export(jax.jit(function), platforms=platforms)(*arguments).serialize())
+
+
+def shape_of(array: Any, lead: Sequence[Any] = ()) -> jax.ShapeDtypeStruct:
+    """The shape and element type of an array, behind leading axes."""
+    return jax.ShapeDtypeStruct((*lead, *array.shape), array.dtype)
+
+
+class Functions:
+    """The functions of a file, and the parameters that they take first.
+
+    Attributes:
+        label: what the file was compiled from.
+        params: the parameters. A function that is called with None in their place has them compiled into it: what
+            depends on nothing else is then computed once, which makes steps much faster.
+    """
+
+    def __init__(self, archive: Archive):
+        self.label: str = archive.manifest["label"]
+        self.params = tuple(archive.params)
+        self._serialised = archive.functions
+        self._loaded: dict[str, Any] = {}
+        self._bound: dict[str, Any] = {}
+
+    def _call(self, name: str, params: Sequence[Any] | None, *arguments: Any) -> Any:
+        with exact_types():
+            if params is not None:
+                return self._function(name)(list(params), *arguments)
+            if name not in self._bound:
+                self._bound[name] = jax.jit(functools.partial(self._function(name), list(self.params)))
+            return self._bound[name](*arguments)
+
+    def _function(self, name: str) -> Any:
+        if name not in self._loaded:
+            exported = jax.export.deserialize(bytearray(self._serialised[name]))
+            here = jax.export.default_export_platform()
+            if here not in exported.platforms:
+                made = ", ".join(exported.platforms)
+                raise ModelError(
+                    f"{self.label} was compiled for {made}, but JAX runs on {here} here; compile it for that"
+                )
+            self._loaded[name] = jax.jit(exported.call)
+        return self._loaded[name]
+
+
+def facts_of(label: str) -> Mapping[str, Any]:
+    """What the manifest of every file says."""
+    import jaxrnn
+
+    return {"jaxrnn": jaxrnn.__version__, "jax": jax.__version__, "label": label}
