@@ -140,6 +140,32 @@ def spectrum(x):
     return jnp.abs(jnp.fft.rfft(frames * jnp.asarray(np.hanning(6), x.dtype), axis=-1) + 0.1)
 
 
+def overlapping(x):
+    """Overlapping frames, looked up by a table of numbers, as one writes a spectrogram."""
+    numbers = 2 * jnp.arange((x.shape[0] - 4) // 2 + 1)[:, None] + jnp.arange(4)
+    return jnp.abs(jnp.fft.rfft(x[numbers] * jnp.asarray(np.hanning(4), x.dtype)[:, None], axis=1) + 0.1)
+
+
+def alternating(x):
+    """Every third frame as it is, the others from a convolution that looks ahead."""
+    third = (jnp.arange(x.shape[0]) % 3 == 1)[:, None]
+    return jnp.where(third, x, -conv(x, (0, 1), kernel=KERNEL[:2]))
+
+
+def frequency_convolution(x):
+    """A convolution along another axis, with time among the batch."""
+    kernel = jnp.asarray(KERNEL[:, :1], x.dtype)
+    return lax.conv_general_dilated(x[:, None], kernel.transpose(2, 1, 0), (1,), [(1, 1)])
+
+
+def depthwise(x):
+    """A convolution over time of each channel alone."""
+    kernel = jnp.asarray(KERNEL[:, :1], x.dtype)
+    return lax.conv_general_dilated(
+        x[None], kernel, (1,), [(1, 1)], feature_group_count=3, dimension_numbers=("NTC", "TIO", "NTC")
+    )[0]
+
+
 CASES: dict[str, Case] = {
     "element-wise": Case(lambda x: jnp.tanh(2 * x) + 1),
     "recurrence": Case(rnn),
@@ -204,6 +230,12 @@ CASES: dict[str, Case] = {
     "max pooling": Case(lambda x: pooled(conv(x, (1, 1)), 3, 2, (1, 1))),
     "average of the last frames": Case(lambda x: pooled(conv(x, (1, 1)), 4, 1, (3, 0), 0.0, lax.add) / 4),
     "spectrum of overlapping frames": Case(spectrum),
+    "frames by a table of numbers": Case(overlapping, {"lengths": (4, 5, 6, 9, 12), "constraints": ("S >= 4",)}),
+    "convolution over frequency": Case(frequency_convolution),
+    "depthwise": Case(lambda x: rnn(depthwise(x))),
+    "products of two streams": Case(lambda x: jnp.einsum("tc,tc->t", x, conv(x, (0, 1), kernel=KERNEL[:2]))),
+    "joined branches": Case(lambda x: rnn(jnp.concatenate([conv(x, (0, 2)), jnp.ones_like(x), x], -1))),
+    "positions that choose": Case(alternating),
     "padding that depends on the length": Case(
         lambda x: lax.conv_general_dilated(
             x[None], jnp.asarray(KERNEL, x.dtype), (2,), "SAME", dimension_numbers=("NTC", "TIO", "NTC")

@@ -16,7 +16,10 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from jaxrnn.transforms.streaming.access import avals
 from jaxrnn.transforms.streaming.dimensions import symbolic_axes
 from jaxrnn.transforms.streaming.passes import Pass
-from jaxrnn.transforms.streaming.values import Chunk, Ended, is_known, is_length
+from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended, is_known, is_length
+
+#: What may take a value that cannot be streamed, and choose another.
+PASSING = ("select_n", "jit", "pjit")
 
 
 def interpret(run: Pass, inner: Any, arguments: Sequence[Any]) -> list[Any]:
@@ -37,6 +40,9 @@ def interpret(run: Pass, inner: Any, arguments: Sequence[Any]) -> list[Any]:
 
 def evaluate(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     """The results of one equation."""
+    unusable = next((value for value in operands if isinstance(value, Deferred)), None)
+    if unusable is not None and equation.primitive.name not in PASSING:
+        raise unusable.error
     from jaxrnn.transforms.streaming.rules import find_rule, fold
 
     shapes = [getattr(variable.aval, "shape", ()) for variable in equation.outvars]

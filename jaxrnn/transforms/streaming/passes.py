@@ -16,7 +16,7 @@ from jaxrnn.errors import JaxrnnError, StreamError
 from jaxrnn.transforms.streaming.dimensions import value_of
 from jaxrnn.transforms.streaming.sources import describe_equation, label_of, scope_of
 from jaxrnn.transforms.streaming.timeline import Clock, Timeline
-from jaxrnn.transforms.streaming.values import Chunk, Ended, Reach, is_length
+from jaxrnn.transforms.streaming.values import Affine, Chunk, Ended, Reach, is_length
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,14 @@ class Pass:
         Raises:
             StreamError: always.
         """
+        raise self.refusal(why, mend)
+
+    def refusal(self, why: str, mend: str) -> StreamError:
+        """The error that says that the equation at hand cannot be streamed."""
         where = "" if self._equation is None else f"{describe_equation(self._equation, self.scope)} "
         error = StreamError(f"{where}cannot be streamed: {why}; {mend}")
         error.located = True
-        raise error
+        return error
 
     # -- which frames exist
 
@@ -214,7 +218,7 @@ class Pass:
         timeline: Timeline,
         delay: int | None,
         reach: Reach | None,
-        affine: tuple[int, int] | None = None,
+        affine: Affine | None = None,
     ) -> Chunk:
         """The one way to make a streamed value: it sees to the warm-up, and delays frames until they are certain."""
         if delay is None:

@@ -22,7 +22,7 @@ from jaxrnn.transforms.streaming.layout import Layout, State
 from jaxrnn.transforms.streaming.passes import Absent, Facts, Pass
 from jaxrnn.transforms.streaming.rules.folding import LARGEST
 from jaxrnn.transforms.streaming.timeline import Clock
-from jaxrnn.transforms.streaming.values import Chunk, Ended, Reach, is_length
+from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended, Reach, is_length
 
 #: Entries of the state that every stream may have besides those of its equations.
 COUNT, UNITS = "count", "units"
@@ -113,6 +113,8 @@ class Plan:
         values = interpret(run, self.closed, [*params, *self._inputs(run, arrays)])
         outputs = []
         for value in values:
+            if isinstance(value, Deferred):
+                raise value.error
             if is_length(value):
                 value = Ended(run.plain(value))
             if isinstance(value, Chunk):

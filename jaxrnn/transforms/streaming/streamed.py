@@ -13,12 +13,13 @@ from jax import lax
 
 from jaxrnn.errors import InputError
 from jaxrnn.packing import Packed
+from jaxrnn.transforms import stages
 from jaxrnn.transforms.equations import trace
 from jaxrnn.transforms.folding import fits, fold, run_folded
-from jaxrnn.transforms.stages import Stages, cut, needed_by
 from jaxrnn.transforms.streaming.arguments import Arguments, padded_to
 from jaxrnn.transforms.streaming.facts import StreamInput, StreamState, look_ahead_of, receptive_field_of, table_of
 from jaxrnn.transforms.streaming.plan import Plan, check_pulse, shape_of
+from jaxrnn.transforms.streaming.recordings import cut, join
 from jaxrnn.transforms.streaming.values import Chunk, Ended
 
 State = dict[str, jax.Array]
@@ -123,7 +124,7 @@ class Streamed:
         held = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._plan.leaves if leaf.axis is None]
         with self._context():
             closed, _ = trace(self._plan.start, jax.tree.leaves(self._example), held)
-        used = needed_by(closed.jaxpr.eqns, closed.jaxpr.outvars)
+        used = stages.needed_by(closed.jaxpr.eqns, closed.jaxpr.outvars)
         return closed, [variable in used for variable in closed.jaxpr.invars]
 
     @functools.cached_property
@@ -162,16 +163,16 @@ class Streamed:
     def _purpose(self) -> str:
         return f"pulse of {self.pulse}"
 
-    def _stages(self, params: Any) -> Stages:
+    def _stages(self, params: Any) -> stages.Stages:
         frames = self._units * self._plan.clock.unit
         arrays = [jax.ShapeDtypeStruct(leaf.frames(frames), leaf.dtype) for leaf in self._plan.leaves]
-        return cut(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
+        return stages.cut(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
 
     def _one_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
         if isinstance(params, Packed) and params.purpose == self._purpose:
-            stages = self._stages(params.params)
-            if fits(stages, params.folded):
-                return run_folded(stages, params.folded, arrays, state)
+            cut_step = self._stages(params.params)
+            if fits(cut_step, params.folded):
+                return run_folded(cut_step, params.folded, arrays, state)
         return self._plain_step(self._arguments.params(params), arrays, state)
 
     def _plain_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
@@ -228,47 +229,22 @@ class Streamed:
         held = [array for array, leaf in zip(arrays, self._plan.leaves, strict=True) if leaf.axis is None]
         with self._context():
             state = self._plan.start(jax.tree.leaves(self._arguments.params(params)), held)
-        bodies, tails = [], []
-        for array, leaf in zip(arrays, self._plan.leaves, strict=True):
-            if leaf.axis is None:
-                bodies.append(None)
-                tails.append(array)
-                continue
-            frames = self._units * self._plan.clock.unit * leaf.times
-            body, rest = jnp.split(array, [steps * frames], leaf.axis)
-            shape = list(body.shape)
-            shape[leaf.axis : leaf.axis + 1] = [steps, frames]
-            bodies.append(jnp.moveaxis(body.reshape(shape), leaf.axis, 0))
-            tails.append(rest)
+        bodies, tails = cut(self._plan.leaves, arrays, steps, self._units * self._plan.clock.unit)
 
         def one(state: State, frames: Any) -> tuple[State, Any]:
             given = [tail if frame is None else frame for tail, frame in zip(tails, frames, strict=True)]
             outputs, state = self.step(params, state, jax.tree.unflatten(self._structure, given))
-            return state, jax.tree.leaves(outputs, is_leaf=lambda item: item is None)
+            return state, self._plan.output_structure.flatten_up_to(outputs)
 
-        state, stepped = lax.scan(one, state, bodies, length=steps)
-        rest = total - steps * self.pulse
-        flushed = self.flush(params, state, jax.tree.unflatten(self._structure, tails), rest)
+        state, pieces = lax.scan(one, state, bodies, length=steps)
+        flushed = self.flush(params, state, jax.tree.unflatten(self._structure, tails), total - steps * self.pulse)
         results = [
-            self._joined(kind, steps, pieces, last, total)
-            for kind, pieces, last in zip(
-                self._plan.outputs, stepped, self._plan.output_structure.flatten_up_to(flushed.outputs), strict=True
+            join(kind, piece if steps else None, last, total // self.multiple)
+            for kind, piece, last in zip(
+                self._plan.outputs, pieces, self._plan.output_structure.flatten_up_to(flushed.outputs), strict=True
             )
         ]
         return jax.tree.unflatten(self._plan.output_structure, results)
-
-    def _joined(self, kind: Any, steps: int, pieces: Any, last: Any, total: int) -> Any:
-        """All frames of an output, the delay removed; or the value at the end."""
-        if not isinstance(kind, Chunk):
-            return last
-        end = int(kind.timeline.length(total // self.multiple))
-        joined = last
-        if steps:
-            moved = jnp.moveaxis(pieces, 0, kind.axis)
-            shape = list(moved.shape)
-            shape[kind.axis : kind.axis + 2] = [shape[kind.axis] * shape[kind.axis + 1]]
-            joined = jnp.concatenate([moved.reshape(shape), last], kind.axis)
-        return lax.slice_in_dim(joined, kind.delay or 0, (kind.delay or 0) + end, axis=kind.axis)
 
     def check_params(self, params: Any) -> Any:
         """The plain parameters, held against those that the function was streamed with.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn.errors import StreamError
 from jaxrnn.transforms.streaming.dimensions import is_symbolic
 from jaxrnn.transforms.streaming.timeline import Timeline
 
@@ -42,6 +43,9 @@ class Reach:
         return Reach(None, self.last)
 
 
+Affine = tuple[int, np.ndarray]
+
+
 @dataclass(frozen=True)
 class Chunk:
     """The frames of a streamed value that one step handles: frames ``[n*q - delay, n*q - delay + q)`` in step n.
@@ -54,7 +58,8 @@ class Chunk:
         timeline: how many frames exist.
         delay: frames that come before frame 0.
         reach: what a frame depends on; None where it depends on no input at all.
-        affine: for integers that count frames, scale and offset: frame i holds ``scale * i + offset``.
+        affine: for integers that count frames, scale and offsets: frame i holds ``scale * i + offsets``. The offsets
+            are known, of the array's rank, with one frame.
     """
 
     array: Any
@@ -62,7 +67,7 @@ class Chunk:
     timeline: Timeline
     delay: int | None
     reach: Reach | None
-    affine: tuple[int, int] | None = None
+    affine: Affine | None = None
 
     @property
     def outer(self) -> int:
@@ -87,6 +92,13 @@ class Ended:
     """
 
     array: Any
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A value that cannot be streamed, which matters only if something uses it."""
+
+    error: StreamError
 
 
 def is_known(value: Any) -> bool:

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.errors import StreamError
 from jaxrnn.transforms.streaming.access import avals, out_shape
 from jaxrnn.transforms.streaming.dimensions import is_symbolic, settled
 from jaxrnn.transforms.streaming.passes import Pass
-from jaxrnn.transforms.streaming.values import Chunk, Ended, is_length, known_integer, union
+from jaxrnn.transforms.streaming.rules.counting import affine_of, chosen
+from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended, is_length, union
 
 # fmt: off
 NAMES = (
@@ -43,7 +45,16 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Any operation on each element alone."""
     name = equation.primitive.name
     operands = tuple(_settled(equation, value) for value in operands)
-    affine = _affine(name, equation, operands)
+    if name == "select_n":
+        case = chosen(operands[0], operands[1:])
+        if case is not None:
+            return [case]
+        for value in operands:
+            if isinstance(value, Deferred):
+                raise value.error
+    affine = affine_of(name, equation, operands)
+    if any(isinstance(value, Chunk) and value.affine for value in operands) and any(map(is_length, operands)):
+        return [Deferred(unknown_yet(run))]
     if name in HARMLESS:
         operands = tuple(run.harmless(value, HARMLESS[name]) for value in operands)
     arrays, like = align(run, operands)
@@ -109,11 +120,16 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
 def refuse_ended(run: Pass, operands: Sequence[Any]) -> None:
     """Refuse to mix a value that is known only at the end into the stream."""
     if any(isinstance(value, Ended) or is_length(value) for value in operands):
-        run.refuse(
-            "it uses along the stream what is known only when the stream has ended (a sum, mean or maximum over all of "
-            "time, a final state, or the length)",
-            "use a causal form (cumulative or windowed statistics), or return that value as an output of its own",
-        )
+        raise unknown_yet(run)
+
+
+def unknown_yet(run: Pass) -> StreamError:
+    """The error for what a stream needs before it is known."""
+    return run.refusal(
+        "it uses along the stream what is known only when the stream has ended (a sum, mean or maximum over all of "
+        "time, a final state, or the length)",
+        "use a causal form (cumulative or windowed statistics), or return that value as an output of its own",
+    )
 
 
 def _settled(equation: JaxprEqn, value: Any) -> Any:
@@ -123,28 +139,6 @@ def _settled(equation: JaxprEqn, value: Any) -> Any:
     (size,) = (size for size in out_shape(equation) if is_symbolic(size))
     number = settled(value.reshape(-1)[0], size)
     return value if number is None else np.full(np.shape(value), number, avals(equation.outvars)[0].dtype)
-
-
-def _affine(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> tuple[int, int] | None:
-    """Scale and offset of integers that count frames, where the operation keeps them so."""
-    counting = [value for value in operands if isinstance(value, Chunk)]
-    if len(counting) != 1 or counting[0].affine is None:
-        return None
-    if not jnp.issubdtype(avals(equation.outvars)[0].dtype, np.integer):
-        return None
-    scale, offset = counting[0].affine
-    if name in ("convert_element_type", "copy", "stop_gradient"):
-        return scale, offset
-    if name not in ("add", "sub", "mul") or len(operands) != 2:
-        return None
-    other = known_integer(operands[1] if operands[0] is counting[0] else operands[0])
-    if not isinstance(other, int):
-        return None
-    if name == "mul":
-        return scale * other, offset * other
-    if name == "add":
-        return scale, offset + other
-    return (scale, offset - other) if operands[0] is counting[0] else (-scale, other - offset)
 
 
 RULES = dict.fromkeys(NAMES, elementwise)

@@ -14,7 +14,7 @@ from jaxrnn.transforms.streaming.access import avals, out_shape
 from jaxrnn.transforms.streaming.values import is_length
 
 #: Larger known arrays are left to be computed at run time.
-LARGEST = 256
+LARGEST = 1 << 16
 
 _ON_LENGTHS: dict[str, Any] = {
     "add": operator.add,

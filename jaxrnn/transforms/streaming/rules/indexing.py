@@ -9,11 +9,12 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.transforms.streaming.access import in_shape
-from jaxrnn.transforms.streaming.dimensions import is_symbolic
-from jaxrnn.transforms.streaming.passes import Pass
+from jaxrnn.transforms.streaming.access import in_shape, out_shape
+from jaxrnn.transforms.streaming.dimensions import is_symbolic, magnitude_of, value_of
+from jaxrnn.transforms.streaming.passes import Pass, along
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
 from jaxrnn.transforms.streaming.rules.time import pick, take
+from jaxrnn.transforms.streaming.rules.windows import Window, framed
 from jaxrnn.transforms.streaming.values import Chunk, Ended, is_known, is_length, known_integer
 
 _MEND = "take frames at fixed numbers, at a fixed step, or up to a fixed distance from the end"
@@ -51,7 +52,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
     ):
         run.refuse("it looks frames up by numbers that depend on the stream", _MEND)
     if isinstance(indices, Chunk):
-        return _steps(run, equation, x, indices)
+        return _frames(run, equation, x, indices)
     taken: Chunk | Ended = x
     if axis in numbers.start_index_map:
         column = numbers.start_index_map.index(axis)
@@ -75,26 +76,44 @@ def _is_fixed(indices: Any) -> bool:
     return is_known(indices) and not is_length(indices) and np.size(indices) > 0 and bool(np.all(indices >= 0))
 
 
-def _steps(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk | Ended:
-    """Frames at a fixed step: ``x[start::step]``."""
+def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
+    """Frames looked up by numbers that count on: every second one, or windows of several frames at a fixed hop."""
     numbers = equation.params["dimension_numbers"]
-    sizes = equation.params["slice_sizes"]
+    sizes, rank = equation.params["slice_sizes"], len(out_shape(equation))
     assert indices.affine is not None
-    step, start = indices.affine
+    hop, offsets = indices.affine
     plain = (
         numbers.start_index_map == (x.axis,)
-        and indices.axis == 0
-        and indices.array.ndim == 2
-        and step > 0
-        and start >= 0
+        and offsets.shape[-1] == 1
+        and indices.axis < indices.array.ndim - 1
+        and hop > 0
+        and np.all(offsets >= 0)
         and all(size == x.array.shape[d] for d, size in enumerate(sizes) if d != x.axis)
     )
-    if not plain:
+    if not plain or not _inside(x, in_shape(equation, 1)[indices.axis], hop, int(np.max(offsets))):
         run.refuse("it looks frames up in an order that is not a fixed step forward", _MEND)
-    taken = take(run, x, start, step, in_shape(equation, 1)[0])
-    assert isinstance(taken, Chunk)
-    (axis,) = [d for d in range(len(sizes)) if d not in numbers.offset_dims]
-    return run.make(jnp.moveaxis(taken.array, x.axis, axis), axis, taken.timeline, taken.delay, taken.reach)
+    low = int(np.min(offsets))
+    window = Window(length=int(np.max(offsets)) - low + 1, stride=hop, dilation=1, spacing=1, low=-low)
+    size = in_shape(equation, 1)[indices.axis]
+    part = framed(run, x, window, 0, 0, size, "history")
+    timeline = run.clock.timeline(size)
+    shape = [*indices.array.shape[:-1]]
+    shape[indices.axis] = 1
+    each = np.broadcast_to(offsets[..., 0] - low, shape)
+    places = each + along(np.arange(run.frames_of(timeline)) * hop, indices.axis, each.ndim)
+    array = jnp.take(part.frames, jnp.asarray(places, jnp.int32), 0)
+    # The axes of the indices come first; the result has them where no offset is.
+    batch = [d for d in range(rank) if d not in numbers.offset_dims]
+    array = jnp.moveaxis(array, range(rank), [*batch, *numbers.offset_dims])
+    return run.make(array, batch[indices.axis], timeline, part.delay, part.reach)
+
+
+def _inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:
+    """Whether every frame that is looked up exists, for recordings of any length."""
+    far = np.arange(1, 2 * max(magnitude_of(size), magnitude_of(x.timeline.size)) + 2)
+    counts = np.broadcast_to(value_of(size, far), far.shape)
+    last = (counts - 1) * hop + largest
+    return bool(np.all((counts <= 0) | (last < x.timeline.length(far))))
 
 
 def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:

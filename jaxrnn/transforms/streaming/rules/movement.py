@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
@@ -15,7 +16,7 @@ from jaxrnn.transforms.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.elementwise import align, refuse_ended
 from jaxrnn.transforms.streaming.rules.time import split_time
-from jaxrnn.transforms.streaming.values import Chunk
+from jaxrnn.transforms.streaming.values import Chunk, is_known
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
@@ -34,18 +35,30 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
             run.refuse("it repeats a stream along a second time axis", "repeat along axes of known size only")
         shape[axis] = x.array.shape[x.axis]
         array = lax.broadcast_in_dim(x.array, shape, dimensions)
-        return run.make(array, axis, x.timeline, x.delay, x.reach, x.affine)
+        affine = x.affine and (x.affine[0], _stretched(x.affine[1], len(shape), dimensions))
+        return run.make(array, axis, x.timeline, x.delay, x.reach, affine)
     refuse_ended(run, [x])
     shape[axis] = 1
-    size = out_shape(equation)[axis]
-    return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, run.clock.timeline(size), None, None)
+    timeline = run.clock.timeline(out_shape(equation)[axis])
+    known = is_known(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
+    affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
+    return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
+
+
+def _stretched(offsets: np.ndarray, rank: int, dimensions: Any) -> np.ndarray:
+    """Offsets with the rank that they are broadcast to."""
+    shape = [1] * rank
+    for size, place in zip(offsets.shape, dimensions, strict=True):
+        shape[place] = size
+    return offsets.reshape(shape)
 
 
 def squeeze(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
     """Dropping axes of size 1."""
     dimensions = {d % x.array.ndim for d in equation.params["dimensions"]}
     axis = x.axis - sum(d < x.axis for d in dimensions)
-    return run.make(lax.squeeze(x.array, tuple(dimensions)), axis, x.timeline, x.delay, x.reach, x.affine)
+    affine = x.affine and (x.affine[0], np.squeeze(x.affine[1], tuple(dimensions)))
+    return run.make(lax.squeeze(x.array, tuple(dimensions)), axis, x.timeline, x.delay, x.reach, affine)
 
 
 def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
@@ -67,20 +80,22 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
             "cut time into parts of a fixed length",
         )
     timeline = run.clock.timeline(new[axis], before // before_new)
-    per_frame = x.timeline.rate
+    per_frame, affine = x.timeline.rate, None
     if behind_new == behind:
-        array, delay, reach, affine = x.array, x.delay, x.reach, x.affine
+        array, delay, reach = x.array, x.delay, x.reach
+        if x.affine is not None and x.affine[1].size == 1:
+            affine = x.affine[0], x.affine[1].reshape((1,) * len(new))
     elif behind % behind_new == 0:  # other axes merge into time: more frames
         x = run.spread(x)
         times = behind // behind_new
-        array, delay, affine = x.array, (x.delay or 0) * times, None
+        array, delay = x.array, (x.delay or 0) * times
         reach = x.reach and x.reach.shifted(-Fraction(times - 1, times) / per_frame, 0)
     elif behind_new % behind == 0:  # time splits into frames of frames: fewer frames
         x = run.spread(x)
         times = behind_new // behind
         assert x.delay is not None
         delay = -(-x.delay // times)
-        array, affine = run.delayed(x, delay * times).array, None
+        array = run.delayed(x, delay * times).array
         reach = x.reach and x.reach.shifted(0, (times - 1) / per_frame)
     else:
         run.refuse("its new frames do not hold whole old ones", "cut time into whole frames")

@@ -31,7 +31,7 @@ def iota(run: Pass, equation: JaxprEqn) -> Chunk:
     frames = first + jnp.arange(run.frames_of(timeline), dtype=dtype)
     shape[axis] = run.frames_of(timeline)
     array = jnp.broadcast_to(along(frames, axis, len(shape)), shape)
-    return run.make(array, axis, timeline, delay, None, (1, 0))
+    return run.make(array, axis, timeline, delay, None, (1, np.zeros((1,) * len(shape), np.int64)))
 
 
 def dim_as_value(run: Pass, equation: JaxprEqn) -> np.ndarray:

@@ -28,7 +28,8 @@ def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | Ended:
     array = lax.slice(array, starts, limits, strides)
     if isinstance(taken, Ended):
         return Ended(array)
-    return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach, taken.affine)
+    affine = taken.affine if taken.affine is not None and taken.affine[1].size == 1 else None
+    return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach, affine)
 
 
 def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = None) -> Chunk | Ended:
