@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +76,10 @@ def _export(model: Model, packed: Packed, frame: Arrays, platforms: Sequence[str
     """Serialised functions of ``(folded, state, inputs)`` by name."""
 
     def step(folded: Any, state: Arrays, inputs: Arrays) -> Any:
-        return model.step(Packed(packed.params, tuple(folded)), state, inputs)
+        return model.step(dataclasses.replace(packed, folded=tuple(folded)), state, inputs)
 
     def scan(folded: Any, state: Arrays, inputs: Arrays) -> Any:
-        return model.scan(Packed(packed.params, tuple(folded)), state, inputs)
+        return model.scan(dataclasses.replace(packed, folded=tuple(folded)), state, inputs)
 
     time, batch = jax.export.symbolic_shape("time, batch")
     symbol = model.batch_symbol
