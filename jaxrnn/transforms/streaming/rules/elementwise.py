@@ -41,6 +41,10 @@ HARMLESS: dict[str, float] = {
 # fmt: on
 
 
+#: The operands in which a derivative is singular, where it is not so in all of them.
+_SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
+
+
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Any operation on each element alone."""
     name = equation.primitive.name
@@ -56,7 +60,10 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     if any(isinstance(value, Chunk) and value.affine for value in operands) and any(map(is_length, operands)):
         return [Deferred(unknown_yet(run))]
     if name in HARMLESS:
-        operands = tuple(run.harmless(value, HARMLESS[name]) for value in operands)
+        singular = _SINGULAR.get(name, range(len(operands)))
+        operands = tuple(
+            run.harmless(value, HARMLESS[name]) if place in singular else value for place, value in enumerate(operands)
+        )
     arrays, like = align(run, operands)
     ranks = {np.ndim(array) for array in arrays} - {0}
     if name in ("select_n", "clamp") and ranks:
