@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from jax.extend.core import ClosedJaxpr
+from onnx import TensorProto, helper, numpy_helper
 from streaming_verifier import POISON, Streaming, assert_same, recording
 
 import jaxrnn
@@ -174,3 +175,49 @@ def test_a_dimension_that_no_input_has_is_an_error(load):
 def test_a_pulse_that_does_not_fit_names_the_smallest_ones(load):
     with pytest.raises(jaxrnn.StreamError, match=r"a pulse of 3 frame.*pulses that fit: 2, 4, 6"):
         load("keyword_net").stream(pulse=3)
+
+
+def tokens_model():
+    """Tokens through an embedding into a GRU whose initial state is an input."""
+    rng = np.random.default_rng(0)
+
+    def weight(name, *shape):
+        return numpy_helper.from_array((0.4 * rng.normal(size=shape)).astype(np.float32), name)
+
+    info, node = helper.make_tensor_value_info, helper.make_node
+    nodes = [
+        node("Gather", ["table", "tokens"], ["embedded"]),
+        node("Transpose", ["embedded"], ["x"], perm=[1, 0, 2]),
+        node("GRU", ["x", "W", "R", "", "", "h0"], ["Y", "h"], hidden_size=4, linear_before_reset=1),
+        node("Squeeze", ["Y", "one"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tokens",
+        [info("tokens", TensorProto.INT64, ["batch", "S"]), info("h0", TensorProto.FLOAT, [1, "batch", 4])],
+        [info("y", TensorProto.FLOAT, None), info("h", TensorProto.FLOAT, None)],
+        [
+            weight("table", 7, 3),
+            weight("W", 1, 12, 3),
+            weight("R", 1, 12, 4),
+            numpy_helper.from_array(np.array([1]), "one"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_tokens_and_a_held_initial_state():
+    """64-bit inputs are taken as they are, whatever ``jax_enable_x64`` says; the state begins with a held input."""
+    model = jaxrnn.load(tokens_model())
+    streamed = model.stream(pulse=2)
+    inputs = {"tokens": np.array([[1, 2, 3, 6, 0]]), "h0": recording((1, 1, 4))}
+    found, expected = streamed.run(model.params, inputs), model(inputs)
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
+    with pytest.raises(jaxrnn.InputError, match="computed from held"):
+        streamed.init()
+    state = streamed.init(held={"h0": inputs["h0"]})
+    y, state = jax.jit(streamed.step)(model.params, state, {**inputs, "tokens": inputs["tokens"][:, :2]})
+    np.testing.assert_allclose(y["y"], expected["y"][:2], rtol=1e-5, atol=1e-6)
+    tail = {"tokens": inputs["tokens"][:, 2:], "h0": inputs["h0"]}
+    np.testing.assert_allclose(streamed.flush(model.params, state, tail, 3).outputs["h"], expected["h"], rtol=1e-5)

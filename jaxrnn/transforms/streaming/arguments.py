@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,24 +17,25 @@ from jaxrnn.transforms.streaming.plan import Leaf, Plan
 
 _WIDER = {("int32", "int64"), ("uint32", "uint64")}
 
+#: By the kind of an element type, the kinds of Python's numbers that stand for it.
+_WITHOUT_WIDTH = {"f": "iuf", "i": "iu", "u": "iu", "c": "iufc"}
+
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the functions of a `Streamed` take.
+    """What the functions of a `Streamed` take; to be called where types are those of the trace.
 
     Attributes:
         plan: what was traced.
         structure: the tree of the input.
         example: shapes of the parameters.
         multiple: what every length is a multiple of.
-        context: in which the types are those of the trace.
     """
 
     plan: Plan
     structure: Any
     example: Any
     multiple: int
-    context: Callable[[], AbstractContextManager[Any]]
 
     def lead(self, state: Any) -> tuple[int, ...]:
         """The shape that every entry of a state has in front: the batch, or nothing.
@@ -125,10 +125,13 @@ class Arguments:
     def _checked(self, leaf: Leaf, value: Any, frames: int | None, lead: tuple[int, ...]) -> Any:
         if value is None:
             raise InputError(f"{leaf.name} is missing")
+        if not hasattr(value, "dtype"):
+            # Python's numbers have no width of their own.
+            given = np.asarray(value)
+            value = given.astype(leaf.dtype) if given.dtype.kind in _WITHOUT_WIDTH.get(leaf.dtype.kind, "") else given
         array = jnp.asarray(value)
         if (array.dtype.name, leaf.dtype.name) in _WIDER:
-            with self.context():
-                array = array.astype(leaf.dtype)
+            array = array.astype(leaf.dtype)
         free = leaf.axis if frames is None else None
         shape = [*lead, *leaf.frames(0 if frames is None else frames // self.multiple)]
         place = None if free is None else free + len(lead)

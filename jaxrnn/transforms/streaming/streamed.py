@@ -41,6 +41,17 @@ class Flushed(NamedTuple):
 jax.export.register_namedtuple_serialization(Flushed, serialized_name="jaxrnn.Flushed")
 
 
+def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method inside which types are those of the trace: 64 bits wide if they were so there."""
+
+    @functools.wraps(method)
+    def inside(self: Streamed, *arguments: Any, **named: Any) -> Any:
+        with self._context():
+            return method(self, *arguments, **named)
+
+    return inside
+
+
 class Streamed:
     """A function in streaming form: pure functions of parameters, state and one pulse of input.
 
@@ -65,7 +76,7 @@ class Streamed:
         self._plan, self._structure, self._context = plan, structure, context
         self._example = jax.tree.map(shape_of, params)
         self.multiple = multiple
-        self._arguments = Arguments(plan, structure, self._example, multiple, context)
+        self._arguments = Arguments(plan, structure, self._example, multiple)
         self._units = 1 if pulse is None else check_pulse(pulse, plan.clock.unit, multiple)
         self.pulse = self._units * self.smallest_pulse
 
@@ -86,6 +97,7 @@ class Streamed:
 
     # -- functions
 
+    @_in_its_types
     def init(self, batch: int = 1, params: Any = None, held: Any = None) -> State:
         """The state before the first frame.
 
@@ -112,18 +124,16 @@ class Streamed:
                 raise InputError(f"the state before the first frame is computed from {name}: call {call}")
             avals = closed.in_avals[part]
             given += [jnp.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
-        with self._context():
-            state = self._started(given)
-            if batch != 1:
-                state = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), state)
-            return state
+        state = self._started(given)
+        if batch != 1:
+            state = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), state)
+        return state
 
     @functools.cached_property
     def _start(self) -> tuple[Any, list[bool]]:
         """The jaxpr that makes the first state, and which of its inputs it depends on."""
         held = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._plan.leaves if leaf.axis is None]
-        with self._context():
-            closed, _ = trace(self._plan.start, jax.tree.leaves(self._example), held)
+        closed, _ = trace(self._plan.start, jax.tree.leaves(self._example), held)
         used = stages.needed_by(closed.jaxpr.eqns, closed.jaxpr.outvars)
         return closed, [variable in used for variable in closed.jaxpr.invars]
 
@@ -132,6 +142,7 @@ class Streamed:
         count = len(jax.tree.leaves(self._example))
         return jax.jit(lambda given: self._plan.start(given[:count], given[count:]))
 
+    @_in_its_types
     def step(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
         """One pulse.
 
@@ -146,18 +157,17 @@ class Streamed:
         lead = self._arguments.lead(state)
         arrays = self._arguments.checked(x, self.pulse, lead)
         one = functools.partial(self._one_step, params)
-        with self._context():
-            return (jax.vmap(one) if lead else one)(arrays, dict(state))
+        return (jax.vmap(one) if lead else one)(arrays, dict(state))
 
+    @_in_its_types
     def pack(self, params: Any) -> Packed:
         """Do once what a step of this pulse does with the parameters alone; `step` takes the result in their place.
 
         Faster still is to close over the parameters, ``jax.jit(functools.partial(streamed.step, params))``, which
         compiles them in.
         """
-        with self._context():
-            given = self._arguments.params(params)
-            return Packed(given, fold(self._stages(given), given), self._purpose)
+        given = self._arguments.params(params)
+        return Packed(given, fold(self._stages(given), given), self._purpose)
 
     @property
     def _purpose(self) -> str:
@@ -183,6 +193,7 @@ class Streamed:
         ]
         return jax.tree.unflatten(self._plan.output_structure, kept), new
 
+    @_in_its_types
     def flush(self, params: Any, state: State, tail: Any = None, valid: Any = 0) -> Flushed:
         """The rest, when the stream has ended: what the delay has kept back, and what is known at the end.
 
@@ -211,11 +222,11 @@ class Streamed:
             ]
             return Flushed(*(jax.tree.unflatten(self._plan.output_structure, items) for items in (tidy, counts)))
 
-        with self._context():
-            if not lead:
-                return one(dict(state), padded, existing)
-            return jax.vmap(one, in_axes=(0, 0, 0 if existing.ndim else None))(dict(state), padded, existing)
+        if not lead:
+            return one(dict(state), padded, existing)
+        return jax.vmap(one, in_axes=(0, 0, 0 if existing.ndim else None))(dict(state), padded, existing)
 
+    @_in_its_types
     def run(self, params: Any, x: Any) -> Any:
         """A whole recording through `init`, `step` after `step` and `flush`: what the function gives on all of it.
 
@@ -227,8 +238,7 @@ class Streamed:
         total = self._arguments.count_frames(arrays)
         steps = total // self.pulse
         held = [array for array, leaf in zip(arrays, self._plan.leaves, strict=True) if leaf.axis is None]
-        with self._context():
-            state = self._plan.start(jax.tree.leaves(self._arguments.params(params)), held)
+        state = self._plan.start(jax.tree.leaves(self._arguments.params(params)), held)
         bodies, tails = cut(self._plan.leaves, arrays, steps, self._units * self._plan.clock.unit)
 
         def one(state: State, frames: Any) -> tuple[State, Any]:
@@ -246,6 +256,7 @@ class Streamed:
         ]
         return jax.tree.unflatten(self._plan.output_structure, results)
 
+    @_in_its_types
     def check_params(self, params: Any) -> Any:
         """The plain parameters, held against those that the function was streamed with.
 
