@@ -14,13 +14,12 @@ from jax.core import Tracer
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.values import describe
 from jaxrnn.transforms import StreamInput
+from jaxrnn.transforms.streaming.arguments import in_type
 
 if TYPE_CHECKING:
     from jaxrnn.transforms import Streamed
 
 Arrays = Mapping[str, Any]
-
-_WIDER = {("int32", "int64"), ("uint32", "uint64")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +44,7 @@ class Port:
         Raises:
             InputError: it has another type or shape.
         """
-        if not hasattr(value, "dtype"):
-            plain = np.asarray(value)
-            # Python's numbers have no width of their own.
-            value = plain.astype(self.dtype) if plain.dtype.kind in ("iuf" if self.dtype.kind == "f" else "") else plain
-        array = jnp.asarray(value)
-        if (array.dtype.name, self.dtype.name) in _WIDER:
-            array = array.astype(self.dtype)
+        array = in_type(value, self.dtype)
         open_axis = self.axis + len(lead) if partial and self.axis is not None else None
         shape = (*lead, *self.shape)
         fits = len(shape) == array.ndim and all(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.transforms import Streamed
+from jaxrnn.transforms import Streamed, stream
+from jaxrnn.transforms.streaming import transform
 from jaxrnn.transforms.streaming.passes import Absent
-from jaxrnn.transforms.streaming.transform import build
 
 #: NaN in every frame that does not exist, and nothing that would launder it.
 POISON = Absent(value=float("nan"), harmless=None)
@@ -127,7 +128,8 @@ def check_values(
         tolerance: relative to the largest value, or to 1.
     """
     example = jax.ShapeDtypeStruct(tuple(shape), dtype)
-    streamed = build_smallest(function, example, axes=axis, multiple=multiple, constraints=constraints, absent=POISON)
+    with mock.patch.object(transform, "ABSENT", POISON):
+        streamed = stream(function, example, axes=axis, pulse=None, multiple=multiple, constraints=constraints)
     streaming = Streaming(streamed, [axis])
     offline = jax.jit(function)
     for length in lengths:
@@ -138,14 +140,6 @@ def check_values(
             pulses = [size * streamed.smallest_pulse for size in chunking]
             assert_same(streaming.run(x, total, pulses), expected, tolerance, f"{total} frames, pulses {pulses}")
     return streamed
-
-
-def build_smallest(function: Callable[..., Any], example: Any, *, multiple: int = 1, **options: Any) -> Streamed:
-    """The function streamed in the smallest pulse that fits."""
-    # The plan is the same for every pulse; a pulse of 2**20 * 3**8 * 5**4 * 7 fits any stride of the tests.
-    large = 2**10 * 3**4 * 5**2 * 7 * multiple
-    streamed = build(function, example, pulse=large, multiple=multiple, **options)
-    return streamed.with_pulse(streamed.smallest_pulse)
 
 
 def check_gradients(
@@ -169,7 +163,9 @@ def check_gradients(
             return function(jnp.tanh(x * weight))
 
         weight = jnp.asarray(0.7)
-        streamed = build_smallest(scaled, example, axes=axis, params=weight, multiple=multiple, constraints=constraints)
+        streamed = stream(
+            scaled, example, axes=axis, params=weight, pulse=None, multiple=multiple, constraints=constraints
+        )
         total = length * multiple
         x = jnp.asarray(recording([total if d == axis else size for d, size in enumerate(shape)], np.float64))
 

@@ -14,10 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from streaming_verifier import POISON, Streaming, assert_same, recording
 
 import jaxrnn
-from jaxrnn import streaming
 from jaxrnn.onnx.values import exact_types
+from jaxrnn.transforms.streaming import transform
 from jaxrnn.transforms.streaming.dimensions import is_symbolic
-from jaxrnn.transforms.streaming.transform import build
 
 #: By model: the smallest pulse, and delay by output.
 MODELS = {
@@ -67,7 +66,7 @@ def test_every_length_and_pulse(load, name, monkeypatch):
     """Streamed equals offline for lengths 1 to 40 (times the strides, and in between) and pulses 1, 2, 3 and 7, with
     NaN in every frame that does not exist. Offline is ONNX Runtime, which needs no compiling for each length."""
     model, (smallest, delay) = load(name), MODELS[name]
-    monkeypatch.setattr(streaming, "stream", functools.partial(build, absent=POISON))
+    monkeypatch.setattr(transform, "ABSENT", POISON)
     streamed = model.stream(pulse=smallest)
     assert streamed.smallest_pulse == smallest
     assert streamed.delay == delay

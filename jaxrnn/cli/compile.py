@@ -13,9 +13,11 @@ import click
 
 from jaxrnn.cli.options import (
     check_folder,
+    check_pulse_options,
     json_option,
     model_argument,
     parse_static,
+    pulse_options,
     single_dims,
     split_pairs,
     state_option,
@@ -49,30 +51,7 @@ MISMATCH = 1
     help="Size of an open dimension of the inputs, other than the batch and time. 'jaxrnn inspect' shows the names.",
 )
 @state_option
-@click.option(
-    "--symbol",
-    metavar="NAME",
-    help="The open dimension of the inputs that is time: compile the model in pulses of it. 'jaxrnn inspect' shows "
-    "which can.",
-)
-@click.option(
-    "--pulse",
-    type=click.IntRange(min=1),
-    metavar="FRAMES",
-    help="New input frames a step, with --symbol. [default: the fewest that fit the model's strides]",
-)
-@click.option(
-    "--multiple",
-    type=click.IntRange(min=1),
-    metavar="FRAMES",
-    help="With --symbol: every recording has a multiple of so many frames, where the model works on no others.",
-)
-@click.option(
-    "--shortest",
-    type=click.IntRange(min=1),
-    metavar="FRAMES",
-    help="With --symbol: no recording has fewer frames, where an error asks for such a constraint.",
-)
+@pulse_options
 @click.option(
     "--platform",
     "platforms",
@@ -116,10 +95,7 @@ def compile_model(
     from jaxrnn.errors import ModelError
     from jaxrnn.model import load
 
-    options = {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest}
-    given = next((option for option, value in options.items() if value is not None), None)
-    if symbol is None and given is not None:
-        raise click.UsageError(f"{given} is about pulses: it needs --symbol NAME, the dimension that is time")
+    check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
     check_folder(output)
     sizes, fixed, state = single_dims(dims), parse_static(static), split_pairs("--state", pairs)
     if is_compiled(file):

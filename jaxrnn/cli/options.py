@@ -167,6 +167,43 @@ def _readable(path: Path) -> Iterator[None]:
         ) from error
 
 
+def pulse_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command that turns a model over whole recordings into one that runs in pulses."""
+    frames = {"type": click.IntRange(min=1), "metavar": "FRAMES"}
+    for option in (
+        click.option(
+            "--shortest",
+            **frames,
+            help="With --symbol: no recording has fewer frames, where an error asks for such a constraint.",
+        ),
+        click.option(
+            "--multiple",
+            **frames,
+            help="With --symbol: every recording has a multiple of so many frames, where the model works on no others.",
+        ),
+        click.option(
+            "--pulse",
+            **frames,
+            help="New input frames a step, with --symbol. [default: the fewest that fit the model's strides]",
+        ),
+        click.option(
+            "--symbol",
+            metavar="NAME",
+            help="The open dimension of the inputs that is time: work in pulses of it. 'jaxrnn inspect' shows which "
+            "can.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse options about pulses, by name, where no dimension was said to be time."""
+    given = next((option for option, value in options.items() if value), None)
+    if symbol is None and given is not None:
+        raise click.UsageError(f"{given} is about pulses: it needs --symbol NAME, the dimension that is time")
+
+
 def check_folder(path: Path) -> None:
     """Refuse a file that cannot be written because its folder is not there, before any work is done."""
     if path.is_dir():

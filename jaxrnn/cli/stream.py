@@ -9,11 +9,13 @@ import click
 
 from jaxrnn.cli.options import (
     check_folder,
+    check_pulse_options,
     input_options,
     json_option,
     load_inputs,
     model_argument,
     parse_static,
+    pulse_options,
     single_dims,
     split_pairs,
     state_option,
@@ -39,33 +41,11 @@ MISMATCH = 1
     type=click.IntRange(min=1),
     help=f"How many steps. [default: the whole recording; {STEPS} if all is random]",
 )
-@click.option(
-    "--symbol",
-    metavar="NAME",
-    help="The open dimension of the inputs that is time: stream over it in pulses. 'jaxrnn inspect' shows which can.",
-)
-@click.option(
-    "--pulse",
-    type=click.IntRange(min=1),
-    metavar="FRAMES",
-    help="New input frames a step, with --symbol. [default: the fewest that fit the model's strides]",
-)
+@pulse_options
 @click.option(
     "--frames",
     type=click.IntRange(min=1),
     help=f"How many frames, with --symbol. [default: the whole recording; {STEPS} pulses if all is random]",
-)
-@click.option(
-    "--multiple",
-    type=click.IntRange(min=1),
-    metavar="FRAMES",
-    help="With --symbol: every recording has a multiple of so many frames, where the model works on no others.",
-)
-@click.option(
-    "--shortest",
-    type=click.IntRange(min=1),
-    metavar="FRAMES",
-    help="With --symbol: no recording has fewer frames, where an error asks for such a constraint.",
 )
 @click.option(
     "--verify",
@@ -192,10 +172,9 @@ def _duration(rate: float | None, hop: float | None, step_seconds: float | None)
 
 def _check_mode(symbol: str | None, of_steps: dict[str, Any], of_pulses: dict[str, Any]) -> None:
     """Refuse the options of one way of running in the other."""
-    given = next((option for option, value in (of_pulses if symbol is None else of_steps).items() if value), None)
-    if given is not None and symbol is None:
-        raise click.UsageError(f"{given} is about pulses: it needs --symbol NAME, the dimension that is time")
-    if given is not None:
+    check_pulse_options(symbol, of_pulses)
+    given = next((option for option, value in of_steps.items() if value), None)
+    if symbol is not None and given is not None:
         raise click.UsageError(f"{given} is about steps; with --symbol, give --frames, and --rate with --hop")
 
 

@@ -21,6 +21,16 @@ _WIDER = {("int32", "int64"), ("uint32", "uint64")}
 _WITHOUT_WIDTH = {"f": "iuf", "i": "iu", "u": "iu", "c": "iufc"}
 
 
+def in_type(value: Any, dtype: np.dtype) -> Any:
+    """A value as a JAX array; Python's numbers and narrower integers take on the element type that is asked for."""
+    if not hasattr(value, "dtype"):
+        # Python's numbers have no width of their own.
+        given = np.asarray(value)
+        value = given.astype(dtype) if given.dtype.kind in _WITHOUT_WIDTH.get(dtype.kind, "") else given
+    array = jnp.asarray(value)
+    return array.astype(dtype) if (array.dtype.name, dtype.name) in _WIDER else array
+
+
 @dataclass(frozen=True)
 class Arguments:
     """What the functions of a `Streamed` take; to be called where types are those of the trace.
@@ -125,13 +135,7 @@ class Arguments:
     def _checked(self, leaf: Leaf, value: Any, frames: int | None, lead: tuple[int, ...]) -> Any:
         if value is None:
             raise InputError(f"{leaf.name} is missing")
-        if not hasattr(value, "dtype"):
-            # Python's numbers have no width of their own.
-            given = np.asarray(value)
-            value = given.astype(leaf.dtype) if given.dtype.kind in _WITHOUT_WIDTH.get(leaf.dtype.kind, "") else given
-        array = jnp.asarray(value)
-        if (array.dtype.name, leaf.dtype.name) in _WIDER:
-            array = array.astype(leaf.dtype)
+        array = in_type(value, leaf.dtype)
         free = leaf.axis if frames is None else None
         shape = [*lead, *leaf.frames(0 if frames is None else frames // self.multiple)]
         place = None if free is None else free + len(lead)

@@ -18,6 +18,10 @@ from jaxrnn.transforms.streaming.streamed import Streamed
 _UNTRACEABLE = (TypeError, NotImplementedError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
+#: What stands in frames that do not exist; tests put NaN there.
+ABSENT = Absent()
+
+
 def stream(
     function: Callable[..., Any],
     example: Any,
@@ -62,21 +66,6 @@ def stream(
         StreamError: part of the function needs all of the future, or has no rule; names it, and what to do. Or the
             pulse does not fit the strides; names the smallest pulses that do.
     """
-    return build(function, example, axes=axes, params=params, pulse=pulse, multiple=multiple, constraints=constraints)
-
-
-def build(
-    function: Callable[..., Any],
-    example: Any,
-    *,
-    axes: Any,
-    params: Any = None,
-    pulse: int | None = 1,
-    multiple: int = 1,
-    constraints: Sequence[str] = (),
-    absent: Absent | None = None,
-) -> Streamed:
-    """`stream`, with a choice of what stands in frames that do not exist."""
     whole = function if params is not None else (lambda _, x: function(x))
     paths, structure = jax.tree_util.tree_flatten_with_path(example)
     places = _axes_of(axes, example)
@@ -101,7 +90,7 @@ def build(
     context = functools.partial(jax.enable_x64, bool(jax.config.read("jax_enable_x64")))
     try:
         with context():
-            plan = Plan(whole, params, leaves, structure, Absent() if absent is None else absent)
+            plan = Plan(whole, params, leaves, structure, ABSENT)
     except jax.errors.InconclusiveDimensionOperation as error:
         raise StreamError(
             f"while tracing over all of time: {str(error).splitlines()[0]} If every length is a multiple of some "
