@@ -205,6 +205,9 @@ CASES: dict[str, Case] = {
     ),
     "known at the end": Case(lambda x: (x.sum(0), x.mean(0), x.max(0), x.min(), conv(x, (1, 1)).sum(), x.T @ x)),
     "first and last frames": Case(lambda x: (x[0], x[-1], x[jnp.array([1, 0])], rnn(x)), {"lengths": (2, 3, 5, 9)}),
+    "frames that a short recording does not have": Case(
+        lambda x: (x[2], x[jnp.array([3, 0])], jnp.take(x, jnp.array([1, 4]), 0)), gradients=False
+    ),
     "frames merge": Case(lambda x: rnn(x.reshape(-1, 2 * 3)), {"multiple": 2}),
     "frames split": Case(lambda x: conv(jnp.stack([x.reshape(-1)] * 3, 1), (1, 1))),
     "repeated": Case(lambda x: jnp.repeat(conv(x, (1, 1)), 2, axis=0)),

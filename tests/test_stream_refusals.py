@@ -130,6 +130,10 @@ def test_calls_that_do_not_fit():
         streamed.step(None, state, {"x": np.zeros((3, 3), np.float32)})
     with pytest.raises(jaxrnn.InputError, match=r"must be float32\[2, 3\], not float16"):
         streamed.step(None, state, {"x": frames.astype(np.float16)})
+    with pytest.raises(jaxrnn.InputError, match=r"x\['x'\] is missing"):
+        streamed.step(None, state, {})
+    with pytest.raises(jaxrnn.InputError, match=r"not float32.*the state is of a batch of 3"):
+        streamed.step(None, streamed.init(3), {"x": frames})
     with pytest.raises(jaxrnn.InputError, match="must be a pytree like the example, with x"):
         streamed.step(None, state, {"y": frames})
     with pytest.raises(jaxrnn.StateError, match="a dict as init gives it"):

@@ -129,7 +129,7 @@ class Arguments:
         """
         return [
             self._checked(leaf, value, frames, tuple(lead))
-            for leaf, value in zip(self.plan.leaves, self.flat(x), strict=True)
+            for leaf, value in zip(self.plan.leaves, self.flat(x, partial=True), strict=True)
         ]
 
     def _checked(self, leaf: Leaf, value: Any, frames: int | None, lead: tuple[int, ...]) -> Any:
@@ -144,7 +144,9 @@ class Arguments:
         )
         if not fits or array.dtype != leaf.dtype:
             shown = ", ".join("frames" if axis == place else str(size) for axis, size in enumerate(shape))
-            hint = "" if frames is None or leaf.axis is None else "; with_pulse takes pulses of other sizes"
+            hint = f"; the state is of a batch of {lead[0]}" if lead else ""
+            if frames is not None and leaf.axis is not None and array.shape[: len(lead)] == lead:
+                hint = "; with_pulse takes pulses of other sizes"
             raise InputError(
                 f"{leaf.name} must be {leaf.dtype.name}[{shown}], not {array.dtype.name}{list(array.shape)}{hint}"
             )

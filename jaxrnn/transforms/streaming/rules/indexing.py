@@ -57,8 +57,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
     if axis in numbers.start_index_map:
         column = numbers.start_index_map.index(axis)
         if numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and _is_fixed(indices):
-            first = pick(run, x, 0, 1, int(np.max(indices)) + 1)
-            return Ended(*run.bind(equation, [first.array, indices]))
+            return _known_frames(run, equation, x, indices)
         if not is_known(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
             run.refuse("which frames it takes is not known while tracing", _MEND)
         taken = take(run, x, known_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
@@ -69,6 +68,21 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
         return Ended(array)
     kept = [d for d in range(len(sizes)) if d not in {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}]
     return run.make(array, numbers.offset_dims[kept.index(axis)], taken.timeline, taken.delay, taken.reach)
+
+
+def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Ended:
+    """Frames of known numbers; where a recording is too short for one, NaN or its last frame, as the gather says."""
+    first, end = pick(run, x, 0, 1, int(np.max(indices)) + 1), run.end(x.timeline)
+    places = jnp.asarray(indices)
+    (array,) = run.bind(
+        equation, [first.array, places if end is None else jnp.minimum(places, (end - 1).astype(places.dtype))]
+    )
+    fills = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP and jnp.issubdtype(array.dtype, jnp.inexact)
+    if end is None or not fills:
+        return Ended(array)
+    batch = [d for d in range(array.ndim) if d not in equation.params["dimension_numbers"].offset_dims]
+    shape = [array.shape[d] if d in batch else 1 for d in range(array.ndim)]
+    return Ended(jnp.where((places[..., 0] < end).reshape(shape), array, jnp.nan))
 
 
 def _is_fixed(indices: Any) -> bool:

@@ -90,7 +90,10 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
         fresh = jnp.take(x.array, jnp.clip(jnp.asarray(offsets), 0, x.frames - 1), x.axis)
         kept = jnp.where(along(jnp.asarray(here), x.axis, x.array.ndim), fresh, old)
         run.keep(name, kept)
-        found = lax.slice_in_dim(kept, int(start), None, axis=x.axis)
+        end = run.end(x.timeline)
+        # A recording too short for them gives its last ones, as JAX's indexing does.
+        begin = int(start) if end is None else jnp.clip(jnp.minimum(int(start), end - size), 0)
+        found = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
     return Ended(lax.slice_in_dim(found, 0, size, stride, x.axis))
 
 
