@@ -57,8 +57,9 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
             if isinstance(value, Deferred):
                 raise value.error
     affine = affine_of(name, equation, operands)
-    if any(isinstance(value, Chunk) and value.affine for value in operands) and any(map(is_length, operands)):
-        return [Deferred(unknown_yet(run))]
+    counting = [value.affine[0] for value in operands if isinstance(value, Chunk) and value.affine is not None]
+    if counting and any(map(is_length, operands)):
+        return [Deferred(backwards(run) if min(counting) < 0 else unknown_yet(run))]
     if name in HARMLESS:
         singular = _SINGULAR.get(name, range(len(operands)))
         operands = tuple(
@@ -128,6 +129,14 @@ def refuse_ended(run: Pass, operands: Sequence[Any]) -> None:
     """Refuse to mix a value that is known only at the end into the stream."""
     if any(isinstance(value, Ended) or is_length(value) for value in operands):
         raise unknown_yet(run)
+
+
+def backwards(run: Pass) -> StreamError:
+    """The error for what goes through time from its end."""
+    return run.refusal(
+        "it reverses time, so its first frame is the last of the stream",
+        "use a model that runs forward in time (a bidirectional recurrence needs the whole recording)",
+    )
 
 
 def unknown_yet(run: Pass) -> StreamError:

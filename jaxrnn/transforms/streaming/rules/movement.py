@@ -14,7 +14,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.transforms.streaming.access import in_shape, out_shape
 from jaxrnn.transforms.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.transforms.streaming.passes import Pass
-from jaxrnn.transforms.streaming.rules.elementwise import align, refuse_ended
+from jaxrnn.transforms.streaming.rules.elementwise import align, backwards, refuse_ended
 from jaxrnn.transforms.streaming.rules.time import split_time
 from jaxrnn.transforms.streaming.values import Chunk, is_known
 
@@ -146,10 +146,7 @@ def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
 def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Reversing other axes than time."""
     if x.axis in equation.params["dimensions"]:
-        run.refuse(
-            "it reverses time, so its first frame is the last of the stream",
-            "use a model that runs forward in time (a bidirectional recurrence needs the whole recording)",
-        )
+        raise backwards(run)
     return run.frame_by_frame(equation, x)
 
 
