@@ -65,15 +65,19 @@ class Engine:
     late: int = 0
 
 
-def jaxrnn_engine(model: jaxrnn.Model, pulse: int, *, closed: bool) -> Engine:
-    """A live stream with its parameters compiled in, or passed in every step."""
+def jaxrnn_engine(model: jaxrnn.Model, pulse: int) -> Engine:
+    """A live stream."""
     streamed = model.stream(pulse=pulse)
-    state = [streamed.init(1, model.params)]
-    step = jax.jit(functools.partial(streamed.step, model.params) if closed else streamed.step)
-    arguments = () if closed else (model.params,)
+    return Engine(jaxrnn.Runner(streamed, model.params), streamed.delay)
+
+
+def jitted_engine(model: jaxrnn.Model, pulse: int) -> Engine:
+    """The bare step under ``jax.jit``, its parameters passed in every call."""
+    streamed = model.stream(pulse=pulse)
+    state, step = [streamed.init(1, model.params)], jax.jit(streamed.step)
 
     def run(frames: Arrays) -> dict[str, np.ndarray]:
-        outputs, state[0] = step(*arguments, state[0], frames)
+        outputs, state[0] = step(model.params, state[0], frames)
         return {name: np.asarray(value) for name, value in outputs.items()}
 
     return Engine(run, streamed.delay)
@@ -123,8 +127,8 @@ def run(quick: bool) -> dict[str, dict[str, Timing | float]]:
     for name, (pulse, late) in MODELS.items():
         model = jaxrnn.load(folder() / f"{name}.onnx")
         engines = {
-            "jaxrnn": jaxrnn_engine(model, pulse, closed=True),
-            "jaxrnn, parameters passed": jaxrnn_engine(model, pulse, closed=False),
+            "jaxrnn": jaxrnn_engine(model, pulse),
+            "jaxrnn, step under jit": jitted_engine(model, pulse),
             "tract": tract_engine(name, model, pulse, late),
         }
         present = {key: engine for key, engine in engines.items() if engine is not None}

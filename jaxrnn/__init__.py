@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jaxrnn.ahead import load_compiled, save_compiled
     from jaxrnn.model import Model, load
     from jaxrnn.onnx.state import StateVar
-    from jaxrnn.streams import Streams
+    from jaxrnn.streams import Runner, Streams
     from jaxrnn.transforms import Streamed, stream
 
 __version__ = "0.1.0"
@@ -37,6 +37,7 @@ __all__ = [
     "Model",
     "ModelError",
     "NodeError",
+    "Runner",
     "StateError",
     "StateVar",
     "StaticValueError",
@@ -53,6 +54,7 @@ __all__ = [
 _LAZY = {
     "Model": "jaxrnn.model",
     "StateVar": "jaxrnn.onnx.state",
+    "Runner": "jaxrnn.streams",
     "Streams": "jaxrnn.streams",
     "load": "jaxrnn.model",
     "load_compiled": "jaxrnn.ahead",

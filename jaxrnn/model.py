@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,9 @@ from jaxrnn.scanning import scan
 from jaxrnn.steps import Stepper
 from jaxrnn.streaming import stream_model
 from jaxrnn.transforms import Streamed
+
+if TYPE_CHECKING:
+    from jaxrnn.streams import Runner
 
 Arrays = Mapping[str, Any]
 
@@ -229,6 +232,20 @@ class Model:
                 the pulse does not fit the strides; names the smallest pulses that do.
         """
         return stream_model(self, symbol, pulse, dims=dims or {}, multiple=multiple, constraints=constraints)
+
+    def runner(self, params: Any = None) -> Runner:
+        """One live stream of steps, NumPy in and out: ``run = model.runner()``, then ``outputs = run(inputs)``.
+
+        Args:
+            params: plain or packed; the file's own by default. They are compiled in.
+
+        Raises:
+            StateError: the model forgets its state after every call; ``jaxrnn.Runner(model.stream(...), params)`` runs
+                it as a stream.
+        """
+        from jaxrnn.streams import Runner  # stands on this module
+
+        return Runner(self, self.params if params is None else params)
 
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None) -> Packed:
         """Do once what depends on the parameters alone; `apply`, `step` and `scan` take the result in their place.

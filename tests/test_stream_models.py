@@ -157,7 +157,7 @@ def test_state_leads_back_to_the_nodes(load):
         "/gru_s/GRU.carry",
         "/gru_s/GRU_1.carry",
     }
-    assert entries["/path/conv/Conv.history"].shape == (4, 1, 16, 96)
+    assert entries["/path/conv/Conv.sums"].shape == (4, 1, 10, 96)
 
 
 def test_a_bidirectional_model_is_refused(load):

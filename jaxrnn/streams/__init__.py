@@ -1,7 +1,8 @@
-"""Many live streams through one function: a model in steps, or anything streamed."""
+"""Live streams, one or many, through one function: a model in steps, or anything streamed."""
 
 from __future__ import annotations
 
 from jaxrnn.streams.pool import Streams
+from jaxrnn.streams.runner import Runner
 
-__all__ = ["Streams"]
+__all__ = ["Runner", "Streams"]

@@ -21,6 +21,7 @@ from jaxrnn.transforms.streaming.facts import StreamInput, StreamState, look_ahe
 from jaxrnn.transforms.streaming.plan import Plan, check_pulse, shape_of
 from jaxrnn.transforms.streaming.recordings import cut, join
 from jaxrnn.transforms.streaming.values import Chunk, Ended
+from jaxrnn.transforms.zeros import depends_on
 
 State = dict[str, jax.Array]
 
@@ -134,7 +135,7 @@ class Streamed:
         """The jaxpr that makes the first state, and which of its inputs it depends on."""
         held = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._plan.leaves if leaf.axis is None]
         closed, _ = trace(self._plan.start, jax.tree.leaves(self._example), held)
-        used = stages.needed_by(closed.jaxpr.eqns, closed.jaxpr.outvars)
+        used = depends_on(closed)
         return closed, [variable in used for variable in closed.jaxpr.invars]
 
     @functools.cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,11 +13,12 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.transforms.streaming.access import in_shape, out_shape
 from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
+from jaxrnn.transforms.streaming.rules.overlap import overlap_add, overlaps
 from jaxrnn.transforms.streaming.rules.windows import Framed, Window, framed
 from jaxrnn.transforms.streaming.values import Chunk
 
-#: Up to so many frames of output, a convolution over time alone is one matrix product. On the CPU, XLA takes up to
-#: sixteen times longer for the convolution.
+#: Up to so many frames of output, a convolution is one matrix product. On the CPU, XLA takes up to sixteen times longer
+#: for a convolution over time alone, and it moves channels behind all other axes and back for every other one.
 PRODUCT = 4
 
 
@@ -42,10 +44,15 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
         low=low,
     )
     size = out_shape(equation)[axis]
+    alone = _is_over_time_alone(equation, place)
+    if alone and overlaps(equation, x, window):
+        return overlap_add(run, equation, x, kernel, window, high, place)
     part = framed(run, x, window, high, 0, size, "history")
     timeline = run.clock.timeline(size)
     frames = run.frames_of(timeline)
-    if _is_over_time_alone(equation, place) and frames <= (PRODUCT if window.spacing == 1 else window.spacing):
+    if frames <= (PRODUCT if window.spacing == 1 else window.spacing) and (
+        alone or (window.spacing == 1 and _is_plain_elsewhere(equation, place))
+    ):
         array = _product(equation, part, kernel, window, place, frames)
     else:
         padding = tuple(
@@ -56,39 +63,65 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
     return run.make(array, axis, timeline, part.delay, part.reach)
 
 
-def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
-    """Whether a convolution has windows over time only, in one group of channels."""
+def _is_plain_elsewhere(equation: JaxprEqn, place: int) -> bool:
+    """Whether a convolution, over axes other than time, has one group of channels, no pads and no input dilation."""
     parameters = equation.params
-    numbers = parameters["dimension_numbers"]
-    kernel = in_shape(equation, 1)
-    others = [index for index in range(len(numbers.lhs_spec) - 2) if index != place]
+    others = [index for index in range(len(parameters["window_strides"])) if index != place]
     return (
         parameters["feature_group_count"] == parameters["batch_group_count"] == 1
-        and all(kernel[numbers.rhs_spec[2 + index]] == 1 for index in others)
-        and all(parameters["window_strides"][index] == parameters["lhs_dilation"][index] == 1 for index in others)
+        and all(parameters["lhs_dilation"][index] == 1 for index in others)
         and all(tuple(parameters["padding"][index]) == (0, 0) for index in others)
     )
 
 
+def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
+    """Whether a convolution has windows over time only, in one group of channels."""
+    kernel, strides = in_shape(equation, 1), equation.params["window_strides"]
+    axes = equation.params["dimension_numbers"].rhs_spec[2:]
+    return _is_plain_elsewhere(equation, place) and all(
+        kernel[axis] == strides[index] == 1 for index, axis in enumerate(axes) if index != place
+    )
+
+
 def _product(equation: JaxprEqn, part: Framed, kernel: Any, window: Window, place: int, frames: int) -> Any:
-    """The convolution as one matrix product of the frames under each window and the kernel's taps."""
+    """The convolution as one matrix product of what lies under each window and the kernel's taps."""
     numbers = equation.params["dimension_numbers"]
     time = numbers.lhs_spec[2 + place]
     channels = numbers.lhs_spec[1] + (numbers.lhs_spec[1] < time)
-    taps = jnp.moveaxis(kernel, (numbers.rhs_spec[2 + place], numbers.rhs_spec[1], numbers.rhs_spec[0]), (0, 1, 2))
-    taps = taps.reshape(taps.shape[:3])  # [time, channels, out]
+    elsewhere = [index for index in range(len(numbers.lhs_spec) - 2) if index != place]
+    order = [*(numbers.rhs_spec[2 + index] for index in elsewhere), numbers.rhs_spec[2 + place]]
+    taps = jnp.transpose(kernel, (*order, numbers.rhs_spec[1], numbers.rhs_spec[0]))
+    taps = taps.reshape(-1, *taps.shape[-2:])  # [taps, channels, out]
     if window.spacing == 1:
         begins = [frame * window.stride for frame in range(frames)]
         under = [part.frames[begin : begin + window.extent + 1 : window.dilation] for begin in begins]
+        under = [_under_windows(equation, frame, elsewhere) for frame in under]
         results = [_contract(taps, each, channels, equation)[:, None] for each in under]
         result = results[0] if frames == 1 else jnp.concatenate(results, 1)  # [out, frames, other axes...]
     else:
         spread = _spread(taps, part.frames.shape[0], part, window, frames)
         result = _contract(spread, part.frames, channels, equation)
-    # The other axes are the batch and those without a window, in the operand's order.
+    # The other axes are the batch and those of the result, in the operand's order.
     others = [d for d in range(len(numbers.lhs_spec)) if d not in (time, numbers.lhs_spec[1])]
     places = [numbers.out_spec[numbers.lhs_spec.index(d)] for d in others]
     return jnp.transpose(result, _inverse([numbers.out_spec[1], numbers.out_spec[2 + place], *places]))
+
+
+def _under_windows(equation: JaxprEqn, frames: Any, elsewhere: list[int]) -> Any:
+    """What each tap of windows over axes other than time meets: ``[taps * time, ...]`` of ``[time, ...]``."""
+    parameters = equation.params
+    numbers = parameters["dimension_numbers"]
+    axes = [numbers.lhs_spec[2 + index] for index in elsewhere]
+    time = next(axis for index, axis in enumerate(numbers.lhs_spec[2:]) if index not in elsewhere)
+    met = []
+    for offsets in itertools.product(*(range(in_shape(equation, 1)[numbers.rhs_spec[2 + i]]) for i in elsewhere)):
+        slices = [slice(None)] * frames.ndim
+        for index, axis, offset in zip(elsewhere, axes, offsets, strict=True):
+            begin, stride = offset * parameters["rhs_dilation"][index], parameters["window_strides"][index]
+            count = out_shape(equation)[numbers.out_spec[2 + index]]
+            slices[axis + (axis < time)] = slice(begin, begin + (count - 1) * stride + 1, stride)
+        met.append(frames[tuple(slices)])
+    return met[0] if len(met) == 1 else jnp.concatenate(met)
 
 
 def _inverse(places: list[int]) -> list[int]:

@@ -54,14 +54,7 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     In the frames of the spread and padded operand (``m = i * spacing + low`` for frame i), a pass of q frames in gives
     ``q * spacing / stride`` frames out, the last of which must see nothing behind the last frame of the chunk.
     """
-    check_pads(run, window.low, high)
-    if x.outer != 1:
-        run.refuse("its windows run over time where another axis is merged with it", "split the axes first")
-    x = run.spread(x)
-    assert x.delay is not None
-    padded = window.low != 0 or high != 0 or window.spacing > 1
-    if padded:
-        x = run.fill(x, value)
+    x, padded = whole_frames(run, x, window, high, value)
     assert x.delay is not None
     spacing, low = window.spacing, int(window.low)
     delay = (x.delay * spacing - low + window.extent) // window.stride
@@ -80,3 +73,16 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     rate = x.timeline.rate * spacing
     reach = x.reach and x.reach.shifted(-low / rate, (window.extent - low) / rate)
     return Framed(under, pads, delay, reach)
+
+
+def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any) -> tuple[Chunk, bool]:
+    """A chunk with frames of its own that windows may run over, and whether it is padded.
+
+    It then has the value in every frame that does not exist.
+    """
+    check_pads(run, window.low, high)
+    if x.outer != 1:
+        run.refuse("its windows run over time where another axis is merged with it", "split the axes first")
+    x = run.spread(x)
+    padded = window.low != 0 or high != 0 or window.spacing > 1
+    return (run.fill(x, value) if padded else x), padded
