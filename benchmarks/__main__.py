@@ -1,4 +1,4 @@
-"""``python -m benchmarks step|recording|streams|pulses [--quick] [--json]``."""
+"""``python -m benchmarks step|recording|streams|pulses|train [--quick] [--json]``."""
 
 from __future__ import annotations
 
@@ -66,6 +66,15 @@ def pulses(quick: bool, as_json: bool) -> None:
     from benchmarks import pulses as benchmark
 
     _measure("pulses", "one pulse, microseconds", 1, benchmark.run, quick, as_json, peer="tract")
+
+
+@main.command()
+@options
+def train(quick: bool, as_json: bool) -> None:
+    """Forward and backward pass of LSTM and GRU layers, beside PyTorch where it is installed."""
+    from benchmarks import train as benchmark
+
+    _measure("train", "forward and backward, milliseconds", 1000, benchmark.run, quick, as_json, peer="PyTorch")
 
 
 def _measure(

@@ -84,6 +84,7 @@ def surroundings(prepared: Mapping[str, Any]) -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in packages},
         **_version_of("tract"),
+        **_version_of("torch"),
     }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.errors import InputError, JaxrnnError, StaticValueError
 from jaxrnn.onnx.checking import check_proto, check_shapes
 from jaxrnn.onnx.evaluate import Scope, evaluate
@@ -115,12 +116,14 @@ class Model:
         """
         return find_state(self.program, self.declared_state, self._static)
 
-    def apply(self, params: Arrays, inputs: Arrays) -> dict[str, Any]:
+    def apply(self, params: Arrays, inputs: Arrays, *, remat: Remat = None) -> dict[str, Any]:
         """The whole graph, as a pure function: it can be jitted, differentiated, mapped and exported.
 
         Args:
             params: arrays by name, as in `params`.
             inputs: arrays by name, as in `inputs`.
+            remat: for less memory in the backward pass, which then computes recurrences again in chunks of so many
+                frames: a number, or ``"sqrt"`` for the square root of the sequence's length. Results are equal.
 
         Returns:
             Arrays by name, as in `outputs`, each in the file's element type: an int64 output is int64 whatever
@@ -131,7 +134,8 @@ class Model:
             NodeError: a node cannot be evaluated on these values.
             StaticValueError: under a transformation, a shape depends on data.
         """
-        return self._evaluate(plain(params), inputs, None)
+        with recomputing(remat):
+            return self._evaluate(plain(params), inputs, None)
 
     @functools.cached_property
     def _stepper(self) -> Stepper:
@@ -185,6 +189,7 @@ class Model:
         *,
         time_axis: int | Mapping[str, int] = 0,
         lengths: Any = None,
+        remat: Remat = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """`step` over a whole recording in one call: outputs of all frames, and the state behind the last.
 
@@ -199,11 +204,13 @@ class Model:
                 along an axis that the step has, such as ``[1, frames * 160]`` for steps of ``[1, 160]``.
             time_axis: where the frames are, counted in the array; or one for each input and output by name.
             lengths: ``int[batch]``, frames of each stream. Beyond them the state does not change and outputs are zero.
+            remat: as in `apply`; here a backward pass keeps nothing of the inside of a chunk.
 
         Returns:
             Outputs with their frames where the inputs have them, and the new state.
         """
-        return scan(self._stepper, params, state, inputs, time_axis, lengths)
+        with recomputing(remat):
+            return scan(self._stepper, params, state, inputs, time_axis, lengths)
 
     def stream(
         self,

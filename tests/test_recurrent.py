@@ -125,7 +125,7 @@ def test_gradients(case):
         return model.apply({}, varied | fixed)
 
     with jax.enable_x64(True):
-        check_grads(outputs, (arrays,), order=1, modes=("rev", "fwd"), atol=1e-6, rtol=1e-6, eps=1e-5)
+        check_grads(jax.jit(outputs), (arrays,), order=1, modes=("rev", "fwd"), atol=1e-6, rtol=1e-6, eps=1e-5)
 
 
 @pytest.mark.parametrize("operator", tuple(ROWS))

@@ -68,6 +68,11 @@ class Activation:
 SIGMOID, TANH = Activation("sigmoid"), Activation("tanh")
 
 
+def with_slope(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """An element-wise function of x, and its derivative there."""
+    return jax.jvp(function, (x,), (jnp.ones_like(x),))
+
+
 def parse_activations(
     names: Sequence[str], alphas: Sequence[float] = (), betas: Sequence[float] = ()
 ) -> tuple[Activation, ...]:

@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells.activations import SIGMOID, TANH, Activation
-from jaxrnn.cells.recurrence import Carry, Weights, clipped
+from jaxrnn.cells.activations import SIGMOID, TANH, Activation, with_slope
+from jaxrnn.cells.products import product
+from jaxrnn.cells.recurrence import Weights, clipped
+from jaxrnn.cells.sequence import Carry
 
 
 @dataclass(frozen=True)
@@ -33,43 +35,112 @@ class LSTM:
     gates: ClassVar[int] = 4
     carries: ClassVar[int] = 2
 
-    def prepare(self, weights: Weights, dtype: Any) -> Any:
+    def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
         """The matrices transposed for ``x @ w``, the two biases added, the peepholes split."""
         w, r, bias, peephole = weights
         summed = None if bias is None else bias[: bias.shape[0] // 2] + bias[bias.shape[0] // 2 :]
-        return w.T, r.T, summed, None if peephole is None else jnp.split(peephole, 3)
+        return (w.T, summed), (r.T, None if peephole is None else jnp.split(peephole, 3))
 
     def project(self, prepared: Any, x: jax.Array) -> jax.Array:
         """``[..., features] -> [..., 4 * hidden]``."""
-        w, _, bias, _ = prepared
-        projected = x @ w
+        w, bias = prepared
+        projected = product(x, w)
         return projected if bias is None else projected + bias
 
-    def step(self, prepared: Any, carry: Carry, projected: jax.Array) -> Carry:
+    def step(self, recurrent: Any, carry: Carry, projected: jax.Array) -> Carry:
         """One step."""
-        _, r, _, peephole = prepared
+        r, peephole = recurrent
         h, c = carry
-        gates = projected + h @ r
-        f_act, g_act, h_act = self.activations
-        if peephole is None and (f_act, g_act) == (SIGMOID, TANH):
-            i, o, f, g = _sigmoid_gates_by_one_tanh(clipped(gates, self.clip))
+        gates = projected + product(h, r)
+        if peephole is None:
+            i, o, f, g = jnp.split(self._gates(gates), 4, -1)
         else:
-            i, o, f, g = jnp.split(gates, 4, -1)
-            if peephole is not None:
-                i, f = i + peephole[0] * c, f + peephole[2] * c
-            i, f = f_act(clipped(i, self.clip)), f_act(clipped(f, self.clip))
-            g = g_act(clipped(g, self.clip))
+            a_i, a_o, a_f, a_g = jnp.split(gates, 4, -1)
+            i, f = self._sigmoid(a_i + peephole[0] * c), self._sigmoid(a_f + peephole[2] * c)
+            o, g = a_o, self._input(a_g)
+        c = (1 - i if self.input_forget else f) * c + i * g
+        if peephole is not None:
+            o = self._sigmoid(o + peephole[1] * c)
+        return o * self._output(c), c
+
+    def _gates(self, gates: jax.Array) -> jax.Array:
+        """All four gates from what enters them, without peepholes."""
+        if self.activations[:2] == (SIGMOID, TANH):
+            return _sigmoid_gates_by_one_tanh(clipped(gates, self.clip))
+        cut = gates.shape[-1] // 4 * 3
+        return jnp.concatenate([self._sigmoid(gates[..., :cut]), self._input(gates[..., cut:])], -1)
+
+    def _sigmoid(self, gate: jax.Array) -> jax.Array:
+        return self.activations[0](clipped(gate, self.clip))
+
+    def _input(self, gate: jax.Array) -> jax.Array:
+        return self.activations[1](clipped(gate, self.clip))
+
+    def _output(self, c: jax.Array) -> jax.Array:
+        return self.activations[2](clipped(c, self.clip))
+
+    # -- derivative, with c = f c0 + i g and h = o H(c)
+
+    def linearized(self, recurrent: Any, carry: Carry, projected: jax.Array) -> tuple[Carry, tuple[jax.Array, ...]]:
+        """One step; the coefficients are g i', H(c) o', c0 f', i g' joined in the order of the gates, f and o H'(c)."""
+        r, peephole = recurrent
+        h, c0 = carry
+        gates = projected + product(h, r)
+        if peephole is None:
+            values, slopes = with_slope(self._gates, gates)
+            i, o, f, g = jnp.split(values, 4, -1)
+            s_i, s_o, s_f, s_g = jnp.split(slopes, 4, -1)
+        else:
+            a_i, a_o, a_f, a_g = jnp.split(gates, 4, -1)
+            i, s_i = with_slope(self._sigmoid, a_i + peephole[0] * c0)
+            f, s_f = with_slope(self._sigmoid, a_f + peephole[2] * c0)
+            g, s_g = with_slope(self._input, a_g)
+            o = s_o = a_o
         if self.input_forget:
             f = 1 - i
-        c = f * c + i * g
+        c = f * c0 + i * g
         if peephole is not None:
-            o = o + peephole[1] * c
-        if peephole is not None or (f_act, g_act) != (SIGMOID, TANH):
-            o = f_act(clipped(o, self.clip))
-        return o * h_act(clipped(c, self.clip)), c
+            o, s_o = with_slope(self._sigmoid, o + peephole[1] * c)
+        output, slope = with_slope(self._output, c)
+        by_i, by_f = ((g - c0) * s_i, jnp.zeros_like(f)) if self.input_forget else (g * s_i, c0 * s_f)
+        return (o * output, c), (jnp.concatenate([by_i, output * s_o, by_f, i * s_g], -1), f, o * slope)
+
+    def tangent(
+        self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: jax.Array
+    ) -> Carry:
+        """The tangent of the carry behind a step."""
+        r, peephole = recurrent
+        scales, f, output_scale = coefficients
+        dh, dc = d_carry
+        d_gates = d_projected + product(dh, r)
+        if peephole is None:
+            by_i, by_o, by_f, by_g = jnp.split(scales * d_gates, 4, -1)
+            dc = f * dc + by_i + by_f + by_g
+            return by_o + output_scale * dc, dc
+        d_i, d_o, d_f, d_g = jnp.split(d_gates, 4, -1)
+        s_i, s_o, s_f, s_g = jnp.split(scales, 4, -1)
+        before = dc
+        dc = f * before + s_i * (d_i + peephole[0] * before) + s_f * (d_f + peephole[2] * before) + s_g * d_g
+        return s_o * (d_o + peephole[1] * dc) + output_scale * dc, dc
+
+    def seen(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
+        """The cell state before and behind the step, which peepholes look at."""
+        return () if recurrent[1] is None else (before[1], after[1])
+
+    def from_weights(
+        self, d_recurrent: Any, seen: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
+    ) -> jax.Array:
+        """``h0 dR``, and what the peepholes' tangents add."""
+        matrix, peephole = d_recurrent
+        total = product(seen[0], matrix)
+        if peephole is None:
+            return total
+        _, before, after = seen
+        d_i, d_o, d_f = peephole
+        return total + jnp.concatenate([d_i * before, d_o * after, d_f * before, jnp.zeros_like(before)], -1)
 
 
-def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> list[jax.Array]:
+def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> jax.Array:
     """All four gates through one tanh: sigmoid(x) = tanh(x / 2) / 2 + 1 / 2.
 
     One vectorised function over the whole row is faster on CPU than four over slices.
@@ -77,4 +148,4 @@ def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> list[jax.Array]:
     hidden = gates.shape[-1] // 4
     scale = np.repeat(np.asarray([0.5, 0.5, 0.5, 1.0], gates.dtype), hidden)
     offset = np.repeat(np.asarray([0.5, 0.5, 0.5, 0.0], gates.dtype), hidden)
-    return jnp.split(jnp.tanh(gates * scale) * scale + offset, 4, -1)
+    return jnp.tanh(gates * scale) * scale + offset

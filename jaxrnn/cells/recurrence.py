@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-Carry = tuple[jax.Array, ...]
+from jaxrnn.cells.chunks import in_chunks
+from jaxrnn.cells.products import product_type
+from jaxrnn.cells.sequence import Carry, blanked, kept, sequence
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
@@ -28,23 +29,53 @@ class Weights(NamedTuple):
 
 
 class Cell(Protocol):
-    """One recurrent cell: what it does in a step, free of time, direction and lengths."""
+    """One recurrent cell: what it does in a step, free of time, direction and lengths; and the derivative of a step.
+
+    `tangent` is linear in its last two arguments. It knows of a step what `linearized` gives as coefficients, and does
+    not see the tangents of the weights: `from_weights` gives what they add to the projected frames, for all at once.
+    """
 
     #: Gates whose weights are stacked along the first axis of `Weights.input`.
     gates: int
     #: Arrays in the carry; the first is the output.
     carries: int
 
-    def prepare(self, weights: Weights, dtype: Any) -> Any:
-        """Whatever depends on the weights alone, in the form that `project` and `step` read."""
+    def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
+        """The weights in the form that `project` reads, and in the form that `step` reads."""
         ...
 
     def project(self, prepared: Any, x: jax.Array) -> jax.Array:
         """The part of the gates that needs no carry, for all frames at once: ``[..., features] -> [..., G*hidden]``."""
         ...
 
-    def step(self, prepared: Any, carry: Carry, projected: jax.Array) -> Carry:
+    def step(self, recurrent: Any, carry: Carry, projected: jax.Array) -> Carry:
         """One step: carry arrays ``[batch, hidden]`` and the projected frame ``[batch, G * hidden]``."""
+        ...
+
+    def linearized(self, recurrent: Any, carry: Carry, projected: jax.Array) -> tuple[Carry, tuple[jax.Array, ...]]:
+        """One step, with the coefficients of its derivative, arrays ``[batch, k * hidden]``."""
+        ...
+
+    def tangent(
+        self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: jax.Array
+    ) -> Carry:
+        """The tangent of the carry behind a step."""
+        ...
+
+    def seen(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
+        """What `from_weights` needs to see of the carries around a step, besides the hidden state before it."""
+        ...
+
+    def from_weights(
+        self, d_recurrent: Any, seen: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
+    ) -> jax.Array:
+        """What tangents of the weights add to that of the projected frames, ``[time, batch, G * hidden]``.
+
+        Args:
+            d_recurrent: like the recurrent weights.
+            seen: the hidden state before each step, then what `seen` gave, with time in front.
+            coefficients: those of each step.
+        """
         ...
 
 
@@ -72,24 +103,19 @@ def run_direction(
         Outputs ``[time, batch, hidden]``, in the input's order, and the final carry. A sequence of one frame leaves no
         loop behind; of none, it gives the initial carry.
     """
-    prepared = cell.prepare(weights, x.dtype)
-    projected = cell.project(prepared, x)
-
-    def step(carry: Carry, frame: tuple[jax.Array, jax.Array | None]) -> tuple[Carry, jax.Array]:
-        gates, exists = frame
-        new = cell.step(prepared, carry, gates)
-        if exists is None:
-            return new, new[0]
-        kept = tuple(jnp.where(exists, after, before) for after, before in zip(new, carry, strict=True))
-        return kept, jnp.where(exists, new[0], jnp.zeros((), x.dtype))
-
+    for_input, recurrent = cell.prepare(weights, x.dtype)
+    projected = cell.project(for_input, x)
     exists = None
     if lengths is not None:
         exists = (jnp.arange(x.shape[0], dtype=lengths.dtype)[:, None] < lengths[None, :])[..., None]
     if isinstance(x.shape[0], int) and x.shape[0] == 1:
-        final, y = step(initial, (projected[0], None if exists is None else exists[0]))
-        return y[None], final
-    final, y = lax.scan(step, initial, (projected, exists), reverse=reverse)
+        new = cell.step(recurrent, initial, projected[0])
+        return blanked(exists, new[0][None]), kept(None if exists is None else exists[0], new, initial)
+
+    def run(carry: Carry, frames: tuple[jax.Array, jax.Array | None]) -> tuple[Carry, jax.Array]:
+        return sequence(cell, reverse, product_type(), recurrent, carry, *frames)
+
+    final, y = in_chunks(run, initial, (projected, exists), reverse=reverse)
     return y, final
 
 

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 import jax
 
-from jaxrnn.cells.activations import TANH, Activation
-from jaxrnn.cells.recurrence import Carry, Weights, clipped
+from jaxrnn.cells.activations import TANH, Activation, with_slope
+from jaxrnn.cells.products import product
+from jaxrnn.cells.recurrence import Weights, clipped
+from jaxrnn.cells.sequence import Carry
 
 
 @dataclass(frozen=True)
@@ -29,20 +31,45 @@ class RNN:
     gates: ClassVar[int] = 1
     carries: ClassVar[int] = 1
 
-    def prepare(self, weights: Weights, dtype: Any) -> Any:
+    def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
         """The matrices transposed for ``x @ w``, and the two biases added."""
         w, r, bias, _ = weights
         summed = None if bias is None else bias[: bias.shape[0] // 2] + bias[bias.shape[0] // 2 :]
-        return w.T, r.T, summed
+        return (w.T, summed), r.T
 
     def project(self, prepared: Any, x: jax.Array) -> jax.Array:
         """``[..., features] -> [..., hidden]``."""
-        w, _, bias = prepared
-        projected = x @ w
+        w, bias = prepared
+        projected = product(x, w)
         return projected if bias is None else projected + bias
 
-    def step(self, prepared: Any, carry: Carry, projected: jax.Array) -> Carry:
+    def step(self, recurrent: Any, carry: Carry, projected: jax.Array) -> Carry:
         """One step."""
-        _, recurrent, _ = prepared
-        (h,) = carry
-        return (self.activations[0](clipped(projected + h @ recurrent, self.clip)),)
+        return (self._activated(projected + product(carry[0], recurrent)),)
+
+    def _activated(self, gate: jax.Array) -> jax.Array:
+        return self.activations[0](clipped(gate, self.clip))
+
+    # -- derivative, with h = f(projected + h0 R)
+
+    def linearized(self, recurrent: Any, carry: Carry, projected: jax.Array) -> tuple[Carry, tuple[jax.Array, ...]]:
+        """One step; the coefficient is the slope f'."""
+        h, slope = with_slope(self._activated, projected + product(carry[0], recurrent))
+        return (h,), (slope,)
+
+    def tangent(
+        self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: jax.Array
+    ) -> Carry:
+        """The tangent of the carry behind a step."""
+        (slope,) = coefficients
+        return (slope * (d_projected + product(d_carry[0], recurrent)),)
+
+    def seen(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
+        """Nothing but the hidden state."""
+        return ()
+
+    def from_weights(
+        self, d_recurrent: Any, seen: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
+    ) -> jax.Array:
+        """``h0 dR``."""
+        return product(seen[0], d_recurrent)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Literal, Var
 
+from jaxrnn.cells.chunks import in_chunks
 from jaxrnn.transforms.equations import Environment, variables
 from jaxrnn.transforms.stages import AFTER, BEFORE, CORE, PACK, Stages, collect, cut, run_stage
 
@@ -40,6 +41,16 @@ def scan(
         The outputs with time in front, and the last carry. Equal to the loop of steps up to the rounding of batched
         products.
     """
+
+    def run(carry: Any, part: tuple[Any, Any]) -> tuple[Any, Any]:
+        return _scan(step, params, *part, carry, keep)
+
+    last, outputs = in_chunks(run, carry, (frames, exists))
+    return outputs, last
+
+
+def _scan(step: Step, params: Any, frames: Any, exists: Any, carry: Any, keep: Keep | None) -> tuple[Any, Any]:
+    """The last carry, and the outputs with time in front."""
     one = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), frames)
     stages = cut(step, params, one, carry)
     constants = run_stage(stages, PACK, dict(zip(stages.params, jax.tree.leaves(params), strict=True)))
@@ -67,7 +78,8 @@ def scan(
         batched[atom] if atom in batched else jnp.broadcast_to(value, (length, *jnp.shape(value)))
         for atom, value in ((atom, _constant(atom, constants)) for atom in stages.outputs)
     ]
-    return jax.tree.unflatten(stages.structure, [*outputs, *last])
+    results, final = jax.tree.unflatten(stages.structure, [*outputs, *last])
+    return final, results
 
 
 def _for_all_frames(

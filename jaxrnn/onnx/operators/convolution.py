@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn.cells import narrowed
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
@@ -64,16 +65,20 @@ def convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=No
     """The one convolution that all operators here come down to, in NCHW and OIHW layout."""
     rank = x.ndim - 2
     spatial = "DHW"[-rank:] if rank <= 3 else "".join(map(str, range(rank)))
+    # A convolution of narrow operands gives a narrow result: JAX cannot transpose one of two types.
     return lax.conv_general_dilated(
-        x,
-        w,
+        *narrowed(x, w),
         strides,
         pads,
         lhs_dilation=input_dilation,
         rhs_dilation=dilations,
         dimension_numbers=("NC" + spatial, "OI" + spatial, "NC" + spatial),
         feature_group_count=group,
-    )
+    ).astype(x.dtype)
+
+
+def _tensordot(w, x):
+    return lax.dot_general(*narrowed(w, x), (((1,), (1,)), ((), ())), preferred_element_type=x.dtype)
 
 
 def conv(
@@ -104,7 +109,7 @@ def conv(
     padding = window_pads(auto_pad, pads, x.shape[2:], kernel, strides, dilations)
     if set(kernel) == set(strides) == {1} and group == 1 and not any(low or high for low, high in padding):
         # A product with a matrix: XLA would transpose the weight of such a convolution anew at every call.
-        y = jnp.moveaxis(lax.dot_general(w.reshape(w.shape[:2]), x, (((1,), (1,)), ((), ()))), 0, 1)
+        y = jnp.moveaxis(_tensordot(w.reshape(w.shape[:2]), x), 0, 1)
     else:
         y = convolve(x, w, strides, padding, dilations, group)
     return y if b is None else y + traced(b).reshape((-1,) + (1,) * rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn.cells import narrowed, product
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
@@ -13,7 +14,7 @@ from jaxrnn.onnx.values import Value, traced
 def matmul(a: Value, b: Value) -> Value:
     """MatMul, as numpy.matmul."""
     alike(a, b)
-    return jnp.matmul(traced(a), traced(b))
+    return product(traced(a), traced(b))
 
 
 def gemm(
@@ -22,12 +23,12 @@ def gemm(
     """Gemm: alpha A' B' + beta C."""
     alike(*(value for value in (a, b, c) if value is not None))
     a, b = traced(a), traced(b)
-    product = (a.T if transA else a) @ (b.T if transB else b)
+    result = product(a.T if transA else a, b.T if transB else b)
     if alpha != 1.0:
-        product = _scaled(product, alpha)
+        result = _scaled(result, alpha)
     if c is None:
-        return product
-    return product + (traced(c) if beta == 1.0 else _scaled(traced(c), beta))
+        return result
+    return result + (traced(c) if beta == 1.0 else _scaled(traced(c), beta))
 
 
 def _scaled(x, factor: float):
@@ -39,7 +40,8 @@ def _scaled(x, factor: float):
 def einsum(*inputs: Value, equation: str) -> Value:
     """Einsum."""
     alike(*inputs)
-    return jnp.einsum(equation.replace(" ", ""), *(traced(value) for value in inputs))
+    arrays = [traced(value) for value in inputs]
+    return jnp.einsum(equation.replace(" ", ""), *narrowed(*arrays), preferred_element_type=arrays[0].dtype)
 
 
 def determinant(x: Value) -> Value:

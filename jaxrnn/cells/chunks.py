@@ -1,0 +1,89 @@
+"""Sequences in chunks whose inside is computed again in the backward pass: more work, far less memory.
+
+Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxrnn.errors import InputError
+
+Remat = int | Literal["sqrt"] | None
+Run = Callable[[Any, Any], tuple[Any, Any]]
+
+_chosen: ContextVar[Remat] = ContextVar("remat", default=None)
+
+
+@contextlib.contextmanager
+def recomputing(remat: Remat) -> Iterator[None]:
+    """What is traced inside keeps, of every sequence over time, only the carries between chunks for its backward pass.
+
+    Results are equal. The memory of the backward pass grows with the number of chunks and the length of one.
+
+    Args:
+        remat: frames in a chunk; ``"sqrt"`` for the square root of the number of frames; None to keep everything.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if remat is not None and remat != "sqrt" and (isinstance(remat, bool) or not isinstance(remat, int) or remat < 1):
+        raise InputError(f"remat must be None, 'sqrt' or a number of frames from 1 up, not {remat!r}")
+    token = _chosen.set(remat)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tuple[Any, Any]:
+    """A recurrence over frames, in one go or in chunks as `recomputing` asks.
+
+    Args:
+        run: ``(carry, frames) -> (carry, outputs)`` over any number of frames.
+        carry: pytree before the first step.
+        frames: pytree of arrays with time in front.
+        reverse: the last frame comes first.
+
+    Returns:
+        The last carry, and the outputs with time in front.
+    """
+    length = jax.tree.leaves(frames)[0].shape[0]
+    size = _chunk_of(length)
+    if size is None:
+        return run(carry, frames)
+
+    @jax.checkpoint
+    def piece(carry: Any, part: Any) -> tuple[Any, Any]:
+        with recomputing(None):  # once is enough: not the sequences inside a step again
+            return run(carry, part)
+
+    whole = length // size * size
+    # Of a sequence that runs backwards, the whole chunks are at its end, where it begins.
+    first = length - whole if reverse else 0
+    body = jax.tree.map(lambda x: x[first : first + whole].reshape(-1, size, *x.shape[1:]), frames)
+    carry, outputs = lax.scan(piece, carry, body, reverse=reverse)
+    outputs = jax.tree.map(lambda y: y.reshape(whole, *y.shape[2:]), outputs)
+    if whole == length:
+        return carry, outputs
+    rest = jax.tree.map(lambda x: x[:first] if reverse else x[whole:], frames)
+    carry, last = piece(carry, rest)
+    parts = (last, outputs) if reverse else (outputs, last)
+    return carry, jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
+
+
+def _chunk_of(length: Any) -> int | None:
+    """Frames in a chunk; None where the sequence is to run in one go, as one of a symbolic length always does."""
+    remat = _chosen.get()
+    if remat is None or not isinstance(length, int):
+        return None
+    size = math.isqrt(length) if remat == "sqrt" else remat
+    return size if 0 < size < length else None

@@ -1,0 +1,55 @@
+"""Matrix products in a narrower type than their operands', with sums in the operands' own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.errors import InputError
+
+_chosen: ContextVar[np.dtype | None] = ContextVar("matrix products", default=None)
+
+
+@contextlib.contextmanager
+def matrix_products_in(dtype: Any) -> Iterator[None]:
+    """Matrix products and convolutions of float32 arrays that are traced inside have operands of another type.
+
+    Everything else is float32, the sums of products too: mixed precision. Parameters stay as they are.
+
+    Args:
+        dtype: ``"bfloat16"`` or ``"float16"``; None for the operands' own.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if dtype is not None and str(np.dtype(dtype)) not in ("bfloat16", "float16"):
+        raise InputError(f"matrix products can be in bfloat16 or float16, not in {dtype!r}")
+    token = _chosen.set(None if dtype is None else np.dtype(dtype))
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def product_type() -> np.dtype | None:
+    """The type that `matrix_products_in` asks for."""
+    return _chosen.get()
+
+
+def narrowed(*operands: jax.Array) -> list[jax.Array]:
+    """The operands of a product in the type that `matrix_products_in` asks for; the result is to be float32."""
+    dtype = _chosen.get()
+    if dtype is None or any(operand.dtype != jnp.float32 for operand in operands):
+        return list(operands)
+    return [operand.astype(dtype) for operand in operands]
+
+
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``a @ b``, in the type of the operands."""
+    return jnp.matmul(*narrowed(a, b), preferred_element_type=a.dtype)
