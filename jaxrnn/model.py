@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from jaxrnn.cells.chunks import Remat, recomputing
@@ -18,8 +17,9 @@ from jaxrnn.onnx.checking import check_proto, check_shapes
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs, tensor_info
+from jaxrnn.onnx.loop_bounds import bound_loops
 from jaxrnn.onnx.program import BoundNode, Program, bind
-from jaxrnn.onnx.reading import Source, label_of, read_proto
+from jaxrnn.onnx.reading import Source, SourceFile, label_of, read_source
 from jaxrnn.onnx.state import StateVar, agree, find_state
 from jaxrnn.onnx.values import exact_types, traced
 from jaxrnn.packing import Packed, plain
@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, Any]
 
 
-def load(source: Source, *, static: Mapping[str, Any] | None = None, state: Mapping[str, str] | None = None) -> Model:
+def load(
+    source: Source,
+    *,
+    static: Mapping[str, Any] | None = None,
+    state: Mapping[str, str] | None = None,
+    max_trip_count: int | Mapping[str, int] | None = None,
+) -> Model:
     """Read an ONNX model and make it ready to run as a JAX function.
 
     Args:
@@ -44,24 +50,30 @@ def load(source: Source, *, static: Mapping[str, Any] | None = None, state: Mapp
         state: pairs of a state input and the output that carries its updated value, where the caller wants to say so.
             An input that the file also gives a value (an initializer of the same name) is state only if it is named
             here; the value is then where it starts.
+        max_trip_count: how many trips an ONNX ``Loop`` makes at most where that depends on data: one number, or one
+            for each node by name. Such a loop then has reverse-mode derivatives, and takes the time of so many trips.
+            A loop that goes on beyond it raises a `NodeError` where it can. Under a transformation, in compiled code
+            and inside another loop it cannot: what it carries then comes out as NaN, derivatives too, integers as
+            their type's extreme and booleans as True.
 
     Raises:
         ModelError: the file is malformed, inconsistent or unsafe.
         UnsupportedError: the file uses operators that jaxrnn does not have; lists all of them.
-        InputError: ``static`` or ``state`` does not fit the file.
+        InputError: ``static``, ``state`` or ``max_trip_count`` does not fit the file.
     """
     label = label_of(source)
     try:
         with exact_types():
-            proto, folder = read_proto(source)
-            check_proto(proto, folder)
-            graph = read_graph(proto)
-            if folder is not None:
-                ir.external_data.set_base_dir(graph.graph, folder)
+            file = read_source(source)
+            check_proto(file.proto, file.folder)
+            graph = read_graph(file.proto)
+            if file.folder is not None:
+                ir.external_data.set_base_dir(graph.graph, file.folder)
             initial = _take_initial_values(graph.graph, state or {})
             program = bind(graph)
-            check_shapes(proto)
-            return Model(proto, program, static=static or {}, state=state or {}, label=label, initial=initial)
+            bound_loops(program, max_trip_count)
+            check_shapes(file.proto)
+            return Model(file, program, static=static or {}, state=state or {}, label=label, initial=initial)
     except JaxrnnError as error:
         raise type(error)(f"{label}: {error}") from error
 
@@ -79,7 +91,7 @@ class Model:
 
     def __init__(
         self,
-        proto: onnx.ModelProto,
+        file: SourceFile,
         program: Program,
         *,
         static: Mapping[str, Any],
@@ -87,12 +99,13 @@ class Model:
         label: str,
         initial: Mapping[str, np.ndarray] | None = None,
     ):
-        self.proto = proto
+        self.proto = file.proto
+        self._file = file
         #: The file's own values of state inputs before the first step; zeros where there is none.
         self.initial_values = dict(initial or {})
         self.label = label
         self.program = program
-        self.opsets = {normal_domain(entry.domain): entry.version for entry in proto.opset_import}
+        self.opsets = {normal_domain(entry.domain): entry.version for entry in file.proto.opset_import}
         declared = tuple(map(tensor_info, program.block.inputs))
         self.outputs: tuple[TensorInfo, ...] = tuple(map(tensor_info, program.block.outputs))
         self._static = _bind_static(declared, static)

@@ -10,9 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from jaxrnn.errors import ModelError, UnsupportedError
-
-#: Key in a Constant node's metadata that survives inlining: the parameter that its tensor is.
-PARAMETER_KEY = "jaxrnn.parameter"
+from jaxrnn.onnx.origins import mark_origins
 
 #: A file may not expand to more nodes than this when its functions are inlined.
 MAX_NODES = 1_000_000
@@ -33,10 +31,10 @@ def read_graph(proto: onnx.ModelProto) -> ir.Model:
         UnsupportedError: a function that takes a graph as attribute.
     """
     model = ir.serde.deserialize_model(proto)
+    mark_origins(proto, model)
     _set_versions(model.graph, model.opset_imports)
     for function in model.functions.values():
         _set_versions(function, function.opset_imports)
-        _mark_constants(function)
         # Every node carries its own version, so the inliner need not compare the functions' with the model's.
         for domain in function.opset_imports:
             function.opset_imports[domain] = model.opset_imports.setdefault(domain, function.opset_imports[domain])
@@ -105,13 +103,6 @@ def _set_versions(graph: ir.Graph | ir.Function, opsets: dict[str, int]) -> None
     versions = {normal_domain(domain): version for domain, version in opsets.items()}
     for node in graph.all_nodes():
         node.version = versions.get(normal_domain(node.domain))
-
-
-def _mark_constants(function: ir.Function) -> None:
-    """A Constant in a function is one tensor of the file however often the function is called."""
-    for node in function.all_nodes():
-        if node.op_type == "Constant":
-            node.metadata_props[PARAMETER_KEY] = f"{function.name}/{node.outputs[0].name}"
 
 
 def _check_expansion(model: ir.Model) -> None:

@@ -8,6 +8,8 @@ parameters are:
   constant that only reaches such an input through other operators;
 - numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), and ``Constant`` nodes
   of rank 0, which is how exporters write the 1e-5 in ``sqrt(x + 1e-5)``.
+
+One tensor of the file is one parameter, however often the function that holds it is called.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.graph import PARAMETER_KEY, subgraphs_of
+from jaxrnn.onnx.graph import subgraphs_of
+from jaxrnn.onnx.origins import Address, origin_of, tensor_origin
 from jaxrnn.onnx.registry import Operator
 
 FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
@@ -34,19 +37,29 @@ def name_parameters(
 ) -> dict[ir.Value, str]:
     """The parameters' values in the graph, and their names, in the order in which the file gives them."""
     fixed = _needed_while_tracing(graph, operator_of)
+    fixed_tensors = _held_elsewhere(graph, fixed)
     names: dict[ir.Value, str] = {}
+    of_tensor: dict[Address, str] = {}
     taken: set[str] = set()
 
-    def add(value: ir.Value, path: str, shared: str | None = None) -> None:
+    def add(value: ir.Value, path: str) -> None:
         array = constant_of(value)
         if value in fixed or array is None or array.dtype not in FLOATS:
             return
-        if shared is None:
-            shared = str(value.name) if value.name not in taken else f"{path}{value.name}"
-            while shared in taken:
-                shared += "'"
-        taken.add(shared)
-        names[value] = shared
+        origin = origin_of(value)
+        if origin is not None and origin.address in fixed_tensors:
+            return
+        if origin is not None and origin.address in of_tensor:
+            names[value] = of_tensor[origin.address]
+            return
+        wanted = str(value.name) if origin is None or origin.name is None else origin.name
+        name = wanted if wanted not in taken else f"{path}{wanted}"
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        names[value] = name
+        if origin is not None:
+            of_tensor[origin.address] = name
 
     def walk(graph: ir.Graph, path: str) -> None:
         for value in graph.initializers.values():
@@ -55,12 +68,22 @@ def name_parameters(
             if node.op_type == "Constant":
                 array = constant_of(node.outputs[0])
                 if array is not None and array.ndim > 0:
-                    add(node.outputs[0], path, node.metadata_props.get(PARAMETER_KEY))
+                    add(node.outputs[0], path)
             for name, inner in subgraphs_of(node):
                 walk(inner, f"{path}{node.name or node.op_type}.{name}/")
 
     walk(graph, "")
     return names
+
+
+def _held_elsewhere(graph: ir.Graph, fixed: Iterable[ir.Value]) -> set[Address]:
+    """Tensors that also are something other than a parameter: in another call of their function, or as an attribute."""
+    origins = [origin_of(value) for value in fixed if _is_constant(value)]
+    for node in graph.all_nodes():
+        if node.op_type != "Constant":
+            tensors = (each for each in node.attributes.values() if each.type == ir.AttributeType.TENSOR)
+            origins += map(tensor_origin, tensors)
+    return {origin.address for origin in origins if origin is not None}
 
 
 def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Operator]) -> set[ir.Value]:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from jaxrnn.errors import ModelError, UnsupportedError
 from jaxrnn.onnx.graph import node_label, normal_domain
 from jaxrnn.onnx.operators import find_operator
+from jaxrnn.onnx.origins import Origin, origin_of
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.signatures import check_signature, given_inputs
@@ -45,10 +46,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Program:
-    """The whole graph as a `Block`, and the parameters' arrays by name."""
+    """The whole graph as a `Block`, and the parameters: their arrays and where in the file they lie, by name."""
 
     block: Block
     parameters: Mapping[str, np.ndarray]
+    origins: Mapping[str, Origin | None]
 
 
 def bind(model: ir.Model) -> Program:
@@ -84,7 +86,7 @@ def bind(model: ir.Model) -> Program:
         array = constant_of(value)
         assert array is not None, "only constants are named as parameters"
         arrays[name] = array
-    return Program(block, arrays)
+    return Program(block, arrays, {name: origin_of(value) for value, name in names.items()})
 
 
 def _bind_block(
@@ -155,6 +157,10 @@ def _read_tensor(tensor: ir.TensorProtocol, what: str) -> np.ndarray:
         array = tensor.numpy()
     except (ValueError, TypeError, OSError) as error:
         raise ModelError(f"the tensor of {what} cannot be read: {error}") from error
+    if isinstance(tensor, ir.ExternalTensor):
+        # What was loaded stays what it is, whatever becomes of the file.
+        array = np.array(array)
+        tensor.release()
     return array.astype(str) if array.dtype == object else array
 
 

@@ -1,12 +1,13 @@
-"""From a path, bytes or a ``ModelProto`` to a ``ModelProto`` of versions that we know, and its folder."""
+"""From a path, bytes or a ``ModelProto`` to a ``ModelProto`` of versions that we know, with its bytes and folder."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from jaxrnn.errors import ModelError, UnsupportedError
 from jaxrnn.onnx.graph import normal_domain
@@ -26,27 +27,58 @@ def label_of(source: Source) -> str:
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else repr(source)
 
 
-def read_proto(source: Source) -> tuple[onnx.ModelProto, Path | None]:
-    """The model, and the folder that its external data must lie in (None where it has no folder).
+class SourceFile(NamedTuple):
+    """A model as it was read.
+
+    Attributes:
+        proto: its content.
+        data: the file's bytes; None for a proto that is larger than a file can be.
+        folder: where its external data must lie; None where it has no folder.
+    """
+
+    proto: onnx.ModelProto
+    data: bytes | None
+    folder: Path | None
+
+
+def read_source(source: Source) -> SourceFile:
+    """Read a model.
 
     Raises:
         ModelError: no such file, not ONNX, cut off, or of a version from the future.
     """
     if isinstance(source, onnx.ModelProto):
-        proto, folder = source, None
+        file = SourceFile(source, _serialized(source), None)
     elif isinstance(source, bytes):
-        proto, folder = _parse(source), None
+        file = SourceFile(_parse(source), source, None)
     elif isinstance(source, (str, os.PathLike)):
         path = Path(source)
         try:
             data = path.read_bytes()
         except OSError as error:
             raise ModelError(f"the file cannot be read: {error.strerror or error}") from error
-        proto, folder = _parse(data), path.resolve().parent
+        file = SourceFile(_parse(data), data, path.resolve().parent)
     else:
         raise ModelError(f"expected a path, bytes or onnx.ModelProto, not {type(source).__name__}")
-    _check_versions(proto)
-    return proto, folder
+    _check_versions(file.proto)
+    return file
+
+
+def read_proto(source: Source) -> tuple[onnx.ModelProto, Path | None]:
+    """The model, and the folder that its external data must lie in (None where it has no folder).
+
+    Raises:
+        ModelError: as `read_source` does.
+    """
+    file = read_source(source)
+    return file.proto, file.folder
+
+
+def _serialized(proto: onnx.ModelProto) -> bytes | None:
+    try:
+        return proto.SerializeToString()
+    except (EncodeError, ValueError, MemoryError):
+        return None
 
 
 def _parse(data: bytes) -> onnx.ModelProto:

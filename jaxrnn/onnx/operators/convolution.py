@@ -66,8 +66,10 @@ def convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=No
     rank = x.ndim - 2
     spatial = "DHW"[-rank:] if rank <= 3 else "".join(map(str, range(rank)))
     # A convolution of narrow operands gives a narrow result: JAX cannot transpose one of two types.
+    left, right = narrowed(x, w)
     return lax.conv_general_dilated(
-        *narrowed(x, w),
+        left,
+        right,
         strides,
         pads,
         lhs_dilation=input_dilation,
@@ -78,7 +80,8 @@ def convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=No
 
 
 def _tensordot(w, x):
-    return lax.dot_general(*narrowed(w, x), (((1,), (1,)), ((), ())), preferred_element_type=x.dtype)
+    left, right = narrowed(w, x)
+    return lax.dot_general(left, right, (((1,), (1,)), ((), ())), preferred_element_type=x.dtype)
 
 
 def conv(

@@ -1,0 +1,70 @@
+"""How many trips the loops of a graph make at most, where that depends on data: what the caller says, by node."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxrnn.errors import InputError
+from jaxrnn.onnx.operators.loops import loop_with
+from jaxrnn.onnx.program import Block, BoundNode, Program
+
+
+def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None = None) -> None:
+    """Tell every Loop of a program, in place, its name and its bound.
+
+    Args:
+        program: the bound graph.
+        max_trip_count: for every Loop; or for some, by node name; None for none.
+
+    Raises:
+        InputError: a bound is no positive integer, or there is no Loop of that name.
+    """
+    places = list(_loops(program.block))
+    labels = list(dict.fromkeys(block.nodes[index].name for block, index in places))
+    if isinstance(max_trip_count, Mapping):
+        bounds = {_known(name, labels): _positive(bound, f"of {name!r}") for name, bound in max_trip_count.items()}
+    else:
+        bound = None if max_trip_count is None else _positive(max_trip_count, "")
+        bounds = dict.fromkeys(labels, bound)
+    for block, index in places:
+        node = block.nodes[index]
+        function = loop_with(f"node {node.name!r} ({node.operator})", bounds.get(node.name))
+        block.nodes[index] = dataclasses.replace(node, operator=dataclasses.replace(node.operator, function=function))
+
+
+def _loops(block: Block) -> Iterator[tuple[Block, int]]:
+    """Where the Loop nodes are, in subgraphs too."""
+    for index, node in enumerate(block.nodes):
+        if _is_loop(node):
+            yield block, index
+        for value in node.attributes.values():
+            if isinstance(value, Block):
+                yield from _loops(value)
+
+
+def _is_loop(node: BoundNode) -> bool:
+    return node.operator.name == "Loop" and not node.operator.domain
+
+
+def _known(name: Any, labels: list[str]) -> str:
+    if name in labels:
+        return name
+    close = difflib.get_close_matches(str(name), labels, n=1, cutoff=0.5)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    listed = ", ".join(map(repr, labels)) or "none"
+    raise InputError(f"max_trip_count: there is no Loop {name!r}{hint}; the Loop nodes are: {listed}")
+
+
+def _positive(bound: Any, whose: str) -> int:
+    try:
+        number = 0 if isinstance(bound, bool) else operator.index(bound)
+    except TypeError:
+        number = 0
+    if number < 1:
+        where = f"max_trip_count {whose}".rstrip()
+        raise InputError(f"{where} must be a positive integer, the most trips that the loop makes, not {bound!r}")
+    return number

@@ -1,0 +1,241 @@
+"""Loop: unrolled, a scan, or a while loop, whichever what is known of its trip count allows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.cells import in_chunks
+from jaxrnn.errors import StaticValueError
+from jaxrnn.onnx.operators.forward_mode import forward_mode_only
+from jaxrnn.onnx.values import Subgraph, Value, describe, is_known, is_static, is_symbolic, traced
+
+
+def all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
+    """Every array as a JAX array, sequences included, so that a loop can carry them."""
+    return tuple(jax.tree.map(traced, tuple(values)))
+
+
+def types_of(values: Sequence[Value]) -> str:
+    """Dtypes and shapes for a message."""
+    return ", ".join(describe(value) for value in values) or "nothing"
+
+
+def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body: Subgraph) -> list[Value]:
+    """Loop.
+
+    A known trip count whose condition never changes becomes a scan (or, for one trip, the body itself). Otherwise the
+    trip count depends on data: a while loop where the loop gives no scan outputs. Scan outputs of a length that depends
+    on data exist only outside ``jit``, where the loop runs in Python.
+    """
+    return _loop("", None, max_trip_count, cond, *carried, body=body)
+
+
+def loop_with(label: str, bound: int | None) -> Callable[..., list[Value]]:
+    """`loop` that knows what errors call its node, and how many trips it may make where that depends on data.
+
+    With a bound, what would be a while loop is a scan over so many trips, of which those behind the end change nothing,
+    so that reverse mode works.
+    """
+    return functools.partial(_loop, label, bound)
+
+
+def _loop(
+    label: str,
+    bound: int | None,
+    max_trip_count: Value = None,
+    cond: Value = None,
+    *carried: Value,
+    body: Subgraph,
+) -> list[Value]:
+    scanned = body.output_count - 1 - len(carried)
+    limit = None if max_trip_count is None else max_trip_count.reshape(())
+    go_on = np.asarray(True) if cond is None else cond.reshape(())
+    if is_known(go_on) and not bool(go_on):
+        limit = np.asarray(0)
+    if limit is None and _never_ends(carried, body):
+        raise ValueError("the loop never ends: it has neither a trip count nor a condition that changes")
+    fixed = limit is not None and is_static(limit)
+    if is_known(go_on) and limit is not None and is_known(limit):
+        trips = int(limit)
+        if trips <= 0:
+            return [*carried, *_no_frames(carried, body)]
+        if trips == 1:
+            _, *outputs = body(np.asarray(0, np.int64), np.asarray(True), *carried)
+            return [*outputs[: len(carried)], *(traced(value)[None] for value in outputs[len(carried) :])]
+        try:
+            trace = _Trace(carried, body)
+        except StaticValueError:
+            # A shape or a position depends on the trip, which is known only where Python counts the trips.
+            return _python_loop(limit, None if fixed else bound, carried, body)
+        if trace.never_ends:
+            if bound is not None and trips > bound and not fixed:
+                raise ValueError(_beyond(bound, f"the loop makes {trips} trips"))
+            if trace.carry_keeps_its_type:
+                return _scanned_loop(trips, carried, body)
+            # The carry grows or changes its type: every trip is a computation of its own.
+            return _python_loop(limit, None, carried, body)
+    if scanned and all(is_known(leaf) for leaf in jax.tree.leaves((limit, go_on, carried))):
+        return _python_loop(limit, bound, carried, body)
+    if scanned:
+        raise StaticValueError(
+            "the loop ends by a condition on data, so the length of its scan outputs is not known while tracing; call "
+            "apply outside jit, grad and vmap"
+        )
+    if bound is not None:
+        return _bounded_loop(bound, limit, go_on, carried, body)
+    values = _while_loop(limit, go_on, carried, body)
+    reason = (
+        f"{label}: its trip count depends on data, so that it runs as a while loop, which has no reverse-mode "
+        "derivative. Say how many trips it makes at most: jaxrnn.load(..., max_trip_count=...) takes a number, or one "
+        "for each node by name; forward mode (jax.jvp) needs none"
+    )
+    return [jax.tree.map(lambda leaf: forward_mode_only(leaf, reason), value) for value in values] if label else values
+
+
+def _beyond(bound: int, what: str) -> str:
+    return f"{what}, but max_trip_count={bound} was given when the model was loaded; give a larger bound"
+
+
+class _Trace:
+    """What one abstract trip through the body tells."""
+
+    def __init__(self, carried: Sequence[Value], body: Subgraph):
+        self.never_ends = False
+        start = all_traced(carried)
+
+        def trip(state: tuple[Value, ...], index: Value) -> tuple[Value, ...]:
+            # True goes in as a known value: if the body only hands it on, or never computes with data, it comes out.
+            go_on, *outputs = body(index, np.asarray(True), *state)
+            self.never_ends = is_known(go_on) and bool(np.asarray(go_on).reshape(()))
+            return all_traced(outputs)
+
+        outputs = jax.eval_shape(trip, start, jax.ShapeDtypeStruct((), np.int64))
+        self.before, self.after = start, outputs[: len(carried)]
+        self.scan_outputs = outputs[len(carried) :]
+        self.carry_keeps_its_type = _signatures(self.after) == _signatures(self.before)
+
+
+def _never_ends(carried: Sequence[Value], body: Subgraph) -> bool:
+    try:
+        return _Trace(carried, body).never_ends
+    except StaticValueError:
+        return False  # what is computed trip by trip may end by itself
+
+
+def _no_frames(carried: Sequence[Value], body: Subgraph) -> list[Value]:
+    """The scan outputs of a loop without a trip."""
+    return [jnp.zeros((0, *item.shape), item.dtype) for item in _Trace(carried, body).scan_outputs]
+
+
+def _scanned_loop(trips: int, carried: Sequence[Value], body: Subgraph) -> list[Value]:
+    count = len(carried)
+
+    def step(state: tuple[Value, ...], index: Value) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+        _, *outputs = body(index, np.asarray(True), *state)
+        return all_traced(outputs[:count]), all_traced(outputs[count:])
+
+    trip_numbers = jnp.arange(trips, dtype=jnp.int64)
+    state, outputs = in_chunks(functools.partial(lax.scan, step), all_traced(carried), trip_numbers)
+    return [*state, *outputs]
+
+
+def _signatures(values: Any) -> Any:
+    return jax.tree.map(lambda value: (tuple(value.shape), value.dtype), values)
+
+
+def _python_loop(limit: Value, bound: int | None, carried: Sequence[Value], body: Subgraph) -> list[Value]:
+    """The loop, trip by trip, in Python: any shapes, any values, sequences too."""
+    count = len(carried)
+    state, collected, go_on = list(carried), [], True
+    while go_on and (limit is None or len(collected) < int(limit)):
+        if bound is not None and len(collected) == bound:
+            raise ValueError(_beyond(bound, f"the loop goes on after {bound} trips"))
+        condition, *outputs = body(np.asarray(len(collected), np.int64), np.asarray(True), *state)
+        state = outputs[:count]
+        collected.append(outputs[count:])
+        go_on = bool(np.asarray(condition).reshape(()))
+    if not collected:
+        return [*carried, *_no_frames(carried, body)]
+    return [*state, *(jnp.stack([traced(value) for value in column]) for column in zip(*collected, strict=True))]
+
+
+#: The trip, whether the condition holds, and what is carried.
+_State = tuple[jax.Array, jax.Array, tuple[Value, ...]]
+
+
+def _steps(
+    limit: Value, go_on: Value, carried: Sequence[Value], body: Subgraph
+) -> tuple[_State, Callable[..., _State], Callable[..., jax.Array]]:
+    """Where a loop of unknown length begins, one trip of it, and whether there is another."""
+    trace = _Trace(carried, body)
+    if not trace.carry_keeps_its_type:
+        raise TypeError(
+            "how often the loop runs depends on data, so what it carries must keep its type: it begins as "
+            f"{types_of(trace.before)}, and one trip makes {types_of(trace.after)} of it"
+        )
+
+    def step(trip: Value, condition: Value, values: tuple[Value, ...]) -> _State:
+        condition, *outputs = body(trip, condition, *values)
+        return trip + 1, traced(condition).reshape(()), all_traced(outputs)
+
+    def unfinished(trip: Value, condition: Value, values: tuple[Value, ...]) -> jax.Array:
+        return condition if limit is None else condition & (trip < traced(limit).astype(jnp.int64))
+
+    return (jnp.zeros((), jnp.int64), traced(go_on), all_traced(carried)), step, unfinished
+
+
+def _while_loop(limit: Value, go_on: Value, carried: Sequence[Value], body: Subgraph) -> list[Value]:
+    """A loop without scan outputs whose trip count depends on data."""
+    start, step, unfinished = _steps(limit, go_on, carried, body)
+    _, _, values = lax.while_loop(lambda state: unfinished(*state), lambda state: step(*state), start)
+    return list(values)
+
+
+def _bounded_loop(bound: int, limit: Value, go_on: Value, carried: Sequence[Value], body: Subgraph) -> list[Value]:
+    """The same as a scan. If the bound was too small, it raises where it can, and else spoils what it gives."""
+    start, step, unfinished = _steps(limit, go_on, carried, body)
+
+    known = int(limit) if limit is not None and is_static(limit) and not is_symbolic(limit) else None
+    enough = known is not None and known <= bound
+    trips = jnp.arange(known if enough else bound, dtype=jnp.int64)
+
+    def trip(state: _State, _: jax.Array) -> tuple[_State, None]:
+        choose = functools.partial(jnp.where, unfinished(*state))
+        # Behind its end the loop does its first trip again: a step from where it has ended may have no derivative, and
+        # one that is not finite would be NaN times the cotangent of zero. A cond would keep it out as well, but a copy
+        # of every weight for each trip.
+        after = step(*jax.tree.map(choose, state, start))
+        return jax.tree.map(choose, after, state), None
+
+    def run() -> _State:
+        return in_chunks(functools.partial(lax.scan, trip), start, trips)[0]
+
+    # Without any trip, the first one has no place either.
+    last = lax.cond(unfinished(*start), run, lambda: start)
+    values = list(last[2])
+    if enough:
+        return values
+    beyond = unfinished(*last)
+    if is_known(beyond):
+        if bool(beyond):
+            raise ValueError(_beyond(bound, f"the loop goes on after {bound} trips"))
+        return values
+    return jax.tree.map(functools.partial(_spoiled, beyond), values)
+
+
+def _spoiled(wrong: jax.Array, value: jax.Array) -> jax.Array:
+    """The value; where it is wrong NaN, or the type's extreme for integers, as an index out of range reads, or True."""
+    if jnp.issubdtype(value.dtype, jnp.inexact):
+        # As a factor it reaches the derivatives too.
+        return value * jnp.where(wrong, jnp.asarray(jnp.nan, value.dtype), jnp.ones((), value.dtype))
+    if value.dtype == np.bool_:
+        return value | wrong
+    limits = jnp.iinfo(value.dtype)
+    return jnp.where(wrong, jnp.asarray(limits.min or limits.max, value.dtype), value)
