@@ -1,0 +1,115 @@
+"""What all modules that hold an imported model share: its parameters as ``nnx.Param``, and the model itself, static."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from flax.nnx import reprlib
+
+from jaxrnn.errors import InputError
+from jaxrnn.model import Model
+from jaxrnn.nnx.filters import parameter
+from jaxrnn.nnx.held import Held
+from jaxrnn.onnx.values import describe, exact_types
+
+
+class Imported(nnx.Module):
+    """Base of the modules made of an imported model.
+
+    The parameters stand in a dict, whose keys are ONNX names as they are, with their dots, slashes and colons: as
+    attributes, some of them would hide methods.
+
+    Attributes:
+        weights: the parameters by ONNX name, in the file's layout and element types.
+    """
+
+    weights: dict[str, nnx.Param[jax.Array]]
+
+    def __init__(self, model: Model):
+        self._held = Held(model)
+        with exact_types():
+            # Copies: a training step that donates the module must not delete the model's own arrays.
+            arrays = {name: jnp.array(array) for name, array in model.params.items()}
+            self.weights = nnx.data({name: parameter(array, name) for name, array in arrays.items()})
+
+    @property
+    def model(self) -> Model:
+        """The imported model; its own parameters stay as they were in the file."""
+        return self._held.model
+
+    @property
+    def params(self) -> dict[str, jax.Array]:
+        """The parameters as they are now, by name: what `jaxrnn.Model.apply` and ``jaxrnn.export_onnx`` take."""
+        with exact_types():
+            return {name: jnp.asarray(self.weights[name].get_value()) for name in self.model.program.parameters}
+
+    def update(self, params: Mapping[str, Any]) -> None:
+        """Set parameters, in place: all of them, or those that are given.
+
+        Args:
+            params: arrays by name, of the file's shapes and element types.
+
+        Raises:
+            InputError: a name is unknown, or an array has another shape or dtype; no parameter is changed then.
+        """
+        expected = self.model.program.parameters
+        for name, value in params.items():
+            if name not in expected:
+                close = difflib.get_close_matches(str(name), expected, n=1)
+                hint = f" (did you mean {close[0]!r}?)" if close else ""
+                raise InputError(
+                    f"there is no parameter {name!r}{hint} among the {len(expected)} of {self.model.label}"
+                )
+            if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+                raise InputError(f"params[{name!r}] must be {describe(expected[name])}, not a {type(value).__name__}")
+            if tuple(value.shape) != expected[name].shape or value.dtype != expected[name].dtype:
+                raise InputError(f"params[{name!r}] must be {describe(expected[name])}, not {describe(value)}")
+        with exact_types():
+            for name, value in params.items():
+                self.weights[name].set_value(jnp.array(value))
+
+    def __copy__(self) -> Self:
+        # Without it, a shallow copy would go through the pickled form, and would not share the variables.
+        result = object.__new__(type(self))
+        vars(result).update(vars(self))
+        return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), **self._variables(np.asarray)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        # A pickled JAX array of 64 bits comes back with 32 where jax_enable_x64 is off; a NumPy array does not.
+        with exact_types():
+            vars(self).update(self._variables(jnp.asarray))
+
+    def _variables(self, change: Callable[[Any], Any]) -> dict[str, dict[str, nnx.Variable]]:
+        """The dicts of variables, with changed values."""
+        return {
+            attribute: {name: variable.copy(change(variable.get_value())) for name, variable in value.items()}
+            for attribute, value in vars(self).items()
+            if attribute in ("weights", "carry")
+        }
+
+    def __nnx_repr__(self) -> Generator[reprlib.Object | reprlib.Attr, Any, None]:
+        yield reprlib.Object(type=type(self))
+        for name, value in self._facts().items():
+            yield reprlib.Attr(name, value)
+
+    def _facts(self) -> dict[str, Any]:
+        """What is shown of the module: not hundreds of arrays."""
+        count = sum(array.size for array in self.model.program.parameters.values())
+        return {"model": self.model.label, "weights": f"{count:,} parameters in {len(self.weights)} arrays"}
+
+
+def inputs_by_name(inputs: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a call that takes them by keyword or as one dict."""
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
+    return {**(inputs or {}), **named}

@@ -1,0 +1,176 @@
+"""The arrays of one step as a Flax cell has them: the batch in front, and no axes of size 1 behind it.
+
+An ONNX step takes ``[1, batch, features]`` or ``[batch, 1, features]`` or, from a file that fixed its batch,
+``[1, 1, features]``; a cell of Flax takes ``[batch, features]``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrnn.errors import StateError
+from jaxrnn.onnx.interface import Dimension
+from jaxrnn.onnx.values import describe
+
+Shape = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """One array of a step.
+
+    Attributes:
+        name: in the file.
+        shape: without the batch.
+        axis: where the batch is in the file's shape; None where the file fixed it.
+    """
+
+    name: str
+    shape: tuple[Dimension, ...]
+    axis: int | None
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """The axes of `shape` that a cell sees."""
+        return feature_axes(self.shape)
+
+    def into_step(self, array: jax.Array, lifted: bool) -> jax.Array:
+        """``[batch, *shape]`` as the step takes it; lifted, as a leading axis over single steps."""
+        if self.axis is None:
+            return array
+        return jnp.expand_dims(array, self.axis + 1) if lifted else jnp.moveaxis(array, 0, self.axis)
+
+    def out_of_step(self, array: jax.Array, lifted: bool) -> jax.Array:
+        """The inverse of `into_step`."""
+        if self.axis is None:
+            return array
+        return jnp.squeeze(array, self.axis + 1) if lifted else jnp.moveaxis(array, self.axis, 0)
+
+
+def feature_axes(shape: Sequence[Any]) -> tuple[int, ...]:
+    """The axes that are not of size 1; the last one if there is no other."""
+    wide = tuple(axis for axis, size in enumerate(shape) if size != 1)
+    return wide or tuple(range(len(shape)))[-1:]
+
+
+@dataclasses.dataclass(frozen=True)
+class CarryForm:
+    """How a cell carries the states of a model.
+
+    Attributes:
+        states: in the order of ``model.state``.
+        ordered: their names in the order of Flax's own cell, if the carry is laid out as there; else empty.
+    """
+
+    states: tuple[Slot, ...]
+    ordered: tuple[str, ...]
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """The shape of each array of the carry behind the batch, in the order of the carry."""
+        by_name = {slot.name: slot for slot in self.states}
+        if not self.ordered:
+            return {name: slot.shape for name, slot in by_name.items()}
+        return {name: tuple(by_name[name].shape[axis] for axis in by_name[name].features) for name in self.ordered}
+
+    @property
+    def has_batch_axes(self) -> bool:
+        """Whether the file says of every state where its batch is; otherwise a batch is a leading axis of all."""
+        return all(slot.axis is not None for slot in self.states)
+
+    def pack(self, arrays: Mapping[str, jax.Array]) -> Any:
+        """The carry of its arrays by name: ``(c, h)``, ``h``, or a dict."""
+        if not self.ordered:
+            return dict(arrays)
+        first, *rest = (arrays[name] for name in self.ordered)
+        return (first, *rest) if rest else first
+
+    def unpack(self, carry: Any, batch: Shape | None = None) -> dict[str, jax.Array]:
+        """The arrays of a carry by name.
+
+        Args:
+            carry: as `pack` makes it.
+            batch: the axes in front of every array; those of its first array by default.
+
+        Raises:
+            StateError: it is built otherwise, or an array has another shape.
+        """
+        shapes = self.shapes
+        if not self.ordered:
+            if not isinstance(carry, Mapping) or carry.keys() != shapes.keys():
+                raise StateError(f"the carry must be a dict of {', '.join(shapes)}, not {_built(carry)}")
+            arrays = {name: carry[name] for name in shapes}
+        elif len(shapes) == 1:
+            arrays = {self.ordered[0]: carry}
+        else:
+            if not isinstance(carry, (tuple, list)) or len(carry) != len(shapes):
+                raise StateError(f"the carry must be a tuple of {', '.join(shapes)}, not {_built(carry)}")
+            arrays = dict(zip(shapes, carry, strict=True))
+        for name, array in arrays.items():
+            if not hasattr(array, "shape"):
+                raise StateError(f"the carry must hold an array for {name!r}, not {_built(array)}")
+            lead = tuple(array.shape[: len(array.shape) - len(shapes[name])])
+            batch = lead if batch is None else batch
+            if tuple(array.shape) != (*batch, *shapes[name]):
+                expected = ", ".join(map(str, (*batch, *shapes[name])))
+                raise StateError(f"{name!r} in the carry must have the shape [{expected}], not {describe(array)}")
+        return arrays
+
+    def rows(self, carry: Any, batch: Shape) -> dict[str, jax.Array]:
+        """The states of a carry, each ``[prod(batch), *shape]``."""
+        arrays = self.unpack(carry, batch)
+        return {slot.name: jnp.reshape(arrays[slot.name], (math.prod(batch), *slot.shape)) for slot in self.states}
+
+    def of_rows(self, rows: Mapping[str, jax.Array], batch: Shape) -> Any:
+        """The inverse of `rows`."""
+        return self.pack({name: jnp.reshape(rows[name], (*batch, *shape)) for name, shape in self.shapes.items()})
+
+    def state_of(self, carry: Any) -> dict[str, jax.Array]:
+        """What a step of the model takes, of a carry; several batch axes become one.
+
+        Raises:
+            StateError: as `unpack`.
+        """
+        name, array = next(iter(self.unpack(carry).items()))
+        batch = tuple(array.shape[: len(array.shape) - len(self.shapes[name])])
+        rows = self.rows(carry, batch)
+        lifted = not self.has_batch_axes
+        state = {slot.name: slot.into_step(rows[slot.name], lifted) for slot in self.states}
+        return {name: value[0] for name, value in state.items()} if lifted and not batch else state
+
+    def carry_of(self, state: Mapping[str, Any]) -> Any:
+        """The carry of what a step takes; without a batch if the file fixed it and the state has no leading axis.
+
+        Raises:
+            StateError: an entry is missing, or has another shape or batch.
+        """
+        rows, batches, lifted = {}, set(), not self.has_batch_axes
+        for slot in self.states:
+            if slot.name not in state:
+                raise StateError(f"state {slot.name!r} is missing; there must be all of: {', '.join(self.shapes)}")
+            array = jnp.asarray(state[slot.name])
+            alone = lifted and array.ndim == len(slot.shape) + (slot.axis is not None)
+            try:
+                row = slot.out_of_step(array[None] if alone else array, lifted)
+            except ValueError:  # too few axes, or several streams where there must be one
+                row = None
+            if row is None or row.shape[1:] != slot.shape:
+                raise StateError(f"state {slot.name!r} cannot be {describe(array)}")
+            rows[slot.name] = row
+            batches.add(() if alone else row.shape[:1])
+        if len(batches) > 1:
+            raise StateError(f"the state is of several batches: {', '.join(map(str, sorted(batches)))}")
+        return self.of_rows(rows, batches.pop())
+
+
+def _built(value: Any) -> str:
+    """What something that is no carry is, for a message."""
+    if isinstance(value, Mapping):
+        return f"a dict of {', '.join(map(str, value)) or 'nothing'}"
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")

@@ -1,0 +1,321 @@
+"""One step of an imported model as a cell of Flax: in ``nnx.RNN``, and where Flax's own cells stand."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from onnx import TensorProto, helper, numpy_helper
+from small_models import FEATURES, HIDDEN, layers_model, make_model
+
+import jaxrnn
+import jaxrnn.demo
+from jaxrnn.nnx import Cell, named
+
+BATCH, STEPS = 3, 7
+CELLS = {"LSTM": nnx.OptimizedLSTMCell, "GRU": nnx.GRUCell, "RNN": nnx.SimpleCell}
+#: Where files put the batch and one frame: shapes of X, of each state and of Y.
+FORMS = {
+    "sequence": ([1, "batch", FEATURES], [1, "batch", HIDDEN], [1, 1, "batch", HIDDEN]),
+    "open time": (["time", "batch", FEATURES], [1, "batch", HIDDEN], ["time", 1, "batch", HIDDEN]),
+    "batch first": (["batch", 1, FEATURES], ["batch", 1, HIDDEN], ["batch", 1, 1, HIDDEN]),
+    "fixed batch": ([1, 1, FEATURES], [1, 1, HIDDEN], [1, 1, 1, HIDDEN]),
+    "unnamed output": ([1, "batch", FEATURES], [1, "batch", HIDDEN], [1, 1, None, HIDDEN]),
+    "no axes of size 1": (["batch", FEATURES], ["batch", HIDDEN], ["batch", HIDDEN]),
+    "no sequence": ([1, "batch", FEATURES], [1, "batch", HIDDEN], None),
+}
+
+
+def onnx_weights(cell):
+    """What a cell of Flax holds, in ONNX layout: W, R and B, gates in ONNX order."""
+    weights = {path: np.asarray(variable[...]) for path, variable in nnx.to_flat_state(nnx.state(cell, nnx.Param))}
+    W, R = weights["dense_i", "kernel"].T, weights["dense_h", "kernel"].T
+    order = {nnx.OptimizedLSTMCell: [0, 3, 1, 2], nnx.GRUCell: [1, 0, 2], nnx.SimpleCell: [0]}[type(cell)]
+    bias = weights.get(("dense_i", "bias"), weights.get(("dense_h", "bias")))
+
+    def gates(array):
+        return np.concatenate([np.split(array, len(order))[gate] for gate in order])
+
+    return {"W": gates(W)[None], "R": gates(R)[None], "B": np.concatenate([gates(bias), 0 * bias])[None]}
+
+
+def single_node(kind, form, weights, direction="forward"):
+    """A file with one recurrent operator whose state comes from outside."""
+    x, state, y = FORMS[form]
+    names = ("h", "c") if kind == "LSTM" else ("h",)
+    attributes = {"layout": 1} if form == "batch first" else {}
+    attributes |= {"linear_before_reset": 1} if kind == "GRU" else {}
+    bare = form == "no axes of size 1"
+    given = ["x", *names]
+    nodes = []
+    if bare:
+        nodes = [helper.make_node("Unsqueeze", [name, "zero"], [f"{name}_in"]) for name in given]
+        given = [f"{name}_in" for name in given]
+    results = ["y" if y else "", *(f"{name}_out" for name in names)]
+    made = [f"{name}_made" if bare else name for name in results]
+    inputs = [given[0], "W", "R", "B", "", *given[1:]]
+    nodes.append(helper.make_node(kind, inputs, made, hidden_size=HIDDEN, direction=direction, **attributes))
+    if bare:
+        nodes += [
+            helper.make_node("Squeeze", [a, "zero_one" if b == "y" else "zero"], [b])
+            for a, b in zip(made, results, strict=True)
+        ]
+
+    def info(name, shape):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    constants = {**weights, "zero": np.array([0]), "zero_one": np.array([0, 1])}
+    graph = helper.make_graph(
+        nodes,
+        kind,
+        [info("x", x), *(info(name, state) for name in names)],
+        [*([info("y", y)] if y else []), *(info(f"{name}_out", state) for name in names)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return jaxrnn.load(make_model(graph))
+
+
+def flax_cell(kind):
+    """A cell of Flax whose biases are not zero."""
+    cell = CELLS[kind](FEATURES, HIDDEN, rngs=nnx.Rngs(0))
+    for _, variable in nnx.to_flat_state(nnx.state(cell, nnx.Param)):
+        if variable.ndim == 1:
+            variable.set_value(jax.random.normal(jax.random.key(1), variable.shape))
+    return cell
+
+
+def random(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def assert_trees_close(found, expected, atol=2e-6):
+    """One structure, and some roundings of float32 between numbers below 1 in magnitude."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        scale = max(1.0, float(np.max(np.abs(b), initial=0)))
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol * scale)
+
+
+@nnx.jit
+def exercise(cell, x, lengths, starts, frames):
+    """What a cell does in `nnx.RNN`, its gradients, and what it does by itself."""
+
+    def loss(rnn, carry, x):
+        return jnp.sum(rnn(x, initial_carry=carry) ** 2)
+
+    rnn = nnx.RNN(cell, return_carry=True)
+    carry, first = rnn(x[:, :3])
+    gradients = nnx.grad(loss, argnums=(1, 2))(nnx.RNN(cell), carry, x[:, 3:])
+    turned = rnn(x, seq_lengths=lengths, reverse=True, keep_order=True)
+    return (carry, first, turned, [cell(*each) for each in zip(starts, frames, strict=True)]), gradients
+
+
+X, LENGTHS, BATCHES = random(BATCH, STEPS, FEATURES), jnp.array([STEPS, 2, 4]), ((), (2, 3))
+FRAMES = [random(*batch, FEATURES) for batch in BATCHES]
+DRAWN = nnx.initializers.normal()
+
+
+@functools.cache
+def of_flax(kind):
+    """A cell of Flax, carries that it begins with, and what it does."""
+    cell = flax_cell(kind)
+    starts = [cell.initialize_carry((*batch, FEATURES), nnx.Rngs(5), DRAWN) for batch in BATCHES]
+    return cell, starts, exercise(cell, X, LENGTHS, starts, FRAMES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [("LSTM", form) for form in FORMS] + [(k, form) for k in ("GRU", "RNN") for form in ("fixed batch", "no sequence")],
+)
+def test_a_single_node_stands_where_the_cell_of_flax_does(kind, form):
+    """Carries may be swapped; lengths, reversal, gradients and batch axes are as there, whatever axes a file has."""
+    own, starts, (values, gradients) = of_flax(kind)
+    cell = Cell(single_node(kind, form, onnx_weights(own)))
+    assert cell.num_feature_axes == own.num_feature_axes
+    found = exercise(cell, X, LENGTHS, starts, FRAMES)
+    assert_trees_close(found[0], values)
+    assert_trees_close(found[1], gradients, atol=1e-5)
+    for batch, start in zip(BATCHES, starts, strict=True):
+        shape = (*batch, FEATURES)
+        assert_trees_close(cell.initialize_carry(shape, nnx.Rngs(5), DRAWN), start, atol=0)
+        assert_trees_close(cell.initialize_carry(shape), own.initialize_carry(shape, nnx.Rngs(0)), atol=0)
+
+
+def test_parameters_of_a_cell_are_trained_and_frozen():
+    own = flax_cell("GRU")
+    cell = Cell(single_node("GRU", "sequence", onnx_weights(own)))
+    x = random(BATCH, STEPS, FEATURES)
+    chosen = nnx.All(nnx.Param, nnx.Not(named("R", of=cell)))
+    gradients = nnx.jit(nnx.grad(lambda rnn: jnp.sum(rnn(x)), argnums=nnx.DiffState(0, chosen)))(nnx.RNN(cell))
+    expected = nnx.jit(nnx.grad(lambda rnn: jnp.sum(rnn(x))))(nnx.RNN(own))
+    found = nnx.to_pure_dict(gradients)["cell"]["weights"]
+    assert found.keys() == {"W", "B"}
+    turned = onnx_weights(nnx.merge(nnx.graphdef(own), expected["cell"], nnx.state(own, nnx.Not(nnx.Param))))
+    np.testing.assert_allclose(found["W"], turned["W"], rtol=0, atol=2e-5)
+
+
+REAL = {"dtln_1": {}, "silero_vad": {"sr": 16_000}, "silero_vad_16k_op15": {"sr": 16_000}}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_model_in_rnn_is_its_scan(models, name):
+    """Also for streams of unequal lengths, and carried on from there by the model itself."""
+    model = jaxrnn.load(models / f"{name}.onnx", static=REAL[name])
+    (given,), (result,) = model.step_inputs, model.step_outputs
+    cell = Cell(model)
+    x = 0.3 * random(BATCH, STEPS, 257 if name == "dtln_1" else 576)
+    lengths = np.array([STEPS, 1, 4])
+    carry, y = nnx.jit(lambda rnn: rnn(x, seq_lengths=jnp.asarray(lengths), return_carry=True))(nnx.RNN(cell))
+
+    shape = (BATCH, 1, 1, 257) if model.batch_symbol is None else (BATCH, 576)
+    frames = {given.name: jnp.moveaxis(x, 1, 0).reshape(STEPS, *shape)}
+    outputs, state = jax.jit(model.scan)(model.params, model.init_state(BATCH), frames, lengths=lengths)
+    expected = jnp.moveaxis(outputs[result.name], 0, 1).reshape(y.shape)
+    exists = np.arange(STEPS)[:, None] < lengths[:, None, None]
+    assert_trees_close(jnp.where(exists, y, 0), expected, atol=1e-5)
+    assert_trees_close(cell.state_of(carry), state, atol=1e-5)
+    assert_trees_close(cell.carry_of(state), carry, atol=1e-5)
+    for leaf in jax.tree.leaves(carry):
+        assert leaf.shape[0] == BATCH
+    alone = cell.initialize_carry(x.shape[2:])
+    assert_trees_close(cell.state_of(alone), model.init_state(), atol=0)
+
+
+def test_a_frame_with_several_axes():
+    """``[1, bins, 1, 2]`` with a state of other axes, of a file that fixed its batch and starts from its own values."""
+    info, rng = helper.make_tensor_value_info, np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["x_flat"]),
+        helper.make_node("Mul", ["h", "decay"], ["kept"]),
+        helper.make_node("Add", ["kept", "x_flat"], ["h_out"]),
+        helper.make_node("Reshape", ["h_out", "wide"], ["y"]),
+    ]
+    constants = {"decay": rng.random((1, 6), np.float32), "flat": np.array([1, 1, 6]), "wide": np.array([1, 2, 1, 3])}
+    start = rng.random((1, 1, 6), np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "leaky",
+        [info("x", TensorProto.FLOAT, [1, 3, 1, 2]), info("h", TensorProto.FLOAT, [1, 1, 6])],
+        [info("y", TensorProto.FLOAT, [1, 2, 1, 3]), info("h_out", TensorProto.FLOAT, [1, 1, 6])],
+        [numpy_helper.from_array(array, name) for name, array in {**constants, "h": start}.items()],
+    )
+    model = jaxrnn.load(make_model(graph), state={"h": "h_out"})
+    cell = Cell(model)
+    assert cell.num_feature_axes == 2
+    x = random(BATCH, STEPS, 3, 2)
+    carry, y = nnx.RNN(cell, return_carry=True)(x)
+    frames = {"x": jnp.moveaxis(x, 1, 0)[:, :, None, :, None, :]}
+    outputs, state = model.scan(model.params, model.init_state(BATCH), frames)
+    assert_trees_close(y, jnp.moveaxis(outputs["y"][:, :, 0, :, 0], 0, 1))
+    assert_trees_close(carry, {"h": state["h"]})
+    assert_trees_close(cell.state_of(cell.initialize_carry((3, 2))), {"h": jnp.asarray(start)}, atol=0)
+
+
+def test_tokens_without_an_axis_of_features():
+    """``[batch]`` integers into an embedding: ``[batch, time]`` in `nnx.RNN`."""
+    info, rng = helper.make_tensor_value_info, np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Gather", ["table", "token"], ["embedded"]),
+        helper.make_node("Unsqueeze", ["embedded", "zero"], ["x"]),
+        helper.make_node("GRU", ["x", "W", "R", "", "", "h"], ["", "h_out"], hidden_size=HIDDEN),
+        helper.make_node("Squeeze", ["h_out", "zero"], ["y"]),
+    ]
+    shapes = {"table": (9, FEATURES), "W": (1, 3 * HIDDEN, FEATURES), "R": (1, 3 * HIDDEN, HIDDEN)}
+    constants = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    graph = helper.make_graph(
+        nodes,
+        "tokens",
+        [info("token", TensorProto.INT64, ["batch"]), info("h", TensorProto.FLOAT, [1, "batch", HIDDEN])],
+        [info("y", TensorProto.FLOAT, ["batch", HIDDEN]), info("h_out", TensorProto.FLOAT, [1, "batch", HIDDEN])],
+        [numpy_helper.from_array(array, name) for name, array in {**constants, "zero": np.array([0])}.items()],
+    )
+    model = jaxrnn.load(make_model(graph))
+    tokens = jnp.asarray(rng.integers(0, 9, (BATCH, STEPS)))
+    rnn = nnx.RNN(Cell(model), return_carry=True)
+    outputs, state = model.scan(model.params, model.init_state(BATCH), {"token": tokens.T})
+    assert_trees_close(rnn(tokens), (state["h"][0], jnp.swapaxes(outputs["y"], 0, 1)))
+
+
+def test_a_state_that_a_batch_shares_is_one_for_each_stream():
+    """A counter without a batch, beside a state that has one: both are lifted, and both go back and forth."""
+    info, kinds = helper.make_tensor_value_info, (TensorProto.FLOAT, TensorProto.INT64)
+    nodes = [
+        helper.make_node("Add", ["h", "x"], ["h_out"]),
+        helper.make_node("Add", ["n", "one"], ["n_out"]),
+        helper.make_node("Cast", ["n_out"], ["times"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["h_out", "times"], ["y"]),
+    ]
+    shapes = (["batch", 2], [])
+    graph = helper.make_graph(
+        nodes,
+        "counted",
+        [info("x", TensorProto.FLOAT, ["batch", 2]), *map(info, ("h", "n"), kinds, shapes)],
+        [info("y", TensorProto.FLOAT, ["batch", 2]), *map(info, ("h_out", "n_out"), kinds, shapes)],
+        [numpy_helper.from_array(np.array(1), "one")],
+    )
+    model = jaxrnn.load(make_model(graph), state={"h": "h_out", "n": "n_out"})
+    cell, x = Cell(model), random(BATCH, STEPS, 2)
+    carry, y = nnx.RNN(cell, return_carry=True)(x, seq_lengths=jnp.array([STEPS, 1, 4]))
+    assert_trees_close(y, jnp.cumsum(x, 1) * jnp.arange(1, STEPS + 1, dtype=jnp.float32)[:, None], atol=1e-5)
+    assert carry["n"].tolist() == [STEPS, 1, 4]
+    state = cell.state_of(carry)
+    outputs, state = model.step(model.params, state, {"x": x[:, :1]})
+    assert outputs["y"].shape == (BATCH, 1, 2)
+    assert cell.carry_of(state)["n"].tolist() == [STEPS + 1, 2, 5]
+    alone = cell.initialize_carry((2,))
+    assert_trees_close(cell.carry_of(model.init_state()), alone, atol=0)
+    assert_trees_close(cell.state_of(alone), model.init_state(), atol=0)
+    with pytest.raises(jaxrnn.StateError, match=r"state 'h' cannot be float32\[3, 2\]"):
+        cell.carry_of({"h": x[:, 0], "n": carry["n"][0]})
+
+
+def test_an_open_axis_is_one_frame_or_as_many_as_are_said():
+    """The packaged denoiser takes any number of frames; its state is that of one GRU among other layers."""
+    model = jaxrnn.load(jaxrnn.demo.PACKAGED)
+    cell, chunked = Cell(model), Cell(model, dims={"time": 4})
+    bins = model.step_inputs[0].shape[-1]
+    x = jnp.abs(random(BATCH, 8, bins)) + 0.1
+    expected, state = jax.jit(model.step)(model.params, model.init_state(BATCH), {"magnitude": x})
+    carry, y = nnx.jit(lambda rnn: rnn(x, return_carry=True))(nnx.RNN(cell))
+    assert_trees_close(y, expected["mask"], atol=1e-5)
+    assert_trees_close(carry, state["h"][0], atol=1e-5)
+    assert chunked.num_feature_axes == 2
+    y = nnx.jit(lambda rnn: rnn(x.reshape(BATCH, 2, 4, bins)))(nnx.RNN(chunked))
+    assert_trees_close(y.reshape(x.shape), expected["mask"], atol=1e-5)
+
+
+def test_what_is_no_cell_says_why(models):
+    weights = {
+        "W": np.zeros((2, 4 * HIDDEN, FEATURES), np.float32),
+        "R": np.zeros((2, 4 * HIDDEN, HIDDEN), np.float32),
+        "B": np.zeros((2, 8 * HIDDEN), np.float32),
+    }
+    for model, error, said in (
+        (jaxrnn.load(models / "predictor_net.onnx"), jaxrnn.InputError, "takes encoder_frame.*, token.*use jaxrnn.nnx"),
+        (jaxrnn.load(models / "silero_vad_16k_op15.onnx"), jaxrnn.InputError, "sr: int64.*static="),
+        (jaxrnn.load(models / "filter_net.onnx"), jaxrnn.StateError, "forgets its state"),
+        (jaxrnn.load(layers_model()), jaxrnn.StateError, "forgets its state"),
+        (jaxrnn.load(models / "ocr_net.onnx"), jaxrnn.StateError, "keeps no state"),
+    ):
+        with pytest.raises(error, match=said):
+            Cell(model)
+    cell = Cell(single_node("LSTM", "sequence", {name: array[:1] for name, array in weights.items()}))
+    x, carry = random(BATCH, FEATURES), cell.initialize_carry((BATCH, FEATURES))
+    for call, error, said in (
+        (lambda: Cell(cell.model, dims={"time": 3}), jaxrnn.InputError, "no open dimension 'time'"),
+        (lambda: cell(carry[0], x), jaxrnn.StateError, "tuple of c, h, not a .*Array"),
+        (lambda: cell(dict(enumerate(carry)), x), jaxrnn.StateError, "tuple of c, h, not a dict of 0, 1"),
+        (lambda: cell(carry, x[0]), jaxrnn.StateError, r"'c' in the carry must have the shape \[5\]"),
+        (lambda: cell(carry, x[:, :2]), jaxrnn.InputError, "axis 2 must be 3, not 2"),
+        (lambda: cell(carry, jnp.float32(1)), jaxrnn.InputError, r"must be \[\*batch, 3\], not of rank 0"),
+        (lambda: cell((carry[0], carry[1].astype(jnp.float16)), x), jaxrnn.StateError, "must be float32"),
+        (lambda: cell.initialize_carry((3,), None, nnx.initializers.normal()), jaxrnn.InputError, "rngs="),
+        (lambda: cell.carry_of({"h": x}), jaxrnn.StateError, "'h' cannot be|'c' is missing"),
+    ):
+        with pytest.raises(error, match=said):
+            call()
