@@ -9,7 +9,6 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jax.test_util import check_grads
 from onnx import TensorProto, helper
 from recurrent_reference import DEFAULTS, ROWS, recurrent
 
@@ -21,11 +20,10 @@ INPUTS = {
     "RNN": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
 }
 OUTPUTS = {"LSTM": ("Y", "Y_h", "Y_c"), "GRU": ("Y", "Y_h"), "RNN": ("Y", "Y_h")}
-SMOOTH = ("Tanh", "Sigmoid", "Softsign", "Softplus", "Affine", "ScaledTanh", "Elu")
 
 
 @st.composite
-def nodes(draw, smooth=False):
+def nodes(draw):
     """An operator, its input arrays in float64, its attributes, the wanted outputs and the opset."""
     operator = draw(st.sampled_from(tuple(ROWS)))
     _, gates, default = ROWS[operator]
@@ -37,15 +35,14 @@ def nodes(draw, smooth=False):
     if opset >= 14:
         attributes["layout"] = draw(st.integers(0, 1))
     if draw(st.booleans()):
-        names = SMOOTH if smooth else tuple(DEFAULTS)
-        chosen = [draw(st.sampled_from(names)) for _ in default * directions]
+        chosen = [draw(st.sampled_from(tuple(DEFAULTS))) for _ in default * directions]
         attributes["activations"] = chosen
         small = st.floats(0.125, 0.75, width=32)
         for key, column in (("activation_alpha", 0), ("activation_beta", 1)):
             takers = sum(DEFAULTS[name][column] is not None for name in chosen)
             if takers and draw(st.booleans()):
                 attributes[key] = [draw(small) for _ in range(draw(st.integers(1, takers)))]
-    if not smooth and draw(st.booleans()):
+    if draw(st.booleans()):
         attributes["clip"] = draw(st.floats(0.25, 2, width=32))
     if operator == "LSTM" and draw(st.booleans()):
         attributes["input_forget"] = 1
@@ -93,7 +90,7 @@ def build(operator, arrays, attributes, wanted, opset, as_inputs):
 
 
 @given(nodes(), st.sampled_from((np.float64, np.float32)))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_values(case, dtype):
     operator, arrays, attributes, wanted, opset = case
     arrays = {name: array if name == "sequence_lens" else array.astype(dtype) for name, array in arrays.items()}
@@ -111,21 +108,6 @@ def test_values(case, dtype):
         if keep:
             assert results[name].dtype == dtype
             np.testing.assert_allclose(results[name], expected[name], rtol=0, atol=tolerance, err_msg=name)
-
-
-@given(nodes(smooth=True))
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-def test_gradients(case):
-    operator, arrays, attributes, _, opset = case
-    fixed = {name: arrays.pop(name) for name in ("sequence_lens",) if name in arrays}
-    everything = arrays | fixed
-    model = jaxrnn.load(build(operator, everything, attributes, [True] * len(OUTPUTS[operator]), opset, everything))
-
-    def outputs(varied):
-        return model.apply({}, varied | fixed)
-
-    with jax.enable_x64(True):
-        check_grads(jax.jit(outputs), (arrays,), order=1, modes=("rev", "fwd"), atol=1e-6, rtol=1e-6, eps=1e-5)
 
 
 @pytest.mark.parametrize("operator", tuple(ROWS))

@@ -201,32 +201,9 @@ def test_memory_does_not_grow(models):
     assert step._cache_size() == 1
 
 
-def test_transformations_of_a_step(models):
+def test_a_step_can_be_exported(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
-    frames = recording(model, {})
-    state, one = model.init_state(), frame(frames, 0)
-
-    def loss(params, state, inputs):
-        outputs, new = model.step(params, state, inputs)
-        return sum(jnp.sum(value**2) for value in (*outputs.values(), *new.values()))
-
-    slopes = jax.jit(jax.grad(loss, (0, 1, 2)))(model.params, state, one)
-    assert all(bool(jnp.isfinite(value).all()) for value in jax.tree.leaves(slopes))
-    packed = model.pack(model.params)
-    np.testing.assert_allclose(
-        jax.grad(loss, 2)(packed, state, one)["input_2"], slopes[2]["input_2"], rtol=1e-4, atol=1e-5
-    )
-
-    def whole(params):
-        outputs, _ = model.scan(params, state, frames)
-        return jnp.sum(outputs["activation_2"] ** 2)
-
-    def looped(params):
-        outputs, _ = by_steps(model, params, state, frames)
-        return jnp.sum(outputs["activation_2"] ** 2)
-
-    for a, b in zip(*(jax.tree.leaves(jax.grad(f)(model.params)) for f in (whole, looped)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * float(jnp.abs(b).max()))
+    state, one = model.init_state(), frame(recording(model, {}), 0)
     exported = jax.export.export(jax.jit(model.step))(model.params, state, one)
     close(exported.call(model.params, state, one), model.step(model.params, state, one))
 

@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ from jax import lax
 
 from jaxrnn.errors import InputError
 
-Remat = int | Literal["sqrt"] | None
+#: Frames in a chunk, or ``"sqrt"``; None to keep everything.
+Remat = int | str | None
 Run = Callable[[Any, Any], tuple[Any, Any]]
 
 _chosen: ContextVar[Remat] = ContextVar("remat", default=None)
@@ -85,5 +86,5 @@ def _chunk_of(length: Any) -> int | None:
     remat = _chosen.get()
     if remat is None or not isinstance(length, int):
         return None
-    size = math.isqrt(length) if remat == "sqrt" else remat
+    size = remat if isinstance(remat, int) else math.isqrt(length)
     return size if 0 < size < length else None

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.cells.activations import SIGMOID, TANH, Activation, with_slope
-from jaxrnn.cells.products import product
+from jaxrnn.cells.products import product, product_of_rows
 from jaxrnn.cells.recurrence import Weights, clipped
 from jaxrnn.cells.sequence import Carry
 
@@ -35,7 +35,10 @@ class GRU:
     carries: ClassVar[int] = 1
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
-        """The matrices transposed; of the biases, the candidate's recurrent one stays apart if the reset scales it."""
+        """The matrices transposed, the recurrent one as it is too, and the biases added.
+
+        The candidate's recurrent bias stays apart if the reset scales it.
+        """
         w, r, bias, _ = weights
         hidden = r.shape[-1]
         if bias is None:
@@ -46,7 +49,7 @@ class GRU:
             recurrent_bias = jnp.concatenate([recurrent_bias[: 2 * hidden], jnp.zeros_like(candidate_bias)])
         else:
             candidate_bias = None
-        return (w.T, input_bias + recurrent_bias), (r.T, candidate_bias)
+        return (w.T, input_bias + recurrent_bias), (r.T, r, candidate_bias)
 
     def project(self, prepared: Any, x: jax.Array) -> jax.Array:
         """``[..., features] -> [..., 3 * hidden]``."""
@@ -63,7 +66,7 @@ class GRU:
 
     def _products(self, recurrent: Any, h: jax.Array, projected: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """The gates z and r before their activation, and the candidate's recurrent part where no reset comes first."""
-        matrix, candidate_bias = recurrent
+        matrix, _, candidate_bias = recurrent
         cut = 2 * h.shape[-1]
         if not self.linear_before_reset:
             return projected[..., :cut] + product(h, matrix[:, :cut]), None
@@ -102,14 +105,14 @@ class GRU:
         """The tangent of the carry behind a step."""
         scaled, slope, z, r = coefficients
         (dh,) = d_carry
-        matrix, cut = recurrent[0], 2 * dh.shape[-1]
+        rows, cut = recurrent[1], 2 * dh.shape[-1]
         if self.linear_before_reset:
-            both = product(dh, matrix)
+            both = product_of_rows(dh, rows)
             by_z, by_r = jnp.split(scaled * (d_projected[..., :cut] + both[..., :cut]), 2, -1)
             candidate = by_r + r * both[..., cut:]
         else:
-            by_z, by_r = jnp.split(scaled * (d_projected[..., :cut] + product(dh, matrix[:, :cut])), 2, -1)
-            candidate = product(by_r + r * dh, matrix[:, cut:])
+            by_z, by_r = jnp.split(scaled * (d_projected[..., :cut] + product_of_rows(dh, rows[:cut])), 2, -1)
+            candidate = product_of_rows(by_r + r * dh, rows[cut:])
         return (by_z + slope * (d_projected[..., cut:] + candidate) + z * dh,)
 
     def seen(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
@@ -120,7 +123,7 @@ class GRU:
         self, d_recurrent: Any, seen: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
     ) -> jax.Array:
         """``h0 dR``, the candidate's part scaled by the reset gate, before or after the product."""
-        matrix, candidate_bias = d_recurrent
+        matrix, _, candidate_bias = d_recurrent
         (h,), r = seen, coefficients[-1]
         cut = 2 * h.shape[-1]
         if not self.linear_before_reset:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells.activations import SIGMOID, TANH, Activation, with_slope
-from jaxrnn.cells.products import product
+from jaxrnn.cells.products import product, product_of_rows
 from jaxrnn.cells.recurrence import Weights, clipped
 from jaxrnn.cells.sequence import Carry
 
@@ -36,10 +36,10 @@ class LSTM:
     carries: ClassVar[int] = 2
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
-        """The matrices transposed for ``x @ w``, the two biases added, the peepholes split."""
+        """The matrices transposed, the recurrent one as it is too, the biases added, the peepholes split."""
         w, r, bias, peephole = weights
         summed = None if bias is None else bias[: bias.shape[0] // 2] + bias[bias.shape[0] // 2 :]
-        return (w.T, summed), (r.T, None if peephole is None else jnp.split(peephole, 3))
+        return (w.T, summed), (r.T, r, None if peephole is None else jnp.split(peephole, 3))
 
     def project(self, prepared: Any, x: jax.Array) -> jax.Array:
         """``[..., features] -> [..., 4 * hidden]``."""
@@ -49,7 +49,7 @@ class LSTM:
 
     def step(self, recurrent: Any, carry: Carry, projected: jax.Array) -> Carry:
         """One step."""
-        r, peephole = recurrent
+        r, _, peephole = recurrent
         h, c = carry
         gates = projected + product(h, r)
         if peephole is None:
@@ -83,7 +83,7 @@ class LSTM:
 
     def linearized(self, recurrent: Any, carry: Carry, projected: jax.Array) -> tuple[Carry, tuple[jax.Array, ...]]:
         """One step; the coefficients are g i', H(c) o', c0 f', i g' joined in the order of the gates, f and o H'(c)."""
-        r, peephole = recurrent
+        r, _, peephole = recurrent
         h, c0 = carry
         gates = projected + product(h, r)
         if peephole is None:
@@ -109,10 +109,10 @@ class LSTM:
         self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: jax.Array
     ) -> Carry:
         """The tangent of the carry behind a step."""
-        r, peephole = recurrent
+        _, rows, peephole = recurrent
         scales, f, output_scale = coefficients
         dh, dc = d_carry
-        d_gates = d_projected + product(dh, r)
+        d_gates = d_projected + product_of_rows(dh, rows)
         if peephole is None:
             by_i, by_o, by_f, by_g = jnp.split(scales * d_gates, 4, -1)
             dc = f * dc + by_i + by_f + by_g
@@ -125,13 +125,13 @@ class LSTM:
 
     def seen(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
         """The cell state before and behind the step, which peepholes look at."""
-        return () if recurrent[1] is None else (before[1], after[1])
+        return () if recurrent[-1] is None else (before[1], after[1])
 
     def from_weights(
         self, d_recurrent: Any, seen: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
     ) -> jax.Array:
         """``h0 dR``, and what the peepholes' tangents add."""
-        matrix, peephole = d_recurrent
+        matrix, _, peephole = d_recurrent
         total = product(seen[0], matrix)
         if peephole is None:
             return total

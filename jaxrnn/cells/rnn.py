@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import jax
 
 from jaxrnn.cells.activations import TANH, Activation, with_slope
-from jaxrnn.cells.products import product
+from jaxrnn.cells.products import product, product_of_rows
 from jaxrnn.cells.recurrence import Weights, clipped
 from jaxrnn.cells.sequence import Carry
 
@@ -32,10 +32,10 @@ class RNN:
     carries: ClassVar[int] = 1
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
-        """The matrices transposed for ``x @ w``, and the two biases added."""
+        """The matrices transposed for ``x @ w``, the recurrent one as it is too, and the two biases added."""
         w, r, bias, _ = weights
         summed = None if bias is None else bias[: bias.shape[0] // 2] + bias[bias.shape[0] // 2 :]
-        return (w.T, summed), r.T
+        return (w.T, summed), (r.T, r)
 
     def project(self, prepared: Any, x: jax.Array) -> jax.Array:
         """``[..., features] -> [..., hidden]``."""
@@ -45,7 +45,7 @@ class RNN:
 
     def step(self, recurrent: Any, carry: Carry, projected: jax.Array) -> Carry:
         """One step."""
-        return (self._activated(projected + product(carry[0], recurrent)),)
+        return (self._activated(projected + product(carry[0], recurrent[0])),)
 
     def _activated(self, gate: jax.Array) -> jax.Array:
         return self.activations[0](clipped(gate, self.clip))
@@ -54,7 +54,7 @@ class RNN:
 
     def linearized(self, recurrent: Any, carry: Carry, projected: jax.Array) -> tuple[Carry, tuple[jax.Array, ...]]:
         """One step; the coefficient is the slope f'."""
-        h, slope = with_slope(self._activated, projected + product(carry[0], recurrent))
+        h, slope = with_slope(self._activated, projected + product(carry[0], recurrent[0]))
         return (h,), (slope,)
 
     def tangent(
@@ -62,7 +62,7 @@ class RNN:
     ) -> Carry:
         """The tangent of the carry behind a step."""
         (slope,) = coefficients
-        return (slope * (d_projected + product(d_carry[0], recurrent)),)
+        return (slope * (d_projected + product_of_rows(d_carry[0], recurrent[1])),)
 
     def seen(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
         """Nothing but the hidden state."""
@@ -72,4 +72,4 @@ class RNN:
         self, d_recurrent: Any, seen: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
     ) -> jax.Array:
         """``h0 dR``."""
-        return product(seen[0], d_recurrent)
+        return product(seen[0], d_recurrent[0])

@@ -101,7 +101,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def _dense(tangent: Any) -> Any:
-    return jnp.zeros(tangent.shape, tangent.dtype) if isinstance(tangent, SymbolicZero) else tangent
+    return jnp.zeros(tangent.shape, tangent.dtype) if _is_zero(tangent) else tangent
 
 
 def kept(here: jax.Array | None, new: Carry, old: Carry) -> Carry:

@@ -1,0 +1,149 @@
+"""Derivatives proved: of every order and mode, against differences in float64, against PyTorch, and each other."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from finite_differences import (
+    assert_derivative,
+    assert_equal,
+    difference,
+    dot,
+    floats,
+    mean_squares,
+    network,
+    random_like,
+)
+from test_models import CASES, NETS, random_inputs
+from verifier import assert_same
+
+#: Silero's other file is the same network behind a branch that folds.
+MODELS = tuple(name for name in CASES if name != "silero_vad_16k_op15")
+#: Of each kind of network one, each small enough to be compiled for several derivatives.
+SMALL = ("dtln_1", "silero_vad_16k_op15", "keyword_net", "wave_net")
+
+
+@pytest.fixture(scope="module")
+def load(models):
+    """Loads a network in float64, or as it is."""
+    return lambda name, wide=True: network(models / f"{name}.onnx", wide, **CASES[name][1])
+
+
+@pytest.fixture(scope="module")
+def inputs_of(models, load):
+    """The inputs that PyTorch's gradients are for, or noise as loud as speech; in float32."""
+
+    def inputs_of(name):
+        if name in NETS:
+            data = np.load(models / f"{name}.npz")
+            return {key[3:]: data[key] for key in data if key.startswith("in/")}
+        inputs = random_inputs(load(name, wide=False), CASES[name][0][0])
+        return {key: value * np.float32(0.1) if value.dtype.kind == "f" else value for key, value in inputs.items()}
+
+    return inputs_of
+
+
+def loss_of(model, inputs):
+    """The loss as a function of the parameters and of the float inputs."""
+    return lambda point: mean_squares(model.apply(point[0], {**inputs, **point[1]}))
+
+
+@pytest.fixture(scope="module")
+def gradient_of(load, inputs_of):
+    """For a network in float64: the point, the compiled loss with its gradient, and the gradient at the point."""
+
+    @functools.cache
+    def gradient_of(name):
+        model, inputs = load(name), inputs_of(name)
+        with jax.enable_x64(True):
+            point, both = (model.params, floats(inputs)), jax.jit(jax.value_and_grad(loss_of(model, inputs)))
+            return point, both, both(point)[1]
+
+    return gradient_of
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_networks(gradient_of, name):
+    """Gradients of a whole network, of parameters and inputs (its state is among them), against differences.
+
+    At an entry of each array, along a direction for each array that is its own gradient and noise in equal parts, and
+    along one for all.
+    """
+    (point, both, slopes), rng = gradient_of(name), np.random.default_rng(0)
+    leaves, structure = jax.tree.flatten(point)
+    gradients, sharp = jax.tree.leaves(slopes), []
+    with jax.enable_x64(True):
+
+        def check(direction, step=1e-5):
+            (central,), (doubt,) = difference(lambda at: both(at)[0], point, direction, step)
+            assert abs(dot(slopes, direction) - central) <= doubt
+            return bool(doubt <= 0.02 * abs(central))
+
+        for index in rng.choice(len(leaves), min(len(leaves), 24), replace=False):
+            shape, gradient = leaves[index].shape, np.asarray(gradients[index])
+            norm, noise = np.linalg.norm(gradient), rng.normal(size=shape)
+            entry = np.zeros(gradient.size)
+            entry[rng.integers(entry.size)] = 1
+            along = noise / np.linalg.norm(noise) + gradient / (norm or 1.0)
+            for each in (along, entry.reshape(shape)):
+                found = check(
+                    jax.tree.unflatten(structure, [each if i == index else 0 * x for i, x in enumerate(leaves)])
+                )
+                if each is along and norm:
+                    sharp.append(found)
+        check(random_like(point, 1), 1e-7)
+        assert len(sharp) > 3
+        assert np.mean(sharp) > 0.7  # along a gradient, differences mostly tell a fiftieth of it
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_networks_against_pytorch(models, load, inputs_of, gradient_of, name):
+    """Values and gradients of the float32 network; of the parameters, for which there are none, the float64 ones."""
+    data, inputs, narrow = np.load(models / f"{name}.npz"), inputs_of(name), load(name, wide=False)
+    outputs = {key[4:]: data[key] for key in data if key.startswith("out/")}
+    limits = {info.name: 1e-4 if info.name == "snr" else 1e-5 for info in narrow.outputs}
+    assert_same(narrow.apply(narrow.params, inputs), outputs, limits)
+    found = jax.jit(jax.grad(loss_of(narrow, inputs)))((narrow.params, floats(inputs, np.float32)))
+    found, expected = jax.tree.map(np.float64, (found, gradient_of(name)[2]))
+    whole = np.sqrt(dot(expected, expected))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert np.linalg.norm(one - other) <= 1e-4 * max(np.linalg.norm(other), 0.01 * whole)
+    for key in (key[5:] for key in data if key.startswith("grad/")):
+        for gradient in (found[1][key], expected[1][key]):
+            assert np.linalg.norm(gradient - data[f"grad/{key}"]) <= 1e-4 * np.linalg.norm(data[f"grad/{key}"]), key
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_modes_and_second_order(load, inputs_of, name):
+    """Forward mode is the transpose of reverse mode, and the second derivative is the same in every order of modes.
+
+    With v the gradient g itself, H v is also the gradient of half the squared norm of g, and a difference of gradients.
+    """
+    model, inputs = load(name), inputs_of(name)
+    with jax.enable_x64(True):
+        point = (model.params, floats(inputs))
+        along = random_like(point, 2)
+
+        def outputs(at):
+            return model.apply(at[0], {**inputs, **at[1]})
+
+        @jax.jit
+        def first_order(at, along):
+            pushed = jax.jvp(outputs, (at,), (along,))[1]
+            return pushed, jax.linearize(outputs, at)[1](along), jax.vjp(outputs, at)[1](pushed)[0]
+
+        pushed, linear, pulled = first_order(point, along)
+        assert_equal(linear, pushed)
+        # <J v, J v> = <J^T J v, v>
+        np.testing.assert_allclose(dot(pushed, pushed), dot(pulled, along), rtol=1e-11)
+        assert_derivative(pushed, jax.jit(outputs), point, along, 1e-7)
+
+        gradient = jax.grad(loss_of(model, inputs))
+        slopes, forwards = jax.jit(lambda p: jax.jvp(gradient, (p,), (gradient(p),)))(point)
+        backwards = jax.jit(jax.grad(lambda p: 0.5 * sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient(p)))))(point)
+        assert_equal(forwards, backwards)
+        assert_derivative(forwards, jax.jit(gradient), point, slopes, 1e-5, scale=1.0)
