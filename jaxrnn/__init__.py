@@ -18,11 +18,13 @@ from jaxrnn.errors import (
     StateError,
     StaticValueError,
     StreamError,
+    TrainingError,
     UnsupportedError,
 )
 
 if TYPE_CHECKING:
     from jaxrnn.ahead import load_compiled, save_compiled
+    from jaxrnn.exporting import export_onnx
     from jaxrnn.model import Model, load
     from jaxrnn.onnx.state import StateVar
     from jaxrnn.streams import Runner, Streams
@@ -44,7 +46,9 @@ __all__ = [
     "StreamError",
     "Streamed",
     "Streams",
+    "TrainingError",
     "UnsupportedError",
+    "export_onnx",
     "load",
     "load_compiled",
     "save_compiled",
@@ -56,6 +60,7 @@ _LAZY = {
     "StateVar": "jaxrnn.onnx.state",
     "Runner": "jaxrnn.streams",
     "Streams": "jaxrnn.streams",
+    "export_onnx": "jaxrnn.exporting",
     "load": "jaxrnn.model",
     "load_compiled": "jaxrnn.ahead",
     "save_compiled": "jaxrnn.ahead",
@@ -64,11 +69,17 @@ _LAZY = {
 }
 
 
+#: Packages that ``import jaxrnn`` is enough for.
+_PACKAGES = ("nnx", "training")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"jaxrnn.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PACKAGES})

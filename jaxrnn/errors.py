@@ -38,5 +38,9 @@ class StreamError(JaxrnnError, ValueError):
     """A function cannot be turned into a streaming one, or a pulse does not fit it."""
 
 
+class TrainingError(JaxrnnError, RuntimeError):
+    """A training cannot begin, go on or be resumed; the message says where it stopped and what is kept."""
+
+
 class MissingPackageError(JaxrnnError, ImportError):
     """An optional package is needed for this and is not installed."""

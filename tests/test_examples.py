@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,7 @@ import soundfile
 from click.testing import CliRunner
 
 import jaxrnn
-from jaxrnn.demo import si_sdr
+from jaxrnn.demo import PACKAGED, si_sdr
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 #: Samples by which DTLN's output lags its input.
@@ -242,6 +243,19 @@ def test_a_streamed_module_has_the_outputs_and_gradients_of_the_module(frames, p
     assert "centred.history" in said
 
 
+def test_a_module_of_flax_is_trained_and_goes_back_to_onnx(tmp_path):
+    out = tmp_path / "tuned.onnx"
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+        said = run("nnx_module", "--steps", 6, "--batch", 2, "--out", out)
+        assert "no parameter matches 'gru'" in run("nnx_module", "--freeze", "gru", status=1)
+    before, after = map(float, re.findall(r"loss ([\d.]+) -> ([\d.]+);", said)[0])
+    assert after < before
+    assert max(differences(said)) < 1e-3
+    tuned, packaged = jaxrnn.load(out), jaxrnn.load(PACKAGED)
+    for name, value in packaged.params.items():
+        assert np.array_equal(tuned.params[name], value) == name.startswith("gru_")
+
+
 @pytest.mark.parametrize("seconds", [0.5, 0.002])
 def test_a_streamed_function_takes_blocks_of_any_size(seconds):
     said = run("stream_function", "--seconds", seconds)
@@ -254,3 +268,36 @@ def test_examples_of_streaming_see_a_difference(monkeypatch):
     wrong = property(lambda self: {"spectra": 0, "level": None})
     monkeypatch.setattr(jaxrnn.Streamed, "delay", wrong)
     assert "has shape" in run("stream_function", "--seconds", "0.5", status=1)
+
+
+def test_a_denoiser_learns_a_new_noise(tmp_path):
+    said = run("finetune_denoiser", "--quick", "--out", tmp_path / "new")
+    new = jaxrnn.load(tmp_path / "new" / "denoiser.onnx")
+    assert list(new.proto.graph.node) == list(jaxrnn.load(PACKAGED).proto.graph.node)
+    assert (tmp_path / "new" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert differences(said)[0] < 1e-5
+    rows = [
+        [float(number) for number in re.findall(r"-?\d+\.\d+", line)] for line in said.splitlines() if "siren" in line
+    ]
+    assert [noisy for noisy, _, _ in rows] == pytest.approx([-5, 0, 5], abs=0.2)
+    # Before, it gains 4 dB; four updates are enough for 2 more.
+    assert all(after > before + 1 for _, before, after in rows)
+
+
+def test_only_the_decoder_of_silero_is_trained(models, audio, tmp_path):
+    arguments = ["--models", models, "--speech", audio / "speech_16k.wav"]
+    said = run("finetune_vad", "--quick", "--out", tmp_path, *arguments)
+    assert differences(said)[0] < 1e-5
+    files = (models / "silero_vad.onnx", tmp_path / "silero_vad.onnx")
+    old, new = (jaxrnn.load(file, static={"sr": 16_000}).params for file in files)
+    changed = {name for name in old if not np.array_equal(old[name], new[name])}
+    assert changed == {name for name in old if name.startswith("If_0_then") and "decoder" in name}
+    assert "there is no file" in run("finetune_vad", "--quick", "--models", models, "--speech", "absent.wav", status=1)
+
+
+def test_speech_is_where_a_clean_recording_is_loud():
+    example = import_example("finetune_vad")
+    rng = np.random.default_rng(0)
+    loud = rng.random(40) < 0.4
+    clean = np.repeat(np.where(loud, 0.1, 0.001), 512) * rng.standard_normal(40 * 512)
+    np.testing.assert_array_equal(example.speech_blocks(clean.astype(np.float32)), loud)

@@ -21,6 +21,8 @@ COMMANDS = {
         "jaxrnn.cli.compile:compile_model",
         "Write a model's step and scan to a file that runs without ONNX.",
     ),
+    "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, as a configuration file says."),
+    "export": ("jaxrnn.cli.export:export", "Write an ONNX file again with the parameters of a training."),
     "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with a network that comes along."),
 }
 
@@ -125,6 +127,8 @@ def main() -> None:
     jaxrnn stream model.onnx --random                  how long a step takes, its state carried on
     jaxrnn stream net.onnx --symbol S --random         a model over whole recordings, in pulses of S
     jaxrnn compile model.onnx -o model.jaxrnn          the same, ahead of time
+    jaxrnn finetune settings.yaml                      train it further on examples
+    jaxrnn export model.onnx --checkpoint DIR -o out   the file again, with parameters that were trained
 
     Exit status: 0 if all is well, 1 where a comparison failed, 2 for a bad file, input or option. With --json a
     command prints one JSON object on standard output and nothing else; an error is {"error": ...}.

@@ -1,0 +1,198 @@
+"""Batches: examples padded to one length, cut into chunks, placed on the devices; prepared one ahead in a thread."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from jaxrnn.errors import JaxrnnError
+from jaxrnn.training.examples import Example, Position, Source, read_example
+from jaxrnn.training.layout import Layout
+from jaxrnn.training.sharding import Placement
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Frames of a batch, or all of them: what one update takes.
+
+    Attributes:
+        arrays: by name, ``[rows, ...]``, on the devices.
+        mask: ``bool[rows, frames]``, which frames exist.
+        weights: ``bool[rows]``, which rows are examples with a frame here.
+        ragged: whether a frame of some row does not exist.
+        own: the same arrays, mask and weights of this process's rows, in host memory.
+    """
+
+    arrays: dict[str, jax.Array]
+    mask: jax.Array
+    weights: jax.Array
+    ragged: bool
+    own: tuple[Example, np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """A batch at its place in the order, in chunks, with what its rows are called."""
+
+    position: Position
+    chunks: list[Chunk]
+    labels: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """This process's examples of a batch, not yet padded; rows from ``count`` on only fill the devices."""
+
+    position: Position
+    examples: list[Example]
+    labels: list[str]
+    count: int
+
+
+class Batches:
+    """Makes batches of what a source gives.
+
+    Args:
+        source: the examples.
+        layout: how they lie in time.
+        placement: the devices.
+        state: names of state, which no example may have.
+        wide: whether 64-bit types stay so.
+    """
+
+    def __init__(self, source: Source, layout: Layout, placement: Placement, state: Sequence[str], *, wide: bool):
+        self._source, self._layout, self._placement = source, layout, placement
+        self._state, self._wide = tuple(state), wide
+
+    def make(self, places: Iterable[tuple[Position, int]], batch_size: int) -> Generator[Batch]:
+        """The batches at these places, each made while the one before is in use.
+
+        The examples are fetched in another thread, one after another and in the same order every time.
+        """
+        alone = self._placement.processes == 1
+
+        def load(place: tuple[Position, int]) -> Batch | _Rows | Exception:
+            try:
+                rows = self._load(*place, batch_size)
+                return self._finish(rows, self._placement.agree(self._sizes(rows))) if alone else rows
+            except Exception as error:
+                return error
+
+        with closing(ahead(load, places)) as results:
+            for loaded in results:
+                if isinstance(loaded, Batch):
+                    yield loaded
+                    continue
+                # Here, not in the thread: every process must take part in collective calls in one order.
+                if isinstance(loaded, Exception):
+                    self._placement.agree([0] * (2 + 3 * len(self._layout.axes)), loaded)
+                    raise loaded
+                yield self._finish(loaded, self._placement.agree(self._sizes(loaded)))
+
+    def _load(self, position: Position, count: int, batch_size: int) -> _Rows:
+        rows = [row if row < count else 0 for row in self._placement.own_rows]
+        fetched: dict[int, tuple[str, Example]] = {}
+        for row in dict.fromkeys(rows):
+            label, value = self._source.get(position.epoch, position.batch, row, batch_size)
+            try:
+                example = read_example(value, self._layout.inputs, self._state, wide=self._wide)
+                self._layout.check(example)
+            except JaxrnnError as error:
+                raise type(error)(f"{label}: {error}") from error
+            fetched[row] = label, example
+        return _Rows(position, [fetched[row][1] for row in rows], [fetched[row][0] for row in rows], count)
+
+    def _sizes(self, rows: _Rows) -> list[int]:
+        """What other processes must know to pad alike: fewest and most frames; lengths and rates of the arrays."""
+        frames = [self._layout.frames(example) for example in rows.examples]
+        sizes = [min(frames), max(frames)]
+        for name, axis in self._layout.axes.items():
+            lengths = [example[name].shape[axis] for example in rows.examples]
+            rates = {Fraction(length, count) for length, count in zip(lengths, frames, strict=True)}
+            rate = next(iter(rates)) if len(rates) == 1 else Fraction(0)
+            sizes += [max(lengths), rate.numerator, rate.denominator]
+        return sizes
+
+    def _finish(self, rows: _Rows, table: np.ndarray) -> Batch:
+        layout = self._layout
+        fewest, most = int(table[:, 0].min()), int(table[:, 1].max())
+        frames = -(-most // layout.bucket) * layout.bucket
+        chunk = frames if layout.chunk is None else layout.chunk
+        frames = -(-frames // chunk) * chunk
+        lengths = np.array([layout.frames(example) for example in rows.examples])
+        mask = np.arange(frames) < lengths[:, None]
+        arrays = {
+            name: np.stack([example[name] for example in rows.examples])
+            for name in layout.example
+            if name not in layout.axes
+        }
+        for index, (name, axis) in enumerate(layout.axes.items()):
+            longest, numerators, denominators = table[:, 2 + 3 * index : 5 + 3 * index].T
+            rates = {Fraction(int(n), int(d)) for n, d in zip(numerators, denominators, strict=True)}
+            rate = next(iter(rates)) if len(rates) == 1 else Fraction(0)
+            # An array whose length has nothing to do with the frames (a label sequence) goes by its own longest.
+            length = -(-rate * frames // 1) if rate else int(longest.max())
+            unit = max(1, int(rate))
+            arrays[name] = np.stack([_lengthened(example[name], axis, int(length), unit) for example in rows.examples])
+        real = np.array([row < rows.count for row in self._placement.own_rows])
+        chunks = []
+        for start in range(0, frames, chunk):
+            here = mask[:, start : start + chunk]
+            cut = {name: self._slice(name, array, start, chunk, frames) for name, array in arrays.items()}
+            own = cut, here, real & here.any(1)
+            placed, where, weights = self._placement.spread(own)
+            chunks.append(Chunk(placed, where, weights, start + chunk > fewest, own))
+        return Batch(rows.position, chunks, rows.labels)
+
+    def _slice(self, name: str, array: np.ndarray, start: int, chunk: int, frames: int) -> np.ndarray:
+        axis = self._layout.axes.get(name)
+        if axis is None or chunk == frames:
+            return array
+        rate = Fraction(array.shape[axis + 1], frames)
+        window = [slice(None)] * array.ndim
+        window[axis + 1] = slice(int(start * rate), int((start + chunk) * rate))
+        return np.ascontiguousarray(array[tuple(window)])
+
+
+def _lengthened(array: np.ndarray, axis: int, length: int, unit: int) -> np.ndarray:
+    """An array made longer: its last frame of ``unit`` elements again and again, or zeros where it holds integers.
+
+    What is behind the end counts nowhere, but it goes through the model and the loss. A frame that has been there
+    before is finite in both, with its gradient, where zeros may give the logarithm of 0.
+    """
+    missing = length - array.shape[axis]
+    if not missing:
+        return array
+    if array.dtype.kind in "iub" or array.shape[axis] < unit:
+        widths = [(0, missing if place == axis else 0) for place in range(array.ndim)]
+        return np.pad(array, widths)
+    last = array.shape[axis] - unit
+    return np.concatenate([array, array.take(last + np.arange(missing) % unit, axis)], axis)
+
+
+def ahead(function: Callable[[Any], T], items: Iterable[Any]) -> Generator[T]:
+    """A function of items, each computed in one background thread while the result before is in use."""
+    with ThreadPoolExecutor(1, thread_name_prefix="jaxrnn-batches") as pool:
+        waiting: Future[T] | None = None
+        try:
+            for item in items:
+                coming = pool.submit(function, item)
+                if waiting is not None:
+                    result, waiting = waiting.result(), coming
+                    yield result
+                else:
+                    waiting = coming
+            if waiting is not None:
+                yield waiting.result()
+        finally:
+            if waiting is not None:
+                waiting.cancel()

@@ -1,0 +1,193 @@
+"""A folder of checkpoints, written by Orbax: each whole or not at all, the last ones and the best kept."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrnn.errors import InputError, MissingPackageError, TrainingError
+from jaxrnn.training.interrupts import held_back
+from jaxrnn.training.sharding import is_primary
+from jaxrnn.training.snapshots import Snapshot, decode, encode
+
+#: What the folder of a checkpoint that cannot be read is renamed to, so that it is neither read nor counted again.
+UNREADABLE = "unreadable-{step}"
+
+
+@dataclasses.dataclass
+class _Kept:
+    """Which checkpoints stay: the newest ones and the best. It is Orbax's ``PreservationPolicy``."""
+
+    newest: int
+    best: int | None = None
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        return [step in sorted(steps)[-self.newest :] or step == self.best for step in steps]
+
+
+class Folder:
+    """The checkpoints of one training.
+
+    Args:
+        path: the folder; it is made if it is not there.
+        keep: how many of the newest ones stay, besides the best.
+        reading: only read; the folder must be there.
+
+    Raises:
+        InputError: the path is no folder and cannot be made one.
+        MissingPackageError: Orbax is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, keep: int = 1, reading: bool = False):
+        self.path = Path(path).absolute()
+        self._kept = _Kept(keep)
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"checkpoints: {self.path} is a file, not a folder")
+        if reading and not self.path.is_dir():
+            raise InputError(f"there is no folder {self.path}")
+        ocp = _orbax()
+        options = ocp.CheckpointManagerOptions(
+            create=not reading,
+            read_only=reading,
+            save_interval_steps=0 if reading else 1,
+            cleanup_tmp_directories=not reading,
+            # Written before the next update begins: what a caller sees is on the disk, and no thread is left behind.
+            enable_async_checkpointing=False,
+            preservation_policy=self._kept,
+            # Of other checkpoints only their numbers count; a damaged one must not keep the others from being read.
+            lightweight_initialize=True,
+        )
+        try:
+            with quiet():
+                self._manager = ocp.CheckpointManager(self.path, options=options)
+        except OSError as error:
+            raise InputError(f"checkpoints: the folder {self.path} cannot be used: {error}") from error
+
+    def close(self) -> None:
+        """Give back what Orbax holds."""
+        with quiet():
+            self._manager.close()
+
+    def steps(self) -> list[int]:
+        """The updates behind which there is a checkpoint, the oldest first."""
+        return sorted(self._manager.all_steps())
+
+    def where(self, step: int) -> Path:
+        """The checkpoint behind an update."""
+        return self.path / str(step)
+
+    def save(self, snapshot: Snapshot, best_step: int | None) -> None:
+        """Write a checkpoint, and remove those that are not kept any longer.
+
+        Raises:
+            TrainingError: it could not be written; earlier ones are as they were.
+        """
+        ocp = _orbax()
+        arrays, facts = encode(snapshot)
+        before = self._kept.best
+        self._kept.best = best_step
+        contents = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts))
+        try:
+            with quiet(), held_back():
+                self._manager.save(snapshot.step, args=contents, force=True)
+        except Exception as error:
+            self._kept.best = before
+            self._remove_partial()
+            reason = _first_line(error)
+            raise TrainingError(
+                f"the checkpoint behind update {snapshot.step} could not be written to {self.path}: {reason}. "
+                f"{self.describe_last(snapshot.step)} Training goes on from there when it is started again"
+            ) from error
+
+    def describe_last(self, before: int | None = None) -> str:
+        """A sentence on the newest checkpoint, for a message of what went wrong behind it."""
+        written = [step for step in self.steps() if before is None or step < before]
+        return f"The last good checkpoint is {self.where(written[-1])}." if written else "There is no checkpoint yet."
+
+    def load(self, step: int) -> Snapshot:
+        """Read one checkpoint.
+
+        Raises:
+            Exception: of many kinds, if it is damaged.
+        """
+        ocp = _orbax()
+        wanted = ocp.args.Composite(arrays=ocp.args.StandardRestore(), facts=ocp.args.JsonRestore())
+        with quiet():
+            found = self._manager.restore(step, args=wanted)
+        return decode(found["arrays"], found["facts"])
+
+    def newest(self, *, set_aside: bool) -> Snapshot | None:
+        """The newest checkpoint that can be read, or None in an empty folder; the others are skipped with a warning.
+
+        Args:
+            set_aside: rename those that cannot be read.
+
+        Raises:
+            TrainingError: there are checkpoints, and none can be read.
+        """
+        steps, damaged = self.steps(), []
+        found = None
+        for step in reversed(steps):
+            try:
+                found = self.load(step)
+                break
+            except Exception as error:
+                damaged.append((step, _first_line(error)))
+        if found is None and damaged:
+            reasons = "; ".join(f"{step}: {reason}" for step, reason in damaged)
+            raise TrainingError(f"none of the {len(damaged)} checkpoint(s) in {self.path} can be read ({reasons})")
+        for step, reason in damaged:
+            warnings.warn(
+                f"the checkpoint {self.where(step)} cannot be read ({reason}); going back to that behind update "
+                f"{found.step if found else 0}",
+                stacklevel=2,
+            )
+        if damaged and set_aside:
+            self._set_aside([step for step, _ in damaged])
+        return found
+
+    def _set_aside(self, steps: Sequence[int]) -> None:
+        if is_primary():
+            for step in steps:
+                aside = self.path / UNREADABLE.format(step=step)
+                shutil.rmtree(aside, ignore_errors=True)
+                self.where(step).rename(aside)
+        self._manager.reload()
+
+    def _remove_partial(self) -> None:
+        """Remove what a write that failed has left."""
+        if is_primary():
+            for left in self.path.glob("*.orbax-checkpoint-tmp*"):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No messages of Orbax below an error on the console."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _orbax() -> Any:
+    try:
+        import orbax.checkpoint as ocp
+    except ImportError as error:
+        raise MissingPackageError("checkpoints need Orbax: pip install 'jaxrnn[train]'") from error
+    return ocp

@@ -1,0 +1,146 @@
+"""Where a training went bad: the example, the node of the graph or the parameter that is the first not to be finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.cells import matrix_products_in
+from jaxrnn.onnx.values import exact_types
+from jaxrnn.training.batches import Chunk
+from jaxrnn.training.forward import Forward
+from jaxrnn.training.parameters import finite
+from jaxrnn.training.updates import TrainState, Updates
+
+Arrays = Mapping[str, Any]
+
+
+def explain(updates: Updates, before: TrainState, after: TrainState, chunk: Chunk, labels: list[str]) -> str:
+    """Say in words what is the first thing that is not finite in an update.
+
+    Args:
+        updates: what was computed.
+        before: the state before the update, which is finite.
+        after: the state that it gave.
+        chunk: the batch.
+        labels: what the rows of the batch are called.
+    """
+    trained = [name for name in updates.forward.model.program.parameters if name in before.trained]
+    carry = {name: _own_rows(array) for name, array in before.carry.items()}
+    with matrix_products_in(updates.forward.compute_dtype):
+        reason = _on_examples(updates.forward, updates.params(before.trained), carry, chunk, trained, labels)
+    if reason:
+        return reason
+    bad = next((name for name in trained if not finite(after.trained[name])), None)
+    if bad is None or updates.placement.processes > 1:
+        return "the loss and the gradients of every example of this process are finite; look at the other processes"
+    return (
+        f"the gradients are finite, but the first parameter that the update makes not so is {bad!r}; the learning rate "
+        "may be too high"
+    )
+
+
+def _own_rows(array: jax.Array) -> np.ndarray:
+    """This process's rows of an array that is split along its first axis."""
+    shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    return np.concatenate([np.asarray(shard.data) for shard in shards])
+
+
+def _on_examples(
+    forward: Forward, params: Arrays, carry: Arrays, chunk: Chunk, trained: list[str], labels: list[str]
+) -> str:
+    """What goes wrong on the first example that does."""
+    arrays, mask, weights = chunk.own
+    device = next(iter(chunk.mask.addressable_shards)).device
+    with jax.default_device(device), exact_types():
+        params = {name: jnp.asarray(np.asarray(value)) for name, value in params.items()}
+
+        def row(index: int) -> tuple[Any, Any, Any]:
+            state, example = ({name: jnp.asarray(x[index]) for name, x in group.items()} for group in (carry, arrays))
+            return state, example, jnp.asarray(mask[index])
+
+    gradients = jax.jit(
+        jax.value_and_grad(
+            lambda chosen, state, example, mask: forward.measure(
+                {**params, **chosen}, state, example, mask, chunk.ragged
+            )[0]
+        )
+    )
+    chosen = {name: params[name] for name in trained}
+    for index in map(int, np.flatnonzero(weights)):
+        for name, array in {**arrays, **carry}.items():
+            if not finite(array[index]):
+                return f"{name!r} of {labels[index]} holds {_kind(array[index])}"
+        loss, gradient = gradients(chosen, *row(index))
+        bad = [name for name in trained if not finite(gradient[name])]
+        if np.isfinite(loss) and not bad:
+            continue
+        if not np.isfinite(loss):
+            where = _first_node(forward, params, *row(index), chunk.ragged)
+            reason = where or "every output of the model is finite there, so it is the loss function that is not"
+            return f"the loss of {labels[index]} is {_kind(np.asarray(loss))}; {reason}"
+        return (
+            f"the loss of {labels[index]} is finite ({float(loss):.4g}), but the first parameter whose gradient is not "
+            f"is {bad[0]!r} ({_kind(gradient[bad[0]])})"
+        )
+    return ""
+
+
+def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays, mask: Any, ragged: bool) -> str:
+    """The first node of the graph with an output that is not finite, on one example."""
+    layout, model = forward.layout, forward.model
+    inputs = {info.name: example[info.name] for info in layout.inputs}
+    named = {} if layout.mode == "apply" else {str(v.input): state[v.name] for v in model.state if v.name in state}
+    if layout.mode != "scan":
+        return _walk(forward, params, {**inputs, **named}, "")
+    inputs_by_frame = _frames(forward, inputs, int(mask.shape[0]))
+    step = jax.jit(model.step)
+    for frame in range(int(np.asarray(mask).sum())):
+        here = inputs_by_frame(frame)
+        outputs, new = step(params, state, here)
+        if not all(map(finite, [*outputs.values(), *new.values()])):
+            named = {str(v.input): state[v.name] for v in model.state}
+            return _walk(forward, params, {**here, **named}, f", in frame {frame}")
+        state = new
+    return ""
+
+
+def _frames(forward: Forward, inputs: Arrays, count: int) -> Any:
+    """The inputs of one frame, by its number."""
+    layout = forward.layout
+
+    def one(frame: int) -> dict[str, Any]:
+        cut = {}
+        for info in layout.inputs:
+            value, axis = inputs[info.name], layout.axes.get(info.name)
+            if axis is None:
+                cut[info.name] = value
+            elif value.ndim == len(info.shape or ()):
+                size = value.shape[axis] // count
+                cut[info.name] = jax.lax.slice_in_dim(value, frame * size, (frame + 1) * size, axis=axis)
+            else:
+                cut[info.name] = jax.lax.index_in_dim(value, frame, axis, keepdims=False)
+        return cut
+
+    return one
+
+
+def _walk(forward: Forward, params: Arrays, inputs: Arrays, where: str) -> str:
+    for name, (node, value) in forward.model.intermediates(params, inputs).items():
+        if any(not finite(leaf) for leaf in jax.tree.leaves(value)):
+            leaf = next(leaf for leaf in jax.tree.leaves(value) if not finite(leaf))
+            return (
+                f"the first node whose output is not finite is {node.name!r} ({node.operator}), output {name!r}"
+                f"{where}: {_kind(leaf)}"
+            )
+    return ""
+
+
+def _kind(array: Any) -> str:
+    wide = np.asarray(array)
+    wide = wide if wide.dtype.kind in "fc" else wide.astype(np.float32)
+    return "NaN" if np.isnan(wide).any() else "infinity"

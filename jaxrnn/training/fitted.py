@@ -1,0 +1,75 @@
+"""What a training returns, and its loss curve."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.training.history import curve, smoothed
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """The result of `fit`.
+
+    Attributes:
+        params: all parameters, trained and frozen, as `Model.apply` takes them: those with the best validation loss
+            where there was validation, else the last.
+        last_params: the parameters behind the last update.
+        history: one dict for each update: ``step``, ``loss``, ``grad_norm`` (before clipping), ``learning_rate`` where
+            it is known and ``seconds`` since the training began, without pauses between runs. Metrics go by their own
+            names; what was measured on the validation examples by ``validation_loss`` and ``validation_NAME``.
+        step: updates done.
+        best_step: the update behind which `params` were taken.
+        stopped: why it ended: ``"steps"`` for the end that was asked for, ``"patience"`` for early stopping.
+    """
+
+    params: dict[str, jax.Array]
+    last_params: dict[str, jax.Array]
+    history: list[dict[str, Any]]
+    step: int
+    best_step: int
+    stopped: str
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Write the loss curve as a PNG: the loss of every update, its running mean, and the validation loss.
+
+        Raises:
+            MissingPackageError: matplotlib is not installed.
+            InputError: there was no update.
+        """
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise MissingPackageError("drawing a loss curve needs matplotlib: pip install 'jaxrnn[plot]'") from error
+        steps, losses = curve(self.history, "loss")
+        if not steps.size:
+            raise InputError("there was no update, so there is no loss curve")
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        axis = figure.subplots()
+        window = max(1, steps.size // 50)
+        axis.plot(steps, losses, color="0.75", linewidth=0.8, label="loss")
+        if window > 1:
+            label = f"mean of {window} updates"
+            axis.plot(steps, smoothed(losses, window), color="tab:blue", label=label)
+        at, validation = curve(self.history, "validation_loss")
+        if at.size:
+            axis.plot(at, validation, color="tab:orange", marker="o", markersize=3, label="validation")
+            axis.axvline(self.best_step, color="tab:green", linestyle=":", label=f"best, update {self.best_step}")
+        axis.set_xlabel("update")
+        axis.set_ylabel("loss")
+        axis.grid(alpha=0.3)
+        axis.legend()
+        path = Path(path)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            written = Path(folder, path.name)
+            figure.savefig(written, format="png", dpi=120)
+            os.replace(written, path)

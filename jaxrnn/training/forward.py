@@ -1,0 +1,147 @@
+"""The loss of a batch as a function of parameters: one example through the model, and all of them by ``jax.vmap``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrnn.cells import matrix_products_in
+from jaxrnn.errors import InputError
+from jaxrnn.onnx.values import describe
+from jaxrnn.training.layout import Layout
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+
+Arrays = Mapping[str, Any]
+#: ``(outputs, example, mask) -> scalar``, for one example.
+Function = Callable[[dict[str, Any], dict[str, Any], jax.Array], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """What a training computes of its examples.
+
+    Attributes:
+        model: the model.
+        layout: how the examples lie in time.
+        loss: of one example.
+        metrics: more of the same, by name, which are not trained for.
+        remat: what the backward pass computes again, as `jaxrnn.cells.recomputing` takes it.
+        compute_dtype: in what type matrix products are computed, as `jaxrnn.cells.matrix_products_in` takes it.
+    """
+
+    model: Model
+    layout: Layout
+    loss: Function
+    metrics: Mapping[str, Function]
+    remat: str | int | None = None
+    compute_dtype: Any = None
+
+    def told(self, ragged: bool) -> bool:
+        """Whether the model is told that frames are missing: only a scan can be; one compilation serves the others."""
+        return ragged and self.layout.mode == "scan"
+
+    def run(self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool) -> tuple[Any, Any]:
+        """The model on one example, or on a chunk of it.
+
+        Args:
+            params: all parameters.
+            state: the state before the first frame; none in mode "apply".
+            example: its arrays.
+            mask: ``bool[frames]``.
+            ragged: whether frames may be missing at the end.
+
+        Returns:
+            Outputs by name, and the state behind the last frame that exists.
+        """
+        inputs = {info.name: example[info.name] for info in self.layout.inputs}
+        with matrix_products_in(self.compute_dtype):
+            if self.layout.mode == "apply":
+                return self.model.apply(params, inputs, remat=self.remat), state
+            if self.layout.mode == "step":
+                return self._step(params, state, inputs, mask)
+            axes = self._scan_axes(inputs)
+            for name in inputs.keys() - self.layout.axes.keys():
+                inputs[name] = jnp.broadcast_to(inputs[name], (mask.shape[0], *inputs[name].shape))
+            lengths = jnp.sum(mask, dtype=jnp.int32)[None] if ragged else None
+            return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=self.remat)
+
+    def _step(self, params: Arrays, state: Arrays, inputs: Arrays, mask: jax.Array) -> tuple[Any, Any]:
+        """`Model.step` over many frames at once, whose backward pass may take chunks of them."""
+        given = {str(variable.input): state[variable.name] for variable in self.model.state}
+        results = self.model.apply(params, {**inputs, **given}, remat=self.remat)
+        new = {variable.name: results.pop(str(variable.output)) for variable in self.model.state}
+        # Behind the end of a recording there is nothing to carry to; until then every frame exists.
+        alive = mask.any()
+        return results, {name: jnp.where(alive, new[name], state[name]) for name in new}
+
+    def _scan_axes(self, inputs: Arrays) -> dict[str, int]:
+        given = self.layout.time_axis
+        outputs = {name: given if isinstance(given, int) else given.get(name, 0) for name in self.layout.outputs}
+        return outputs | {name: self.layout.axes.get(name, 0) for name in inputs}
+
+    def measure(
+        self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
+        """Loss, metrics and new state of one example; the loss of one without a frame here is finite and means nothing.
+
+        Raises:
+            InputError: the loss or a metric is no real scalar.
+        """
+        outputs, state = self.run(params, state, example, mask, ragged)
+        loss, metrics = self.judge(outputs, example, mask)
+        return loss, (metrics, state)
+
+    def judge(self, outputs: Arrays, example: Arrays, mask: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Loss and metrics of one example's outputs."""
+        # A mean over no frames would be NaN, whose gradient is NaN even where the value is not used.
+        mask = mask | ~mask.any()
+        loss = _scalar("loss", self.loss(dict(outputs), dict(example), mask), differentiable=True)
+        metrics = {
+            name: _scalar(f"metric {name!r}", metric(dict(outputs), dict(example), mask))
+            for name, metric in self.metrics.items()
+        }
+        return loss, metrics
+
+    def sums(
+        self, params: Arrays, state: Arrays, arrays: Arrays, mask: jax.Array, weights: jax.Array, ragged: bool
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
+        """Sums of loss and metrics over the rows of a batch that count, and the new states."""
+
+        def one(state: Any, example: Any, mask: jax.Array) -> Any:
+            return self.measure(params, state, example, mask, ragged)
+
+        losses, (metrics, states) = jax.vmap(one)(state, arrays, mask)
+
+        def total(values: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.where(weights, values, jnp.zeros((), values.dtype)))
+
+        return total(losses), ({name: total(values) for name, values in metrics.items()}, states)
+
+    def mean(
+        self, params: Arrays, state: Arrays, arrays: Arrays, mask: jax.Array, weights: jax.Array, ragged: bool
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
+        """`sums` over their number: what an update makes smaller."""
+        loss, (metrics, states) = self.sums(params, state, arrays, mask, weights, ragged)
+        count = jnp.maximum(jnp.sum(weights, dtype=jnp.int32), 1)
+        means = {name: value / count.astype(value.dtype) for name, value in metrics.items()}
+        return loss / count.astype(loss.dtype), (means, states)
+
+
+def _scalar(what: str, value: Any, *, differentiable: bool = False) -> jax.Array:
+    """A value as a scalar float."""
+    kind = jnp.floating if differentiable else jnp.number
+    if not hasattr(value, "dtype"):
+        value = jnp.asarray(value, jnp.float32) if isinstance(value, (int, float)) else value
+    if not hasattr(value, "dtype") or value.shape != () or not jnp.issubdtype(value.dtype, kind):
+        boolean = hasattr(value, "dtype") and value.shape == () and value.dtype == bool and not differentiable
+        if not boolean:
+            found = describe(value) if hasattr(value, "dtype") else type(value).__name__
+            wanted = "float" if differentiable else "number"
+            raise InputError(f"the {what} of an example must be one {wanted}, a scalar, not {found}; take a mean")
+    return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(jnp.float32)

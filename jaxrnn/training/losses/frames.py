@@ -1,0 +1,139 @@
+"""What every loss does first: it finds its arrays, puts time in front, and leaves out frames that do not exist."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxrnn.errors import InputError
+from jaxrnn.onnx.values import describe
+from jaxrnn.training.recipe_functions import near
+
+Arrays = Mapping[str, Any]
+#: A loss or a metric of one example: outputs by name, the example's arrays by name, and which frames exist.
+Loss = Callable[[Arrays, Arrays, Any], jax.Array]
+#: An output by name, or a function of the outputs and the example that computes what to judge from them.
+Output = str | Callable[[Arrays, Arrays], Any]
+#: Which axis of an output is time: its number, None for none, "auto" for the only axis longer than 1.
+TimeAxis = int | Literal["auto"] | None
+
+
+def read_output(outputs: Arrays, example: Arrays, output: Output) -> jax.Array:
+    """What a loss judges: an output, or a function of outputs and example; in floats of at least 32 bits."""
+    if callable(output):
+        return wide(jnp.asarray(output(outputs, example)))
+    return wide(jnp.asarray(_named(outputs, output, "the model gives no output")))
+
+
+def read_target(example: Arrays, name: str) -> jax.Array:
+    """An array of the example."""
+    return jnp.asarray(_named(example, name, "the example has no array"))
+
+
+def _named(arrays: Arrays, name: str, lacking: str) -> Any:
+    if name not in arrays:
+        raise InputError(f"{lacking} {name!r}{near(name, arrays)}; there are: {', '.join(map(str, arrays)) or 'none'}")
+    return arrays[name]
+
+
+def wide(array: jax.Array) -> jax.Array:
+    """Floats of at least 32 bits, in which a loss is summed; integers and truth values become float32."""
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return array.astype(jnp.float32)
+    return array.astype(_common(array.dtype, jnp.float32))
+
+
+def of_one_type(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """The arrays in the type that holds all of their values."""
+    dtype = functools.reduce(_common, (array.dtype for array in arrays))
+    return tuple(array.astype(dtype) for array in arrays)
+
+
+def _common(x: Any, y: Any) -> Any:
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(x, y)
+
+
+def like(array: jax.Array, shape: tuple[int, ...], name: str) -> jax.Array:
+    """The array in a shape that differs from its own in axes of size 1 only.
+
+    Raises:
+        InputError: it differs in more.
+    """
+    if tuple(s for s in array.shape if s != 1) != tuple(s for s in shape if s != 1):
+        raise InputError(
+            f"{name!r} is {describe(array)}, but what it is held against has the shape {list(shape)}: they may differ "
+            "in axes of size 1 only"
+        )
+    return array.reshape(shape)
+
+
+def frames_first(array: jax.Array, time_axis: TimeAxis, mask: Any) -> tuple[jax.Array, jax.Array]:
+    """Time as the first axis, and which frames exist: ``[time, ...]`` and ``bool[time]``.
+
+    A mask of another rate is taken to that of the array: a frame of a lower rate exists if all of its frames do.
+
+    Args:
+        array: any array.
+        time_axis: which of its axes is time. Without one, the array is one frame, which exists.
+        mask: ``bool[frames]``.
+
+    Raises:
+        InputError: there is no such axis, it must be named, or its frames are no multiple or part of the mask's.
+    """
+    axis = find_time_axis(array, time_axis)
+    if axis is None:
+        return array[None], jnp.ones(1, bool)
+    array, given = jnp.moveaxis(array, axis, 0), jnp.asarray(mask, bool).reshape(-1)
+    have, known = len(array), len(given)
+    if have == known:
+        return array, given
+    if known and have % known == 0:
+        return array, jnp.repeat(given, have // known, total_repeat_length=have)
+    if have and known % have == 0:
+        return array, jnp.all(given.reshape(have, -1), axis=1)
+    raise InputError(
+        f"{describe(array)} has {have} frames (its axis {axis}, put first), the mask {known}: neither is a multiple of "
+        "the other, so that it is not known which of them exist; check time_axis, or write a loss of your own"
+    )
+
+
+def find_time_axis(array: jax.Array, time_axis: TimeAxis) -> int | None:
+    """The number of the time axis, counted from the front; None where there is none.
+
+    Raises:
+        InputError: there is no such axis, or several may be it.
+    """
+    if time_axis is None:
+        return None
+    if time_axis == "auto":
+        longer = [axis for axis, size in enumerate(array.shape) if size != 1]
+        if len(longer) > 1:
+            raise InputError(
+                f"which axis of {describe(array)} is time? Say it to the loss, such as time_axis={longer[0]}; "
+                "time_axis=None where it has none"
+            )
+        return longer[0] if longer else None
+    if not -array.ndim <= time_axis < array.ndim:
+        raise InputError(f"time_axis={time_axis}: {describe(array)} has {array.ndim} axes")
+    return time_axis % array.ndim
+
+
+def present(array: jax.Array, mask: jax.Array, value: Any = 0) -> jax.Array:
+    """``[time, ...]`` with a harmless value in frames that do not exist: whatever is there, no gradient comes back."""
+    return jnp.where(_columns(mask, array), array, jnp.asarray(value, array.dtype))
+
+
+def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """The mean of ``[time, ...]`` over frames that exist, and 0 where none does."""
+    total = jnp.sum(present(values, mask))
+    count = jnp.sum(mask, dtype=jnp.finfo(total.dtype).dtype) * (values.size // max(1, len(values)))
+    return total / jnp.maximum(count, 1).astype(total.dtype)
+
+
+def _columns(mask: jax.Array, array: jax.Array) -> jax.Array:
+    return mask.reshape(-1, *(1,) * (array.ndim - 1))

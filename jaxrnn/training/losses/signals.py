@@ -1,0 +1,221 @@
+"""Losses of signals and spectra: SI-SDR, mean squared errors of numbers, magnitudes and complex spectra."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jaxrnn.errors import InputError
+from jaxrnn.training.losses.frames import (
+    Arrays,
+    Loss,
+    Output,
+    TimeAxis,
+    frames_first,
+    like,
+    masked_mean,
+    of_one_type,
+    present,
+    read_output,
+    read_target,
+    wide,
+)
+
+
+def mse(output: Output, target: str, *, times: str | None = None, time_axis: TimeAxis = "auto") -> Loss:
+    """The mean squared error over all numbers of frames that exist; of complex numbers, the squared distance.
+
+    Args:
+        output: an output of the model by name, or a function of outputs and example.
+        target: an array of the example, of the output's shape but for axes of size 1.
+        times: an array of the example that the output is a mask for: the product is judged.
+        time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
+    """
+
+    def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
+        estimate, wanted, exists = pair(outputs, example, mask, output, target, times, time_axis)
+        return masked_mean(_square(estimate - wanted), exists)
+
+    return loss
+
+
+def spectral_mse(
+    output: Output,
+    target: str,
+    *,
+    times: str | None = None,
+    time_axis: TimeAxis = "auto",
+    power: float = 1.0,
+    complex_weight: float = 0.0,
+    parts_axis: int | None = None,
+    floor: float = 1e-4,
+) -> Loss:
+    """The mean squared error of spectra: of magnitudes, of complex values, or of both, with the power compressed.
+
+    Magnitudes go into it as ``|x| ** power``, complex values with that magnitude and their own phase. The loss is
+    ``(1 - complex_weight)`` times the error of magnitudes plus ``complex_weight`` times that of complex values.
+
+    Source: Braun and Tashev, "A consolidated view of loss functions for supervised deep learning-based speech
+    enhancement", TSP 2021; they take ``power=0.3`` and ``complex_weight=0.3``.
+
+    Args:
+        output: an output of the model by name, or a function of outputs and example: magnitudes, or complex.
+        target: an array of the example, of the output's shape but for axes of size 1.
+        times: an array of the example that the output is a mask for: the product is judged.
+        time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
+        power: the exponent of magnitudes, above 0.
+        complex_weight: the share of the error of complex values, 0 to 1.
+        parts_axis: an axis of size 2 of real output and target that holds the real and the imaginary part.
+        floor: magnitudes far below this one count as equal; it keeps the gradient finite where a magnitude is 0.
+
+    Raises:
+        InputError: an option is out of its range; or, when called, complex values are wanted and there are none.
+    """
+    if power <= 0 or not math.isfinite(power):
+        raise InputError(f"power must be above 0, not {power}")
+    if not 0 <= complex_weight <= 1:
+        raise InputError(f"complex_weight must be from 0 to 1, not {complex_weight}")
+    if floor <= 0:
+        raise InputError(f"floor must be above 0, not {floor}")
+
+    def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
+        estimate, wanted, exists = pair(outputs, example, mask, output, target, times, time_axis, parts_axis)
+        result = jnp.zeros((), jnp.finfo(estimate.dtype).dtype)
+        if complex_weight < 1:
+            errors = _magnitude(estimate, power, floor) - _magnitude(wanted, power, floor)
+            result += (1 - complex_weight) * masked_mean(errors**2, exists)
+        if complex_weight > 0:
+            if not jnp.iscomplexobj(estimate):
+                raise InputError(
+                    f"complex_weight={complex_weight} needs complex values: the output and what it is multiplied with "
+                    "are real; for parts along an axis say parts_axis"
+                )
+            errors = _compressed(estimate, power, floor) - _compressed(wanted, power, floor)
+            result += complex_weight * masked_mean(_square(errors), exists)
+        return result
+
+    return loss
+
+
+def si_sdr(
+    output: Output,
+    target: str,
+    *,
+    times: str | None = None,
+    time_axis: TimeAxis = "auto",
+    zero_mean: bool = False,
+    limit: float = 100.0,
+) -> Loss:
+    """Minus the scale-invariant signal-to-distortion ratio, in dB.
+
+    The estimate is split into its projection on the target and the rest; the ratio is that of their energies. All of
+    an array is one signal; of spectra, real and imaginary parts are its samples.
+
+    The ratio is held between ``-limit`` and ``limit`` dB, smoothly, so that a perfect estimate has a finite loss and
+    gradient. Of a silent target nothing can be told: loss and gradient are 0. A silent estimate of another target
+    has the ratio ``-limit`` and no gradient.
+
+    Source: Le Roux, Wisdom, Erdogan and Hershey, "SDR - half-baked or well done?", ICASSP 2019, equation 5.
+
+    Args:
+        output: an output of the model by name, or a function of outputs and example.
+        target: an array of the example, of the output's shape but for axes of size 1.
+        times: an array of the example that the output is a mask for: the product is judged.
+        time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
+        zero_mean: whether the mean over existing samples is taken off both signals first. The paper assumes signals
+            without one; audio has none, and with carried chunks each chunk would lose its own.
+        limit: the highest ratio in dB, above 0.
+    """
+    if limit <= 0:
+        raise InputError(f"limit must be above 0 dB, not {limit}")
+
+    def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
+        estimate, wanted, exists = pair(outputs, example, mask, output, target, times, time_axis)
+        return -_ratio(estimate, wanted, exists, zero_mean, limit)
+
+    return loss
+
+
+def _ratio(estimate: jax.Array, wanted: jax.Array, exists: jax.Array, zero_mean: bool, limit: float) -> jax.Array:
+    """SI-SDR in dB of ``[time, ...]``, whose frames that do not exist are zero."""
+    if zero_mean:
+        estimate, wanted = (present(x - masked_mean(x, exists), exists) for x in (estimate, wanted))
+    # The ratio knows no scale, so that signals are brought to a size whose squares neither vanish nor overflow.
+    estimate, estimate_sounds = _normalised(estimate)
+    wanted, wanted_sounds = _normalised(wanted)
+    energy = jnp.sum(_square(wanted))
+    projection = wanted * (jnp.sum(_product(estimate, wanted)) / jnp.where(wanted_sounds, energy, 1)).astype(
+        wanted.dtype
+    )
+    signal, distortion = jnp.sum(_square(projection)), jnp.sum(_square(estimate - projection))
+    least = 10 ** (-limit / 10) * (signal + distortion)
+    sounds = wanted_sounds & estimate_sounds
+    # Where there is no ratio, none is computed: it would give the gradient NaN.
+    ratio = jnp.where(sounds, signal + least, 1) / jnp.where(sounds, distortion + least, 1)
+    decibels = 10 * jnp.log10(ratio)
+    return jnp.where(wanted_sounds, jnp.where(estimate_sounds, decibels, -limit), 0)
+
+
+def _normalised(signal: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The signal over its largest magnitude, and whether it has one."""
+    parts = (jnp.real(signal), jnp.imag(signal)) if jnp.iscomplexobj(signal) else (signal,)
+    largest = jax.lax.stop_gradient(jnp.maximum(*(jnp.max(jnp.abs(part), initial=0) for part in (parts[0], parts[-1]))))
+    # Subnormal numbers have too few digits left to say what the signal is.
+    sounds = largest >= jnp.finfo(largest.dtype).tiny
+    return signal / jnp.where(sounds, largest, 1).astype(signal.dtype), sounds
+
+
+def pair(
+    outputs: Arrays,
+    example: Arrays,
+    mask: jax.Array,
+    output: Output,
+    target: str,
+    times: str | None,
+    time_axis: TimeAxis,
+    parts_axis: int | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Estimate and target ``[time, ...]`` of one type, zero in frames that do not exist, and which do."""
+    estimate = read_output(outputs, example, output)
+    arrays = [
+        estimate,
+        *(like(wide(read_target(example, name)), estimate.shape, name) for name in (target, times) if name),
+    ]
+    if parts_axis is not None:
+        arrays = [_joined(array, parts_axis) for array in arrays]
+    _, exists = frames_first(arrays[0], time_axis, mask)
+    # Before they are multiplied: zero times NaN is NaN, in the gradient too.
+    estimate, wanted, *masked = of_one_type(
+        *(present(frames_first(array, time_axis, mask)[0], exists) for array in arrays)
+    )
+    return (estimate * masked[0] if masked else estimate), wanted, exists
+
+
+def _joined(array: jax.Array, axis: int) -> jax.Array:
+    """Real and imaginary parts along an axis as complex numbers, the axis kept with size 1."""
+    if not -array.ndim <= axis < array.ndim or array.shape[axis] != 2 or jnp.iscomplexobj(array):
+        raise InputError(
+            f"parts_axis={axis}: {array.dtype}{list(array.shape)} has no real parts of complex numbers there"
+        )
+    real, imaginary = jnp.split(array, 2, axis)
+    return jax.lax.complex(real, imaginary)
+
+
+def _square(x: jax.Array) -> jax.Array:
+    return jnp.real(x) ** 2 + jnp.imag(x) ** 2 if jnp.iscomplexobj(x) else x**2
+
+
+def _product(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.real(x * jnp.conj(y)) if jnp.iscomplexobj(x) else x * y
+
+
+def _magnitude(x: jax.Array, power: float, floor: float) -> jax.Array:
+    return (_square(x) + floor**2) ** (power / 2)
+
+
+def _compressed(x: jax.Array, power: float, floor: float) -> jax.Array:
+    if power == 1:
+        return x
+    return x * ((_square(x) + floor**2) ** ((power - 1) / 2)).astype(x.dtype)

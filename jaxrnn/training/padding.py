@@ -1,0 +1,101 @@
+"""Whether frames behind the end of an example change what a model and a loss give for those that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.errors import InputError
+from jaxrnn.onnx.values import exact_types
+from jaxrnn.training.batches import Chunk
+from jaxrnn.training.forward import Forward
+
+Outputs = dict[str, np.ndarray]
+
+
+def check_padding(forward: Forward, params: Mapping[str, Any], chunk: Chunk, labels: list[str]) -> None:
+    """Compare the loss of the shortest example of a batch with and without its padding.
+
+    A loss may forget its mask. And but for `Model.scan`, which is told how long each recording is, the graph sees the
+    frames that are not there: harmless where it never looks ahead, but a reverse recurrence or a mean over time does.
+
+    Raises:
+        InputError: the losses differ; says whether it is the model or the loss.
+    """
+    arrays, mask, weights = chunk.own
+    counts = np.where(weights, mask.sum(1), mask.shape[1])
+    row, frames = int(counts.argmin()), int(counts.min())
+    if frames == mask.shape[1]:
+        return
+    long = {name: array[row] for name, array in arrays.items()}
+    short = {name: _cut(array, forward.layout.axes.get(name), frames, mask.shape[1]) for name, array in long.items()}
+    with exact_types():
+        values = {name: jnp.asarray(np.asarray(value)) for name, value in params.items()}
+        state = {} if forward.layout.mode == "apply" else forward.model.init_state()
+        long, short = ({name: jnp.asarray(x) for name, x in group.items()} for group in (long, short))
+    sides = ((short, jnp.ones(frames, bool)), (long, jnp.asarray(mask[row])))
+
+    def outputs(example: Any, mask: jax.Array) -> Any:
+        return forward.run(values, state, example, mask, True)[0]
+
+    judge = jax.jit(lambda outputs, side: forward.judge(outputs, *side)[0])
+    narrow = forward.compute_dtype is not None or any(x.dtype.itemsize == 2 for x in values.values())
+    tolerance = 0.05 if narrow else 1e-3
+
+    def losses(both: Sequence[Any]) -> tuple[float, float, bool]:
+        short, long = (float(judge(*each)) for each in zip(both, sides, strict=True))
+        return short, long, abs(long - short) > tolerance * (abs(long) + abs(short) + 1e-3)
+
+    said = f"{labels[row]} was padded from {frames} to {mask.shape[1]} frames, and that changes its loss"
+    *_, differ = losses(_made_up(*(jax.eval_shape(outputs, *side) for side in sides)))
+    if differ:
+        raise InputError(
+            f"{said}, also where the model's outputs are the same in every frame that exists: the loss must leave out "
+            "the frames where its mask is False"
+        )
+    if forward.layout.mode == "scan":
+        return
+    run = jax.jit(outputs)
+    without, padded = (run(*side) for side in sides)
+    expected, found, differ = losses((without, padded))
+    if differ:
+        changed = [name for name in without if _differ(without[name], padded[name], tolerance)]
+        raise InputError(
+            f"{said} from {expected:.6g} to {found:.6g}, through output {(changed or list(without))[0]!r}: the model "
+            "looks ahead, takes a mean over time, or gives its last state. Train it on examples of one length, with "
+            "batch_size=1 and bucket=1, in mode 'scan' if it has a state, or through an input of the file that takes "
+            "lengths"
+        )
+
+
+def _cut(array: np.ndarray, axis: int | None, frames: int, padded: int) -> np.ndarray:
+    if axis is None:
+        return array
+    return array.take(np.arange(array.shape[axis] * frames // padded), axis)
+
+
+def _made_up(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[Outputs, Outputs]:
+    """Outputs of these shapes that agree where both exist, as those of a scan do; zeros where only the longer one does.
+
+    The numbers are between 0 and 1, where any loss is at home.
+    """
+    rng, without, padded = np.random.default_rng(0), {}, {}
+    for name, shape in short.items():
+        values = rng.uniform(0.1, 0.9, shape.shape)
+        without[name] = values.astype(shape.dtype)
+        widths = [(0, more - less) for less, more in zip(shape.shape, long[name].shape, strict=True)]
+        padded[name] = np.pad(without[name], widths)
+    return without, padded
+
+
+def _differ(without: Any, padded: Any, tolerance: float) -> bool:
+    expected, found = np.asarray(without, np.float64), np.asarray(padded, np.float64)
+    found = found[tuple(slice(0, size) for size in expected.shape)]
+    scale = np.abs(expected).max(initial=0.0) + 1e-6
+    return found.shape != expected.shape or not np.allclose(
+        found, expected, rtol=0, atol=tolerance * scale, equal_nan=True
+    )

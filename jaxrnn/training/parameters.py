@@ -1,0 +1,95 @@
+"""Which parameters are trained, by name patterns, and with what values a training begins."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.errors import InputError
+from jaxrnn.onnx.values import describe, exact_types
+from jaxrnn.training.examples import near
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+
+Patterns = str | Sequence[str]
+
+
+def trained_names(model: Model, train: Patterns, freeze: Patterns) -> tuple[str, ...]:
+    """The parameters that match a pattern of ``train`` and none of ``freeze``, in the file's order.
+
+    Raises:
+        InputError: a pattern matches nothing, or nothing is left.
+    """
+    names = list(model.program.parameters)
+    wanted, left_out = _matching(names, train, "train"), _matching(names, freeze, "freeze")
+    trained = tuple(name for name in names if name in wanted and name not in left_out)
+    if not trained:
+        raise InputError(
+            f"train={train!r} without freeze={freeze!r} leaves no parameter to train; the parameters are: "
+            f"{', '.join(names[:20]) or 'none'}"
+        )
+    return trained
+
+
+def _matching(names: Sequence[str], patterns: Patterns, what: str) -> set[str]:
+    matched: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        # A name may hold characters that mean something in a pattern: it always matches itself.
+        found = {name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
+        if not found:
+            raise InputError(f"{what}: no parameter matches {pattern!r}{near(pattern, names)}")
+        matched |= found
+    return matched
+
+
+def start_values(model: Model, params: Mapping[str, Any] | None, trained: Sequence[str]) -> dict[str, jax.Array]:
+    """The parameters to begin with: the given ones, or the file's.
+
+    Raises:
+        InputError: they do not fit the model, or one to be trained is not finite.
+    """
+    expected = model.program.parameters
+    values = dict(model.params) if params is None else checked(params, expected)
+    for name in trained:
+        if not finite(values[name]):
+            raise InputError(f"parameter {name!r} is not finite everywhere, so it cannot be trained: freeze={name!r}")
+    return values
+
+
+def checked(params: Mapping[str, Any], expected: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    """Parameters as JAX arrays, of the names, types and shapes of the file.
+
+    Raises:
+        InputError: they differ.
+    """
+    if not isinstance(params, Mapping):
+        raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
+    for name in params:
+        if name not in expected:
+            raise InputError(f"params: the model has no parameter {name!r}{near(str(name), expected)}")
+    values = {}
+    for name, array in expected.items():
+        if name not in params:
+            raise InputError(f"params: {name!r} is missing")
+        value = params[name]
+        if not hasattr(value, "dtype") or value.dtype != array.dtype or tuple(value.shape) != array.shape:
+            found = describe(value) if hasattr(value, "dtype") else type(value).__name__
+            raise InputError(f"params[{name!r}] must be {describe(array)}, not {found}")
+        with exact_types():
+            values[name] = jnp.asarray(value)
+    return values
+
+
+def finite(array: Any) -> bool:
+    """Whether every element of an array of any type is finite."""
+    array = np.asarray(array)
+    if array.dtype.kind in "biuOSU":
+        return True
+    wide = array if array.dtype.kind in "fc" else array.astype(np.float32)
+    return bool(np.isfinite(wide).all())

@@ -1,0 +1,109 @@
+"""Data parallelism: a mesh over all devices, a batch split over them, and what several processes must agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxrnn.errors import InputError, TrainingError
+from jaxrnn.onnx.values import exact_types
+
+AXIS = "examples"
+
+
+class Placement:
+    """Where arrays go: parameters on every device, each batch split over them along its first axis.
+
+    Args:
+        devices: the devices; all devices of all processes by default.
+        batch_size: examples in a batch, in all processes together.
+
+    Raises:
+        InputError: no devices, or none of this process.
+    """
+
+    def __init__(self, devices: Sequence[Any] | None, batch_size: int):
+        chosen = list(jax.devices() if devices is None else devices)
+        if not chosen or not all(isinstance(device, jax.Device) for device in chosen):
+            raise InputError(f"devices must be JAX devices, as jax.devices() gives them, not {devices!r}")
+        chosen = sorted(dict.fromkeys(chosen), key=lambda device: (device.process_index, device.id))
+        if not any(device.process_index == jax.process_index() for device in chosen):
+            raise InputError(f"devices: none of them belongs to process {jax.process_index()}")
+        mesh = Mesh(np.array(chosen), (AXIS,), axis_types=(AxisType.Auto,))
+        self.everywhere = NamedSharding(mesh, PartitionSpec())
+        self.split = NamedSharding(mesh, PartitionSpec(AXIS))
+        self.processes = len({device.process_index for device in chosen})
+        if self.processes not in (1, jax.process_count()):
+            raise InputError(f"devices: they belong to {self.processes} of {jax.process_count()} processes")
+        self._batch_size = batch_size
+        #: Rows of a batch: its examples, and as many more as make it divide by the devices.
+        self.rows = -(-batch_size // len(chosen)) * len(chosen)
+        self._local = [device for device in chosen if device.process_index == jax.process_index()]
+        share = self.rows // len(chosen)
+        first = chosen.index(self._local[0]) * share
+        #: The rows that this process makes.
+        self.own_rows = range(first, first + share * len(self._local))
+
+    def replicate(self, tree: Any) -> Any:
+        """Arrays on every device; all processes give the same ones."""
+        with exact_types():
+            # Through NumPy, so that no array is weakly typed: the second update would be compiled anew.
+            return jax.tree.map(lambda x: jax.device_put(np.asarray(x), self.everywhere), tree)
+
+    def spread(self, tree: Any) -> Any:
+        """Arrays of a whole batch, of which each process gives its own rows."""
+        with exact_types():
+            return jax.tree.map(
+                lambda x: jax.make_array_from_process_local_data(self.split, x, (self.rows, *x.shape[1:])), tree
+            )
+
+    def gather(self, tree: Any) -> Any:
+        """Arrays that are spread over the devices as NumPy arrays in every process: the rows that are examples."""
+        with exact_types():
+            if self.processes > 1:
+                tree = jax.tree.map(lambda x: multihost_utils.process_allgather(x, tiled=True), tree)
+            return jax.tree.map(lambda x: np.asarray(x)[: self._batch_size], tree)
+
+    def own(self, tree: Any) -> Any:
+        """This process's rows of what `gather` gave, on these devices or on others."""
+        rows = [row if row < self._batch_size else 0 for row in self.own_rows]
+        return jax.tree.map(lambda x: x[rows], tree)
+
+    def agree(self, numbers: Sequence[int], problem: Exception | None = None) -> np.ndarray:
+        """What every process knows, ``int[processes, numbers]``.
+
+        Raises:
+            TrainingError: another process met a problem, so that nobody waits for it.
+        """
+        if self.processes == 1:
+            if problem is not None:
+                raise problem
+            return np.asarray([numbers], np.int64).reshape(1, -1)
+        mine = np.asarray([problem is not None, *numbers], np.int32)
+        table = np.asarray(multihost_utils.process_allgather(mine)).reshape(self.processes, -1)
+        if problem is not None:
+            raise problem
+        failed = np.flatnonzero(table[:, 0])
+        if failed.size:
+            raise TrainingError(f"process {failed[0]} stopped with an error; see its output")
+        return table[:, 1:]
+
+    def single(self, arrays: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """Replicated arrays as arrays on one device of this process, for the caller."""
+        with exact_types():
+            return {name: jax.device_put(np.asarray(x), self._local[0]) for name, x in arrays.items()}
+
+
+def is_primary() -> bool:
+    """Whether this process is the one that writes and shows."""
+    return jax.process_index() == 0
+
+
+def host(tree: Any) -> Any:
+    """Replicated arrays as NumPy arrays."""
+    return jax.tree.map(np.asarray, tree)

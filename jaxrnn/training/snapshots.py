@@ -1,0 +1,154 @@
+"""What a checkpoint holds, as named arrays and facts, and whether a checkpoint belongs to a training."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxrnn.training.examples import Position
+from jaxrnn.training.history import Record, as_arrays, from_arrays
+
+#: Raised where the meaning of what is written changes.
+FORMAT = 1
+
+Named = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass
+class Snapshot:
+    """A training behind one of its updates: all that it needs to go on as if it had never stopped.
+
+    Attributes:
+        settings: what must be the same in a training that goes on from here.
+        step: updates done.
+        position: the place of the next update.
+        trained: the trained parameters.
+        frozen: those of the other parameters that are not the file's.
+        optimizer: the optimizer's state, by the path in its tree.
+        carry: the model's state, where the next update is of a later chunk of the same batch.
+        best: the trained parameters of the best validation; empty where they are `trained`, or where there was none.
+        best_step: behind which update they were.
+        best_loss: their validation loss, or None.
+        waited: validations since the best one.
+        validated: the last update behind which there was a validation.
+        seconds: of training until here.
+        history: what happened in every update.
+    """
+
+    settings: dict[str, Any]
+    step: int
+    position: Position
+    trained: Named
+    frozen: Named
+    optimizer: Named
+    carry: Named
+    best: Named
+    best_step: int
+    best_loss: float | None
+    waited: int
+    validated: int
+    seconds: float
+    history: list[Record]
+
+    def best_or_last(self) -> Named:
+        """The trained parameters with the best validation loss, or else the last."""
+        return self.best or self.trained
+
+
+_GROUPS = ("trained", "frozen", "optimizer", "carry", "best")
+_FACTS = ("step", "best_step", "best_loss", "waited", "validated", "seconds")
+
+
+def encode(snapshot: Snapshot) -> tuple[Named, dict[str, Any]]:
+    """A snapshot as arrays under plain keys, and as facts in JSON's types, which say what the keys are.
+
+    The names of parameters may hold any character, so they are not keys. Digests tell a damaged array, which the
+    format of the arrays alone does not always.
+    """
+    keys, values, present = as_arrays(snapshot.history)
+    groups: dict[str, Named] = {name: getattr(snapshot, name) for name in _GROUPS}
+    groups["history"] = {"values": values, "present": present}
+    arrays: Named = {}
+    listed = []
+    for group, members in groups.items():
+        for name, array in members.items():
+            key = f"{len(listed):05d}"
+            listed.append([group, name, array.dtype.name, list(array.shape), digest(array)])
+            if array.size:  # an empty array is known from its type and shape, and Orbax takes none
+                arrays[key] = array
+    facts = {name: getattr(snapshot, name) for name in _FACTS}
+    facts |= {
+        "format": FORMAT,
+        "position": dataclasses.astuple(snapshot.position),
+        "settings": snapshot.settings,
+        "history": keys,
+        "arrays": listed,
+    }
+    text = json.dumps(facts)
+    return arrays, {"facts": text, "digest": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def decode(arrays: Mapping[str, Any], sealed: Mapping[str, Any]) -> Snapshot:
+    """The snapshot that `encode` was given.
+
+    Raises:
+        ValueError: something is damaged or missing; says what.
+    """
+    text = str(sealed.get("facts"))
+    if hashlib.sha256(text.encode()).hexdigest() != sealed.get("digest"):
+        raise ValueError("its facts do not have the digest that they give")
+    facts = json.loads(text)
+    if facts["format"] != FORMAT:
+        raise ValueError(f"it has format {facts['format']}, and this version of jaxrnn reads {FORMAT}")
+    groups: dict[str, Named] = {name: {} for name in (*_GROUPS, "history")}
+    for index, (group, name, dtype, shape, expected) in enumerate(facts["arrays"]):
+        kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+        array = np.asarray(arrays[f"{index:05d}"]) if np.prod(shape, dtype=int) else np.zeros(shape, kind)
+        if array.dtype != kind or list(array.shape) != shape or digest(array) != expected:
+            raise ValueError(f"{group} {name!r} does not have the digest that it gives")
+        groups[group][name] = array
+    history = groups.pop("history")
+    return Snapshot(
+        settings=facts["settings"],
+        position=Position(*facts["position"]),
+        history=from_arrays(facts["history"], history["values"], history["present"]),
+        **typing.cast(dict[str, Any], {**{name: facts[name] for name in _FACTS}, **groups}),
+    )
+
+
+def digest(array: np.ndarray) -> str:
+    """A digest of an array's elements."""
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
+
+
+def digest_of_all(arrays: Mapping[str, Any]) -> str:
+    """One digest of arrays by name."""
+    parts = "".join(f"{name}:{digest(np.asarray(arrays[name]))};" for name in sorted(arrays))
+    return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between the settings of a checkpoint and those of a training, one line each."""
+    # As they come back from a file: tuples are lists there.
+    return list(_differences(json.loads(json.dumps(before)), json.loads(json.dumps(now)), ""))
+
+
+def _differences(before: Any, now: Any, path: str) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*before, *now]):
+            yield from _differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    elif before != now:
+        yield f"{path} is {_brief(before, now)} in the checkpoint and {_brief(now, before)} here"
+
+
+def _brief(value: Any, other: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str) and isinstance(other, list) and len(value) > 4:
+        return f"a list of {len(value)}" if len(value) != len(other) else "another list"
+    return "absent" if value is None else json.dumps(value)

@@ -1,0 +1,277 @@
+"""Training: every update against a loop written out by hand, whatever the mode, the lengths and the chunks."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small_models import layers_model
+from training_cases import examples, furthest, in_order, jax_tree, mean_square, recurrent_model, same
+
+import jaxrnn
+from jaxrnn.demo import PACKAGED
+from jaxrnn.training import evaluate, fit
+
+RATE = 0.05
+
+
+@functools.cache
+def gradient_of(model):
+    """Loss of one example without padding, by `Model.scan` or `Model.step`; with the new state, and its gradient."""
+
+    def loss(params, state, example):
+        run = model.scan if example["x"].ndim == 4 else model.step
+        outputs, state = run(params, state, {"x": example["x"]})
+        count = example["x"].shape[0 if example["x"].ndim == 4 else 1]
+        return mean_square(outputs, example, jnp.ones(count, bool)), state
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def descend(params, gradients, rate=RATE):
+    return {name: value - rate * gradients[name] for name, value in params.items()}
+
+
+def cut(example, start, stop):
+    axis = 0 if example["x"].ndim == 4 else 1
+    return {name: array.take(range(start, min(stop, array.shape[axis])), axis) for name, array in example.items()}
+
+
+@pytest.fixture(scope="module", params=["scan", "step"])
+def mode(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(mode):
+    return recurrent_model("time" if mode == "step" else None)
+
+
+def data_for(mode, lengths):
+    return examples(lengths, stacked=mode == "scan")
+
+
+def axis_of(mode):
+    return {"scan": 0, "step": 1}[mode]
+
+
+def test_whole_sequences_equal_full_back_propagation(model, mode):
+    """Of unequal lengths, in one chunk or in none: plain gradients of each example alone, averaged by hand."""
+    data = data_for(mode, (5, 9, 7))
+    expected = model.params
+    for batch in in_order(3, 2, 2):
+        gradients = [gradient_of(model)(expected, model.init_state(), data[index])[1] for index in batch]
+        expected = descend(expected, jax.tree.map(lambda *g: sum(g) / len(g), *gradients))
+    options = {"epochs": 2, "batch_size": 2, "optimizer": "sgd", "learning_rate": RATE, "time_axis": axis_of(mode)}
+    fitted = fit(model, data, mean_square, **options)
+    assert fitted.step == 4
+    assert furthest(fitted.params, expected) < 1e-6
+    assert furthest(fit(model, data, mean_square, chunk=12, **options).params, expected) < 1e-6
+    assert furthest(fit(model, data, mean_square, bucket=8, **options).params, expected) < 1e-6
+    # and it is not what chunks give
+    assert furthest(fit(model, data, mean_square, chunk=4, **options).params, expected) > 1e-3
+
+
+def test_chunks_equal_the_loop_written_out_by_hand(model, mode):
+    """One update for each chunk; the state goes on without its gradient; who has ended counts no more."""
+    data, chunk = data_for(mode, (5, 9, 3, 8)), 3
+    expected, losses = model.params, []
+    for batch in in_order(4, 2, 2):
+        states = [model.init_state() for _ in batch]
+        longest = max(data[index]["x"].shape[axis_of(mode)] for index in batch)
+        for start in range(0, longest, chunk):
+            alive = [row for row, index in enumerate(batch) if data[index]["x"].shape[axis_of(mode)] > start]
+            pieces = {row: cut(data[batch[row]], start, start + chunk) for row in alive}
+            found = {row: gradient_of(model)(expected, states[row], pieces[row]) for row in alive}
+            for row, ((_, state), _) in found.items():
+                states[row] = state
+            losses.append(np.mean([float(value) for (value, _), _ in found.values()]))
+            gradients = [gradient for _, gradient in found.values()]
+            expected = descend(expected, jax.tree.map(lambda *g: sum(g) / len(g), *gradients))
+    fitted = fit(
+        model,
+        data,
+        mean_square,
+        epochs=2,
+        batch_size=2,
+        chunk=chunk,
+        optimizer="sgd",
+        learning_rate=RATE,
+        time_axis=axis_of(mode),
+    )
+    assert [record["step"] for record in fitted.history] == list(range(1, len(losses) + 1))
+    np.testing.assert_allclose([record["loss"] for record in fitted.history], losses, rtol=1e-5)
+    assert furthest(fitted.params, expected) < 1e-6
+
+
+def test_apply_follows_a_joined_optax_chain():
+    """Mode apply of a model without state, adam with a schedule and clipping: optax's own loop, called by hand."""
+    model = jaxrnn.load(layers_model())
+    rng = np.random.default_rng(0)
+    data = [
+        {"x": rng.standard_normal((6, 1, 3)).astype(np.float32), "target": rng.standard_normal((6, 1, 2))}
+        for _ in range(5)
+    ]
+
+    def loss(outputs, example, mask):
+        return 100 * jnp.mean(jnp.square(outputs["logits"] - example["target"]))
+
+    schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 2, 6)
+    fitted = fit(
+        model, data, loss, steps=6, batch_size=2, learning_rate=schedule, clip_norm=1.0, freeze=["W", "sc*"], seed=3
+    )
+    start = dict(model.params)
+    trained = {name: start[name] for name in ("R", "B", "P")}
+    one = jax.jit(jax.value_and_grad(lambda params, e: loss(model.apply(params, {"x": e["x"]}), e, None)))
+    data = [jax_tree(example) for example in data]
+    with jax.numpy_dtype_promotion("standard"):
+        optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+        state = optimizer.init(trained)
+        for batch, record in zip(in_order(5, 2, 2, seed=3), fitted.history, strict=True):
+            both = [one({**start, **trained}, data[index]) for index in batch]
+            value = np.mean([each[0] for each in both])
+            gradients = jax.tree.map(lambda *g: sum(g) / len(g), *(each[1] for each in both))
+            gradients = {name: gradients[name] for name in trained}
+            np.testing.assert_allclose(record["loss"], value, rtol=1e-5)
+            np.testing.assert_allclose(record["grad_norm"], optax.tree.norm(gradients), rtol=1e-5)
+            np.testing.assert_allclose(record["learning_rate"], schedule(record["step"] - 1), rtol=1e-6)
+            assert record["grad_norm"] > 1  # so that it was clipped
+            updates, state = optimizer.update(gradients, state, trained)
+            trained = optax.apply_updates(trained, updates)
+    assert furthest({name: fitted.params[name] for name in trained}, trained) < 1e-4
+    assert same({n: fitted.params[n] for n in ("W", "scale")}, {n: start[n] for n in ("W", "scale")})
+    assert list(fitted.params) == list(model.params)
+
+
+def test_padding_changes_nothing_even_where_it_is_not_finite():
+    """Whatever stands behind the end: the packaged denoiser takes logarithms, and its loss divides by a target."""
+    model = jaxrnn.load(PACKAGED)
+    rng = np.random.default_rng(0)
+    data = [
+        {"magnitude": rng.uniform(0.1, 1, (1, t, 129)).astype(np.float32), "clean": rng.uniform(0.1, 1, (t, 129))}
+        for t in (4, 11)
+    ]
+
+    def loss(outputs, example, mask):
+        ratio = jnp.log(outputs["mask"][0] * example["magnitude"][0] / example["clean"].astype(jnp.float32))
+        return jnp.sum(jnp.where(mask[:, None], jnp.square(ratio), 0.0)) / jnp.sum(mask, dtype=jnp.float32)
+
+    options = {"time_axis": {"magnitude": 1, "clean": 0}, "optimizer": "sgd", "learning_rate": 1e-3}
+    both = fit(model, data, loss, steps=1, batch_size=2, bucket=16, **options)
+    alone = [fit(model, [example], loss, steps=1, batch_size=1, **options) for example in data]
+    mean = {name: sum(each.params[name] for each in alone) / 2 for name in both.params}
+    assert both.history[0]["loss"] == pytest.approx(np.mean([each.history[0]["loss"] for each in alone]), rel=1e-5)
+    assert furthest(both.params, mean) < 1e-5 * max(float(jnp.abs(x).max()) for x in mean.values())
+    values = evaluate(model, both.params, data, loss, batch_size=2, time_axis=options["time_axis"])
+    single = [evaluate(model, both.params, [e], loss, metrics={"again": loss}) for e in data]
+    assert values["loss"] == pytest.approx(np.mean([each["loss"] for each in single]), rel=1e-5)
+    assert single[0]["again"] == single[0]["loss"]
+
+
+def test_rates_and_constants():
+    """Frames joined along an axis, targets of another rate, label sequences and constants, each as it needs."""
+    model = recurrent_model()
+    seen = {}
+
+    def loss(outputs, example, mask):
+        seen[mask.shape[0]] = {name: array.shape for name, array in example.items()}
+        slow = jnp.repeat(example["slow"], 2, total_repeat_length=mask.shape[0])
+        error = outputs["y"][0, :, 0] - slow - example["level"]
+        return jnp.sum(jnp.where(mask, jnp.square(error), 0.0)) / jnp.sum(mask, dtype=jnp.float32)
+
+    def example(frames, labels):
+        x = np.linspace(-1, 1, frames * 3, dtype=np.float32).reshape(1, frames, 3)
+        slow = np.linspace(0, 1, frames // 2, dtype=np.float32)
+        return {"x": x, "slow": slow, "labels": np.arange(labels) + 1, "level": np.float32(0.5)}
+
+    axes = {"x": 1, "y": 1, "slow": 0, "labels": 0}
+    fit(model, [example(4, 3), example(10, 1)], loss, steps=1, batch_size=2, bucket=8, time_axis=axes)
+    assert seen[16] == {"x": (1, 16, 3), "slow": (8,), "labels": (3,), "level": ()}
+    axes.pop("labels")
+    data = [example(4, 3), example(10, 3)]
+    fit(model, data, loss, steps=2, batch_size=2, chunk=6, time_axis=axes)
+    assert seen[6] == {"x": (1, 6, 3), "slow": (3,), "labels": (3,), "level": ()}
+    with pytest.raises(jaxrnn.InputError, match="multiple of 2, or leave 'slow' out"):
+        fit(model, data, loss, steps=1, batch_size=2, chunk=5, time_axis=axes)
+
+
+def test_drawn_examples_depend_on_seed_and_place_alone():
+    model = recurrent_model("time")
+    drawn = []
+
+    def draw(rng):
+        drawn.append(rng.integers(1 << 30))
+        return examples([int(rng.integers(3, 6))], seed=drawn[-1])[0]
+
+    options = {"batch_size": 2, "time_axis": 1, "bucket": 6}
+    first = fit(model, draw, mean_square, steps=3, **options)
+    assert drawn[0] == drawn[1]  # the first one is also looked at beforehand
+    assert len(set(drawn)) == len(drawn) - 1 >= 6
+    again = fit(model, draw, mean_square, steps=3, **options)
+    other = fit(model, draw, mean_square, steps=3, seed=1, **options)
+    assert same(first.params, again.params)
+    assert not same(first.params, other.params)
+
+
+def test_validation_keeps_the_best_and_stops_early(tmp_path):
+    model = recurrent_model("time")
+    data, held_out = examples([6] * 4), examples([4, 7], seed=9)
+    fitted = fit(
+        model,
+        data,
+        mean_square,
+        steps=500,
+        batch_size=2,
+        time_axis=1,
+        learning_rate=0.1,
+        validation=held_out,
+        every=5,
+        patience=3,
+        metrics={"square": mean_square},
+    )
+    assert fitted.stopped == "patience"
+    measured = {r["step"]: r["validation_loss"] for r in fitted.history if "validation_loss" in r}
+    assert list(measured) == list(range(5, fitted.step + 1, 5))
+    assert fitted.best_step == min(measured, key=measured.__getitem__) == fitted.step - 15
+    found = evaluate(model, fitted.params, held_out, mean_square, time_axis=1)
+    assert found["loss"] == pytest.approx(measured[fitted.best_step], rel=1e-6)
+    assert not same(fitted.params, fitted.last_params)
+    assert fitted.history[4]["validation_square"] == measured[5]
+    assert all(a["seconds"] <= b["seconds"] for a, b in zip(fitted.history, fitted.history[1:], strict=False))
+    fitted.plot(tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
+
+
+@pytest.mark.parametrize("kind", ["float64", "float16", "bfloat16"])
+def test_types_stay_those_of_the_file(kind):
+    """A float64 model trains in float64 without ``jax_enable_x64``; small types get updates below their rounding."""
+    from onnx import TensorProto
+
+    model = jaxrnn.load(layers_model(getattr(TensorProto, {"float64": "DOUBLE"}.get(kind, kind.upper()))))
+    dtype = model.inputs[0].dtype
+    data = [{"x": np.full((3, 1, 3), 0.5).astype(dtype), "target": np.float64(0.1)}] * 2
+    seen = set()
+
+    def loss(outputs, example, mask):
+        seen.add((outputs["logits"].dtype.name, example["target"].dtype.name))
+        return jnp.mean(jnp.square(outputs["logits"].astype(example["target"].dtype) - example["target"]))
+
+    fitted = fit(model, data, loss, steps=40, batch_size=1, learning_rate=1e-4)
+    assert seen == {(kind, "float64" if kind == "float64" else "float32")}
+    assert {array.dtype for array in fitted.params.values()} == {dtype}
+    # 40 updates of adam of 1e-4 each; one alone is less than half of the last bit of most weights of 16 bits
+    assert 2e-3 < furthest(fitted.params, model.params) < 6e-3
+
+
+def test_no_update_compiles_anew_and_none_waits(caplog):
+    """Twenty updates of one shape: one compilation, however they are resumed, validated and padded."""
+    model = recurrent_model("time")
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+        fit(model, examples([5, 6, 7, 8]), mean_square, steps=20, batch_size=3, time_axis=1, bucket=8, progress=False)
+    compiled = [r.getMessage() for r in caplog.records if "XLA compilation of jit(_plain_update)" in r.getMessage()]
+    assert len(compiled) == 1

@@ -1,0 +1,261 @@
+"""Checkpoints: a training that was killed, interrupted, or robbed of a file or the disk ends as if it never was."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from training_cases import examples, mean_square, recurrent_model, same
+
+import jaxrnn
+from jaxrnn.demo import PACKAGED
+from jaxrnn.training import TrainingError, evaluate, fit, load_checkpoint
+
+SCRIPT = Path(__file__).parent / "training_run.py"
+DATA = examples([5, 9, 7, 4, 6, 8, 3])
+#: Chunks, so that most checkpoints fall inside a batch; 3 batches in an epoch, the last one of one example.
+OPTIONS = {"batch_size": 3, "time_axis": 1, "chunk": 3, "every": 4, "learning_rate": 0.02, "clip_norm": 0.5}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return recurrent_model("time")
+
+
+@pytest.fixture(scope="module")
+def whole(model):
+    """A training that was never interrupted."""
+    return fit(model, DATA, mean_square, steps=23, **OPTIONS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """Processes of these tests share what they compile."""
+    settings = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        yield
+
+
+def command(**options):
+    return [
+        sys.executable,
+        str(SCRIPT),
+        json.dumps({**options, "folder": str(options["folder"]), "out": str(options["out"])}),
+    ]
+
+
+def read(path):
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def test_killed_five_times_it_ends_as_if_it_never_was(tmp_path):
+    """SIGKILL at random moments, also in the middle of writing a checkpoint."""
+    options = {
+        "lengths": [5, 9, 7, 4, 6],
+        "validate": True,
+        "fit": {"steps": 40, "batch_size": 2, "chunk": 3, "every": 2, "learning_rate": 0.02, "bucket": 9},
+    }
+    subprocess.run(command(folder=tmp_path / "whole", out=tmp_path / "whole.npz", **options), check=True)
+    expected, chance = read(tmp_path / "whole.npz"), random.Random(0)
+    folder, killed = tmp_path / "killed", 0
+    while killed < 5:
+        process = subprocess.Popen(command(folder=folder, out=tmp_path / "killed.npz", **options))
+        before = _steps(folder)
+        # Until it has gone on a little, and then some milliseconds more: about what a checkpoint takes to be written.
+        while process.poll() is None and len(_steps(folder) - before) < 2:
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.15))
+        process.send_signal(signal.SIGKILL)
+        if process.wait() == 0:
+            break
+        killed += 1
+    assert killed == 5
+    assert not (tmp_path / "killed.npz").exists()
+    result = subprocess.run(
+        command(folder=folder, out=tmp_path / "killed.npz", **options), check=True, capture_output=True, text=True
+    )
+    assert result.stdout == result.stderr == ""
+    found = read(tmp_path / "killed.npz")
+    found.pop("extra"), expected.pop("extra")
+    assert same(found, expected)
+    assert list(found["steps"]) == list(range(1, 41))
+
+
+def _steps(folder):
+    return {entry for entry in os.listdir(folder) if entry.isdigit()} if folder.exists() else set()
+
+
+def test_resumed_wherever_it_stopped(model, whole, tmp_path, capfd):
+    """In the same process, after each of some numbers of updates, inside batches and at their ends."""
+    for steps in (1, 4, 6, 10, 23):
+        fit(model, DATA, mean_square, steps=steps, checkpoints=tmp_path, keep=2, **OPTIONS)
+    fitted = fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, keep=2, **OPTIONS)
+    assert same(fitted.params, whole.params)
+    assert [r["loss"] for r in fitted.history] == [r["loss"] for r in whole.history]
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()) == ["20", "23"]
+    assert same(load_checkpoint(tmp_path, model), whole.params)
+    assert capfd.readouterr() == ("", "")
+    assert threading.active_count() == 1
+    assert logging.getLogger("absl").level == logging.NOTSET or logging.getLogger("absl").level < logging.CRITICAL
+
+
+def test_the_best_is_kept_and_loaded(model, tmp_path):
+    held_out = examples([6, 4], seed=3)
+    options = {**OPTIONS, "learning_rate": 0.2, "validation": held_out, "every": 3, "freeze": "B"}
+    start = {**model.params, "B": model.params["B"] + 0.25}
+    fitted = fit(model, DATA, mean_square, steps=40, params=start, checkpoints=tmp_path, keep=1, **options)
+    assert fitted.best_step < 37
+    assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [fitted.best_step, 40]
+    assert same(load_checkpoint(tmp_path, model), fitted.params)
+    assert same(load_checkpoint(tmp_path), fitted.params)  # the frozen parameter too: it is not the file's
+    assert same(load_checkpoint(tmp_path, model, best=False), fitted.last_params)
+    assert same(load_checkpoint(tmp_path, model, step=fitted.best_step), fitted.params)
+    measured = evaluate(model, load_checkpoint(tmp_path, model), held_out, mean_square, time_axis=1)
+    assert measured["loss"] == pytest.approx(min(r.get("validation_loss", 9) for r in fitted.history), rel=1e-6)
+    again = fit(model, DATA, mean_square, steps=40, params=start, checkpoints=tmp_path, keep=1, **options)
+    assert same(again.params, fitted.params)
+    assert again.best_step == fitted.best_step
+    with pytest.raises(jaxrnn.InputError, match="no checkpoint behind update 5"):
+        load_checkpoint(tmp_path, model, step=5)
+    with pytest.raises(jaxrnn.InputError, match="no folder"):
+        load_checkpoint(tmp_path / "other", model)
+    with pytest.raises(jaxrnn.InputError, match="another model"):
+        load_checkpoint(tmp_path, jaxrnn.load(PACKAGED))
+
+
+def _truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _garble(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("damage", [_truncate, _garble, Path.unlink], ids=["truncated", "garbled", "missing"])
+def test_a_damaged_checkpoint_is_passed_over(model, whole, tmp_path, damage):
+    """Each file of the newest checkpoint in turn: the one before is used, and the end is the same."""
+    fit(model, DATA, mean_square, steps=20, checkpoints=tmp_path / "good", **OPTIONS)
+    files = [p.relative_to(tmp_path / "good") for p in sorted((tmp_path / "good" / "20").rglob("*")) if p.is_file()]
+    assert len(files) > 5
+    passed_over = 0
+    for index, file in enumerate([*random.Random(1).sample(files, 3), Path("20/facts/metadata")]):
+        folder = tmp_path / str(index)
+        subprocess.run(["cp", "-r", tmp_path / "good", folder], check=True)
+        damage(folder / file)
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            load_checkpoint(folder, model)
+        if not caught:
+            continue  # this file did not matter
+        passed_over += 1
+        with pytest.warns(UserWarning, match=r"20 cannot be read .* going back to that behind update 16"):
+            fitted = fit(model, DATA, mean_square, steps=23, checkpoints=folder, **OPTIONS)
+        assert same(fitted.params, whole.params)
+        assert {"16", "20", "23", "unreadable-20"} <= {p.name for p in folder.iterdir()}
+    assert passed_over
+
+
+def test_with_nothing_left_to_read_it_stops(model, tmp_path):
+    fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **OPTIONS)
+    _truncate(tmp_path / "4" / "facts" / "metadata")
+    with pytest.raises(TrainingError, match="none of the 1 checkpoint"):
+        fit(model, DATA, mean_square, steps=8, checkpoints=tmp_path, **OPTIONS)
+    assert (tmp_path / "4").is_dir()
+
+
+def test_a_full_disk_stops_and_loses_nothing(model, whole, tmp_path):
+    """No file may grow beyond some bytes any more."""
+    options = {"lengths": [5, 9, 7, 4, 6, 8, 3], "fit": {k: v for k, v in OPTIONS.items() if k != "time_axis"}}
+    out, folder = tmp_path / "out.npz", tmp_path / "folder"
+    options["fit"] |= {"steps": 23, "every": 4}
+    fit(model, DATA, mean_square, steps=8, checkpoints=folder, **OPTIONS)
+    largest = max(p.stat().st_size for p in (folder / "8").rglob("*") if p.is_file())
+    failed = subprocess.run(
+        command(folder=folder, out=out, file_limit=largest // 2, **options), capture_output=True, text=True
+    )
+    assert failed.returncode != 0
+    assert "TrainingError: the checkpoint behind update 12 could not be written" in failed.stderr
+    assert f"The last good checkpoint is {folder}/8" in failed.stderr
+    assert sorted(p.name for p in folder.iterdir() if p.is_dir()) == ["4", "8"]
+    subprocess.run(command(folder=folder, out=out, **options), check=True)
+    found = read(out)
+    assert same({n.removeprefix("last/"): found[n] for n in found if n.startswith("last/")}, whole.params)
+
+
+def test_interrupted_it_writes_a_checkpoint_and_hands_back_control(model, whole, tmp_path):
+    class Interrupted(list):
+        asked = 0
+
+        def __getitem__(self, index):
+            self.asked += 1
+            if self.asked == 16:
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, Interrupted(DATA), mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
+    assert threading.active_count() == 1
+    steps = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
+    assert steps[-1] % OPTIONS["every"]  # not one that was due
+    assert same(fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)
+
+
+def test_an_interrupt_in_the_middle_of_writing_comes_behind_it(model, whole, tmp_path, monkeypatch):
+    import orbax.checkpoint as ocp
+
+    save = ocp.CheckpointManager.save
+
+    def interrupted(manager, step, **options):
+        if step == 8:
+            signal.raise_signal(signal.SIGINT)
+        return save(manager, step, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp.CheckpointManager, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "8"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert same(fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)
+
+
+def test_other_settings_and_models_are_refused(model, tmp_path):
+    fit(model, DATA, mean_square, steps=2, checkpoints=tmp_path, **OPTIONS)
+    before = sorted(p.name for p in tmp_path.rglob("*"))
+
+    def refused(match, trained=model, loss=mean_square, **options):
+        with pytest.raises(TrainingError, match=match):
+            fit(trained, DATA, loss, steps=4, checkpoints=tmp_path, **{**OPTIONS, **options})
+
+    refused("batch_size is 3 in the checkpoint and 2 here", batch_size=2)
+    refused("chunk is 3 in the checkpoint and absent here", chunk=None)
+    refused("learning_rate is another list", learning_rate=0.01)
+    refused('optimizer is "adam" in the checkpoint and "sgd" here', optimizer="sgd")
+    refused("trained is a list of 5 in the checkpoint", freeze="P")
+    refused("seed is 0 in the checkpoint and 1 here", seed=1)
+    refused("starting parameters", trained=recurrent_model("time", seed=1))
+    refused("model.inputs", trained=recurrent_model("frames"))
+    refused("loss is", loss=lambda outputs, example, mask: mean_square(outputs, example, mask))
+    refused("resume=False", resume=False)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == before
+    longer = fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **{**OPTIONS, "every": 1})
+    assert longer.step == 4

@@ -1,0 +1,103 @@
+"""Data parallelism: two devices and two processes train to what one device does with the same batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from training_cases import examples, furthest, mean_square, recurrent_model
+
+from jaxrnn.training import fit
+
+SCRIPT = Path(__file__).parent / "training_run.py"
+LENGTHS = [5, 9, 7, 4, 6, 8]
+OPTIONS = {"steps": 11, "batch_size": 3, "chunk": 4, "every": 4, "learning_rate": 0.02, "clip_norm": 0.5}
+
+
+def start(devices=1, **options):
+    """A process with so many CPU devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), json.dumps({"lengths": LENGTHS, "validate": True, **options})],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(*processes):
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes), "\n".join(outputs)
+    assert not any("Warning" in output for output in outputs), "\n".join(outputs)
+
+
+def read(path):
+    with np.load(path) as file:
+        found = {name: file[name] for name in file.files}
+    return found, json.loads(str(found.pop("extra")))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    out = tmp_path_factory.mktemp("alone") / "out.npz"
+    finish(start(out=str(out), fit=OPTIONS))
+    return read(out)[0]
+
+
+def test_two_devices_train_as_one(alone, tmp_path):
+    """Batches of 4, and of 2 at the end of an epoch; and of 3, which do not divide, against one device here."""
+    processes = [
+        start(2, out=str(tmp_path / "odd.npz"), fit=OPTIONS),
+        start(2, out=str(tmp_path / "even.npz"), fit={**OPTIONS, "batch_size": 4}),
+    ]
+    finish(*processes)
+    found, extra = read(tmp_path / "odd.npz")
+    assert extra["devices"] == 2
+    assert furthest(alone, found) < 1e-5
+    even, _ = read(tmp_path / "even.npz")
+    options = {**OPTIONS, "batch_size": 4}
+    expected = fit(
+        recurrent_model("time"), examples(LENGTHS), mean_square, time_axis=1, devices=jax.devices()[:1], **options
+    )
+    last = {name.removeprefix("last/"): value for name, value in even.items() if name.startswith("last/")}
+    assert furthest(expected.last_params, last) < 1e-5
+
+
+def test_two_processes_train_as_one(alone, tmp_path):
+    """With one global batch, each making its half of it; a checkpoint of two goes on in one that has two devices."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def pair(steps):
+        return [
+            start(
+                processes=2,
+                process=index,
+                address=address,
+                folder=str(tmp_path / "folder"),
+                out=str(tmp_path / f"{index}.npz"),
+                fit={**OPTIONS, "steps": steps},
+            )
+            for index in range(2)
+        ]
+
+    finish(*pair(6))  # inside a batch: the carry of both processes is in the checkpoint
+    partial, extra = zip(*(read(tmp_path / f"{index}.npz") for index in range(2)), strict=True)
+    assert furthest(*partial) == 0
+    assert all(each["devices"] == 2 for each in extra)
+    # Of batches of 3 the second process makes row 2, and row 0 again to fill its part; and it sees the first example.
+    orders = [np.random.default_rng([0, epoch]).permutation(6) for epoch in range(2)]
+    own = {int(order[row]) for order in orders for row in (2, 0, 5, 3)}
+    assert set(extra[1]["loaded"]) <= own < set(range(6))
+    finish(start(2, out=str(tmp_path / "end.npz"), folder=str(tmp_path / "folder"), fit=OPTIONS))
+    found, _ = read(tmp_path / "end.npz")
+    assert furthest(alone, found) < 1e-5

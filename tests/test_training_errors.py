@@ -1,0 +1,240 @@
+"""What goes wrong in a training: numbers that are not finite, and mistakes of the caller, each told where it is."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import threading
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from onnx import helper
+from small_models import layers_model
+from training_cases import examples, mean_square, recurrent_model, same
+
+import jaxrnn
+from jaxrnn.training import TrainingError, evaluate, fit, load_checkpoint
+
+OPTIONS = {"batch_size": 2, "time_axis": 1, "every": 2}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return recurrent_model("time")
+
+
+def spoil(data, index, frame, value):
+    """The data with one number of one example's input in another place."""
+    stacked = data[index]["x"].ndim == 4
+    x = data[index]["x"].copy()
+    x[(frame, 0, 0, 0) if stacked else (0, frame, 0)] = value
+    return [{**example, "x": x} if place == index else example for place, example in enumerate(data)]
+
+
+@pytest.mark.parametrize("time", [None, "time"], ids=["scan", "step"])
+def test_the_first_node_that_is_not_finite(time, tmp_path):
+    """The root of a number below 0: named, with its frame where frames go one by one, and nothing of it saved."""
+    nodes = [
+        helper.make_node("ReduceMin", ["x"], ["least"], name="least", axes=[2], keepdims=1),
+        helper.make_node("Sqrt", ["least"], ["root"], name="the_root"),
+        helper.make_node("Add", ["hidden", "root"], ["rooted"], name="add_root"),
+    ]
+    model = recurrent_model(time, nodes=nodes)
+    data = [{**example, "x": np.abs(example["x"])} for example in examples([6, 6, 6, 6], stacked=time is None)]
+    options = {**OPTIONS, "time_axis": 0 if time is None else 1, "checkpoints": tmp_path}
+    good = fit(model, data, mean_square, steps=2, **options)
+    calls = []
+
+    class Turning(list):
+        """Goes bad in the second epoch."""
+
+        def __getitem__(self, index):
+            calls.append(index)
+            return super().__getitem__(index) if len(calls) < 6 else spoil(data, index, 4, -1.0)[index]
+
+    where = "in frame 4" if time is None else ""
+    with pytest.raises(TrainingError) as caught:
+        fit(model, Turning(data), mean_square, steps=40, **options)
+    text = str(caught.value)
+    assert re.match(r"update \d+ is not finite \(loss nan\): the loss of example \d is NaN; ", text)
+    assert "the first node whose output is not finite is 'the_root' (Sqrt" in text
+    assert where in text
+    newest = max(int(path.name) for path in tmp_path.iterdir())
+    assert text.endswith(f"The last good checkpoint is {tmp_path / str(newest)}.")
+    assert all(np.isfinite(value).all() for value in load_checkpoint(tmp_path, model).values())
+    assert good.step == 2
+
+
+def test_data_loss_gradient_and_update_that_are_not_finite(model):
+    data = examples([6, 6, 6, 6])
+
+    def failure(data=data, loss=mean_square, **options):
+        with pytest.raises(TrainingError) as caught:
+            fit(model, data, loss, steps=12, **{**OPTIONS, **options})
+        return str(caught.value)
+
+    assert "'x' of example 2 holds NaN" in failure(spoil(data, 2, 1, np.nan))
+    endless = [*data[:3], {**data[3], "target": np.full((1, 6, 2), np.inf, np.float32)}]
+    assert "'target' of example 3 holds infinity" in failure(endless)
+    assert "it is the loss function that is not" in failure(
+        loss=lambda outputs, example, mask: jnp.log(mean_square(outputs, example, mask) * 0 - 1)
+    )
+    # the square root has a finite value at 0, and no finite slope
+    text = failure(loss=lambda outputs, example, mask: jnp.sqrt(mean_square(outputs, example, mask) * 0))
+    assert re.search(r"finite \(0\), but the first parameter whose gradient is not is '\w+' \((NaN|infinity)\)", text)
+    text = failure(
+        loss=lambda outputs, example, mask: 1e4 * mean_square(outputs, example, mask),
+        optimizer="sgd",
+        learning_rate=3e38,
+        freeze=["W", "R", "B"],
+    )
+    assert "update 1 is not finite" in text
+    assert "the first parameter that the update makes not so is 'P'; the learning rate may be too high" in text
+    assert text.endswith("No checkpoint was kept: give checkpoints=FOLDER.")
+    with pytest.raises(TrainingError, match="validation loss behind update 2 is nan, though"):
+        fit(model, data, mean_square, steps=12, validation=spoil(data, 0, 0, np.nan), **OPTIONS)
+    assert threading.active_count() == 1
+
+
+def test_a_loss_that_raises_is_let_through(model):
+    def loss(outputs, example, mask):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
+        fit(model, examples([6, 6]), loss, steps=1, **OPTIONS)
+    assert caught.value.__notes__[-1] == "in update 1 of the training"
+
+
+def test_padding_that_would_change_results(model):
+    data = examples([6, 4])
+    with pytest.raises(jaxrnn.InputError, match=r"example 1 was padded from 4 to 6 frames.* where its mask is False"):
+        fit(model, data, lambda o, e, mask: jnp.mean(jnp.square(o["y"] - e["target"])), steps=1, **OPTIONS)
+    layers = jaxrnn.load(layers_model())
+    ragged = [{"x": np.ones((length, 1, 3), np.float32)} for length in (5, 3)]
+    with pytest.raises(jaxrnn.InputError, match=r"through output 'Y_h': the model looks ahead"):
+        fit(layers, ragged, lambda o, e, mask: jnp.mean(o["Y_h"]), steps=1, batch_size=2, time_axis=0)
+    fit(layers, ragged, lambda o, e, mask: jnp.mean(o["Y_h"]), steps=2, batch_size=1, time_axis=0)
+
+
+MISTAKES = {
+    "nothing": ({"data": []}, "data is empty"),
+    "one dict": ({"data": {"x": 1}}, r"sequence of examples, not one dict"),
+    "no data": ({"data": 3}, "data must be a sequence of examples, or a function"),
+    "missing": (
+        {"data": [{"X": np.zeros((1, 2, 3))}]},
+        r"input x: float32\[batch, time, 3\] is missing \(did you mean 'X'",
+    ),
+    "state": ({"data": [{"x": np.zeros((1, 2, 3), "f4"), "h": 0}]}, "'h' is state, which training carries itself"),
+    "dtype": ({"data": [{"x": np.zeros((1, 2, 3))}]}, r"input x: .* got float64\[1, 2, 3\]; convert it with"),
+    "shape": ({"data": [{"x": np.zeros((1, 2, 4), "f4"), "target": np.zeros((1, 2, 2))}]}, r"input x: .*4"),
+    "words": ({"data": [{"x": np.zeros((1, 2, 3), "f4"), "target": "speech"}]}, "'target' must be an array of numbers"),
+    "unlike": (
+        {"data": [*examples([4]), {"x": examples([4])[0]["x"]}], "steps": 9, "batch_size": 1},
+        "'target' is missing, which example",
+    ),
+    "no end": ({"steps": None}, "either steps=.* or epochs="),
+    "two ends": ({"epochs": 2}, "either steps=.* or epochs="),
+    "endless epochs": ({"data": lambda rng: None, "steps": None, "epochs": 2}, "epochs= needs a sequence"),
+    "batch": ({"batch_size": 4}, "batch_size=4 is more than the 3 examples"),
+    "zero": ({"batch_size": 0}, "batch_size must be a whole number from 1 on"),
+    "truth": ({"every": True}, "every must be a whole number"),
+    "seed": ({"seed": -1}, "seed must be a whole number from 0 on"),
+    "chunk": ({"chunk": 2, "time_axis": None}, "chunk= needs time_axis="),
+    "axis": ({"time_axis": {"X": 1}}, r"time_axis: no example and no output has 'X' \(did you mean 'x'"),
+    "no axis": ({"time_axis": {"x": 5}}, r"'x' is float32\[1, 4, 3\] and has no axis 5"),
+    "other axis": ({"time_axis": 2}, "its time is axis 1"),
+    "unequal": ({"time_axis": None, "data": examples([4, 5, 6])}, "say which axis is time"),
+    "mode": ({"mode": "Step"}, "there is no mode 'Step'; the modes are: apply, step, scan"),
+    "patience": ({"patience": 3}, "patience= counts validations"),
+    "drawn validation": ({"validation": lambda rng: None}, "validation must be a sequence of examples, not"),
+    "train": ({"train": "w"}, r"train: no parameter matches 'w' \(did you mean|; there is: W"),
+    "freeze": ({"freeze": ["W", "Q*"]}, r"freeze: no parameter matches 'Q\*'"),
+    "all frozen": ({"freeze": "*"}, "leaves no parameter to train"),
+    "params": ({"params": {"W": 1}}, r"params\['W'\] must be float32\[1, 12, 3\], not int"),
+    "optimizer": ({"optimizer": "Adam"}, r"optimizer 'Adam' .* \(did you mean 'adam'\?\)"),
+    "line search": ({"optimizer": "lbfgs"}, "optimizer 'lbfgs'"),
+    "two rates": ({"optimizer": optax.sgd(0.1), "learning_rate": 0.2}, "learning_rate goes with the name"),
+    "rate": ({"learning_rate": -1}, "learning_rate must be a positive number"),
+    "clip": ({"clip_norm": float("nan")}, "clip_norm must be a positive number"),
+    "remat": ({"remat": "all"}, "remat must be None, 'sqrt'"),
+    "compute": ({"compute_dtype": "bf16"}, "compute_dtype must be None or 'bfloat16', not 'bf16'"),
+    "devices": ({"devices": []}, "devices must be JAX devices"),
+    "loss": ({"loss": 3}, "loss must be a function"),
+    "vector": (
+        {"loss": lambda o, e, mask: o["y"][0, :, 0]},
+        r"must be one float, a scalar, not float32\[4\]; take a mean",
+    ),
+    "whole": ({"loss": lambda o, e, mask: jnp.sum(mask, dtype=jnp.int32)}, "must be one float"),
+    "metric": ({"metrics": {"loss": mean_square}}, "a metric cannot be called 'loss'"),
+    "folder": ({"checkpoints": __file__}, "is a file, not a folder"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_named(model, mistake):
+    options, match = MISTAKES[mistake]
+    given = {"data": examples([4, 4, 4]), "loss": mean_square, "steps": 5, **OPTIONS, **options}
+    if len(given["data"] if isinstance(given["data"], list) else "xx") == 1:
+        given["batch_size"] = 1
+    with pytest.raises(jaxrnn.InputError, match=match):
+        fit(model, given.pop("data"), given.pop("loss"), **given)
+    assert threading.active_count() == 1
+
+
+def test_a_model_that_forgets_has_no_steps(models):
+    keyword = jaxrnn.load(models / "keyword_net.onnx")
+    data = [{"feats": np.zeros((1, 40, 50), np.float32)}]
+    for mode in ("scan", "step"):
+        with pytest.raises(jaxrnn.StateError, match="forgets its state after every call"):
+            fit(keyword, data, lambda o, e, m: jnp.mean(o["logits"]), steps=1, batch_size=1, mode=mode)
+    recurrent = recurrent_model("time")
+    data = [{"x": np.zeros((1, 4, 3), np.float32), "h": np.zeros((1, 1, 4), np.float32)}]
+    with pytest.raises(jaxrnn.InputError, match="carries no state from chunk to chunk in mode 'apply'"):
+        fit(recurrent, data, mean_square, steps=1, batch_size=1, mode="apply", time_axis=1, chunk=2)
+
+
+def test_progress_is_on_standard_error_of_a_terminal_only(model, monkeypatch, capsys):
+    data = examples([4, 4])
+    fit(model, data, mean_square, steps=2, **OPTIONS)
+    assert capsys.readouterr() == ("", "")
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    shown = fit(model, data, mean_square, epochs=3, validation=data, **OPTIONS)
+    text = sys.stderr.getvalue()
+    assert "training" in text
+    assert f"validation {shown.history[-1]['validation_loss']:.4g}" in text
+    assert re.search(r"update 3", text)
+    assert re.search(r"\d/s", text)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    fit(model, data, mean_square, steps=2, progress=False, **OPTIONS)
+    assert sys.stderr.getvalue() == ""
+
+
+def test_evaluate_checks_what_it_is_given(model):
+    data = examples([4, 4])
+    with pytest.raises(jaxrnn.InputError, match="'gain' is missing"):
+        evaluate(model, {n: v for n, v in model.params.items() if n != "gain"}, data, mean_square, time_axis=1)
+    with pytest.raises(jaxrnn.InputError, match="data is empty"):
+        evaluate(model, model.params, [], mean_square)
+    with pytest.raises(jaxrnn.InputError, match="must be a sequence of examples, not a function"):
+        evaluate(model, model.params, lambda rng: data[0], mean_square)
+
+
+def test_an_optimizer_of_the_callers_own(model):
+    """Its learning rate is told where its state has one; parameters are pulled to what optax makes of them alone."""
+    data = examples([4, 4])
+    optimizer = optax.inject_hyperparams(optax.sgd)(learning_rate=0.25)
+    fitted = fit(model, data, mean_square, steps=2, optimizer=optimizer, **OPTIONS)
+    named = fit(model, data, mean_square, steps=2, optimizer="sgd", learning_rate=0.25, **OPTIONS)
+    assert [record["learning_rate"] for record in fitted.history] == [0.25, 0.25]
+    assert same(fitted.params, named.params)
+    silent = fit(model, data, mean_square, steps=1, optimizer=optax.sgd(0.25), **OPTIONS)
+    assert "learning_rate" not in silent.history[0]

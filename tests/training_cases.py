@@ -1,0 +1,94 @@
+"""Small models, examples and losses for the tests of training; also run by them in processes of their own."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+from small_models import make_model
+
+import jaxrnn
+
+HIDDEN, FEATURES, OUTPUTS = 4, 3, 2
+
+
+def recurrent_model(time=None, kind=TensorProto.FLOAT, nodes=(), seed=0):
+    """A GRU with external state ``h`` and a projection: sequences ``x[batch, time, features]`` or, without a name for
+    time, steps of one frame ``x[1, 1, features]``. Further nodes come between the GRU and its projection ``P``.
+    """
+    rng = np.random.default_rng(seed)
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    shapes = {"W": (1, 3 * HIDDEN, FEATURES), "R": (1, 3 * HIDDEN, HIDDEN), "B": (1, 6 * HIDDEN)}
+    weights = {name: 0.5 * rng.standard_normal(shape) for name, shape in shapes.items()}
+    weights |= {"P": 0.5 * rng.standard_normal((HIDDEN, OUTPUTS)), "gain": np.ones(OUTPUTS)}
+    constants = [numpy_helper.from_array(array.astype(dtype), name) for name, array in weights.items()]
+    batch = 1 if time is None else "batch"
+    hidden = "hidden" if not nodes else nodes[-1].output[0]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Transpose", ["x"], ["x_by_time"], perm=[1, 0, 2], name="to_time"),
+            helper.make_node(
+                "GRU", ["x_by_time", "W", "R", "B", "", "h"], ["Y", "h_out"], hidden_size=HIDDEN, name="gru"
+            ),
+            helper.make_node("Squeeze", ["Y", "one"], ["by_time"], name="squeeze"),
+            helper.make_node("Transpose", ["by_time"], ["hidden"], perm=[1, 0, 2], name="from_time"),
+            *nodes,
+            helper.make_node("MatMul", [hidden, "P"], ["product"], name="project"),
+            helper.make_node("Mul", ["product", "gain"], ["y"], name="scale"),
+        ],
+        "recurrent",
+        [
+            helper.make_tensor_value_info("x", kind, [batch, time or 1, FEATURES]),
+            helper.make_tensor_value_info("h", kind, [1, batch, HIDDEN]),
+        ],
+        [
+            helper.make_tensor_value_info("y", kind, [batch, time or 1, OUTPUTS]),
+            helper.make_tensor_value_info("h_out", kind, [1, batch, HIDDEN]),
+        ],
+        [*constants, numpy_helper.from_array(np.array([1]), "one")],
+    )
+    return jaxrnn.load(make_model(graph))
+
+
+def examples(lengths, *, seed=0, stacked=False):
+    """Examples of these lengths: ``x[1, time, features]``, or ``[time, 1, 1, features]``, and a target for ``y``."""
+    rng = np.random.default_rng(seed)
+    result = []
+    for length in lengths:
+        x = rng.standard_normal((1, length, FEATURES)).astype(np.float32)
+        target = rng.standard_normal((1, length, OUTPUTS)).astype(np.float32)
+        if stacked:
+            x, target = (np.moveaxis(array, 1, 0)[:, :, None] for array in (x, target))
+        result.append({"x": x, "target": target})
+    return result
+
+
+def mean_square(outputs, example, mask):
+    """Mean squared error over the frames that exist, wherever the frames are."""
+    axis = outputs["y"].shape.index(mask.shape[0])
+    error = jnp.moveaxis(outputs["y"] - example["target"], axis, 0).reshape(mask.shape[0], -1)
+    squares = jnp.sum(jnp.where(mask[:, None], jnp.square(error), 0.0), axis=1)
+    return jnp.sum(squares) / jnp.sum(mask, dtype=jnp.float32)
+
+
+def same(a, b):
+    """Whether two dicts of arrays are the same to the last bit."""
+    return a.keys() == b.keys() and all(np.asarray(a[name]).tobytes() == np.asarray(b[name]).tobytes() for name in a)
+
+
+def furthest(a, b):
+    """The largest difference of two dicts of arrays."""
+    return max(float(np.abs(np.asarray(a[n], np.float64) - np.asarray(b[n], np.float64)).max()) for n in a)
+
+
+def in_order(length, batch_size, epochs, seed=0):
+    """The indices of every batch, as a training takes them."""
+    for epoch in range(epochs):
+        order = np.random.default_rng([seed, epoch]).permutation(np.arange(length))
+        for start in range(0, length, batch_size):
+            yield order[start : start + batch_size]
+
+
+def jax_tree(example):
+    return jax.tree.map(jnp.asarray, example)
