@@ -24,7 +24,7 @@ from verifier import assert_same
 #: Silero's other file is the same network behind a branch that folds.
 MODELS = tuple(name for name in CASES if name != "silero_vad_16k_op15")
 #: Of each kind of network one, each small enough to be compiled for several derivatives.
-SMALL = ("dtln_1", "silero_vad_16k_op15", "keyword_net", "wave_net")
+SMALL = ("dtln_1", "silero_vad_16k_op15", "wave_net")
 
 
 @pytest.fixture(scope="module")

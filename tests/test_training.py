@@ -15,6 +15,8 @@ from training_cases import examples, furthest, in_order, jax_tree, mean_square, 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.training import evaluate, fit
+from jaxrnn.training.forward import Forward
+from jaxrnn.training.layout import make_layout
 
 RATE = 0.05
 
@@ -197,6 +199,23 @@ def test_rates_and_constants():
     assert seen[6] == {"x": (1, 6, 3), "slow": (3,), "labels": (3,), "level": ()}
     with pytest.raises(jaxrnn.InputError, match="multiple of 2, or leave 'slow' out"):
         fit(model, data, loss, steps=1, batch_size=2, chunk=5, time_axis=axes)
+
+
+def test_recomputing_and_narrow_products(model, mode):
+    """Both reach the model: the one changes nothing but memory, the other rounds products and leaves float32."""
+    data = data_for(mode, (8, 12))
+    options = {"steps": 3, "batch_size": 2, "time_axis": axis_of(mode), "learning_rate": 0.02, "optimizer": "sgd"}
+    plain = fit(model, data, mean_square, **options)
+    assert furthest(fit(model, data, mean_square, remat=4, **options).params, plain.params) < 1e-6
+    narrow = fit(model, data, mean_square, compute_dtype="bfloat16", **options)
+    assert {value.dtype.name for value in narrow.params.values()} == {"float32"}
+    assert 1e-6 < furthest(narrow.params, plain.params) < 1e-2
+    layout = make_layout(model, mode, data[0], "", time_axis=axis_of(mode), chunk=None, bucket=1)
+    arguments = (model.params, model.init_state(), jax_tree(data[0]), jnp.ones(8, bool))
+    for remat in (None, "sqrt"):
+        forward = Forward(model, layout, mean_square, {}, remat)
+        jaxpr = str(jax.make_jaxpr(lambda *a, f=forward: f.measure(*a, True))(*arguments))
+        assert ("checkpoint" in jaxpr) == (remat is not None)
 
 
 def test_drawn_examples_depend_on_seed_and_place_alone():

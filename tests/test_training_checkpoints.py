@@ -229,10 +229,10 @@ def test_an_interrupt_in_the_middle_of_writing_comes_behind_it(model, whole, tmp
             signal.raise_signal(signal.SIGINT)
         return save(manager, step, **options)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(ocp.CheckpointManager, "save", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
+    monkeypatch.setattr(ocp.CheckpointManager, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
+    monkeypatch.undo()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "8"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert same(fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)

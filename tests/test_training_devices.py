@@ -72,7 +72,7 @@ def test_two_devices_train_as_one(alone, tmp_path):
 
 
 def test_two_processes_train_as_one(alone, tmp_path):
-    """With one global batch, each making its half of it; a checkpoint of two goes on in one that has two devices."""
+    """With one global batch, each making its own half; a checkpoint of both goes on in one that has two devices."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -154,7 +154,7 @@ MISTAKES = {
     "freeze": ({"freeze": ["W", "Q*"]}, r"freeze: no parameter matches 'Q\*'"),
     "all frozen": ({"freeze": "*"}, "leaves no parameter to train"),
     "params": ({"params": {"W": 1}}, r"params\['W'\] must be float32\[1, 12, 3\], not int"),
-    "optimizer": ({"optimizer": "Adam"}, r"optimizer 'Adam' .* \(did you mean 'adam'\?\)"),
+    "optimizer": ({"optimizer": "Adam"}, r"no optimizer 'Adam' .* \(did you mean 'adam'\?\)"),
     "line search": ({"optimizer": "lbfgs"}, "optimizer 'lbfgs'"),
     "two rates": ({"optimizer": optax.sgd(0.1), "learning_rate": 0.2}, "learning_rate goes with the name"),
     "rate": ({"learning_rate": -1}, "learning_rate must be a positive number"),

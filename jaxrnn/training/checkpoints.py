@@ -90,6 +90,8 @@ class Folder:
         Raises:
             TrainingError: it could not be written; earlier ones are as they were.
         """
+        if snapshot.step in self.steps():
+            return  # an interrupt came while it was written, and what it asks for is there
         ocp = _orbax()
         arrays, facts = encode(snapshot)
         before = self._kept.best
@@ -104,7 +106,7 @@ class Folder:
             reason = _first_line(error)
             raise TrainingError(
                 f"the checkpoint behind update {snapshot.step} could not be written to {self.path}: {reason}. "
-                f"{self.describe_last(snapshot.step)} Training goes on from there when it is started again"
+                f"{self.describe_last(snapshot.step)}"
             ) from error
 
     def describe_last(self, before: int | None = None) -> str:
@@ -182,7 +184,7 @@ def quiet() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300].rstrip(".")
 
 
 def _orbax() -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxrnn.errors import TrainingError
 from jaxrnn.training.examples import Position
 from jaxrnn.training.history import Record
-from jaxrnn.training.sharding import Placement, host
+from jaxrnn.training.sharding import Placement, as_key, host
 from jaxrnn.training.snapshots import Snapshot
 from jaxrnn.training.updates import TrainState
 
@@ -101,7 +101,7 @@ class Course:
             TrainingError: the state of the optimizer is of another kind.
         """
         named, structure = _named(self.state.optimizer)
-        here = {name: (array.dtype.name, array.shape) for name, array in named.items()}
+        here = {name: (array.dtype.name, array.shape) for name, array in host(named).items()}
         there = {name: (array.dtype.name, array.shape) for name, array in snapshot.optimizer.items()}
         if here != there:
             name = next(name for name in {**there, **here} if there.get(name) != here.get(name))
@@ -111,7 +111,7 @@ class Course:
             )
         self.state = TrainState(
             placement.replicate(snapshot.trained),
-            placement.replicate(structure.unflatten([snapshot.optimizer[name] for name in named])),
+            placement.replicate(structure.unflatten([as_key(snapshot.optimizer[n], x) for n, x in named.items()])),
             placement.replicate(np.int32(snapshot.step)),
             placement.spread(placement.own(snapshot.carry)),
         )

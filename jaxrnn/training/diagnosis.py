@@ -35,9 +35,11 @@ def explain(updates: Updates, before: TrainState, after: TrainState, chunk: Chun
         reason = _on_examples(updates.forward, updates.params(before.trained), carry, chunk, trained, labels)
     if reason:
         return reason
+    if updates.placement.processes > 1:
+        return "the loss and the gradients of every example of this process are finite; see what the others say"
     bad = next((name for name in trained if not finite(after.trained[name])), None)
-    if bad is None or updates.placement.processes > 1:
-        return "the loss and the gradients of every example of this process are finite; look at the other processes"
+    if bad is None:
+        return "the loss and the gradients of every example are finite, but not their means"
     return (
         f"the gradients are finite, but the first parameter that the update makes not so is {bad!r}; the learning rate "
         "may be too high"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError, TrainingError
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.checkpoints import Folder
@@ -52,7 +53,7 @@ def fit(
     time_axis: TimeAxis = None,
     chunk: int | None = None,
     bucket: int = 1,
-    remat: str | int | None = None,
+    remat: Remat = None,
     compute_dtype: Any = None,
     devices: Sequence[Any] | None = None,
     metrics: Mapping[str, Function] | None = None,

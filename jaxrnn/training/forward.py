@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.cells import matrix_products_in
+from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.values import describe
 from jaxrnn.training.layout import Layout
@@ -39,7 +40,7 @@ class Forward:
     layout: Layout
     loss: Function
     metrics: Mapping[str, Function]
-    remat: str | int | None = None
+    remat: Remat = None
     compute_dtype: Any = None
 
     def told(self, ragged: bool) -> bool:

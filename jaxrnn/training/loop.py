@@ -85,7 +85,6 @@ class Loop:
     ):
         self._updates, self._batches, self._source = updates, batches, source
         self._evaluation, self._folder, self._plan, self._course = evaluation, folder, plan, course
-        self._saved = course.step
         self._pending: _Pending | None = None
         self._padding_checked = False
 
@@ -196,15 +195,14 @@ class Loop:
     def _save(self) -> None:
         """Write a checkpoint behind the last update, if there is none yet."""
         course = self._course
-        if self._folder is None or self._saved == course.step:
+        if self._folder is None or not course.step or course.step in self._folder.steps():
             return
         snapshot = course.snapshot(self._updates.placement, self._plan.settings, self._plan.changed)
         self._folder.save(snapshot, course.best_step if course.best_loss is not None else None)
-        self._saved = course.step
 
     def _last_good(self) -> str:
         if self._folder is None:
-            return "No checkpoint was kept: give checkpoints=FOLDER"
+            return "No checkpoint was kept: give checkpoints=FOLDER."
         return self._folder.describe_last()
 
     def _check_padding(self, state: TrainState, batch: Batch, chunk: Chunk) -> None:

@@ -55,7 +55,7 @@ class Optimizer:
         with jax.numpy_dtype_promotion("standard"):
             changes, new = self.transformation.update(gradients, state, params, value=loss)
             params = optax.apply_updates(params, changes)
-            return params, jax.tree.map(lambda after, before: jnp.asarray(after, before.dtype), new, state)
+            return params, jax.tree.map(_in_type_of, new, state)
 
     def learning_rate(self, count: jax.Array, state: Any) -> jax.Array | None:
         """The learning rate of update ``count``, if it is known."""
@@ -83,6 +83,8 @@ def make_optimizer(optimizer: Any, learning_rate: Any, clip_norm: float | None) 
         MissingPackageError: optax is not installed.
     """
     optax = _optax()
+    if callable(getattr(optimizer, "gradient_transformation", None)):
+        optimizer = optimizer.gradient_transformation()  # optax.MultiSteps is none itself
     parts = [] if clip_norm is None else [optax.clip_by_global_norm(_positive("clip_norm", clip_norm))]
     if isinstance(optimizer, optax.GradientTransformation):
         if learning_rate is not None:
@@ -113,17 +115,20 @@ def optimizer_names() -> list[str]:
 
 def _named(name: Any, rate: Any) -> optax.GradientTransformation:
     known = optimizer_names()
-    if not isinstance(name, str) or name not in known:
-        shown = repr(name) if isinstance(name, str) else f"of type {type(name).__name__}"
-        raise InputError(
-            f"optimizer {shown} is neither an optax.GradientTransformation nor the name of one that needs only a "
-            f"learning rate{near(str(name), known)}"
-        )
+    if not isinstance(name, str):
+        raise InputError(f"optimizer must be a name or an optax.GradientTransformation, not a {type(name).__name__}")
+    if name not in known:
+        raise InputError(f"optax has no optimizer {name!r} that needs only a learning rate{near(name, known)}")
     try:
         with jax.numpy_dtype_promotion("standard"):
             return getattr(_optax(), name)(learning_rate=rate)
     except TypeError as error:
         raise InputError(f"optimizer {name!r} does not take learning_rate={rate!r}: {error}") from error
+
+
+def _in_type_of(after: Any, before: jax.Array) -> jax.Array:
+    """A value of the optimizer's state in the type that it had: another one would be compiled anew."""
+    return after if getattr(after, "dtype", None) == before.dtype else jnp.asarray(after, before.dtype)
 
 
 def _constant(rate: float) -> Schedule:

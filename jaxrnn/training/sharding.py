@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -53,7 +54,7 @@ class Placement:
         """Arrays on every device; all processes give the same ones."""
         with exact_types():
             # Through NumPy, so that no array is weakly typed: the second update would be compiled anew.
-            return jax.tree.map(lambda x: jax.device_put(np.asarray(x), self.everywhere), tree)
+            return jax.tree.map(lambda x: as_key(jax.device_put(as_numpy(x), self.everywhere), x), tree)
 
     def spread(self, tree: Any) -> Any:
         """Arrays of a whole batch, of which each process gives its own rows."""
@@ -106,4 +107,18 @@ def is_primary() -> bool:
 
 def host(tree: Any) -> Any:
     """Replicated arrays as NumPy arrays."""
-    return jax.tree.map(np.asarray, tree)
+    return jax.tree.map(as_numpy, tree)
+
+
+def as_numpy(array: Any) -> np.ndarray:
+    """An array in host memory; of a random key, which an optimizer may have in its state, its numbers."""
+    return np.asarray(jax.random.key_data(array) if _is_key(array) else array)
+
+
+def as_key(numbers: Any, like: Any) -> Any:
+    """An array as it is, or a random key of its numbers where ``like`` is one."""
+    return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(like)) if _is_key(like) else numbers
+
+
+def _is_key(array: Any) -> bool:
+    return isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
