@@ -215,7 +215,7 @@ def test_recomputing_and_narrow_products(model, mode):
     for remat in (None, "sqrt"):
         forward = Forward(model, layout, mean_square, {}, remat)
         jaxpr = str(jax.make_jaxpr(lambda *a, f=forward: f.measure(*a, True))(*arguments))
-        assert ("checkpoint" in jaxpr) == (remat is not None)
+        assert any(name in jaxpr for name in ("checkpoint", "remat")) == (remat is not None)
 
 
 def test_drawn_examples_depend_on_seed_and_place_alone():
