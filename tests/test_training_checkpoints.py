@@ -71,7 +71,7 @@ def test_killed_five_times_it_ends_as_if_it_never_was(tmp_path):
     options = {
         "lengths": [5, 9, 7, 4, 6],
         "validate": True,
-        "delay": 0.02,  # or it would be over before it is killed five times
+        "delay": 0.2,  # or it would be over before it is killed five times
         "fit": {"steps": 40, "batch_size": 2, "chunk": 3, "every": 2, "learning_rate": 0.02, "bucket": 9},
     }
     subprocess.run(command(folder=tmp_path / "whole", out=tmp_path / "whole.npz", **options), check=True)
