@@ -218,6 +218,36 @@ def test_recomputing_and_narrow_products(model, mode):
         assert any(name in jaxpr for name in ("checkpoint", "remat")) == (remat is not None)
 
 
+@pytest.mark.parametrize("name", ["predictor_net", "silero_vad_16k_op15"])
+def test_a_real_network_takes_the_step_of_its_gradient(models, name):
+    """Tokens of 64 bits and two layers with packed state; samples in frames, behind a convolutional front."""
+    rng = np.random.default_rng(0)
+    if name == "predictor_net":
+        model, output = jaxrnn.load(models / "predictor_net.onnx"), "log_probs"
+        example = {"encoder_frame": rng.standard_normal((3, 1, 1, 80)), "token": rng.integers(0, 30, (3, 1, 1))}
+    else:
+        model, output = jaxrnn.load(models / f"{name}.onnx", static={"sr": 16000}), "output"
+        example = {"input": 0.1 * rng.standard_normal((3, 1, 512))}
+    example = {key: array.astype("int64" if key == "token" else "float32") for key, array in example.items()}
+
+    def loss(outputs, example, mask):
+        value = outputs[output]
+        return jnp.mean(jnp.square(value if output == "log_probs" else jnp.log(value)))
+
+    def whole(params, inputs):
+        return loss(model.scan(params, model.init_state(), inputs)[0], None, None)
+
+    fitted = fit(
+        model, [example], loss, steps=1, batch_size=1, optimizer="sgd", learning_rate=1e-3, mode="scan", time_axis=0
+    )
+    with jax.enable_x64(True):
+        inputs = jax_tree(example)
+    value, gradients = jax.jit(jax.value_and_grad(whole))(model.params, inputs)
+    assert fitted.history[0]["loss"] == pytest.approx(float(value), rel=1e-5)
+    expected = descend(model.params, gradients, 1e-3)
+    assert furthest(fitted.params, expected) < 1e-3 * furthest(fitted.params, model.params)
+
+
 def test_drawn_examples_depend_on_seed_and_place_alone():
     model = recurrent_model("time")
     drawn = []
