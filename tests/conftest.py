@@ -15,6 +15,10 @@ AUDIO = Path(os.environ.get("JAXRNN_AUDIO", ROOT.parent / "shared" / "audio"))
 # An implicit promotion in the library is a mistake: ONNX has none.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+# Nearly all the time goes into compiling programs that run once. Those that run in processes of their own, examples and
+# commands among them, are compiled as users compile them.
+jax.config.update("jax_disable_most_optimizations", True)
+
 
 @pytest.fixture(scope="session")
 def models() -> Path:

@@ -106,7 +106,7 @@ def test_networks_against_pytorch(models, load, inputs_of, gradient_of, name):
     data, inputs, narrow = np.load(models / f"{name}.npz"), inputs_of(name), load(name, wide=False)
     outputs = {key[4:]: data[key] for key in data if key.startswith("out/")}
     limits = {info.name: 1e-4 if info.name == "snr" else 1e-5 for info in narrow.outputs}
-    assert_same(narrow.apply(narrow.params, inputs), outputs, limits)
+    assert_same(jax.jit(narrow.apply)(narrow.params, inputs), outputs, limits)
     found = jax.jit(jax.grad(loss_of(narrow, inputs)))((narrow.params, floats(inputs, np.float32)))
     found, expected = jax.tree.map(np.float64, (found, gradient_of(name)[2]))
     whole = np.sqrt(dot(expected, expected))

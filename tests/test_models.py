@@ -50,7 +50,7 @@ def test_values(models, name):
     model = jaxrnn.load(path, static=static)
     tolerance = {info.name: 1e-4 if info.name == "snr" else 1e-5 for info in model.outputs}
     for seed, sizes in enumerate(lengths):
-        verify(path, random_inputs(model, sizes, seed), static=static, atol=tolerance)
+        verify(path, random_inputs(model, sizes, seed), static=static, atol=tolerance, eager=seed == 0)
 
 
 def test_the_sampling_rate_may_stay_an_input(models):
@@ -81,7 +81,7 @@ def test_one_trace_serves_every_length(models, name):
     exported = jax.export.export(jax.jit(model.apply))(specs, model.symbolic_inputs(dims, constraints=constraints))
     for sizes in lengths:
         inputs = random_inputs(model, sizes)
-        assert_same(exported.call(model.params, inputs), model.apply(model.params, inputs), 1e-5)
+        assert_same(exported.call(model.params, inputs), jax.jit(model.apply)(model.params, inputs), 1e-5)
 
 
 def test_parameters_of_exporters(models):

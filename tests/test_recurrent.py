@@ -90,7 +90,7 @@ def build(operator, arrays, attributes, wanted, opset, as_inputs):
 
 
 @given(nodes(), st.sampled_from((np.float64, np.float32)))
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_values(case, dtype):
     operator, arrays, attributes, wanted, opset = case
     arrays = {name: array if name == "sequence_lens" else array.astype(dtype) for name, array in arrays.items()}

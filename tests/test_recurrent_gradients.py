@@ -25,7 +25,7 @@ def function_of(case):
 
 
 @given(nodes())
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_first_order(case):
     """Forward mode against differences, away from kinks; reverse mode is its transpose: <u, J v> = <J^T u, v>."""
     with jax.enable_x64(True):
@@ -46,7 +46,7 @@ def test_first_order(case):
 
 
 @given(nodes())
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 def test_second_order(case):
     """With g the gradient, H g is forward over reverse, the gradient of |g|^2 / 2, and a difference of gradients."""
     with jax.enable_x64(True):

@@ -128,7 +128,7 @@ def undecided_by_jax():
 NETWORKS = st.lists(st.one_of(same_length(), other_length()), min_size=2, max_size=6)
 
 
-@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(NETWORKS, st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 14))
 def test_values(layers, chunking, length):
     """Values and lengths, in pulses of mixed size and in one flush."""
@@ -142,7 +142,7 @@ def test_values(layers, chunking, length):
         )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(NETWORKS, st.integers(1, 9))
 def test_gradients(layers, length):
     """Gradients of input and parameter, in float64."""

@@ -227,15 +227,19 @@ def test_an_interrupt_in_the_middle_of_writing_comes_behind_it(model, whole, tmp
 
     def interrupted(manager, step, **options):
         if step == 8:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # which a process that was started in the background ignores
         return save(manager, step, **options)
 
     monkeypatch.setattr(ocp.CheckpointManager, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     monkeypatch.undo()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "8"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert same(fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)
 
 

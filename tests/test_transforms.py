@@ -105,10 +105,12 @@ def test_gradients_equal_those_of_the_loop(name):
         return sum(jnp.sum(jnp.sin(x)) for x in inexact(run(step, params, frames, structure.unflatten(given))))
 
     arguments = (params, frames, inexact(carry))
-    found, expected = (jax.grad(loss, (1, 2, 3))(run, *arguments) for run in (scan, by_loop))
+    found, expected = (jax.jit(jax.grad(loss, (1, 2, 3)), static_argnums=0)(run, *arguments) for run in (scan, by_loop))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
-    check_grads(lambda *given: loss(scan, *given), arguments, order=1, modes=("fwd", "rev"), atol=1e-6, rtol=1e-6)
+    check_grads(
+        jax.jit(lambda *given: loss(scan, *given)), arguments, order=1, modes=("fwd", "rev"), atol=1e-6, rtol=1e-6
+    )
 
 
 def test_only_what_the_carry_needs_stays_in_the_loop():

@@ -1,7 +1,8 @@
-"""Recurrent mathematics, free of ONNX: the LSTM, GRU and RNN cells, the skeleton that they share, and derivatives."""
+"""Mathematics free of ONNX: the LSTM, GRU and RNN cells, the skeleton that they share, derivatives, fast products."""
 
 from jaxrnn.cells.activations import Activation, parse_activations
 from jaxrnn.cells.chunks import in_chunks, recomputing
+from jaxrnn.cells.depthwise import depthwise, is_depthwise
 from jaxrnn.cells.gru import GRU
 from jaxrnn.cells.lstm import LSTM
 from jaxrnn.cells.products import matrix_products_in, narrowed, product
@@ -15,7 +16,9 @@ __all__ = [
     "Activation",
     "Cell",
     "Weights",
+    "depthwise",
     "in_chunks",
+    "is_depthwise",
     "matrix_products_in",
     "narrowed",
     "parse_activations",

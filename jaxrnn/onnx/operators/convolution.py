@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrnn.cells import narrowed
+from jaxrnn.cells import depthwise, is_depthwise, narrowed
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
@@ -64,6 +64,8 @@ def _check_kernel(kernel_shape: Sequence[int] | None, w: Any) -> tuple[int, ...]
 def convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None):
     """The one convolution that all operators here come down to, in NCHW and OIHW layout."""
     rank = x.ndim - 2
+    if is_depthwise(x.shape, w.shape, group):
+        return depthwise(x, w, strides, pads, input_dilation or (1,) * rank, dilations)
     spatial = "DHW"[-rank:] if rank <= 3 else "".join(map(str, range(rank)))
     # A convolution of narrow operands gives a narrow result: JAX cannot transpose one of two types.
     left, right = narrowed(x, w)

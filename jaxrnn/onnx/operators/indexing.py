@@ -7,6 +7,7 @@ depend on data read NaN where they lie outside, so that a wrong index cannot pas
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -90,6 +91,9 @@ def _wrap_tuples(indices: Value, sizes: tuple[Any, ...]) -> jax.Array:
 _SCATTER = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
 
 
+_REDUCE = {"add": jnp.add, "multiply": jnp.multiply, "max": jnp.maximum, "min": jnp.minimum}
+
+
 def _scatter(reduction: str) -> str:
     if reduction not in _SCATTER:
         raise ValueError(f"reduction must be one of {', '.join(_SCATTER)}, not {reduction!r}")
@@ -112,8 +116,36 @@ def scatter(data: Value, indices: Value, updates: Value, *, axis: int = 0) -> Va
 def scatter_nd(data: Value, indices: Value, updates: Value, *, reduction: str = "none") -> Value:
     """ScatterND."""
     alike(data, updates)
+    data, updates, operation = traced(data), traced(updates), _scatter(reduction)
+    box = _box(indices, data.shape)
+    if box is not None:
+        sizes = [part.stop - part.start for part in box]
+        return _write_box(data, box, updates.reshape(*sizes, *data.shape[len(box) :]), operation)
     index = _wrap_tuples(indices, data.shape)
-    return getattr(traced(data).at[tuple(jnp.moveaxis(index, -1, 0))], _scatter(reduction))(traced(updates))
+    return getattr(data.at[tuple(jnp.moveaxis(index, -1, 0))], operation)(updates)
+
+
+def _box(indices: Value, sizes: tuple[Any, ...]) -> list[slice] | None:
+    """The ranges that known indices of ScatterND run through in order, as an exporter's ``x[:, a:b] = y`` does."""
+    if not is_static(indices) or is_symbolic(indices) or not indices.size:
+        return None
+    columns = [wrap_indices(indices[..., d], sizes[d]).ravel() for d in range(indices.shape[-1])]
+    ranges = [slice(int(column[0]), int(column[-1]) + 1) for column in columns]
+    shape = [part.stop - part.start for part in ranges]
+    if min(shape) < 1 or math.prod(shape) != columns[0].size:
+        return None
+    expected = (grid.ravel() + part.start for grid, part in zip(np.indices(shape), ranges, strict=True))
+    return ranges if all(map(np.array_equal, columns, expected)) else None
+
+
+def _write_box(data: jax.Array, box: Sequence[slice], updates: jax.Array, operation: str, axis: int = 0) -> jax.Array:
+    """The data with a box of it updated, by slices and joins alone: fast, and known to every transformation."""
+    while axis < len(box) and box[axis] == slice(0, data.shape[axis]):
+        axis += 1
+    if axis == len(box):
+        return updates if operation == "set" else _REDUCE[operation](data, updates)
+    before, inside, behind = jnp.split(data, [box[axis].start, box[axis].stop], axis)
+    return jnp.concatenate([before, _write_box(inside, box, updates, operation, axis + 1), behind], axis)
 
 
 def one_hot(indices: Value, depth: Static, values: Value, *, axis: int = -1) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.cells import depthwise, is_depthwise
 from jaxrnn.transforms.streaming.access import in_shape, out_shape
 from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
@@ -59,8 +61,21 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
             part.pads if index == place else (int(entry[0]), int(entry[1]))
             for index, entry in enumerate(parameters["padding"])
         )
-        (array,) = run.bind(equation, [jnp.moveaxis(part.frames, 0, x.axis), kernel], padding=padding)
+        array = _convolve(run, equation, jnp.moveaxis(part.frames, 0, x.axis), kernel, padding)
     return run.make(array, axis, timeline, part.delay, part.reach)
+
+
+def _convolve(run: Pass, equation: JaxprEqn, x: Any, kernel: Any, padding: tuple[tuple[int, int], ...]) -> Any:
+    """The equation's convolution of the frames at hand."""
+    parameters = equation.params
+    numbers = parameters["dimension_numbers"]
+    plain, taps = jnp.transpose(x, numbers.lhs_spec), jnp.transpose(kernel, numbers.rhs_spec)
+    if parameters["batch_group_count"] == 1 and is_depthwise(
+        plain.shape, taps.shape, parameters["feature_group_count"]
+    ):
+        distances = parameters["window_strides"], padding, parameters["lhs_dilation"], parameters["rhs_dilation"]
+        return jnp.transpose(depthwise(plain, taps, *distances), _inverse(numbers.out_spec))
+    return run.bind(equation, [x, kernel], padding=padding)[0]
 
 
 def _is_plain_elsewhere(equation: JaxprEqn, place: int) -> bool:
@@ -124,8 +139,8 @@ def _under_windows(equation: JaxprEqn, frames: Any, elsewhere: list[int]) -> Any
     return met[0] if len(met) == 1 else jnp.concatenate(met)
 
 
-def _inverse(places: list[int]) -> list[int]:
-    return [places.index(axis) for axis in range(len(places))]
+def _inverse(places: Sequence[int]) -> list[int]:
+    return [list(places).index(axis) for axis in range(len(places))]
 
 
 def _spread(taps: Any, count: int, part: Framed, window: Window, frames: int) -> Any:

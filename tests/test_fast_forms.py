@@ -1,0 +1,128 @@
+"""Operators that take a faster form where they can: it equals the plain one, and is taken where it should be."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from onnx import TensorProto, helper, numpy_helper
+from verifier import verify
+
+import jaxrnn
+from jaxrnn.cells import depthwise, is_depthwise
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_depthwise_is_the_convolution(data):
+    """Any strides, dilations and padding, of one and two axes, for several filters a channel: values and gradients."""
+    rank = data.draw(st.integers(1, 2))
+    draw = lambda low, high: [data.draw(st.integers(low, high)) for _ in range(rank)]  # noqa: E731
+    channels, multiplier = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 3))
+    strides, spacing, dilation, taps = draw(1, 3), draw(1, 3), draw(1, 3), draw(1, 4)
+    padding = list(zip(draw(-1, 3), draw(-1, 3), strict=True))
+    sizes = [max(6, (t - 1) * d + 3) for t, d in zip(taps, dilation, strict=True)]
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    x = jnp.asarray(rng.normal(size=(2, channels, *sizes)), jnp.float32)
+    kernel = jnp.asarray(rng.normal(size=(channels * multiplier, 1, *taps)), jnp.float32)
+    letters = "HW"[:rank]
+
+    def plain(x, kernel):
+        numbers = ("NC" + letters, "OI" + letters, "NC" + letters)
+        return lax.conv_general_dilated(
+            x, kernel, strides, padding, spacing, dilation, numbers, feature_group_count=channels
+        )
+
+    def fast(x, kernel):
+        return depthwise(x, kernel, strides, padding, spacing, dilation)
+
+    weight = jnp.asarray(rng.normal(size=jax.eval_shape(plain, x, kernel).shape), jnp.float32)
+
+    def with_gradients(convolve):
+        value, pull = jax.vjp(convolve, x, kernel)
+        return value, *pull(weight)
+
+    assert is_depthwise(x.shape, kernel.shape, channels)
+    found, expected = jax.jit(lambda: (with_gradients(fast), with_gradients(plain)))()
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, atol=2e-6 * max(10, weight.size))
+
+
+def depthwise_model():
+    """Two depthwise convolutions over time, one of them dilated, a tanh between them."""
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.normal(size=(6, 1, 3)).astype(np.float32), f"w{i}") for i in range(2)]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], group=6, pads=[1, 1]),
+        helper.make_node("Tanh", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "w1"], ["y"], group=6, pads=[4, 0], dilations=[2]),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "depthwise",
+        [value("x", TensorProto.FLOAT, [1, 6, "S"])],
+        [value("y", TensorProto.FLOAT, [1, 6, "S"])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("pulse", [1, 3])
+def test_depthwise_in_a_model_and_its_stream(pulse):
+    proto = depthwise_model()
+    x = np.random.default_rng(1).normal(size=(1, 6, 11)).astype(np.float32)
+    model = verify(proto, {"x": x})
+    assert "conv_general_dilated" not in str(jax.make_jaxpr(model.apply)(model.params, {"x": x}))
+    streamed = model.stream(pulse=pulse)
+    np.testing.assert_allclose(streamed.run(model.params, {"x": x})["y"], model({"x": x})["y"], atol=1e-5)
+    step = jax.make_jaxpr(streamed.step)(model.params, streamed.init(1), {"x": x[..., :pulse]})
+    assert "conv_general_dilated" not in str(step)
+
+
+BOXES = {
+    "rows": ([slice(1, 3)], (5, 4)),
+    "inner box": ([slice(0, 2), slice(1, 3), slice(2, 3)], (2, 4, 5, 3)),
+    "everything": ([slice(0, 3), slice(0, 2)], (3, 2)),
+    "one element": ([slice(1, 2), slice(0, 1)], (3, 2)),
+}
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("name", [*BOXES, "out of order", "repeated"])
+def test_scatter_nd_of_known_indices(name, reduction):
+    """A box of indices is written by slices, others are scattered; NumPy says what is right."""
+    box, shape = BOXES.get(name, ([slice(0, 3)], (4, 3)))
+    index = np.stack(np.meshgrid(*(np.arange(part.start, part.stop) for part in box), indexing="ij"), -1)
+    if name == "out of order":
+        index = index[::-1]
+    if name == "repeated":
+        index = np.zeros_like(index)
+    index = np.where(index > 1, index - np.asarray(shape[: len(box)]), index)  # from the end, where that says the same
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=shape).astype(np.float32)
+    updates = rng.normal(size=(*index.shape[:-1], *shape[len(box) :])).astype(np.float32)
+    operation = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}.get(reduction)
+    expected = data.copy()
+    for place in np.ndindex(*index.shape[:-1]):
+        at = tuple(index[place])
+        expected[at] = updates[place] if operation is None else operation(expected[at], updates[place])
+
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("ScatterND", ["data", "index", "updates"], ["y"], reduction=reduction)],
+        "scatter",
+        [value("data", TensorProto.FLOAT, shape), value("updates", TensorProto.FLOAT, updates.shape)],
+        [value("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(index.astype(np.int64), "index")],
+    )
+    model = jaxrnn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    inputs = {"data": data, "updates": updates}
+    np.testing.assert_allclose(model(inputs)["y"], expected, atol=1e-6)
+    jaxpr = str(jax.make_jaxpr(model.apply)(model.params, inputs))
+    assert ("scatter" in jaxpr) == (name in ("out of order", "repeated"))
