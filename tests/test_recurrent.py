@@ -97,7 +97,8 @@ def test_values(case, dtype):
     as_inputs = {name for name in arrays if name not in ("W", "R", "B", "P")}
     model = jaxrnn.load(build(operator, arrays, attributes, wanted, opset, as_inputs))
     assert set(model.params) == set(arrays) - as_inputs
-    results = model.apply(model.params, {name: arrays[name] for name in as_inputs})
+    with jax.enable_x64(True):
+        results = jax.jit(model.apply)(model.params, {name: arrays[name] for name in as_inputs})
     expected = dict(zip(OUTPUTS[operator], recurrent(operator, arrays, attributes), strict=True))
     largest = max(1.0, *(float(np.abs(value).max(initial=0)) for value in expected.values()))
     # Each of at most 5 steps adds some 20 roundings, and hands the earlier ones on multiplied by a few: unbounded
