@@ -21,7 +21,7 @@ import jaxrnn
 from jaxrnn.cli.demo import demo
 from jaxrnn.demo import PACKAGED, RATE, denoise, denoise_at_once, mixture, si_sdr, signals
 from jaxrnn.demo.spectra import BINS, DELAY, HOP, OverlapAdd, analyse, hops, synthesise
-from jaxrnn.demo.writing import replacing
+from jaxrnn.writing import in_place_of
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "train_demo_denoiser.py"
 
@@ -170,13 +170,16 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path.write_bytes(b"old")
 
     def fail() -> None:
-        with replacing(path) as file:
-            file.write(b"half")
+        with in_place_of(path) as written:
+            written.write_bytes(b"half")
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"old")]
+    with in_place_of(path) as written:
+        written.write_bytes(b"new")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"new")]
 
 
 def test_script_trains_and_writes_the_same_graph(script, tmp_path):

@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx.values import exact_types
+from jaxrnn.writing import in_place_of
 
 #: The first line of a file with a model's steps.
 MAGIC = b"jaxrnn compiled model, format 1\n"
@@ -76,11 +76,8 @@ def write(path: Path, archive: Archive) -> None:
             opened.writestr(f"functions/{name}", data)
     body = buffer.getvalue()
     digest = hashlib.sha256(body).hexdigest().encode() + b"\n"
-    # In a folder of its own, a new file gets the rights that any file of the user's gets.
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        written = Path(folder, path.name)
+    with in_place_of(path) as written:
         written.write_bytes(archive.magic + digest + body)
-        os.replace(written, path)
 
 
 def read(path: str | os.PathLike[str]) -> Archive:

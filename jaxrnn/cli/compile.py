@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +20,7 @@ from jaxrnn.cli.options import (
     static_option,
 )
 from jaxrnn.cli.output import busy, bytes_text, console, number, print_json, print_table, shape_text
+from jaxrnn.writing import in_place_of
 
 if TYPE_CHECKING:
     from jaxrnn.cli.compile_kinds import Kind
@@ -100,7 +97,7 @@ def compile_model(
     sizes, fixed, state = single_dims(dims), parse_static(static), split_pairs("--state", pairs)
     if is_compiled(file):
         raise ModelError(f"{file} is compiled already")
-    with _in_place_of(output) as written:
+    with in_place_of(output) as written:
         with busy(f"compiling {file.name}"):
             model = load(file, static=fixed, state=state)
             kind: Kind
@@ -112,7 +109,6 @@ def compile_model(
             compiled: Any = load_compiled(written)
             checks = None if platforms and not _runs_here(platforms) else kind.compare(compiled)
         if checks is not None and not all(check.ok for check in checks):
-            Path(written).unlink()
             _refuse(ctx, kind, checks, as_json)
     result = {
         "model": str(file),
@@ -124,15 +120,6 @@ def compile_model(
         "largest_difference": None if checks is None else max((check.max_abs or 0.0 for check in checks), default=0.0),
     }
     print_json(result) if as_json else _print(result, kind)
-
-
-@contextlib.contextmanager
-def _in_place_of(path: Path) -> Iterator[str]:
-    """A file to write that takes the place of another in the end, and is gone if anything fails."""
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        written = os.path.join(folder, path.name)
-        yield written
-        os.replace(written, path)
 
 
 def _runs_here(platforms: tuple[str, ...]) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ import click
 import numpy as np
 
 from jaxrnn.errors import InputError
+from jaxrnn.writing import in_place_of
 
 model_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
@@ -213,28 +212,14 @@ def check_folder(path: Path) -> None:
 
 
 def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a .npz file that is either whole or not there: a temporary file beside it takes its place at the end."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    np.lib.format.write_array(entry, _storable(array), allow_pickle=False)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    """Write a .npz file that is either whole or not there."""
+    with in_place_of(path) as written, zipfile.ZipFile(written, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, _storable(array), allow_pickle=False)
 
 
 def _storable(array: np.ndarray) -> np.ndarray:
     """Types that NumPy's files do not know, such as bfloat16, go as raw bytes."""
     known = array.dtype.isbuiltin == 1 or array.dtype.kind in "US"
     return array if known else array.view(np.dtype((np.void, array.dtype.itemsize)))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

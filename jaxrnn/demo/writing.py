@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.io import wavfile
@@ -14,6 +12,7 @@ from scipy.signal import stft
 
 from jaxrnn.demo.spectra import RATE, Samples
 from jaxrnn.errors import MissingPackageError
+from jaxrnn.writing import in_place_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,21 +21,9 @@ if TYPE_CHECKING:
 DYNAMIC_RANGE = 80
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write that takes the place of ``path`` when all went well, and leaves no trace otherwise."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as file:
-            yield file
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def write_wav(path: Path, samples: Samples) -> None:
     """Write ``float32[samples]`` of full scale 1 as 16-bit mono WAV of 16 kHz; what exceeds full scale is clipped."""
-    with replacing(path) as file:
+    with in_place_of(path) as file:
         wavfile.write(file, RATE, np.round(np.clip(samples, -1, 1) * 32_767).astype(np.int16))
 
 
@@ -47,7 +34,7 @@ def write_spectrograms(path: Path, panels: Mapping[str, Samples]) -> None:
         MissingPackageError: matplotlib is not installed.
     """
     figure = draw_spectrograms(panels)
-    with replacing(path) as file:
+    with in_place_of(path) as file:
         figure.savefig(file, format="png", dpi=150)
 
 

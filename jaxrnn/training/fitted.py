@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import jax
 
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.training.history import curve, smoothed
+from jaxrnn.writing import in_place_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +68,5 @@ class Fitted:
         axis.set_ylabel("loss")
         axis.grid(alpha=0.3)
         axis.legend()
-        path = Path(path)
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-            written = Path(folder, path.name)
+        with in_place_of(Path(path)) as written:
             figure.savefig(written, format="png", dpi=120)
-            os.replace(written, path)

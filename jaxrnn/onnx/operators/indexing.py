@@ -145,7 +145,8 @@ def _write_box(data: jax.Array, box: Sequence[slice], updates: jax.Array, operat
     if axis == len(box):
         return updates if operation == "set" else _REDUCE[operation](data, updates)
     before, inside, behind = jnp.split(data, [box[axis].start, box[axis].stop], axis)
-    return jnp.concatenate([before, _write_box(inside, box, updates, operation, axis + 1), behind], axis)
+    parts = [before, _write_box(inside, box, updates, operation, axis + 1), behind]
+    return jnp.concatenate([part for part in parts if part.shape[axis]], axis)
 
 
 def one_hot(indices: Value, depth: Static, values: Value, *, axis: int = -1) -> Value:

@@ -1,0 +1,27 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def in_place_of(path: Path) -> Iterator[Path]:
+    """A file to write that takes the place of another when all went well, and leaves no trace otherwise.
+
+    It lies beside the other, in a folder of its own: there it gets the rights that any new file of the user's gets.
+
+    Args:
+        path: the file that is to be written or replaced; its folder must be there.
+
+    Yields:
+        The path to write to.
+    """
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        written = Path(folder, path.name)
+        yield written
+        os.replace(written, path)
