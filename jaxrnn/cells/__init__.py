@@ -1,7 +1,7 @@
 """Mathematics free of ONNX: the LSTM, GRU and RNN cells, the skeleton that they share, derivatives, fast products."""
 
 from jaxrnn.cells.activations import Activation, parse_activations
-from jaxrnn.cells.chunks import in_chunks, recomputing
+from jaxrnn.cells.chunks import in_blocks, in_chunks, recomputing
 from jaxrnn.cells.depthwise import depthwise, is_depthwise
 from jaxrnn.cells.gru import GRU
 from jaxrnn.cells.lstm import LSTM
@@ -17,6 +17,7 @@ __all__ = [
     "Cell",
     "Weights",
     "depthwise",
+    "in_blocks",
     "in_chunks",
     "is_depthwise",
     "matrix_products_in",

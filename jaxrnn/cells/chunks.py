@@ -1,6 +1,6 @@
-"""Sequences in chunks whose inside is computed again in the backward pass: more work, far less memory.
+"""Sequences in parts: chunks that are computed again in the backward pass, and blocks that stay in the cache.
 
-Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+Source of the first: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from jaxrnn.errors import InputError
 #: Frames in a chunk, or ``"sqrt"``; None to keep everything.
 Remat = int | str | None
 Run = Callable[[Any, Any], tuple[Any, Any]]
+
+#: Bytes of what a loop reads that are made at once. They are still in the cache when they are read: on the CPU, a loop
+#: over tens of megabytes takes twice as long.
+BLOCK = 1 << 21
 
 _chosen: ContextVar[Remat] = ContextVar("remat", default=None)
 
@@ -63,20 +67,47 @@ def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tu
         return run(carry, frames)
 
     @jax.checkpoint
-    def piece(carry: Any, part: Any) -> tuple[Any, Any]:
+    def again(carry: Any, part: Any) -> tuple[Any, Any]:
         with recomputing(None):  # once is enough: not the sequences inside a step again
             return run(carry, part)
 
+    return _in_parts(again, carry, frames, length, size, reverse)
+
+
+def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse: bool = False) -> tuple[Any, Any]:
+    """A recurrence over frames, in blocks where it is long.
+
+    Args:
+        run: ``(carry, frames) -> (carry, outputs)`` over any number of frames.
+        carry: pytree before the first step.
+        frames: pytree of arrays with time in front.
+        bytes_a_frame: of what ``run`` makes of every frame before its loop.
+        reverse: the last frame comes first.
+
+    Returns:
+        The last carry, and the outputs with time in front.
+    """
+    length = jax.tree.leaves(frames)[0].shape[0]
+    if not isinstance(length, int) or not isinstance(bytes_a_frame, int):
+        return run(carry, frames)
+    size = max(1, BLOCK // max(bytes_a_frame, 1))
+    if length <= 2 * size:
+        return run(carry, frames)
+    return _in_parts(run, carry, frames, length, size, reverse)
+
+
+def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse: bool) -> tuple[Any, Any]:
+    """A loop over parts of equal size, and the rest behind it."""
     whole = length // size * size
-    # Of a sequence that runs backwards, the whole chunks are at its end, where it begins.
+    # Of a sequence that runs backwards, the whole parts are at its end, where it begins.
     first = length - whole if reverse else 0
     body = jax.tree.map(lambda x: x[first : first + whole].reshape(-1, size, *x.shape[1:]), frames)
-    carry, outputs = lax.scan(piece, carry, body, reverse=reverse)
+    carry, outputs = lax.scan(run, carry, body, reverse=reverse)
     outputs = jax.tree.map(lambda y: y.reshape(whole, *y.shape[2:]), outputs)
     if whole == length:
         return carry, outputs
     rest = jax.tree.map(lambda x: x[:first] if reverse else x[whole:], frames)
-    carry, last = piece(carry, rest)
+    carry, last = run(carry, rest)
     parts = (last, outputs) if reverse else (outputs, last)
     return carry, jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.cells.chunks import in_chunks
+from jaxrnn.cells.chunks import in_blocks, in_chunks
 from jaxrnn.cells.products import product_type
 from jaxrnn.cells.sequence import Carry, blanked, kept, sequence
 
@@ -48,18 +48,20 @@ class Cell(Protocol):
         """The part of the gates that needs no carry, for all frames at once: ``[..., features] -> [..., G*hidden]``."""
         ...
 
-    def step(self, recurrent: Any, carry: Carry, projected: jax.Array) -> Carry:
-        """One step: carry arrays ``[batch, hidden]`` and the projected frame ``[batch, G * hidden]``."""
+    def parts(self, projected: jax.Array) -> Any:
+        """Projected frames in the form that `step` reads: cut apart where a loop is faster over parts."""
         ...
 
-    def linearized(self, recurrent: Any, carry: Carry, projected: jax.Array) -> tuple[Carry, tuple[jax.Array, ...]]:
+    def step(self, recurrent: Any, carry: Carry, projected: Any) -> Carry:
+        """One step: carry arrays ``[batch, hidden]`` and the `parts` of a projected frame ``[batch, G * hidden]``."""
+        ...
+
+    def linearized(self, recurrent: Any, carry: Carry, projected: Any) -> tuple[Carry, tuple[jax.Array, ...]]:
         """One step, with the coefficients of its derivative, arrays ``[batch, k * hidden]``."""
         ...
 
-    def tangent(
-        self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: jax.Array
-    ) -> Carry:
-        """The tangent of the carry behind a step."""
+    def tangent(self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: Any) -> Carry:
+        """The tangent of the carry behind a step; that of the projected frame in `parts` too."""
         ...
 
     def seen(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
@@ -104,18 +106,23 @@ def run_direction(
         loop behind; of none, it gives the initial carry.
     """
     for_input, recurrent = cell.prepare(weights, x.dtype)
-    projected = cell.project(for_input, x)
     exists = None
     if lengths is not None:
         exists = (jnp.arange(x.shape[0], dtype=lengths.dtype)[:, None] < lengths[None, :])[..., None]
     if isinstance(x.shape[0], int) and x.shape[0] == 1:
-        new = cell.step(recurrent, initial, projected[0])
+        new = cell.step(recurrent, initial, cell.parts(cell.project(for_input, x[0])))
         return blanked(exists, new[0][None]), kept(None if exists is None else exists[0], new, initial)
 
-    def run(carry: Carry, frames: tuple[jax.Array, jax.Array | None]) -> tuple[Carry, jax.Array]:
-        return sequence(cell, reverse, product_type(), recurrent, carry, *frames)
+    def block(carry: Carry, frames: tuple[jax.Array, jax.Array | None]) -> tuple[Carry, jax.Array]:
+        frame, here = frames
+        return sequence(cell, reverse, product_type(), recurrent, carry, cell.project(for_input, frame), here)
 
-    final, y = in_chunks(run, initial, (projected, exists), reverse=reverse)
+    projected = cell.gates * initial[0].size * x.dtype.itemsize
+
+    def run(carry: Carry, frames: tuple[jax.Array, jax.Array | None]) -> tuple[Carry, jax.Array]:
+        return in_blocks(block, carry, frames, projected, reverse=reverse)
+
+    final, y = in_chunks(run, initial, (x, exists), reverse=reverse)
     return y, final
 
 

@@ -43,6 +43,10 @@ class RNN:
         projected = product(x, w)
         return projected if bias is None else projected + bias
 
+    def parts(self, projected: jax.Array) -> jax.Array:
+        """As they are: all gates go through one function."""
+        return projected
+
     def step(self, recurrent: Any, carry: Carry, projected: jax.Array) -> Carry:
         """One step."""
         return (self._activated(projected + product(carry[0], recurrent[0])),)

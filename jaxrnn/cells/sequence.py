@@ -52,13 +52,13 @@ def sequence(
         The last carry, and outputs ``[time, batch, hidden]``.
     """
 
-    def step(carry: Carry, frame: tuple[jax.Array, jax.Array | None]) -> tuple[Carry, jax.Array]:
+    def step(carry: Carry, frame: tuple[Any, jax.Array | None]) -> tuple[Carry, jax.Array]:
         gates, here = frame
         new = cell.step(recurrent, carry, gates)
         return kept(here, new, carry), blanked(here, new[0])
 
     with matrix_products_in(dtype):
-        return lax.scan(step, initial, (projected, exists), reverse=reverse)
+        return lax.scan(step, initial, (cell.parts(projected), exists), reverse=reverse)
 
 
 def _derivative(
@@ -67,7 +67,7 @@ def _derivative(
     recurrent, initial, projected, exists = primals
     d_recurrent, d_initial, d_projected, _ = tangents
 
-    def step(carry: Carry, frame: tuple[jax.Array, jax.Array | None]) -> tuple[Carry, Any]:
+    def step(carry: Carry, frame: tuple[Any, jax.Array | None]) -> tuple[Carry, Any]:
         gates, here = frame
         new, coefficients = cell.linearized(recurrent, carry, gates)
         new = kept(here, new, carry)
@@ -81,7 +81,7 @@ def _derivative(
         return d_new, blanked(here, d_new[0])
 
     with matrix_products_in(dtype):
-        final, (y, coefficients, seen) = lax.scan(step, initial, (projected, exists), reverse=reverse)
+        final, (y, coefficients, seen) = lax.scan(step, initial, (cell.parts(projected), exists), reverse=reverse)
         total = _dense(d_projected)
         if not all(map(_is_zero, jax.tree.leaves(d_recurrent, is_leaf=_is_zero))):
             if exists is None:
@@ -89,7 +89,7 @@ def _derivative(
                 seen = (jnp.concatenate(shifted), *seen)
             total = total + cell.from_weights(jax.tree.map(_dense, d_recurrent, is_leaf=_is_zero), seen, coefficients)
         start = tuple(map(_dense, d_initial))
-        d_final, d_y = lax.scan(linear, start, (total, coefficients, exists), reverse=reverse)
+        d_final, d_y = lax.scan(linear, start, (cell.parts(total), coefficients, exists), reverse=reverse)
     return (final, y), (d_final, d_y)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Literal, Var
+from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from jaxrnn.cells.chunks import in_chunks
-from jaxrnn.transforms.equations import Environment, variables
+from jaxrnn.transforms import recognition
+from jaxrnn.transforms.equations import Environment, trace, variables
 from jaxrnn.transforms.stages import AFTER, BEFORE, CORE, PACK, Stages, collect, cut, run_stage
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -28,6 +29,8 @@ def scan(
     keep: Keep | None = None,
 ) -> tuple[Any, Any]:
     """``lax.scan`` of a step, with the part before and the part behind the carry taken out of the loop.
+
+    LSTM, GRU and RNN cells in the step, written out or not, each become a sequence of their own.
 
     Args:
         step: ``(params, frame, carry) -> (outputs, carry)``, pure.
@@ -51,8 +54,15 @@ def scan(
 
 def _scan(step: Step, params: Any, frames: Any, exists: Any, carry: Any, keep: Keep | None) -> tuple[Any, Any]:
     """The last carry, and the outputs with time in front."""
-    one = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), frames)
-    stages = cut(step, params, one, carry)
+    one = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), (frames, exists))
+    stages = cut(step, params, one[0], carry)
+    closed = stages.closed if keep is None else _masked(step, params, one, carry, keep)
+    leaves = [jax.tree.leaves(tree) for tree in (params, (frames, exists), carry)]
+    found = recognition.scan_of(closed, *leaves, loose=keep is not None)
+    if found is not None:
+        last, outputs = found
+        results, final = jax.tree.unflatten(stages.structure, [*outputs, *last])
+        return final, results
     constants = run_stage(stages, PACK, dict(zip(stages.params, jax.tree.leaves(params), strict=True)))
 
     batched = dict(zip(stages.frame, jax.tree.leaves(frames), strict=True))
@@ -80,6 +90,16 @@ def _scan(step: Step, params: Any, frames: Any, exists: Any, carry: Any, keep: K
     ]
     results, final = jax.tree.unflatten(stages.structure, [*outputs, *last])
     return final, results
+
+
+def _masked(step: Step, params: Any, frame: Any, carry: Any, keep: Keep) -> ClosedJaxpr:
+    """The step with what becomes of its carry in a frame that may not exist."""
+
+    def kept(params: Any, frame: tuple[Any, Any], old: Any) -> tuple[Any, Any]:
+        outputs, new = step(params, frame[0], old)
+        return outputs, keep(frame[1], new, old)
+
+    return trace(kept, params, frame, carry)[0]
 
 
 def _for_all_frames(

@@ -16,6 +16,7 @@ from jaxrnn.onnx.operators.loops import all_traced, loop, types_of
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Subgraph, Value, describe, is_known, traced
+from jaxrnn.transforms import recognition
 
 
 def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Value]:
@@ -86,7 +87,7 @@ def scan(
         outputs = body(*state, *(frame[0] for frame in frames))
         final, stacked = outputs[:count], [traced(value)[None] for value in outputs[count:]]
     else:
-        final, stacked = in_chunks(functools.partial(lax.scan, step), all_traced(state), frames)
+        final, stacked = in_chunks(functools.partial(recognition.scan, step), all_traced(state), frames)
     axes_out = _axes(scan_output_axes, [value.ndim for value in stacked], "scan_output_axes")
     results = [
         jnp.moveaxis(jnp.flip(value, 0) if back else value, 0, axis)

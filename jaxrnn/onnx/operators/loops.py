@@ -15,6 +15,7 @@ from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.operators.forward_mode import forward_mode_only
 from jaxrnn.onnx.values import Subgraph, Value, describe, is_known, is_static, is_symbolic, traced
+from jaxrnn.transforms import recognition
 
 
 def all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
@@ -142,7 +143,7 @@ def _scanned_loop(trips: int, carried: Sequence[Value], body: Subgraph) -> list[
         return all_traced(outputs[:count]), all_traced(outputs[count:])
 
     trip_numbers = jnp.arange(trips, dtype=jnp.int64)
-    state, outputs = in_chunks(functools.partial(lax.scan, step), all_traced(carried), trip_numbers)
+    state, outputs = in_chunks(functools.partial(recognition.scan, step), all_traced(carried), trip_numbers)
     return [*state, *outputs]
 
 

@@ -1,0 +1,466 @@
+"""Cells written out in the body of a loop: recognised however they are written, equal to the loop, or left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from jax import lax
+from onnx import TensorProto, helper, numpy_helper
+from small_models import make_model
+from verifier import peer_outputs
+
+import jaxrnn
+from jaxrnn.onnx.values import exact_types
+from jaxrnn.transforms import recognition
+from jaxrnn.transforms import scan as hoisted_scan
+from jaxrnn.transforms.recognition import loops, running
+
+FEATURES = 3
+
+
+class Writer:
+    """A graph's nodes and weights, as someone writes a cell out: operands of sums and products in any order."""
+
+    def __init__(self, choices):
+        self.choices, self.nodes, self.weights = choices, [], []
+        self.random = random.Random(choices["seed"])
+        self.numbers = np.random.default_rng(choices["seed"])
+
+    def node(self, kind, *inputs, outputs=1, **attributes):
+        names = [f"v{len(self.nodes)}_{index}" for index in range(outputs)]
+        self.nodes.append(helper.make_node(kind, inputs, names, **attributes))
+        return names[0] if outputs == 1 else names
+
+    def either_way(self, kind, a, b):
+        return self.node(kind, *self.random.sample([a, b], 2))
+
+    def number(self, value):
+        return self.node("Constant", value=numpy_helper.from_array(np.asarray(value, np.float32)))
+
+    def weight(self, *shape):
+        name = f"w{len(self.weights)}"
+        values = self.numbers.uniform(-0.7, 0.7, shape).astype(np.float32)
+        self.weights.append(numpy_helper.from_array(values, name))
+        return name
+
+    def product(self, x, rows, columns):
+        if not self.choices["transposed"]:
+            return self.node("MatMul", x, self.weight(rows, columns))
+        return self.node("Gemm", x, self.weight(columns, rows), transB=1)
+
+    def biased(self, x, size):
+        return self.either_way("Add", x, self.weight(size)) if self.random.random() < 0.7 else x
+
+    def sigmoid(self, x):
+        form = self.choices["sigmoid"]
+        if form == "operator":
+            return self.node("Sigmoid", x)
+        if form == "tanh":
+            half = self.number(0.5)
+            inner = self.node("Tanh", self.either_way("Mul", x, half))
+            return self.either_way("Add", self.either_way("Mul", inner, half), half)
+        one = self.number(1.0)
+        return self.node("Div", one, self.either_way("Add", one, self.node("Exp", self.node("Neg", x))))
+
+    def gates(self, names, x, h, features, hidden):
+        """What enters each gate: products of x and h, one for each gate or one for all, or of both joined."""
+        if self.choices["products"] == "each":
+            return {
+                name: self.biased(
+                    self.either_way(
+                        "Add", self.biased(self.product(x, features, hidden), hidden), self.product(h, hidden, hidden)
+                    ),
+                    hidden,
+                )
+                for name in names
+            }
+        order, size = self.random.sample(names, len(names)), len(names) * hidden
+        if self.choices["products"] == "joined":
+            both = self.node("Concat", *self.random.sample([x, h], 2), axis=1)
+            total = self.biased(self.product(both, features + hidden, size), size)
+        else:
+            products = (self.biased(self.product(x, features, size), size), self.product(h, hidden, size))
+            total = self.biased(self.either_way("Add", *products), size)
+        if len(order) == 1:
+            return {order[0]: total}
+        return dict(zip(order, self.node("Split", total, outputs=len(order), axis=1), strict=True))
+
+    def cell(self, kind, x, carry, features, hidden):
+        """The carry behind a step, the hidden state first, and a gate."""
+        h = carry[0]
+        if kind == "rnn":
+            name = self.choices["rnn"]
+            return (self.node(name, self.gates("g", x, h, features, hidden)["g"]),), x
+        if kind == "lstm":
+            gates = self.gates("ifgo", x, h, features, hidden)
+            i, f, o = (self.sigmoid(gates[name]) for name in "ifo")
+            kept, new = self.either_way("Mul", f, carry[1]), self.either_way("Mul", i, self.node("Tanh", gates["g"]))
+            c = self.either_way("Add", kept, new)
+            return (self.either_way("Mul", o, self.node("Tanh", c)), c), f
+        gates = self.gates("zr", x, h, features, hidden)
+        z, r = (self.sigmoid(gates[name]) for name in "zr")
+        if kind == "gru before":
+            recurrent = self.product(self.either_way("Mul", r, h), hidden, hidden)
+        else:
+            recurrent = self.either_way("Mul", r, self.biased(self.product(h, hidden, hidden), hidden))
+        entering = self.either_way("Add", self.biased(self.product(x, features, hidden), hidden), recurrent)
+        g = self.node("Tanh", self.biased(entering, hidden))
+        if self.choices["convention"] == "step":
+            return (self.either_way("Add", h, self.either_way("Mul", z, self.node("Sub", g, h))),), z
+        rest = self.node("Sub", self.number(1.0), z)
+        old, new = (z, rest) if self.choices["convention"] == "keep" else (rest, z)
+        return (self.either_way("Add", self.either_way("Mul", old, h), self.either_way("Mul", new, g)),), z
+
+
+CARRIES = {"lstm": 2, "gru before": 1, "gru after": 1, "rnn": 1}
+DOTS = {"lstm": 1, "gru before": 2, "gru after": 1, "rnn": 1}
+CHOICES = st.fixed_dictionaries({
+    "kinds": st.lists(st.sampled_from(sorted(CARRIES)), min_size=1, max_size=2),
+    "products": st.sampled_from(("each", "merged", "joined")),
+    "transposed": st.booleans(),
+    "sigmoid": st.sampled_from(("operator", "exp", "tanh")),
+    "convention": st.sampled_from(("keep", "update", "step")),
+    "rnn": st.sampled_from(("Tanh", "Relu")),
+    "operator": st.sampled_from(("Scan", "Scan", "Loop")),
+    "reverse": st.booleans(),
+    "extra": st.booleans(),
+    "time": st.sampled_from((2, 5)),
+    "batch": st.sampled_from((1, 2)),
+    "seed": st.integers(0, 1000),
+})  # fmt: skip
+
+
+def info(name, *shape, kind=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def written_out(choices):
+    """A model whose Scan or Loop holds written-out cells, one on the other, and inputs for it."""
+    batch, time, hidden = choices["batch"], choices["time"], 4
+    writer = Writer(choices)
+    looped = choices["operator"] == "Loop"
+    x, outputs, carry, new = "x", [], [], []
+    if looped:
+        x = writer.node("Gather", "xs", "trip")
+    features = FEATURES
+    for layer, kind in enumerate(choices["kinds"]):
+        names = [f"carry{layer}_{index}" for index in range(CARRIES[kind])]
+        after, gate = writer.cell(kind, x, names, features, hidden)
+        carry += [(name, (batch, hidden)) for name in names]
+        new += after
+        x, features = after[0], hidden
+        if choices["extra"]:  # what is seen of a step besides its hidden state: the cell's, and a gate
+            shown = (batch, hidden) if kind != "rnn" else (batch, FEATURES if layer == 0 else hidden)
+            outputs += [
+                *((writer.node("Identity", name), (batch, hidden)) for name in after[1:]),
+                (writer.node("Neg", gate), shown),
+            ]
+    outputs.append((writer.node("Identity", x), (batch, hidden)))
+    if choices["extra"]:  # carries that are no cell's: one that nothing needs, one that follows the output
+        carry += [("count", (1,)), ("peak", (batch, hidden))]
+        new += [writer.node("Add", "count", writer.number([1.0])), writer.node("Max", "peak", x)]
+    inputs = [info(name, *shape) for name, shape in carry]
+    results = [info(name, *shape) for name, (_, shape) in zip(new, carry, strict=True)]
+    results += [info(name, *shape) for name, shape in outputs]
+    count = len(new)
+    names = [f"y{index}" for index in range(len(results))]
+    if looped:
+        start = [info("trip", kind=TensorProto.INT64), info("going", kind=TensorProto.BOOL)]
+        writer.nodes.append(helper.make_node("Identity", ["going"], ["go_on"]))
+        ends = [info("go_on", kind=TensorProto.BOOL)]
+        body = helper.make_graph(writer.nodes, "body", start + inputs, ends + results)
+        node = helper.make_node("Loop", ["trips", "", *(name for name, _ in carry)], names, name="cells", body=body)
+        writer.weights.append(numpy_helper.from_array(np.array(time), "trips"))
+    else:
+        body = helper.make_graph(writer.nodes, "body", [*inputs, info("x", batch, FEATURES)], results)
+        back = int(choices["reverse"])
+        node = helper.make_node(
+            "Scan", [*(name for name, _ in carry), "xs"], names, name="cells", body=body, num_scan_inputs=1,
+            scan_input_directions=[back], scan_output_directions=[back] * (len(results) - count),
+        )  # fmt: skip
+    shapes = {**dict(carry), "xs": (time, batch, FEATURES)}
+    graph = helper.make_graph(
+        [node],
+        "cells",
+        [info(n, *s) for n, s in shapes.items()],
+        [
+            info(
+                n,
+                *(["trips"] if place >= count else []),
+                *(shape.dim_value for shape in result.type.tensor_type.shape.dim),
+            )
+            for place, (n, result) in enumerate(zip(names, results, strict=True))
+        ],
+        writer.weights,
+    )
+    rng = np.random.default_rng(choices["seed"] + 1)
+    return make_model(graph), {n: rng.normal(size=shape).astype(np.float32) for n, shape in shapes.items()}
+
+
+def dots_in_loops(closed):
+    """For each loop that multiplies matrices, in how many products."""
+    found = []
+
+    def count(jaxpr):
+        return sum(equation.primitive.name == "dot_general" for equation in jaxpr.eqns) + sum(map(count, inner(jaxpr)))
+
+    def inner(jaxpr):
+        values = (value for equation in jaxpr.eqns for value in equation.params.values())
+        return [getattr(value, "jaxpr", value) for value in values if hasattr(value, "eqns") or hasattr(value, "jaxpr")]
+
+    def walk(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name in ("scan", "while"):
+                body = equation.params.get("jaxpr") or equation.params["body_jaxpr"]
+                found.append(count(body.jaxpr))
+            else:
+                for value in equation.params.values():
+                    if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
+                        walk(getattr(value, "jaxpr", value))
+
+    walk(closed.jaxpr)
+    return sorted(number for number in found if number)
+
+
+@contextlib.contextmanager
+def unrecognised():
+    with mock.patch.object(loops, "plan", return_value=None):
+        yield
+
+
+def assert_close(found, expected, atol):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol * max(1.0, float(np.max(np.abs(b), initial=0))))
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, phases=(Phase.generate,))
+@given(CHOICES)
+def test_written_out_cells(choices):
+    """Values are ONNX Runtime's and those of the loop as it stands, gradients those of that loop, and in the loops
+    there is no product but a cell's own."""
+    proto, inputs = written_out(choices)
+    model = jaxrnn.load(proto)
+    assert dots_in_loops(jax.make_jaxpr(model.apply)(model.params, inputs)) == sorted(
+        DOTS[kind] for kind in choices["kinds"]
+    )
+
+    def values_and_gradients():
+        def loss(params, inputs):
+            outputs = model.apply(params, inputs)
+            return sum(jnp.sum(jnp.sin(value)) for value in outputs.values()), outputs
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(model.params, inputs)
+
+    found = values_and_gradients()
+    with unrecognised():
+        expected = values_and_gradients()
+    # Some tens of roundings of numbers near 1, handed on over at most 5 steps.
+    assert_close(found[0][1], peer_outputs(proto, inputs), 1e-5)
+    assert_close(found[0][1], expected[0][1], 1e-5)
+    assert_close(found[1], expected[1], 1e-4)
+
+
+# -- what a cell is not, and what stands around one, as steps in JAX
+
+
+def arrays(*shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [jnp.asarray(0.6 * rng.normal(size=shape)) for shape in shapes]
+
+
+HIDDEN = 4
+W, R, B, P = arrays((FEATURES, 4 * HIDDEN), (HIDDEN, 4 * HIDDEN), (4 * HIDDEN,), (HIDDEN, HIDDEN))
+
+
+def lstm(h, c, x, *, forget=lambda gate, c: jax.nn.sigmoid(gate), output=jnp.tanh, matrix=None, shown=None):
+    i, f, g, o = jnp.split(x @ W + h @ (R if matrix is None else matrix) + B, 4, -1)
+    new = forget(f, c) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * output(new if shown is None else c), new
+
+
+def pair(function):
+    def step(carry, x):
+        new = function(*carry, x)
+        return new, new[0]
+
+    return step
+
+
+NEAR_MISSES = {
+    "a gate that sees c": pair(lambda h, c, x: lstm(h, c, x, forget=lambda gate, c: jax.nn.sigmoid(gate + c))),
+    "a relu gate": pair(lambda h, c, x: lstm(h, c, x, forget=lambda gate, c: jax.nn.relu(gate))),
+    "a hard gate": pair(lambda h, c, x: lstm(h, c, x, forget=lambda gate, c: jnp.clip(0.2 * gate + 0.5, 0, 1))),
+    "no tanh of c": pair(lambda h, c, x: lstm(h, c, x, output=lambda c: c)),
+    "tanh of the old c": pair(lambda h, c, x: lstm(h, c, x, shown="old")),
+    "weights of the frame": pair(lambda h, c, x: lstm(h, c, x, matrix=R * x[0, 0])),
+    "weights of the carry": pair(lambda h, c, x: lstm(h, c, x, matrix=R * c[0, 0])),
+    "rows that meet": pair(lambda h, c, x: lstm(h[::-1], c, x)),
+    "units of another row": pair(lambda h, c, x: lstm(h.T.reshape(h.shape), c, x)),
+    "a projection": pair(lambda h, c, x: (lambda y, c: (y @ P, c))(*lstm(h, c, x))),
+    "another sum than one": pair(lambda h, c, x: (1.5 * jnp.tanh(h @ P) - jax.nn.sigmoid(h @ P) * h, c)),
+    "part of h": pair(lambda h, c, x: (jnp.tanh(h[:, :2] @ P[:2] + x @ W[:, :4]), c)),
+    "no product": pair(lambda h, c, x: (jnp.tanh(h + x @ W[:, :4]), c)),
+    "an unknown one": pair(lambda h, c, x: ((lambda z: (P[0, 0] - z) * jnp.tanh(x @ W[:, :4]) + z * h)(
+        jax.nn.sigmoid(h @ P)), c)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_near_misses_are_left_alone(name):
+    step = NEAR_MISSES[name]
+    carry, frames = tuple(arrays((3, HIDDEN), (3, HIDDEN), seed=1)), arrays((5, 3, FEATURES), seed=2)[0]
+    found, expected = (
+        jax.make_jaxpr(lambda *given, run=run: run(step, *given)) for run in (recognition.scan, lax.scan)
+    )
+    assert str(found(carry, frames)) == str(expected(carry, frames))
+
+
+def two_carries_of_one(carry, x):
+    """Keras: the output and the hidden state are carried, and a mask keeps both."""
+    y, h, c = carry
+    new_h, new_c = lstm(h, c, x)
+    here = x[:, :1] > 0
+    y = jnp.where(here, new_h, y)
+    return (y, jnp.where(here, new_h, h), jnp.where(here, new_c, c)), y
+
+
+def transposed(carry, x):
+    """Columns are rows: h and c are [hidden, batch]."""
+    h, c = carry
+    i, f, g, o = jnp.split(W.T @ x.T + R.T @ h + B[:, None], 4)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return (h, c), (h.T, c)
+
+
+def behind_a_mean(carry, x):
+    """A running mean before the cell, and one behind it; h and c in one array, with the mean's beside them."""
+    packed, mean, later = carry
+    mean = 0.9 * mean + 0.1 * x
+    h, c = lstm(packed[:, 0], packed[:, 1], x - mean)
+    later = 0.5 * later + h @ P
+    return (jnp.stack([h, c], 1), mean, later), {"y": jnp.tanh(later) * h, "old": packed[:, 0]}
+
+
+def coupled(carry, x):
+    """The input gate is one minus the forget gate; zero-padded features, and h beside x."""
+    h, c = carry
+    i, _, g, o = jnp.split(jnp.concatenate([h, x], -1) @ jnp.concatenate([R, W]) + B, 4, -1)
+    keep = jax.nn.sigmoid(-i)
+    c = keep * c + (1 - keep) * jnp.tanh(g)
+    h = jnp.tanh(c) * jax.nn.sigmoid(o)
+    return (h, c), jnp.concatenate([h, keep], -1)
+
+
+AROUND = {
+    two_carries_of_one: ((3, HIDDEN),) * 3,
+    transposed: ((HIDDEN, 3),) * 2,
+    behind_a_mean: ((3, 2, HIDDEN), (3, FEATURES), (3, HIDDEN)),
+    coupled: ((3, HIDDEN),) * 2,
+}
+
+
+@pytest.mark.parametrize("step", AROUND)
+def test_cells_among_other_things(step, monkeypatch):
+    """Values and derivatives of both modes are those of the loop; only the cell's product is in a loop. Long
+    recordings run in blocks."""
+    carry, frames = tuple(arrays(*AROUND[step], seed=1)), arrays((6, 3, FEATURES), seed=2)[0]
+
+    def outcome(run):
+        def loss(*given):
+            outputs = run(step, *given)
+            return sum(jnp.sum(jnp.sin(value)) for value in jax.tree.leaves(outputs)), outputs
+
+        tangent = jax.jvp(lambda *given: loss(*given)[0], (carry, frames), (carry, frames))[1]
+        return jax.value_and_grad(loss, (0, 1), has_aux=True)(carry, frames), tangent
+
+    found, expected = (jax.jit(lambda run=run: outcome(run))() for run in (recognition.scan, lax.scan))
+    # Some tens of roundings of numbers near 1, handed on over 6 steps.
+    assert_close(found, expected, 2e-5)
+    closed = jax.make_jaxpr(lambda *given: recognition.scan(step, *given))(carry, frames)
+    assert dots_in_loops(closed) == [1]
+    for length in (0, 1):
+        results = (run(step, carry, frames[:length]) for run in (recognition.scan, lax.scan))
+        assert_close(*results, 1e-6)
+    monkeypatch.setattr(running, "BLOCK", 2 * 3 * 4 * HIDDEN * 4)  # two frames of the cell's gates
+    assert_close(jax.jit(lambda: outcome(recognition.scan))(), expected, 2e-5)
+    odd = (jax.jit(lambda run=run: run(step, carry, frames[:5]))() for run in (recognition.scan, lax.scan))
+    assert_close(*odd, 1e-5)
+
+
+@pytest.mark.parametrize("remat", [None, 2])
+def test_streams_of_other_lengths(remat):
+    """`scan` with frames that do not exist, NaN in them: each row is itself alone, and stays one fast cell."""
+    lengths = np.array([0, 4, 7])
+    exists = jnp.arange(7)[:, None] < lengths
+    frames = arrays((7, 3, FEATURES), seed=2)[0]
+    start = tuple(arrays((3, HIDDEN), (3, HIDDEN), seed=1))
+
+    def step(params, frame, carry):
+        new = lstm(*carry, frame)
+        return jnp.tanh(new[0] @ P), new
+
+    def keep(here, new, old):
+        return jax.tree.map(lambda a, b: jnp.where(here[:, None], a, b), new, old)
+
+    def run(frames):
+        with jaxrnn.cells.recomputing(remat):
+            return hoisted_scan(step, (), frames, start, exists=exists, keep=keep)
+
+    poisoned = jnp.where(exists[..., None], frames, jnp.nan)
+    assert dots_in_loops(jax.make_jaxpr(run)(poisoned))[0] == 1
+    outputs, last = run(poisoned)
+    for row, length in enumerate(lengths):
+        alone = lambda array, row=row: array[row : row + 1]  # noqa: E731
+        end, expected = lax.scan(
+            lambda carry, x: step((), x, carry)[::-1],
+            jax.tree.map(alone, start),
+            frames[:length, row : row + 1],
+        )
+        assert_close(jax.tree.map(alone, last), end, 1e-6)
+        assert_close(outputs[:length, row : row + 1], expected, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["dtln_1", "dtln_2"])
+def test_models_of_steps(models, name):
+    """Two layers in one packed state, written out in one file and as operators in the other: two cells, the same
+    values as the loop of steps."""
+    model = jaxrnn.load(models / f"{name}.onnx")
+    shape = next(info.shape for info in model.step_inputs)
+    frames = {model.step_inputs[0].name: np.random.default_rng(0).uniform(0, 1, (9, *shape)).astype(np.float32)}
+    state = model.init_state()
+    assert dots_in_loops(jax.make_jaxpr(model.scan)(model.params, state, frames)) == [1, 1]
+    found = model.scan(model.params, state, frames)
+    with unrecognised():
+        expected = model.scan(model.params, state, frames)
+    assert_close(found, expected, 1e-5)
+
+
+def test_a_streamed_scan():
+    """A Scan over open time: streamed as a cell, exact, and its state is named after the node."""
+    choices = {"kinds": ["gru after"], "products": "each", "transposed": False, "sigmoid": "operator", "seed": 3,
+               "convention": "keep", "operator": "Scan", "reverse": False, "extra": False, "time": 7, "batch": 2,
+               "rnn": "Tanh"}  # fmt: skip
+    proto, inputs = written_out(choices)
+    proto.graph.input[-1].type.tensor_type.shape.dim[0].dim_param = "S"
+    del proto.graph.output[0]  # the last hidden state, which is known only at the end
+    start = proto.graph.input[0]
+    proto.graph.initializer.append(numpy_helper.from_array(inputs[start.name], start.name))
+    del proto.graph.input[0]
+    model = jaxrnn.load(proto)
+    streamed = model.stream(symbol="S", pulse=2)
+    xs = {"xs": inputs["xs"]}
+    with exact_types():
+        found = streamed.run(model.params, xs)
+    assert_close(found, model.apply(model.params, xs), 1e-6)
+    assert [variable.name for variable in streamed.state if "cells" in str(variable.name)]
