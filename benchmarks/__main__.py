@@ -1,137 +1,137 @@
-"""``python -m benchmarks step|recording|streams|pulses|train [--quick] [--json]``."""
+"""``python -m benchmarks step|recording|sequence|train|pulses|streams|start|scale|accelerator|all|report``."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
-import sys
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.timing import Timing, prepare, surroundings
+if TYPE_CHECKING:
+    from benchmarks.results import Result
 
-Results = Mapping[str, Mapping[str, Timing | float]]
+_SUMMARIES = {
+    "step": "Single steps of streaming networks, NumPy in and out, and with device arrays.",
+    "recording": "Ten seconds of audio: one scan beside a call a frame; all of DTLN; many streams at once.",
+    "sequence": "LSTM, GRU and RNN over sequences, as operators and as bodies of Scan; one iteration.",
+    "train": "Forward and backward pass of LSTM and GRU layers, beside PyTorch.",
+    "pulses": "One pulse of streamed offline networks, beside tract's pulse.",
+    "streams": "One frame of 64 live streams: in one pool, beside a step each.",
+    "start": "From the start of a process to its first output.",
+    "scale": "Time and peak memory as frames, hidden units, batch and layers grow.",
+    "accelerator": "The same on the first device that JAX has, and how much of its limits is used.",
+}
 
 
 @click.group()
 def main() -> None:
-    """Time jaxrnn beside other engines, on this machine, in one process, pinned to one core.
+    """Time jaxrnn beside other engines, on this machine, in one process.
 
-    The outputs are seen to agree before anything is timed. Models are looked for in JAXRNN_MODELS.
+    The outputs are seen to agree before anything is timed. Models are looked for in JAXRNN_MODELS; engines that are not
+    installed are left out.
     """
 
 
-def options(command: Callable[..., None]) -> Callable[..., None]:
+def _options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of every benchmark."""
-    quick = click.option("--quick", is_flag=True, help="Fewer rounds: seconds, and wider spread.")
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-    return quick(as_json(command))
+    options = (
+        click.option("--quick", is_flag=True, help="Fewer rounds and cases: seconds, and wider spread."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),
+        click.option(
+            "--cores",
+            type=click.Choice(["one", "all"]),
+            default="one",
+            show_default=True,
+            help="One core, to which the process is pinned, or all.",
+        ),
+        click.option("--only", multiple=True, metavar="PATTERN", help="Cases whose name contains it; may be repeated."),
+        click.option(
+            "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for NAME.json and NAME.png."
+        ),
+    )
+    return functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
-@main.command()
-@options
-def step(quick: bool, as_json: bool) -> None:
-    """Single steps of streaming networks, NumPy in and NumPy out."""
-    from benchmarks import step as benchmark
+def _run(names: Sequence[str], quick: bool, as_json: bool, cores: str, only: tuple[str, ...], out: Path | None) -> None:
+    from benchmarks import machine, tables
+    from benchmarks.plan import Plan
+    from benchmarks.running import benchmark_module, run
+    from jaxrnn.cli.output import console, print_json
 
-    _measure("step", "one step, microseconds", 1, benchmark.run, quick, as_json)
-
-
-@main.command()
-@options
-def recording(quick: bool, as_json: bool) -> None:
-    """The examples' networks over 10 s of frames: one scan beside a call a frame with carried state."""
-    from benchmarks import recording as benchmark
-
-    _measure("recording", f"{benchmark.SECONDS} s of frames, milliseconds", 1000, benchmark.run, quick, as_json)
-
-
-@main.command()
-@options
-def streams(quick: bool, as_json: bool) -> None:
-    """One frame of 64 live streams: in one pool, beside a step each."""
-    from benchmarks import streams as benchmark
-
-    _measure("streams", "one frame of every stream, microseconds", 1, benchmark.run, quick, as_json)
-
-
-@main.command()
-@options
-def pulses(quick: bool, as_json: bool) -> None:
-    """One pulse of streamed offline networks, beside tract's pulse where tract is installed."""
-    from benchmarks import pulses as benchmark
-
-    _measure("pulses", "one pulse, microseconds", 1, benchmark.run, quick, as_json, peer="tract")
-
-
-@main.command()
-@options
-def train(quick: bool, as_json: bool) -> None:
-    """Forward and backward pass of LSTM and GRU layers, beside PyTorch where it is installed."""
-    from benchmarks import train as benchmark
-
-    _measure("train", "forward and backward, milliseconds", 1000, benchmark.run, quick, as_json, peer="PyTorch")
-
-
-def _measure(
-    name: str,
-    title: str,
-    unit: int,
-    run: Callable[[bool], Results],
-    quick: bool,
-    as_json: bool,
-    *,
-    peer: str | None = None,
-) -> None:
-    """Run a benchmark and print it; the unit is in microseconds.
-
-    The first engine's time is divided by the peer's, which is the second one if nothing else is said.
-    """
-    prepared = prepare()
-    results = run(quick)
-    around = surroundings(prepared)
-    engines = list(dict.fromkeys(key for row in results.values() for key, v in row.items() if isinstance(v, Timing)))
-    other = peer or engines[1]
-    ratios = {
-        row: _median(timings[engines[0]]) / _median(timings[other])
-        for row, timings in results.items()
-        if other in timings
-    }
-    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios)) if ratios else math.nan
+    prepared = machine.prepare(cores)
+    plan = Plan(quick, machine.threads(cores), only)
+    results: dict[str, Result] = {}
+    for name in names:
+        cases = benchmark_module(name).cases(plan)
+        if not plan.chosen(cases):
+            if len(names) == 1:
+                raise click.UsageError(f"--only {' '.join(only)}: the cases are: {', '.join(cases)}")
+            continue
+        results[name] = result = run(name, plan, cores, prepared)
+        if out is not None:
+            _write(result, out)
+        if not as_json:
+            tables.show(console(), result)
     if as_json:
-        plain = {
-            row: {key: dataclasses.asdict(v) if isinstance(v, Timing) else v for key, v in timings.items()}
-            for row, timings in results.items()
-        }
-        json.dump({"surroundings": around, name: plain, "ratios": ratios, "geometric_mean": mean}, sys.stdout, indent=2)
-        return
-    table = Table(title=f"{title}: median (quartiles)")
-    for heading in (name, *engines, "ratio", "difference"):
-        table.add_column(heading, justify="left" if heading == name else "right")
-    for row, timings in results.items():
-        shown = (_show(timings[engine], unit) if engine in timings else "-" for engine in engines)
-        ratio = f"{ratios[row]:.2f}" if row in ratios else "-"
-        table.add_row(row, *shown, ratio, f"{timings['difference']:.1e}")
-    console = Console()
-    console.print(table)
-    if ratios:
-        console.print(f"geometric mean of the ratios to {other}: {mean:.2f} (below 1, {engines[0]} is faster)")
-    console.print(", ".join(f"{key} {value}" for key, value in around.items()), style="dim", highlight=False)
+        plain = {name: result.plain() for name, result in results.items()}
+        print_json(plain if len(names) > 1 else next(iter(plain.values())))
+    failures = [f"{name}: {text}" for result in results.values() for name, text in result.failures.items()]
+    if failures:
+        raise click.ClickException("\n".join(["not timed:", *failures]))
 
 
-def _median(timing: Timing | float) -> float:
-    return timing.median if isinstance(timing, Timing) else timing
+def _write(result: Result, out: Path) -> None:
+    try:
+        from benchmarks import plots
+        from benchmarks.results import save
+
+        save(result, out)
+        plots.save(result, out)
+    except OSError as error:
+        raise click.ClickException(f"cannot write to {out}: {error}") from error
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}; pip install 'jaxrnn[bench]' for the pictures") from error
 
 
-def _show(timing: Timing | float, unit: int) -> str:
-    if not isinstance(timing, Timing):
-        return str(timing)
-    return f"{timing.median / unit:.1f} ({timing.low / unit:.1f} to {timing.high / unit:.1f})"
+def _command(name: str, summary: str) -> None:
+    @main.command(name, help=summary)
+    @_options
+    def command(**options: Any) -> None:
+        _run([name], **options)
+
+
+for _name, _summary in _SUMMARIES.items():
+    _command(_name, _summary)
+
+
+@main.command("all")
+@_options
+def every(**options: Any) -> None:
+    """All of them, one after another: hours, or minutes with --quick."""
+    _run(list(_SUMMARIES), **options)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path(__file__).parent.parent / "docs" / "performance.md",
+    show_default="docs/performance.md",
+    help="The page to write.",
+)
+def report(folder: Path, page: Path) -> None:
+    """Make the results page from the JSON files in FOLDER."""
+    from benchmarks.report import write
+
+    try:
+        write(folder, page)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"wrote {page}")
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="python -m benchmarks")

@@ -7,27 +7,47 @@ frames are known to be wrong, behind them.
 from __future__ import annotations
 
 import functools
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import jax
 import numpy as np
 
 import jaxrnn
-from benchmarks.step import folder
-from benchmarks.timing import Call, Timing, interleaved
+from benchmarks import own
+from benchmarks.networks import folder
+from benchmarks.peers import Arrays, brief, engine_module, is_installed
+from benchmarks.plan import Cases, Plan, timed
+from benchmarks.results import Row
+
+TITLE = "one pulse of a streamed offline network, NumPy in and out"
+UNIT = "us"
 
 #: By model: the smallest pulse, and how many frames behind the delay tract's output may be off: its wrong first frames
 #: stay in the recurrent layers for a while.
 MODELS = {"filter_net": (1, 40), "keyword_net": (2, 0), "wave_net": (64, 0), "dual_path_net": (1, 0)}
 
-#: What two engines may differ by, relative to the largest value.
-AGREEMENT = 1e-4
 PULSES = 60
 
 
-Arrays = Mapping[str, np.ndarray]
+@dataclass(frozen=True)
+class Engine:
+    """A live stream in one engine.
+
+    Attributes:
+        run: outputs by name of one pulse of inputs by name, as NumPy arrays.
+        delay: frames of each output before its frame 0.
+        late: frames behind the delay that are not compared.
+    """
+
+    run: Callable[[Arrays], dict[str, Any]]
+    delay: Mapping[str, int]
+    late: int = 0
+
+
+def cases(plan: Plan) -> Cases:
+    """A network each."""
+    return {name: functools.partial(_rows, plan, name) for name in MODELS}
 
 
 def recordings(model: jaxrnn.Model, frames: int) -> dict[str, np.ndarray]:
@@ -50,93 +70,48 @@ def pulse_of(model: jaxrnn.Model, inputs: Arrays, index: int, pulse: int) -> dic
     }
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A live stream in one engine.
+def compared(model: jaxrnn.Model, pulse: int, engine: Engine) -> dict[str, np.ndarray]:
+    """The outputs of an engine over a signal, at their places among the offline ones, which fill what is not compared.
 
-    Attributes:
-        run: outputs by name of one pulse of inputs by name, as NumPy arrays.
-        delay: frames of each output before its frame 0.
-        late: frames behind the delay that are not compared.
+    So every engine's outputs are to be those of the offline model, frame by frame.
     """
-
-    run: Callable[[Arrays], dict[str, np.ndarray]]
-    delay: Mapping[str, int]
-    late: int = 0
-
-
-def jaxrnn_engine(model: jaxrnn.Model, pulse: int) -> Engine:
-    """A live stream."""
-    streamed = model.stream(pulse=pulse)
-    return Engine(jaxrnn.Runner(streamed, model.params), streamed.delay)
-
-
-def jitted_engine(model: jaxrnn.Model, pulse: int) -> Engine:
-    """The bare step under ``jax.jit``, its parameters passed in every call."""
-    streamed = model.stream(pulse=pulse)
-    state, step = [streamed.init(1, model.params)], jax.jit(streamed.step)
-
-    def run(frames: Arrays) -> dict[str, np.ndarray]:
-        outputs, state[0] = step(model.params, state[0], frames)
-        return {name: np.asarray(value) for name, value in outputs.items()}
-
-    return Engine(run, streamed.delay)
-
-
-def tract_engine(name: str, model: jaxrnn.Model, pulse: int, late: int) -> Engine | None:
-    """A live stream of tract's; None where it is not installed, or refuses the model."""
-    try:
-        tract = importlib.import_module("tract")
-    except ImportError:
-        return None
-    try:
-        network = tract.onnx().load(str(folder() / f"{name}.onnx")).into_model()
-        network.transform(tract.Pulse(pulse, symbol="S"))
-        delays = network.property("pulse.delay").to_numpy().tolist()
-        state = network.into_runnable().spawn_state()
-    except tract.TractError:
-        return None
-    inputs, outputs = [info.name for info in model.inputs], [info.name for info in model.outputs]
-
-    def run(frames: Arrays) -> dict[str, np.ndarray]:
-        results = state.run([frames[name] for name in inputs])
-        return dict(zip(outputs, (result.to_numpy() for result in results), strict=True))
-
-    return Engine(run, dict(zip(outputs, delays, strict=True)), late)
-
-
-def difference(model: jaxrnn.Model, pulse: int, engines: Mapping[str, Engine]) -> float:
-    """The largest difference from jaxrnn's offline outputs, relative to the largest value of each."""
     inputs = recordings(model, PULSES * pulse)
     offline, axes = model(inputs), model.stream(pulse=pulse).axes
-    worst = 0.0
-    for engine in engines.values():
-        pieces = [engine.run(pulse_of(model, inputs, index, pulse)) for index in range(PULSES)]
-        for name, axis in axes.items():
-            values = np.concatenate([piece[name] for piece in pieces], axis)
-            found = np.take(values, range(engine.delay[name] + engine.late, values.shape[axis]), axis)
-            whole = np.asarray(offline[name])
-            expected = np.take(whole, range(engine.late, engine.late + found.shape[axis]), axis)
-            worst = max(worst, float(np.max(np.abs(found - expected)) / max(1.0, float(np.max(np.abs(whole))))))
-    return worst
+    pieces = [engine.run(pulse_of(model, inputs, index, pulse)) for index in range(PULSES)]
+    outputs = {}
+    for name, axis in axes.items():
+        values = np.concatenate([piece[name] for piece in pieces], axis)
+        found = np.take(values, range(engine.delay[name] + engine.late, values.shape[axis]), axis)
+        whole = np.moveaxis(np.array(offline[name]), axis, 0)
+        whole[engine.late : engine.late + found.shape[axis]] = np.moveaxis(found, axis, 0)
+        outputs[name] = whole
+    return outputs
 
 
-def run(quick: bool) -> dict[str, dict[str, Timing | float]]:
-    """Timings of one pulse of every model by engine, with the largest difference between their outputs."""
-    results: dict[str, dict[str, Timing | float]] = {}
-    for name, (pulse, late) in MODELS.items():
-        model = jaxrnn.load(folder() / f"{name}.onnx")
-        engines = {
-            "jaxrnn": jaxrnn_engine(model, pulse),
-            "jaxrnn, step under jit": jitted_engine(model, pulse),
-            "tract": tract_engine(name, model, pulse, late),
-        }
-        present = {key: engine for key, engine in engines.items() if engine is not None}
-        apart = difference(model, pulse, present)
-        if apart > AGREEMENT:
-            raise RuntimeError(f"{name}: the engines differ by {apart}; nothing is timed that is not the same")
-        frames = pulse_of(model, recordings(model, pulse), 0, pulse)
-        calls: dict[str, Call] = {key: functools.partial(engine.run, frames) for key, engine in present.items()}
-        timings = interleaved(calls, rounds=5 if quick else 41, calls_a_round=20 if quick else 200)
-        results[name] = {**timings, "difference": apart}
-    return results
+def _rows(plan: Plan, name: str) -> Iterator[Row]:
+    pulse, late = MODELS[name]
+    model = jaxrnn.load(folder() / f"{name}.onnx")
+    streamed = model.stream(pulse=pulse)
+    runner = jaxrnn.Runner(streamed, model.params)
+    jitted = own.Jitted(streamed, model.params, streamed.init(1, model.params))
+    engines = {own.RUNNER: Engine(runner, streamed.delay), own.JITTED: Engine(jitted, streamed.delay)}
+    refused: dict[str, str] = {}
+    if is_installed("tract"):
+        tract = engine_module("tract")
+        names = [info.name for info in model.inputs], [info.name for info in model.outputs]
+        try:
+            stream = tract.Pulse(folder() / f"{name}.onnx", pulse, *names)
+            engines["tract"] = Engine(stream, stream.delay, late)
+        except tract.RefusedError as error:
+            refused["tract"] = brief(error)
+    outputs = {engine: compared(model, pulse, made) for engine, made in engines.items()}
+    frames = pulse_of(model, recordings(model, pulse), 0, pulse)
+    calls: dict[str, Callable[[], Any]] = {
+        engine: functools.partial(made.run, frames) for engine, made in engines.items()
+    }
+    bare = own.executable_of(runner, frames)
+    if bare is not None:
+        calls[own.EXECUTABLE] = functools.partial(bare, frames)
+    row = timed(name, "streamed", calls, plan.effort(41), outputs=outputs, refused=refused)
+    row.facts["frames a pulse"] = pulse
+    yield row

@@ -1,127 +1,82 @@
-"""The networks of the examples over a whole recording: one scan here, a call a frame with carried state elsewhere."""
+"""Ten seconds of audio through the speech networks: one scan here, a call a frame with carried state elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
-import onnxruntime as ort
 
 import jaxrnn
-from benchmarks.step import AGREEMENT, folder
-from benchmarks.timing import Call, Timing, interleaved, largest_difference
+from benchmarks import batches, pipeline
+from benchmarks.networks import RATE, SPEECH, Entry, describe, load, random_frames
+from benchmarks.peers import Arrays, Stepper, open_all
+from benchmarks.plan import Cases, Plan, timed
+from benchmarks.results import Row
+from benchmarks.timing import Call
 
-SECONDS, RATE = 10, 16_000
+TITLE = "a recording, NumPy in and out"
+UNIT = "ms"
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network of an example, as it is called there.
+def seconds(plan: Plan) -> float:
+    """The length of the recordings."""
+    return 1.0 if plan.quick else 10.0
 
-    Attributes:
-        file: its name.
-        hop: new samples of a frame.
-        static: inputs that are bound.
-        dims: sizes of open dimensions of a frame, the batch among them.
+
+def cases(plan: Plan) -> Cases:
+    """A network each; DTLN with its transforms; many streams at once."""
+    networks = {entry.file: functools.partial(_rows, plan, entry) for entry in SPEECH}
+    return networks | pipeline.cases(plan, seconds(plan)) | batches.cases(plan)
+
+
+def _rows(plan: Plan, entry: Entry) -> Iterator[Row]:
+    model = load(entry)
+    frames = random_frames(model, entry.dims, round(seconds(plan) * RATE) // entry.hop)
+    peers, refused = open_all(describe(entry, model), plan.threads)
+    calls: dict[str, Call] = {"jaxrnn": functools.partial(scanner(model, entry.dims), frames)}
+    calls |= {name: functools.partial(loop(stepper), frames) for name, stepper in peers.items()}
+    row = timed(entry.file, "scan", calls, plan.effort(15), refused=refused)
+    row.facts |= speed(row.timings["jaxrnn"].median, seconds(plan), plan.threads)
+    yield row
+
+
+def scanner(model: jaxrnn.Model, dims: Mapping[str, int]) -> Callable[[Arrays], dict[str, np.ndarray]]:
+    """A function from the frames of a recording to their outputs by ``Model.scan``, the parameters compiled in."""
+    packed, start = model.pack(model.params, dims=dims), model.init_state()
+    scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0])
+
+    def over(frames: Arrays) -> dict[str, np.ndarray]:
+        return {name: np.asarray(value) for name, value in scan(frames).items()}
+
+    return over
+
+
+def loop(stepper: Stepper) -> Callable[[Arrays], dict[str, np.ndarray]]:
+    """The same by one call a frame, from a fresh state."""
+
+    def over(frames: Arrays) -> dict[str, np.ndarray]:
+        stepper.reset()
+        count = len(next(iter(frames.values())))
+        found = [stepper({name: array[index] for name, array in frames.items()}) for index in range(count)]
+        return {name: np.stack([values[name] for values in found]) for name in found[0]}
+
+    return over
+
+
+def speed(microseconds: float, length: float, cores: int, streams: int = 1) -> dict[str, Any]:
+    """How fast that is, of ``length`` seconds of audio for each stream.
+
+    Args:
+        microseconds: for one stream.
+        length: seconds of audio of a stream.
+        cores: on which it ran.
+        streams: that ran at once.
     """
-
-    file: str
-    hop: int
-    static: Mapping[str, Any]
-    dims: Mapping[str, int]
-
-
-#: Example to the networks that it runs.
-EXAMPLES: dict[str, Sequence[Network]] = {
-    "dtln_denoise": [Network("dtln_1", 128, {}, {}), Network("dtln_2", 128, {}, {})],
-    "silero_vad": [Network("silero_vad", 512, {"sr": 16000}, {"state_dim_1": 1, "input_dim_1": 576})],
-    "gtcrn_denoise": [Network("gtcrn", 256, {}, {})],
-}
-
-
-def load_network(network: Network) -> tuple[Path, jaxrnn.Model]:
-    """Where the network's file is, and the model."""
-    path = folder() / f"{network.file}.onnx"
-    return path, jaxrnn.load(path, static=network.static)
-
-
-def random_frames(model: jaxrnn.Model, dims: Mapping[str, int], *lead: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Frames ``[*lead, *shape of the input]``, of the level of speech."""
-    rng = np.random.default_rng(seed)
-    frames = {}
-    for info in model.step_inputs:
-        shape = (size if isinstance(size, int) else dims[size] for size in info.shape or ())
-        frames[info.name] = (0.1 * rng.standard_normal((*lead, *shape))).astype(info.dtype)
-    return frames
-
-
-def session_of(path: Path) -> ort.InferenceSession:
-    """The peer, on one thread."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
-def contenders(network: Network, seconds: float) -> dict[str, Call]:
-    """The same frames through the network in each engine, from NumPy arrays to NumPy arrays."""
-    path, model = load_network(network)
-    count = round(seconds * RATE) // network.hop
-    frames = random_frames(model, network.dims, count)
-    packed, scan = model.pack(model.params, dims=network.dims), jax.jit(model.scan)
-    start = model.init_state()
-
-    def here() -> dict[str, np.ndarray]:
-        outputs, _ = scan(packed, start, frames)
-        return {name: np.asarray(value) for name, value in outputs.items()}
-
-    session = session_of(path)
-    fixed = {name: np.asarray(value) for name, value in network.static.items()}
-    outputs = [info.name for info in model.step_outputs]
-    state = [(str(variable.input), str(variable.output)) for variable in model.state]
-    wanted = [*outputs, *(updated for _, updated in state)]
-    zeros = {name: np.asarray(value) for name, value in start.items()}
-    carried = {str(variable.input): zeros[variable.name] for variable in model.state}
-
-    def onnx_runtime() -> dict[str, np.ndarray]:
-        carry, kept = carried, []
-        for index in range(count):
-            results = session.run(wanted, {**{name: x[index] for name, x in frames.items()}, **carry, **fixed})
-            kept.append(results[: len(outputs)])
-            carry = {given: value for (given, _), value in zip(state, results[len(outputs) :], strict=True)}
-        return {name: np.stack([results[i] for results in kept]) for i, name in enumerate(outputs)}
-
-    return {"jaxrnn": here, "ONNX Runtime": onnx_runtime}
-
-
-def both(networks: Sequence[Mapping[str, Call]]) -> dict[str, Call]:
-    """The networks of an example one after another."""
-
-    def joined(engine: str) -> Call:
-        def call() -> dict[str, Any]:
-            return {
-                f"{index}/{name}": value
-                for index, calls in enumerate(networks)
-                for name, value in calls[engine]().items()
-            }
-
-        return call
-
-    return {engine: joined(engine) for engine in networks[0]}
-
-
-def run(quick: bool) -> dict[str, dict[str, Timing | float]]:
-    """Timings of every example's networks by engine, with the largest difference between their outputs."""
-    results: dict[str, dict[str, Timing | float]] = {}
-    for example, networks in EXAMPLES.items():
-        calls = both([contenders(network, SECONDS) for network in networks])
-        difference = largest_difference(calls)
-        if not difference <= AGREEMENT:
-            raise RuntimeError(f"{example}: the engines differ by {difference}; nothing is timed that is not the same")
-        timings = interleaved(calls, rounds=3 if quick else 15, calls_a_round=1)
-        results[example] = {**timings, "difference": difference}
-    return results
+    return {
+        "ms a second of audio": microseconds / 1000 / length,
+        "times real time, a core": length / (microseconds / 1e6) / cores,
+        "streams": streams,
+    }

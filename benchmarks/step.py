@@ -1,82 +1,56 @@
-"""One call of a network that is called a frame at a time: NumPy in, NumPy out, state carried by the caller."""
+"""One call of a network that is called a frame at a time: NumPy in, NumPy out, state carried by whoever calls."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-import numpy as np
-import onnxruntime as ort
+from benchmarks import own
+from benchmarks.networks import OTHERS, SPEECH, Entry, describe, load, random_frames
+from benchmarks.peers import open_all, outputs_over
+from benchmarks.plan import Cases, Plan, timed
+from benchmarks.results import Row
 
-import jaxrnn
-from benchmarks.timing import Call, Timing, interleaved, largest_difference
+TITLE = "one step, state carried, NumPy in and out"
+UNIT = "us"
 
-#: Model, sizes of symbolic dimensions, inputs that are bound.
-MODELS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
-    "dtln_1": ({}, {}),
-    "dtln_2": ({}, {}),
-    "silero_vad_16k_op15": ({"batch": 1, "sequence": 576}, {"sr": np.asarray(16000)}),
-    "gtcrn": ({}, {}),
-    "predictor_net": ({"batch": 1}, {}),
-}
-
-#: A network is timed only if both engines give the same to this much.
-AGREEMENT = 1e-4
+#: Frames over which the outputs are compared.
+COMPARED = 10
 
 
-def folder() -> Path:
-    """Where the models are."""
-    default = Path(__file__).parent.parent.parent / "shared" / "models"
-    return Path(os.environ.get("JAXRNN_MODELS", default))
+def cases(plan: Plan) -> Cases:
+    """A network each."""
+    return {
+        entry.file: functools.partial(_rows, plan, entry, group)
+        for group, entries in (("speech", SPEECH), ("other", OTHERS))
+        for entry in entries
+    }
 
 
-def contenders(name: str) -> dict[str, Call]:
-    """The same step in each engine, on the same inputs."""
-    sizes, static = MODELS[name]
-    path = folder() / f"{name}.onnx"
-    model = jaxrnn.load(path, static=static)
-    rng = np.random.default_rng(0)
-    inputs = {}
-    for info in model.inputs:
-        shape = [size if isinstance(size, int) else sizes[size] for size in info.shape or ()]
-        values = rng.normal(size=shape) if info.dtype is not None and info.dtype.kind == "f" else np.ones(shape)
-        inputs[info.name] = values.astype(info.dtype)
-
-    state_names = {variable.name for variable in model.state}
-    state = {name: array for name, array in inputs.items() if name in state_names}
-    frame = {name: array for name, array in inputs.items() if name not in state_names}
-    updated = {variable.name: str(variable.output) for variable in model.state}
-    compiled = jax.jit(model.step)
-    params = model.pack(model.params, dims=sizes)
-
-    def here() -> dict[str, Any]:
-        outputs, new = compiled(params, state, frame)
-        named = outputs | {updated[name]: value for name, value in new.items()}
-        return {name: np.asarray(value) for name, value in named.items()}
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [info.name for info in model.outputs]
-    everything = {**inputs, **static}
-
-    def onnx_runtime() -> dict[str, Any]:
-        return dict(zip(names, session.run(names, everything), strict=True))
-
-    return {"jaxrnn": here, "ONNX Runtime": onnx_runtime}
+def _rows(plan: Plan, entry: Entry, group: str) -> Iterator[Row]:
+    model = load(entry)
+    network = describe(entry, model)
+    forms = own.steppers(model, entry.dims)
+    peers, refused = open_all(network, plan.threads)
+    steppers = forms | peers
+    frames = [random_frames(model, entry.dims, seed=seed) for seed in range(COMPARED)]
+    outputs = {name: outputs_over(stepper, frames) for name, stepper in steppers.items()}
+    calls: dict[str, Callable[[], Any]] = {
+        name: functools.partial(stepper, network.frame) for name, stepper in steppers.items()
+    }
+    calls |= beside(model, entry, forms[own.RUNNER], network.frame)
+    row = timed(entry.file, group, calls, plan.effort(41), outputs=outputs, refused=refused)
+    if own.EXECUTABLE in row.margins:
+        row.facts["us of the runner itself"] = row.margins[own.EXECUTABLE]
+    yield row
 
 
-def run(quick: bool) -> dict[str, dict[str, Timing | float]]:
-    """Timings of every model by engine, with the largest difference between their outputs."""
-    results: dict[str, dict[str, Timing | float]] = {}
-    for name in MODELS:
-        calls = contenders(name)
-        difference = largest_difference(calls)
-        if difference > AGREEMENT:
-            raise RuntimeError(f"{name}: the engines differ by {difference}; nothing is timed that is not the same")
-        timings = interleaved(calls, rounds=5 if quick else 41, calls_a_round=20 if quick else 200)
-        results[name] = {**timings, "difference": difference}
-    return results
+def beside(model: Any, entry: Entry, runner: Any, frame: Any) -> dict[str, Callable[[], Any]]:
+    """The forms of jaxrnn that do not give NumPy arrays: with device arrays, and the executable without the runner."""
+    placed = own.OnDevice(model, model.pack(model.params, dims=entry.dims), model.init_state(), wait=False)
+    calls: dict[str, Callable[[], Any]] = {own.ON_DEVICE: functools.partial(placed, placed.place(frame))}
+    bare = own.executable_of(runner, frame)
+    if bare is not None:
+        calls[own.EXECUTABLE] = functools.partial(bare, frame)
+    return calls

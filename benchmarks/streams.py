@@ -1,25 +1,38 @@
-"""Many live streams: all of them in one pool, one call a frame, beside a step a stream."""
+"""One frame of many live streams: all of them in one pool, one call a frame, beside a step a stream."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
 import jaxrnn
-from benchmarks.recording import EXAMPLES, Network, load_network, random_frames
-from benchmarks.step import AGREEMENT
-from benchmarks.timing import Call, Timing, interleaved, largest_difference
+from benchmarks.networks import SPEECH, Entry, load, random_frames
+from benchmarks.plan import Cases, Plan, timed
+from benchmarks.results import Row
+from benchmarks.timing import Call
+
+TITLE = "one frame of every live stream, NumPy in and out"
+UNIT = "us"
 
 STREAMS = 64
 
 
-def contenders(network: Network, streams: int) -> dict[str, Call]:
+def cases(plan: Plan) -> Cases:
+    """Both networks of DTLN."""
+    return {
+        f"{entry.file}, {STREAMS} live streams": functools.partial(_rows, plan, entry, STREAMS) for entry in SPEECH[:2]
+    }
+
+
+def contenders(entry: Entry, streams: int) -> dict[str, Call]:
     """One frame for every stream: in the pool, and each by a compiled step; both carry their states on."""
-    _, model = load_network(network)
-    packed = model.pack(model.params, dims=network.dims)
-    frames = [random_frames(model, network.dims, seed=index) for index in range(streams)]
+    model = load(entry)
+    packed = model.pack(model.params, dims=entry.dims)
+    frames = [random_frames(model, entry.dims, seed=index) for index in range(streams)]
     pool = jaxrnn.Streams(model, packed, capacity=streams)
     callers = [pool.open() for _ in frames]
 
@@ -39,18 +52,14 @@ def contenders(network: Network, streams: int) -> dict[str, Call]:
             made |= {f"{index}/{name}": np.asarray(value) for name, value in outputs.items()}
         return made
 
-    return {"pool": pooled, "single steps": single}
+    return {"jaxrnn": pooled, "jaxrnn, single steps": single}
 
 
-def run(quick: bool) -> dict[str, dict[str, Timing | float]]:
-    """Timings of one frame of every stream, for both networks of DTLN, with the largest difference of the outputs."""
-    results: dict[str, dict[str, Timing | float]] = {}
-    for network in EXAMPLES["dtln_denoise"]:
-        calls = contenders(network, STREAMS)
-        # Both have taken as many steps, so that their states are to agree too.
-        difference = max(largest_difference(calls) for _ in range(5))
-        if not difference <= AGREEMENT:
-            raise RuntimeError(f"{network.file}: pool and single steps differ by {difference}")
-        timings = interleaved(calls, rounds=5 if quick else 31, calls_a_round=10 if quick else 40)
-        results[f"{network.file}, {STREAMS} streams"] = {**timings, "difference": difference}
-    return results
+def _rows(plan: Plan, entry: Entry, streams: int) -> Iterator[Row]:
+    calls = contenders(entry, streams)
+    # Both take as many steps, so that their states are to agree too.
+    several = {name: [call() for _ in range(5)] for name, call in calls.items()}
+    outputs = {name: {key: np.stack([r[key] for r in found]) for key in found[0]} for name, found in several.items()}
+    row = timed(f"{entry.file}, {streams} live streams", "pool", calls, plan.effort(31), outputs=outputs)
+    row.facts["us a stream"] = row.timings["jaxrnn"].median / streams
+    yield row

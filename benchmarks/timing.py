@@ -1,20 +1,31 @@
-"""How things are timed: pinned to one core, interleaved in one process, after the outputs have been seen to agree."""
+"""How things are timed: interleaved in one process, round after round, after the outputs have been seen to agree."""
 
 from __future__ import annotations
 
-import os
-import platform
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
-import jax
 import numpy as np
 
-Call = Callable[[], Mapping[str, Any]]
+Call = Callable[[], Any]
+Outputs = Mapping[str, Any]
+
+#: What float32 outputs of two engines may differ by, relative to the largest value of an output, or to 1 if that is
+#: larger: sums of some 10^3 products, carried through some 10^3 steps that forget.
+AGREEMENT = 1e-4
+
+_trials = [True]
+
+#: No sample is the mean of more calls than this.
+MOST_CALLS = 1000
+
+
+class DisagreementError(RuntimeError):
+    """Two contenders give different outputs, so that nothing is timed."""
 
 
 @dataclass(frozen=True)
@@ -25,80 +36,130 @@ class Timing:
     low: float
     high: float
 
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Timing:
+        """The timing of samples in microseconds; a single sample is its own quartiles."""
+        if len(samples) == 1:
+            return cls(samples[0], samples[0], samples[0])
+        low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+        return cls(statistics.median(samples), low, high)
 
-def pin_to_one_core() -> int | None:
-    """Keep this process on one core, where the system allows it; returns which."""
-    if not hasattr(os, "sched_setaffinity"):
-        return None
-    core = max(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {core})
-    return core
 
+@dataclass(frozen=True)
+class Effort:
+    """How long to time.
 
-def prepare() -> dict[str, Any]:
-    """Pin the process to one core and have JAX compute in the calling thread; says what was done, for the record.
-
-    A step is shorter than handing it to another thread.
+    Attributes:
+        rounds: how often each contender has its turn.
+        seconds: how long a turn lasts at least, if one call is shorter: the mean of its calls is one sample.
     """
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-    return {"pinned_core": pin_to_one_core(), "jax_cpu_enable_async_dispatch": False}
+
+    rounds: int
+    seconds: float
 
 
-def largest_difference(calls: Mapping[str, Call]) -> float:
-    """The largest absolute difference between the outputs of any contender and the first one's."""
-    first, *others = (call() for call in calls.values())
+def largest_difference(outputs: Mapping[str, Outputs]) -> float:
+    """The largest difference of any contender's outputs from those of the first, relative as `AGREEMENT` is.
+
+    Args:
+        outputs: arrays by name, by contender.
+
+    Raises:
+        DisagreementError: an output is missing or has another shape.
+    """
+    return max((apart for _, apart in _differences(outputs)), default=0.0)
+
+
+def check(what: str, outputs: Mapping[str, Outputs], agreement: float = AGREEMENT) -> float:
+    """See that all contenders give the same; returns the largest difference.
+
+    Raises:
+        DisagreementError: they do not; names the one that differs. NaN differs from everything.
+    """
     worst = 0.0
-    for other in others:
-        for name, value in first.items():
-            worst = max(worst, float(np.max(np.abs(np.asarray(value) - np.asarray(other[name])), initial=0)))
+    for contender, apart in _differences(outputs):
+        if not apart <= agreement:
+            first = next(iter(outputs))
+            raise DisagreementError(
+                f"{what}: {contender} differs from {first} by {apart:.3g}, but at most {agreement:g} is expected; "
+                "nothing is timed that is not the same"
+            )
+        worst = max(worst, apart)
     return worst
 
 
-def interleaved(calls: Mapping[str, Call], rounds: int, calls_a_round: int) -> dict[str, Timing]:
-    """Time the contenders in turn, round after round, so that a slow moment of the machine meets all of them."""
-    for call in calls.values():
-        for _ in range(calls_a_round):
-            call()
+def _differences(outputs: Mapping[str, Outputs]) -> list[tuple[str, float]]:
+    (first, expected), *others = outputs.items()
+    scales = {name: max(1.0, float(np.max(np.abs(_wide(value)), initial=0))) for name, value in expected.items()}
+    found = []
+    for contender, values in others:
+        for name, value in expected.items():
+            if name not in values or np.shape(values[name]) != np.shape(value):
+                got = f"shape {np.shape(values[name])}" if name in values else "none"
+                raise DisagreementError(
+                    f"{contender} has {got} for output {name!r}, {first} has shape {np.shape(value)}"
+                )
+            apart = np.abs(_wide(values[name]) - _wide(value))
+            found.append((contender, float(np.max(apart, initial=0)) / scales[name]))
+    return found
+
+
+def _wide(value: Any) -> np.ndarray:
+    return np.asarray(value).astype(np.float64)
+
+
+def interleaved(calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
+    """Time the contenders in turn, round after round, so that a slow moment of the machine meets all of them.
+
+    Returns:
+        Samples in microseconds a call by contender, one of each round: the same index is the same round.
+    """
+    counts = {name: _warm(call, effort.seconds) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = time.perf_counter_ns()
-            for _ in range(calls_a_round):
-                call()
-            samples[name].append((time.perf_counter_ns() - start) / calls_a_round / 1000)
-    return {name: Timing(statistics.median(times), *_quartiles(times)) for name, times in samples.items()}
+    for turn in range(effort.rounds):
+        # Every other round goes backwards, so that nobody always follows the same contender.
+        for name in list(calls)[:: -1 if turn % 2 else 1]:
+            if counts[name] > 1:
+                calls[name]()  # fetches code and weights into the caches again
+            samples[name].append(_sample(calls[name], counts[name]))
+    return samples
 
 
-def _quartiles(times: list[float]) -> tuple[float, float]:
-    low, _, high = statistics.quantiles(times, n=4)
-    return low, high
+def _warm(call: Call, seconds: float) -> int:
+    """How many calls fill a turn; they have been made once by then."""
+    call()
+    count = max(1, min(MOST_CALLS, round(seconds * 1e6 / max(_sample(call, 1), 0.1))))
+    _sample(call, min(count, 100))
+    return count
 
 
-def surroundings(prepared: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine, how it was `prepare`d, and the versions, for the record."""
-    packages = ("jax", "jaxlib", "onnx", "onnxruntime", "numpy")
-    return {
-        "machine": platform.machine(),
-        "processor": _processor(),
-        **prepared,
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in packages},
-        **_version_of("tract"),
-        **_version_of("torch"),
-    }
+def _sample(call: Call, count: int) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(count):
+        call()
+    return (time.perf_counter_ns() - start) / count / 1000
 
 
-def _version_of(package: str) -> dict[str, str]:
-    """The version of a peer that need not be installed."""
+def fastest(makers: Sequence[Callable[[], Any]], argument: Any) -> Any:
+    """The fastest of several forms of one contender, each called with the argument, in a short trial.
+
+    Args:
+        makers: each makes a form, the simplest first.
+        argument: what a form is called with.
+    """
+    if len(makers) == 1 or not _trials[-1]:
+        return makers[0]()
+    forms = [make() for make in makers]
+    calls = {str(index): (lambda form=form: form(argument)) for index, form in enumerate(forms)}
+    samples = interleaved(calls, Effort(rounds=7, seconds=0.003))
+    return forms[int(min(samples, key=lambda name: statistics.median(samples[name])))]
+
+
+@contextlib.contextmanager
+def no_trials() -> Iterator[None]:
+    """Inside, `fastest` takes the first form without a trial: where the start itself is timed."""
+    _trials.append(False)
     try:
-        return {package: metadata.version(package)}
-    except metadata.PackageNotFoundError:
-        return {}
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
+        yield
+    finally:
+        _trials.pop()

@@ -1,0 +1,130 @@
+"""Steps, recordings, layers and their training on ``jax.devices()[0]``, with the parts of the device's limits in use.
+
+Beside PyTorch, through cuDNN where there is a GPU of NVIDIA's. On a CPU all of it runs as well, and says so.
+
+Operations and bytes are those of XLA's cost analysis of one frame, times the frames, since it counts the body of a loop
+once; bytes so count weights again for every frame, as if no cache held them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxrnn
+from benchmarks import limits, own, scale, start, train
+from benchmarks.batches import stacked_frames
+from benchmarks.layers import onnx_layer, weights
+from benchmarks.networks import RATE, SPEECH, Entry, load, random_frames
+from benchmarks.peers import engine_module, is_installed
+from benchmarks.plan import Cases, Plan, timed
+from benchmarks.results import Row
+from benchmarks.sequence import sequence
+from benchmarks.timing import Call
+
+TITLE = "on the first device that JAX has, device arrays in and out"
+UNIT = "us"
+
+#: What float32 outputs may differ by: a GPU may multiply matrices in TensorFloat-32, with 10 bits.
+ROUGH = 1e-2
+
+
+def cases(plan: Plan) -> Cases:
+    """Steps, recordings of many streams, layers, and their training; on an accelerator also starts and growth."""
+    on_cpu = jax.devices()[0].platform == "cpu"
+    counts, sizes = (64, 256, 1024), ((128, 512), (500,), (1, 32, 256))
+    if plan.quick:
+        counts, sizes = (16,), ((64,), (50,), (1,))
+    elif on_cpu:
+        counts, sizes = (64,), ((128, 512), (500,), (1, 32))
+    found: Cases = {"limits of the device": functools.partial(limits.rows, plan)}
+    found |= {f"{entry.file}, a step": functools.partial(_step, plan, entry) for entry in SPEECH}
+    for entry, count in itertools.product(SPEECH, counts):
+        found[f"{entry.file}, {count} recordings"] = functools.partial(_recordings, plan, entry, count)
+    for kind, hidden, frames, batch in itertools.product(("LSTM", "GRU"), *sizes):
+        name = f"{kind} H{hidden} T{frames} B{batch}"
+        found[name] = functools.partial(_layer, plan, kind, hidden, frames, batch)
+        found[f"{name}, training"] = functools.partial(_training, plan, kind, hidden, frames, batch)
+    if not on_cpu:
+        elsewhere = dataclasses.replace(plan, platform=None)
+        found |= start.cases(elsewhere) | scale.cases(elsewhere)
+    return found
+
+
+def _step(plan: Plan, entry: Entry) -> Iterator[Row]:
+    model = load(entry)
+    frame = random_frames(model, entry.dims)
+    packed = model.pack(model.params, dims=entry.dims)
+    here = own.OnDevice(model, packed, model.init_state(), wait=jax.devices()[0].platform != "cpu")
+    runner = jaxrnn.Runner(model, model.params)
+    calls: dict[str, Call] = {
+        "jaxrnn": functools.partial(here, here.place(frame)),
+        "jaxrnn, runner, NumPy in and out": functools.partial(runner, frame),
+    }
+    row = timed(f"{entry.file}, a step", "step", calls, plan.effort(21), agreement=ROUGH)
+    cost = limits.cost(model.step, packed, model.init_state(), frame)
+    row.facts |= limits.rates(cost, row.timings["jaxrnn"].median)
+    yield row
+
+
+def _recordings(plan: Plan, entry: Entry, count: int) -> Iterator[Row]:
+    model, seconds = load(entry), 0.25 if plan.quick else 2.0
+    steps = round(seconds * RATE) // entry.hop
+    frames = jax.device_put(stacked_frames(model, entry, steps, count))
+    packed, start = model.pack(model.params, dims=entry.dims), model.init_state(count)
+    scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0])
+    name = f"{entry.file}, {count} recordings"
+    row = timed(name, "recordings", {"jaxrnn": lambda: jax.block_until_ready(scan(frames))}, plan.effort(9))
+    one = {key: value[0] for key, value in frames.items()}
+    cost = limits.cost(model.step, packed, start, one).times(steps)
+    took = row.timings["jaxrnn"].median
+    row.facts |= {"times real time": count * seconds / (took / 1e6), **limits.rates(cost, took)}
+    yield row
+
+
+def _layer(plan: Plan, kind: str, hidden: int, frames: int, batch: int) -> Iterator[Row]:
+    model, x = jaxrnn.load(onnx_layer(kind, hidden)), sequence(hidden, frames, batch)
+    placed = jax.device_put(x)
+    run = jax.jit(lambda x: model.apply(model.params, {"X": x})["Y"])
+    calls: dict[str, Call] = {"jaxrnn": lambda: jax.block_until_ready(run(placed))}
+    outputs: dict[str, Any] = {"jaxrnn": {"Y": np.asarray(run(placed))}}
+    if is_installed("PyTorch"):
+        layer = engine_module("PyTorch").Layer(kind, weights(kind, hidden), plan.threads, _torch_device())
+        given = layer.place(x)
+        calls[_torch_name()] = functools.partial(layer.forward, given)
+        outputs[_torch_name()] = {"Y": layer.forward(given).cpu().numpy()}
+    name = f"{kind} H{hidden} T{frames} B{batch}"
+    row = timed(name, kind, calls, plan.effort(11), outputs=outputs, agreement=ROUGH)
+    cost = limits.cost(lambda p, x: model.apply(p, {"X": x})["Y"], model.params, x[:1]).times(frames)
+    row.facts |= limits.rates(cost, row.timings["jaxrnn"].median)
+    yield row
+
+
+def _training(plan: Plan, kind: str, hidden: int, frames: int, batch: int) -> Iterator[Row]:
+    row = train.row(plan, kind, hidden, frames, batch, _torch_device(), _torch_name(), ROUGH)
+    row.name = f"{row.name}, training"
+    model = jaxrnn.load(onnx_layer(kind, hidden))
+    x, wanted = (array[:1] for array in train.example(hidden, frames, batch))
+    both = jax.value_and_grad(train.loss_of(model), (0, 1))
+    row.facts |= limits.rates(limits.cost(both, model.params, x, jnp.asarray(wanted)).times(frames), _median(row))
+    yield row
+
+
+def _median(row: Row) -> float:
+    return row.timings["jaxrnn"].median
+
+
+def _torch_device() -> str:
+    on_gpu = jax.devices()[0].platform == "gpu"
+    return "cuda" if on_gpu and engine_module("PyTorch").has_cuda() else "cpu"
+
+
+def _torch_name() -> str:
+    return "PyTorch, cuDNN" if _torch_device() == "cuda" else "PyTorch"

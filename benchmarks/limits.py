@@ -1,0 +1,88 @@
+"""What a device can do, measured, and how much of it a function uses: operations and bytes a second."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.plan import Plan
+from benchmarks.results import Row, row_of
+from benchmarks.timing import Effort, interleaved
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Floating-point operations and bytes of memory traffic."""
+
+    flops: float
+    bytes: float
+
+    def times(self, count: int) -> Cost:
+        """So many of the same."""
+        return Cost(self.flops * count, self.bytes * count)
+
+
+def cost(function: Callable[..., Any], *arguments: Any) -> Cost:
+    """What XLA counts of a function; the bodies of loops once."""
+    found: Any = jax.jit(function).lower(*arguments).compile().cost_analysis() or {}
+    return Cost(float(found.get("flops", 0.0)), float(found.get("bytes accessed", 0.0)))
+
+
+def rates(spent: Cost, microseconds: float) -> dict[str, float]:
+    """Operations and bytes a second, as they are and of the device's `peak`."""
+    seconds, most = microseconds / 1e6, peak()
+    flops, traffic = spent.flops / seconds, spent.bytes / seconds
+    return {
+        "GFLOP/s": flops / 1e9,
+        "of the peak": flops / most.flops,
+        "GB/s": traffic / 1e9,
+        "of the bandwidth": traffic / most.bytes,
+    }
+
+
+@functools.cache
+def peak() -> Cost:
+    """The most that was seen on the first device.
+
+    Operations a second are those of a product of large float32 matrices, bytes a second those of reading two large
+    arrays and writing one.
+    """
+    times = {name: min(samples) / 1e6 for name, samples in _measured(5).items()}
+    size, count = _sizes()
+    return Cost(2.0 * size**3 / times["product"], 12.0 * count / times["sum"])
+
+
+def rows(plan: Plan) -> Iterator[Row]:
+    """The limits of the device as a row, and whether it is an accelerator."""
+    device, most = jax.devices()[0], peak()
+    row = row_of("limits of the device", "limits", {})
+    row.facts |= {
+        "device": device.device_kind,
+        "an accelerator": "no: this is a CPU" if device.platform == "cpu" else "yes",
+        "GFLOP/s": most.flops / 1e9,
+        "GB/s": most.bytes / 1e9,
+    }
+    yield row
+
+
+def _sizes() -> tuple[int, int]:
+    """Rows of a matrix, and elements of an array: too many for any cache."""
+    return (1024, 2**24) if jax.devices()[0].platform == "cpu" else (8192, 2**28)
+
+
+def _measured(rounds: int) -> dict[str, list[float]]:
+    size, count = _sizes()
+    matrix, vector = jnp.ones((size, size), jnp.float32), jnp.ones(count, jnp.float32)
+    product = jax.jit(lambda a: jnp.dot(a, a, precision="default"))
+    total = jax.jit(lambda a, b: a + 2 * b)
+    other = vector + 1
+    calls = {
+        "product": lambda: jax.block_until_ready(product(matrix)),
+        "sum": lambda: jax.block_until_ready(total(vector, other)),
+    }
+    return interleaved(calls, Effort(rounds, 0.02))

@@ -1,0 +1,103 @@
+"""The machine: which cores a run may use, and what there is, for the record."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+#: What goes on record with its version, where it is installed.
+PACKAGES = (
+    "jaxrnn",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "tract",
+    "ai-edge-litert",
+    "openvino",
+    "torch",
+)
+
+
+def prepare(cores: str) -> dict[str, Any]:
+    """Keep the process on one core if asked to, and have JAX compute in the calling thread; before JAX has a device.
+
+    A step is shorter than handing it to another thread.
+
+    Args:
+        cores: ``one`` or ``all``.
+
+    Returns:
+        What was done, for the record.
+    """
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    pinned = pin_to_one_core() if cores == "one" else None
+    return {"pinned_core": pinned, "threads": threads(cores), "jax_cpu_enable_async_dispatch": False}
+
+
+def pin_to_one_core() -> int | None:
+    """Keep this process on one core, where the system allows it; returns which."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    core = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    return core
+
+
+def threads(cores: str) -> int:
+    """How many threads an engine may use."""
+    if cores == "one":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def surroundings(prepared: dict[str, Any]) -> dict[str, Any]:
+    """The machine, how it was prepared, and the versions."""
+    import jax
+
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "machine": platform.machine(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": memory_gb(),
+        "system": f"{platform.system()} {platform.release()}",
+        "device": jax.devices()[0].device_kind,
+        **prepared,
+        "python": platform.python_version(),
+        **versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what is installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def memory_gb() -> float | None:
+    """The machine's memory in 10^9 bytes, where the system says it."""
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    except (AttributeError, ValueError, OSError):
+        return None

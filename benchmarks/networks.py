@@ -1,0 +1,81 @@
+"""The real networks: where they are, how each is called a frame at a time, and random frames for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jaxrnn
+from benchmarks.peers import Network
+
+#: Samples of a second of the networks' audio.
+RATE = 16_000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A network that is called a frame at a time.
+
+    Attributes:
+        file: its name without an ending.
+        hop: new samples of a frame; 0 if a frame is no sound.
+        static: inputs that are bound.
+        dims: sizes of open dimensions of a frame, the batch among them.
+    """
+
+    file: str
+    hop: int
+    static: Mapping[str, Any] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+
+SPEECH = (
+    Entry("dtln_1", 128),
+    Entry("dtln_2", 128),
+    Entry("silero_vad_16k_op15", 512, {"sr": np.asarray(16000)}, {"batch": 1, "sequence": 576}),
+    Entry("gtcrn", 256),
+)
+OTHERS = (Entry("predictor_net", 0, {}, {"batch": 1}),)
+
+
+def folder() -> Path:
+    """Where the models are."""
+    default = Path(__file__).parent.parent.parent / "shared" / "models"
+    return Path(os.environ.get("JAXRNN_MODELS", default))
+
+
+def load(entry: Entry) -> jaxrnn.Model:
+    """The network's model."""
+    return jaxrnn.load(folder() / f"{entry.file}.onnx", static=entry.static)
+
+
+def random_frames(model: jaxrnn.Model, dims: Mapping[str, int], *lead: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Frames ``[*lead, *shape of the input]``: numbers of the level of speech, integers 0 and 1."""
+    rng = np.random.default_rng(seed)
+    frames = {}
+    for info in model.step_inputs:
+        shape = (*lead, *(size if isinstance(size, int) else dims[size] for size in info.shape or ()))
+        if np.issubdtype(info.dtype, np.floating):
+            frames[info.name] = (0.1 * rng.standard_normal(shape, np.float32)).astype(info.dtype)
+        else:
+            frames[info.name] = rng.integers(0, 2, shape).astype(info.dtype)
+    return frames
+
+
+def describe(entry: Entry, model: jaxrnn.Model) -> Network:
+    """The network as the peers take it."""
+    start = {name: np.asarray(value) for name, value in model.init_state().items()}
+    return Network(
+        path=folder() / f"{entry.file}.onnx",
+        frame=random_frames(model, entry.dims),
+        declared=tuple(info.name for info in model.outputs),
+        outputs=tuple(info.name for info in model.step_outputs),
+        state=tuple((str(variable.input), str(variable.output)) for variable in model.state),
+        start={str(variable.input): start[variable.name] for variable in model.state},
+        fixed={name: np.asarray(value) for name, value in entry.static.items()},
+    )

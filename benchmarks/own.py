@@ -1,0 +1,96 @@
+"""jaxrnn's own forms of a step, behind the interface of the peers: frame in, outputs out, the state carried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+import jaxrnn
+from benchmarks.peers import Arrays
+
+if TYPE_CHECKING:
+    from jaxrnn.transforms import Streamed
+
+#: Names of the forms, the one that is compared with the peers first.
+RUNNER = "jaxrnn"
+JITTED = "jaxrnn, step under jit"
+ON_DEVICE = "jaxrnn, jit, device arrays"
+EXECUTABLE = "jaxrnn, bare executable"
+
+
+class Jitted:
+    """The bare step under ``jax.jit``, as in research code, with packed parameters as an argument; NumPy in and out."""
+
+    def __init__(self, function: jaxrnn.Model | Streamed, params: Any, start: Mapping[str, Any]):
+        self._step, self._params, self._start = jax.jit(function.step), params, dict(start)
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to the first state."""
+        self._state = self._start
+
+    def __call__(self, frame: Arrays) -> dict[str, Any]:
+        """One step."""
+        outputs, self._state = self._step(self._params, self._state, frame)
+        return {name: np.asarray(value) for name, value in outputs.items() if value is not None}
+
+
+class OnDevice(Jitted):
+    """The same with device arrays in and out: each frame is on the device before, and its outputs stay there.
+
+    On a CPU that computes in the calling thread they are there when a step returns; elsewhere, ``wait`` for them.
+    """
+
+    def __init__(self, *arguments: Any, wait: bool):
+        super().__init__(*arguments)
+        self._wait = wait
+
+    def place(self, frame: Arrays) -> dict[str, jax.Array]:
+        """The frame on the device."""
+        return {name: jax.device_put(array) for name, array in frame.items()}
+
+    def __call__(self, frame: Mapping[str, Any]) -> dict[str, Any]:
+        """One step; the outputs are there when it returns."""
+        outputs, self._state = self._step(self._params, self._state, frame)
+        return jax.block_until_ready(outputs) if self._wait else outputs
+
+
+class Executable:
+    """What a `jaxrnn.Runner` runs, without the runner: NumPy in, whatever the compiled step gives out, on a CPU.
+
+    The runner's time less this one is what the runner itself takes of a call. It goes by the way of ``jax.jit``: a step
+    that was lowered and compiled by hand takes longer where it has many constants, which it hands over in every call.
+    """
+
+    def __init__(self, runner: jaxrnn.Runner):
+        # What a runner compiles is private to it; there is no other way to time it alone.
+        self._step = runner._step  # pyright: ignore[reportPrivateUsage]
+        self._state = jax.tree.map(lambda array: array + 0, runner._state)  # pyright: ignore[reportPrivateUsage]
+
+    def __call__(self, frame: Arrays) -> Any:
+        """One step."""
+        outputs, self._state = self._step(self._state, frame)
+        return outputs
+
+
+def executable_of(runner: jaxrnn.Runner, frame: Arrays) -> Executable | None:
+    """The runner's compiled step; None where it keeps none of the known kind, or needs 64-bit types around it."""
+    arrays = [*frame.values(), *runner.state.values()]
+    if any(array.dtype.itemsize == 8 for array in arrays):
+        return None
+    try:
+        made = Executable(runner)
+        made(frame)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return made
+
+
+def steppers(model: jaxrnn.Model, dims: Mapping[str, int]) -> dict[str, Any]:
+    """A model's steps, NumPy in and out, by the name of the form."""
+    start = model.init_state()
+    packed = model.pack(model.params, dims=dims)
+    return {RUNNER: jaxrnn.Runner(model, model.params), JITTED: Jitted(model, packed, start)}

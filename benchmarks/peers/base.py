@@ -1,0 +1,77 @@
+"""What a peer is: something that takes a network, and then frame after frame, carrying the state as its users must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+
+_LONGEST = 200
+
+
+class RefusedError(RuntimeError):
+    """An engine does not take a network."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A file, and which of its inputs and outputs are what. It needs no JAX, so that a process without it can run one.
+
+    Attributes:
+        path: the ONNX file; one for another engine stands beside it.
+        frame: an example of the inputs of one call by name, without state and fixed inputs.
+        declared: names of all outputs, in the file's order.
+        outputs: names of those that are no state.
+        state: pairs of a state input and the output with its updated value.
+        start: the state before the first call, by input.
+        fixed: inputs that are the same in every call.
+    """
+
+    path: Path
+    frame: Arrays
+    declared: tuple[str, ...]
+    outputs: tuple[str, ...]
+    state: tuple[tuple[str, str], ...] = ()
+    start: Arrays = field(default_factory=dict)
+    fixed: Arrays = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> list[str]:
+        """All outputs: those of a frame, then the state."""
+        return [*self.outputs, *(updated for _, updated in self.state)]
+
+    @property
+    def feeds(self) -> dict[str, np.ndarray]:
+        """Everything that the first call takes, by input."""
+        return {**self.frame, **self.start, **self.fixed}
+
+
+class Stepper(Protocol):
+    """A network in an engine, with its state; without state, a plain function."""
+
+    def __call__(self, frame: Arrays) -> dict[str, Any]:
+        """The outputs of one call by name, as NumPy arrays that later calls leave alone."""
+        ...
+
+    def reset(self) -> None:
+        """Go back to the state before the first call."""
+        ...
+
+
+def outputs_over(stepper: Stepper, frames: Sequence[Arrays]) -> dict[str, np.ndarray]:
+    """The outputs of a fresh stream over some frames, stacked along a new first axis."""
+    stepper.reset()
+    found = [stepper(frame) for frame in frames]
+    return {name: np.stack([np.asarray(values[name]) for values in found]) for name in found[0]}
+
+
+def brief(error: BaseException) -> str:
+    """What an engine says, in one line; engines append whole stacks."""
+    text = str(error).split("Stack backtrace")[0]
+    line = " ".join(text.split()) or type(error).__name__
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

@@ -1,0 +1,86 @@
+"""A picture of a result: every contender's time of every row, or curves where something grows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.results import Result, Row
+from benchmarks.tables import UNITS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MARKERS = "osD^vPX<>*"
+
+
+def save(result: Result, folder: Path) -> Path:
+    """Draw a result as PNG, whole or not at all; returns where."""
+    from matplotlib.figure import Figure
+
+    path = folder / f"{result.stem}.png"
+    swept = [row for row in result.rows if "sweep" in row.facts]
+    if swept:
+        figure = Figure(figsize=(11, 7), layout="constrained")
+        _curves(figure, swept, UNITS[result.unit], result.unit)
+    else:
+        rows = [row for row in result.rows if row.timings]
+        figure = Figure(figsize=(9, 1.6 + 0.3 * max(1, len(rows))), layout="constrained")
+        _dots(figure.add_subplot(), result, rows)
+    around = result.surroundings
+    figure.suptitle(f"{result.benchmark}: {result.title}" + (", a quick run" if result.quick else ""))
+    figure.supxlabel(f"{around.get('processor')}, {result.cores} core(s), JAX {around.get('jax')}", fontsize=8)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        figure.savefig(beside, format="png", dpi=110)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+def _dots(axes: Axes, result: Result, rows: list[Row]) -> None:
+    """A line a row, a mark a contender with its quartiles, times to the right on a logarithmic scale."""
+    unit = UNITS[result.unit]
+    for number, contender in enumerate(result.contenders):
+        places = [place for place, row in enumerate(rows) if contender in row.timings]
+        timings = [rows[place].timings[contender] for place in places]
+        if not timings:
+            continue
+        medians = [timing.median / unit for timing in timings]
+        spread = [
+            [max(0.0, (timing.median - timing.low) / unit) for timing in timings],
+            [max(0.0, (timing.high - timing.median) / unit) for timing in timings],
+        ]
+        marker = _MARKERS[number % len(_MARKERS)]
+        axes.errorbar(medians, places, xerr=spread, fmt=marker, markersize=5, capsize=2, label=contender)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=8)
+    axes.invert_yaxis()
+    if rows:
+        axes.set_xscale("log")
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.set_xlabel(result.unit)
+    axes.grid(axis="x", which="both", alpha=0.3)
+
+
+def _curves(figure: object, rows: list[Row], divisor: float, unit: str) -> None:
+    """Time above and memory below, a column for each thing that grows, a curve a group."""
+    sweeps = list(dict.fromkeys(row.facts["sweep"] for row in rows))
+    grid: list[list[Axes]] = figure.subplots(2, len(sweeps), squeeze=False)  # pyright: ignore[reportAttributeAccessIssue]
+    for column, sweep in enumerate(sweeps):
+        for group in dict.fromkeys(row.group for row in rows if row.facts["sweep"] == sweep):
+            points = [row for row in rows if row.group == group]
+            sizes = [row.facts["size"] for row in points]
+            label = group.split(",")[0]
+            grid[0][column].plot(
+                sizes, [row.timings["jaxrnn"].median / divisor for row in points], "o-", markersize=4, label=label
+            )
+            grid[1][column].plot(sizes, [row.facts["planned MB"] for row in points], "o-", markersize=4, label=label)
+        for axes, what in ((grid[0][column], unit), (grid[1][column], "planned MB")):
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            axes.set_xlabel(sweep)
+            axes.set_ylabel(what)
+            axes.grid(alpha=0.3)
+    grid[0][0].legend(fontsize=7)

@@ -1,0 +1,183 @@
+"""What a benchmark finds, as data: rows of timings and ratios, their means, and the JSON file that holds them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import Timing
+
+#: The contender that every other is compared with; all that begin with it are forms of jaxrnn and no peers.
+SUBJECT = "jaxrnn"
+BEST = "best peer"
+
+
+@dataclass
+class Row:
+    """One thing that was timed.
+
+    Attributes:
+        name: what it is.
+        group: rows of one kind, over which a mean has a meaning.
+        timings: by contender.
+        ratios: time of jaxrnn over time of another contender, the median over the rounds; ``best peer`` is the one
+            among the peers whose median is lowest.
+        best: which peer that is.
+        difference: the largest difference between outputs, relative as `benchmarks.timing.AGREEMENT` is.
+        refused: engines that do not take the model, and why.
+        facts: further numbers, by what they are.
+        margins: microseconds by which jaxrnn takes longer than another contender, the median over the rounds.
+        unit: in which its times are shown, where that is not the unit of the whole result.
+    """
+
+    name: str
+    group: str
+    timings: dict[str, Timing]
+    ratios: dict[str, float] = field(default_factory=dict)
+    best: str | None = None
+    difference: float | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    margins: dict[str, float] = field(default_factory=dict)
+    unit: str | None = None
+
+
+def row_of(name: str, group: str, samples: Mapping[str, Sequence[float]], **more: Any) -> Row:
+    """A row of samples by contender, the same index of two contenders being the same round."""
+    timings = {contender: Timing.of(times) for contender, times in samples.items()}
+    ratios: dict[str, float] = {}
+    margins: dict[str, float] = {}
+    best = None
+    if SUBJECT in samples:
+        for contender, times in samples.items():
+            if contender != SUBJECT:
+                pairs = list(zip(samples[SUBJECT], times, strict=True))
+                ratios[contender] = statistics.median(mine / its for mine, its in pairs)
+                margins[contender] = statistics.median(mine - its for mine, its in pairs)
+        peers = [contender for contender in samples if is_peer(contender)]
+        if peers:
+            best = min(peers, key=lambda contender: timings[contender].median)
+            ratios[BEST] = ratios[best]
+    return Row(name, group, timings, ratios, best, margins=margins, **more)
+
+
+def is_peer(contender: str) -> bool:
+    """Whether it is another engine."""
+    return not contender.startswith(SUBJECT)
+
+
+@dataclass
+class Result:
+    """What one run of one benchmark found.
+
+    Attributes:
+        benchmark: its name.
+        title: what is timed.
+        unit: in which times are shown, ``us``, ``ms`` or ``s``; they are kept in microseconds.
+        cores: ``one`` or ``all``.
+        quick: fewer rounds and cases than a result that counts.
+        command: what made it.
+        surroundings: machine and versions.
+        absent: engines that are not installed, and the package of each.
+        rows: what was timed.
+        failures: what was not timed, since outputs differed, and how.
+    """
+
+    benchmark: str
+    title: str
+    unit: str
+    cores: str
+    quick: bool
+    command: str
+    surroundings: dict[str, Any]
+    absent: dict[str, str]
+    rows: list[Row] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def contenders(self) -> list[str]:
+        """Everything that was timed, jaxrnn's forms first."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row.timings))
+        return sorted(names, key=is_peer)
+
+    @property
+    def stem(self) -> str:
+        """The name of its files without an ending."""
+        return self.benchmark if self.cores == "one" else f"{self.benchmark}_all_cores"
+
+    def means(self) -> dict[str, dict[str, float]]:
+        """Geometric means of the ratios, by group and contender, over the rows that have them."""
+        found: dict[str, dict[str, float]] = {}
+        for group in dict.fromkeys(row.group for row in self.rows):
+            rows = [row for row in self.rows if row.group == group]
+            names = list(dict.fromkeys(name for row in rows for name in row.ratios))
+            if names:
+                found[group] = {
+                    name: geometric_mean(row.ratios[name] for row in rows if name in row.ratios) for name in names
+                }
+        return found
+
+    def plain(self) -> dict[str, Any]:
+        """The result in JSON's types, with the means."""
+        return _finite({**dataclasses.asdict(self), "means": self.means()})
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The geometric mean; NaN of nothing."""
+    logs = [math.log(value) for value in values]
+    return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def save(result: Result, folder: Path) -> Path:
+    """Write the result as JSON, whole or not at all; returns where."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result.stem}.json"
+    replace_text(path, json.dumps(result.plain(), indent=1) + "\n")
+    return path
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read(path: Path) -> Result:
+    """Read what `save` wrote.
+
+    Raises:
+        ValueError: the file is something else.
+    """
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        rows = [_row(entry) for entry in plain.pop("rows")]
+        del plain["means"]
+        return Result(**plain, rows=rows)
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no result of a benchmark: {type(error).__name__}: {error}") from error
+
+
+def _row(entry: dict[str, Any]) -> Row:
+    return Row(**{**entry, "timings": {name: Timing(**timing) for name, timing in entry["timings"].items()}})
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinities, which JSON does not have, as null."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

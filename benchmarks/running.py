@@ -1,0 +1,68 @@
+"""One run of one benchmark: its cases one after another, what fails noted and gone past."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from benchmarks.machine import surroundings
+from benchmarks.peers import absent, brief
+from benchmarks.plan import Plan
+from benchmarks.results import Result
+from jaxrnn.cli.output import counting
+
+#: In the order in which ``all`` runs them.
+BENCHMARKS = ("step", "recording", "sequence", "train", "pulses", "streams", "start", "scale", "accelerator")
+
+#: The one that runs on whatever device comes first; the others run on the CPU, as the peers do.
+ON_FIRST_DEVICE = "accelerator"
+
+
+def benchmark_module(name: str) -> ModuleType:
+    """The file of a benchmark: its ``TITLE``, ``UNIT`` and ``cases``."""
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
+    """Run a benchmark; what fails is noted in the result and does not stop the rest."""
+    module = benchmark_module(name)
+    result = Result(
+        benchmark=name,
+        title=module.TITLE,
+        unit=module.UNIT,
+        cores=cores,
+        quick=plan.quick,
+        command=command(),
+        surroundings=surroundings(prepared),
+        absent=absent(),
+    )
+    with _device(name), counting(name, len(cases := list(plan.chosen(module.cases(plan)).items()))) as indices:
+        for index in indices:
+            case, rows = cases[index]
+            try:
+                result.rows.extend(rows())
+            except Exception as error:  # hours of a run are not to be lost with one case
+                result.failures[case] = f"{type(error).__name__}: {brief(error)}"
+            # The next case starts as the first one did.
+            jax.clear_caches()
+    return result
+
+
+@contextlib.contextmanager
+def _device(name: str) -> Iterator[None]:
+    if name == ON_FIRST_DEVICE:
+        yield
+    else:
+        with jax.default_device(jax.devices("cpu")[0]):
+            yield
+
+
+def command() -> str:
+    """How this process was called."""
+    return " ".join(["python -m benchmarks", *sys.argv[1:]])

@@ -1,0 +1,80 @@
+"""Time and peak memory of a layer as frames, hidden units, batch and layers grow; every point a fresh process."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks.plan import Cases, Plan
+from benchmarks.results import Row, row_of
+from benchmarks.start import run_child
+
+TITLE = "a layer as it grows"
+UNIT = "ms"
+
+#: Where the sweeps cross: frames, hidden units, batch, layers.
+BASE = {"T": 250, "H": 128, "B": 8, "layers": 1}
+SWEEPS = {
+    "T": (125, 250, 500, 1000, 2000, 4000),
+    "H": (32, 64, 128, 256, 512),
+    "B": (1, 4, 16, 64, 128),
+    "layers": (1, 2, 4, 8),
+}
+#: The sweeps of a quick run, of which it takes two points.
+QUICK = ("T", "H")
+KINDS = ("LSTM", "GRU")
+DIRECTIONS = ("forward", "backward")
+
+TIME, MEMORY, PLANNED = "exponent of time", "exponent of peak memory", "exponent of planned memory"
+
+
+def cases(plan: Plan) -> Cases:
+    """A sweep each."""
+    return {
+        f"{kind} {direction}, {size} grows": functools.partial(_rows, plan, kind, direction, size)
+        for kind in (KINDS[:1] if plan.quick else KINDS)
+        for direction in DIRECTIONS
+        for size in (QUICK if plan.quick else SWEEPS)
+    }
+
+
+def _rows(plan: Plan, kind: str, direction: str, size: str) -> Iterator[Row]:
+    points = SWEEPS[size][:2] if plan.quick else SWEEPS[size]
+    group = f"{kind} {direction}, {size} grows"
+    rows = []
+    for value in points:
+        sizes = {**BASE, size: value}
+        job = {"kind": kind, "direction": direction, "sizes": sizes, "rounds": 3 if plan.quick else 9}
+        found = run_child("benchmarks.scale_child", json.dumps(job), platform=plan.platform)
+        name = f"{kind} {direction} " + " ".join(f"{key}{number}" for key, number in sizes.items())
+        row = row_of(name, group, {"jaxrnn": found["us"]})
+        row.facts |= {
+            "sweep": size,
+            "size": value,
+            "peak MB": found["peak_bytes"] / 1e6,
+            "planned MB": found["planned_bytes"] / 1e6,
+        }
+        rows.append(row)
+    series = {
+        TIME: [row.timings["jaxrnn"].median for row in rows],
+        MEMORY: [row.facts["peak MB"] for row in rows],
+        PLANNED: [row.facts["planned MB"] for row in rows],
+    }
+    rows[-1].facts |= {what: exponent(points, values) for what, values in series.items()}
+    yield from rows
+
+
+def exponent(sizes: tuple[int, ...], values: list[float]) -> float | None:
+    """The p of ``value ~ size**p``, fitted by least squares to the logarithms of the upper half of the sizes.
+
+    The lower half is where a cost that does not grow hides the one that does.
+    """
+    first = (len(sizes) - 1) // 2
+    kept = [(s, v) for s, v in zip(sizes[first:], values[first:], strict=True) if v > 0]
+    if len(kept) < 2:
+        return None
+    s, v = np.log(np.array(kept)).T
+    return float(np.polyfit(s, v, 1)[0])

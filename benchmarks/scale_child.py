@@ -1,0 +1,76 @@
+"""A fresh process that times one size of a layer and says how far its memory grew: its one argument is a JSON object.
+
+What it holds before the first call, the parameters and the compiled function, does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxrnn
+from benchmarks.layers import onnx_layer
+
+
+def main(job: dict[str, Any]) -> None:
+    """Run the job and print one JSON object."""
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    sizes = job["sizes"]
+    model = jaxrnn.load(onnx_layer(job["kind"], sizes["H"], layers=sizes["layers"]))
+    shape = (sizes["T"], sizes["B"], sizes["H"])
+    x = jax.device_put(np.random.default_rng(1).standard_normal(shape, np.float32))
+
+    def forward(params: Any, x: jax.Array) -> jax.Array:
+        return model.apply(params, {"X": x})["Y"]
+
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(forward(params, x) ** 2)
+
+    function = forward if job["direction"] == "forward" else jax.grad(loss, (0, 1))
+    params = jax.device_put(dict(model.params))
+    compiled = jax.jit(function).lower(params, x).compile()
+    planned = compiled.memory_analysis()
+    before = _forget_peak()
+    samples = []
+    for _ in range(job["rounds"] + 1):
+        start = time.perf_counter_ns()
+        jax.block_until_ready(compiled(params, x))
+        samples.append((time.perf_counter_ns() - start) / 1000)
+    report = {
+        "us": samples[1:],
+        "peak_bytes": max(_peak() - before, 0),
+        "planned_bytes": planned.temp_size_in_bytes + planned.output_size_in_bytes if planned else 0,
+    }
+    print(json.dumps(report))
+
+
+def _forget_peak() -> int:
+    """Have the system count the peak anew; returns the bytes held now, from which it counts."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
+def _peak() -> int:
+    """The most bytes that the process has held, or on an accelerator, the device."""
+    statistics = jax.devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in statistics:
+        return int(statistics["peak_bytes_in_use"])
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,106 @@
+"""A result as cells of a table: for the terminal, and for the results page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.own import EXECUTABLE
+from benchmarks.results import BEST, SUBJECT, Result, Row, is_peer
+from benchmarks.timing import Timing
+from jaxrnn.cli.output import print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
+
+
+def show(out: Console, result: Result) -> None:
+    """Print everything of a result."""
+    for header, rows in tables(result):
+        print_table(out, f"{result.title}: median (quartiles), [ratio of jaxrnn to it]", header, rows, right=header[1:])
+    header, rows = mean_cells(result)
+    if rows:
+        print_table(out, "geometric means of the ratios (below 1, jaxrnn is faster)", header, rows, right=header[1:])
+    for engine, package in result.absent.items():
+        out.print(f"{engine} is not installed (pip install {package}) and left out")
+    for what, why in refusals(result):
+        out.print(f"left out: {what}: {why}")
+    around = result.surroundings
+    if result.benchmark == "accelerator" and around.get("device") == "cpu":
+        out.print("JAX has no accelerator here: this was a CPU")
+    out.print(", ".join(f"{key} {value}" for key, value in around.items()), style="dim")
+
+
+def tables(result: Result) -> list[tuple[list[str], list[list[str]]]]:
+    """Headings and rows of a table for each kind of rows: time of every contender, ratio to it, and facts.
+
+    Rows are of one kind if they have the same forms of jaxrnn, but for its executable, which is not always to be had.
+    """
+    kinds: dict[tuple[str, ...], list[Row]] = {}
+    for row in result.rows:
+        kinds.setdefault(
+            tuple(sorted(name for name in row.timings if not is_peer(name) and name != EXECUTABLE)), []
+        ).append(row)
+    return [_cells(result, rows) for rows in kinds.values()]
+
+
+def _cells(result: Result, rows: list[Row]) -> tuple[list[str], list[list[str]]]:
+    contenders = [name for name in result.contenders if any(name in row.timings for row in rows)]
+    facts = list(dict.fromkeys(key for row in rows for key in row.facts))
+    peers = any(BEST in row.ratios for row in rows)
+    differences = any(row.difference is not None for row in rows)
+    header = [result.benchmark, *contenders, *["best peer"] * peers, *["difference"] * differences, *facts]
+    unit = result.unit
+    return header, [_row_cells(row, row.unit or unit, contenders, peers, differences, facts) for row in rows]
+
+
+def _row_cells(
+    row: Row, unit: str, contenders: list[str], peers: bool, differences: bool, facts: list[str]
+) -> list[str]:
+    shown = [row.name]
+    for contender in contenders:
+        timing = row.timings.get(contender)
+        shown.append("-" if timing is None else _time(timing, unit, row.ratios.get(contender)))
+    if peers:
+        shown.append(f"{row.ratios[BEST]:.2f} ({row.best})" if BEST in row.ratios else "-")
+    if differences:
+        shown.append("-" if row.difference is None else f"{row.difference:.0e}")
+    return [*shown, *(fact_text(row.facts.get(key)) for key in facts)]
+
+
+def _time(timing: Timing, unit: str, ratio: float | None) -> str:
+    median, low, high = (digits(value / UNITS[unit]) for value in (timing.median, timing.low, timing.high))
+    return f"{median} {unit} ({low} to {high})" + (f" [{ratio:.2f}]" if ratio is not None else "")
+
+
+def digits(value: float) -> str:
+    """Three digits that count, and no exponent."""
+    if value >= 100 or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def fact_text(value: Any) -> str:
+    """A fact as text; nothing where there is none."""
+    if value is None:
+        return ""
+    return ("-" if value < 0 else "") + digits(abs(value)) if isinstance(value, float) else str(value)
+
+
+def mean_cells(result: Result) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the geometric means, a row a group."""
+    means = result.means()
+    names = list(dict.fromkeys(name for of in means.values() for name in of))
+    names.sort(key=lambda name: (name == BEST, not name.startswith(SUBJECT)))
+    rows = [[group, *(f"{of[name]:.2f}" if name in of else "-" for name in names)] for group, of in means.items()]
+    return ["geometric mean", *names], rows
+
+
+def refusals(result: Result) -> list[tuple[str, str]]:
+    """Which engine did not take which models, and why, each reason once."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in result.rows:
+        for engine, why in row.refused.items():
+            found.setdefault((engine, why), []).append(row.name)
+    return [(f"{engine} ({', '.join(names)})", why) for (engine, why), names in found.items()]
