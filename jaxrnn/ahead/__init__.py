@@ -8,6 +8,5 @@ from __future__ import annotations
 from jaxrnn.ahead.files import load_compiled, save_compiled
 from jaxrnn.ahead.format import MAGIC, is_compiled
 from jaxrnn.ahead.steps import Compiled
-from jaxrnn.ahead.streamed import CompiledStream
 
-__all__ = ["MAGIC", "Compiled", "CompiledStream", "is_compiled", "load_compiled", "save_compiled"]
+__all__ = ["MAGIC", "Compiled", "is_compiled", "load_compiled", "save_compiled"]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrnn.ahead.format import STREAMED_MAGIC, read, write
 from jaxrnn.ahead.steps import Compiled, archive_model
-from jaxrnn.ahead.streamed import CompiledStream, archive_streamed
 from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
+    from jaxrnn.ahead.streamed import CompiledStream
     from jaxrnn.model import Model
     from jaxrnn.transforms import Streamed
 
@@ -44,6 +44,7 @@ def save_compiled(
         StateError: the model has no steps.
         InputError: a dimension or parameters are missing, or a streamed function has other trees.
     """
+    from jaxrnn.ahead.streamed import archive_streamed
     from jaxrnn.transforms import Streamed
 
     path = Path(path)
@@ -67,4 +68,9 @@ def load_compiled(path: str | os.PathLike[str]) -> Compiled | CompiledStream:
         ModelError: no such file, another kind of file, or one that has been damaged.
     """
     archive = read(path)
-    return CompiledStream(archive) if archive.magic == STREAMED_MAGIC else Compiled(archive)
+    if archive.magic != STREAMED_MAGIC:
+        return Compiled(archive)
+    # What streams needs more of jaxrnn: a model in steps is to start without waiting for it.
+    from jaxrnn.ahead.streamed import CompiledStream
+
+    return CompiledStream(archive)

@@ -139,7 +139,8 @@ class Compiled(Functions):
             for entry in self.state:
                 shape = (*lead, *(batch if isinstance(size, str) else size for size in entry["shape"]))
                 start = np.asarray(entry["initial"], dtype_named(entry["dtype"]))
-                state[entry["name"]] = jnp.array(jnp.broadcast_to(start, shape))
+                # By NumPy: an operation of JAX would be compiled first, which takes longer than the step.
+                state[entry["name"]] = jnp.asarray(np.broadcast_to(start, shape).copy())
         return state
 
     def step(

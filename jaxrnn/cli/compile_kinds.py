@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jaxrnn.ahead import Compiled, CompiledStream
+from jaxrnn.ahead import Compiled
+from jaxrnn.ahead.streamed import CompiledStream
 from jaxrnn.errors import StateError
 from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.verification.comparison import Comparison, compare
