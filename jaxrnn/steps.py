@@ -15,7 +15,7 @@ from jaxrnn.errors import InputError, StateError
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs
 from jaxrnn.onnx.state import StateVar
 from jaxrnn.onnx.values import describe, exact_types
-from jaxrnn.packing import Packed
+from jaxrnn.packing import Packed, narrow_type
 from jaxrnn.transforms.folding import fits, fold, run_folded
 from jaxrnn.transforms.stages import Stages, cut
 
@@ -74,15 +74,26 @@ class Stepper:
                 return jax.vmap(self.one_step, in_axes=(None, 0, 0))(params, dict(state), arrays)
             return self.one_step(params, state, inputs)
 
-    def pack(self, params: Arrays, dims: Mapping[str, int]) -> Packed:
-        """Do once what a step does with the parameters alone."""
+    def pack(self, params: Arrays, dims: Mapping[str, int], dtype: Any = None) -> Packed:
+        """Do once what a step does with the parameters alone; weights of products in a narrower type, if it is given.
+
+        Raises:
+            InputError: weights cannot be of this type, or how they fold is not known without more sizes.
+        """
+        narrow = narrow_type(dtype)
         with exact_types():
             sizes = {**dims, **({self.batch_symbol: 1} if self.batch_symbol else {})}
             try:
                 frame = example_of(self.inputs, sizes)
-            except KeyError:
+            except KeyError as error:
+                if narrow is not None:
+                    raise InputError(
+                        f"weights fold into {narrow.name} only for frames of known size: pack(..., "
+                        f"dims={{{error.args[0]!r}: SIZE}})"
+                    ) from error
                 return Packed(params)  # an input of open length: how a step folds depends on it
-            return Packed(dict(params), fold(self._cut(params, frame, self.init_state(1)), dict(params)), "step")
+            stages = self._cut(params, frame, self.init_state(1))
+            return Packed(dict(params), fold(stages, dict(params), narrow), "step")
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step of arrays without a leading axis, not checked."""

@@ -17,6 +17,7 @@ COMMANDS = {
     "run": ("jaxrnn.cli.run:run", "Run a model on arrays from files, or on random ones."),
     "verify": ("jaxrnn.cli.verify:verify", "Compare a model's results with another engine's."),
     "stream": ("jaxrnn.cli.stream:stream", "Run a model in steps or pulses over recordings, and time them."),
+    "profile": ("jaxrnn.cli.profile:profile", "Show where a model's time goes, by node or by region."),
     "compile": (
         "jaxrnn.cli.compile:compile_model",
         "Write a model's step and scan to a file that runs without ONNX.",
@@ -126,6 +127,7 @@ def main() -> None:
     jaxrnn run model.onnx --random --output out.npz    compute its outputs
     jaxrnn stream model.onnx --random                  how long a step takes, its state carried on
     jaxrnn stream net.onnx --symbol S --random         a model over whole recordings, in pulses of S
+    jaxrnn profile model.onnx                          where the time of a step goes, node by node
     jaxrnn compile model.onnx -o model.jaxrnn          the same, ahead of time
     jaxrnn finetune settings.yaml                      train it further on examples
     jaxrnn export model.onnx --checkpoint DIR -o out   the file again, with parameters that were trained

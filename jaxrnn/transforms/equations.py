@@ -5,6 +5,7 @@ Everything here goes through ``jax.extend.core`` and `jax.make_jaxpr`; nothing p
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,18 +50,25 @@ def evaluate(closed: ClosedJaxpr, arguments: Sequence[Any], *, inline: bool = Fa
     return [read(atom, environment) for atom in closed.jaxpr.outvars]
 
 
+def in_scope(equation: JaxprEqn) -> contextlib.AbstractContextManager[Any]:
+    """The scope of an equation, which is its ONNX node's name: it goes on into what is traced inside."""
+    scope = str(equation.source_info.name_stack)
+    return jax.named_scope(scope) if scope else contextlib.nullcontext()
+
+
 def run(equations: Iterable[JaxprEqn], environment: Environment, *, inline: bool = False) -> None:
     """Evaluate equations in order, reading from the environment and writing to it."""
     for equation in equations:
         operands = [read(atom, environment) for atom in equation.invars]
-        if inline and equation.primitive is jit_p:
-            results = evaluate(equation.params["jaxpr"], operands, inline=True)
-        else:
-            parameters = equation.primitive.get_bind_params(equation.params)
-            with equation.ctx.manager:
-                results = equation.primitive.bind(*operands, **parameters)
-            if not equation.primitive.multiple_results:
-                results = [results]
+        with in_scope(equation):
+            if inline and equation.primitive is jit_p:
+                results = evaluate(equation.params["jaxpr"], operands, inline=True)
+            else:
+                parameters = equation.primitive.get_bind_params(equation.params)
+                with equation.ctx.manager:
+                    results = equation.primitive.bind(*operands, **parameters)
+                if not equation.primitive.multiple_results:
+                    results = [results]
         environment.update(zip(equation.outvars, results, strict=True))
 
 

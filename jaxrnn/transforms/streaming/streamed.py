@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn.errors import InputError
-from jaxrnn.packing import Packed
+from jaxrnn.packing import Packed, narrow_type
 from jaxrnn.transforms import stages
 from jaxrnn.transforms.equations import trace
 from jaxrnn.transforms.folding import fits, fold, run_folded
@@ -161,14 +161,22 @@ class Streamed:
         return (jax.vmap(one) if lead else one)(arrays, dict(state))
 
     @_in_its_types
-    def pack(self, params: Any) -> Packed:
+    def pack(self, params: Any, dtype: Any = None) -> Packed:
         """Do once what a step of this pulse does with the parameters alone; `step` takes the result in their place.
 
         Faster still is to close over the parameters, ``jax.jit(functools.partial(streamed.step, params))``, which
         compiles them in.
+
+        Args:
+            params: the function's parameters.
+            dtype: ``"bfloat16"`` keeps the weights of matrix products in half the bytes, as in `Model.pack`. It makes
+                batches of streams and long pulses faster, and a single stream with short ones slower.
+
+        Raises:
+            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
         """
         given = self._arguments.params(params)
-        return Packed(given, fold(self._stages(given), given), self._purpose)
+        return Packed(given, fold(self._stages(given), given, narrow_type(dtype)), self._purpose)
 
     @property
     def _purpose(self) -> str:

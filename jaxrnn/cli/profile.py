@@ -1,0 +1,195 @@
+"""``jaxrnn profile``: where the time of a model goes, beside what the machine can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxrnn.cli.options import (
+    check_pulse_options,
+    input_options,
+    json_option,
+    load_inputs,
+    model_argument,
+    parse_static,
+    pulse_options,
+    single_dims,
+    split_pairs,
+    state_option,
+)
+from jaxrnn.cli.output import busy, console, print_json, print_table
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+    from jaxrnn.profiling import Profile
+    from jaxrnn.profiling.results import By
+    from jaxrnn.transforms import Streamed
+
+#: Lines of the table, if nobody asks for another number.
+TOP = 20
+
+
+@click.command()
+@model_argument
+@click.option(
+    "--what",
+    type=click.Choice(["apply", "step", "scan", "stream"]),
+    help="The whole graph, a step, a recording of steps in one call, or a pulse of the model as a stream. [default: "
+    "stream with --symbol; else a step, where the state is among the model's inputs and outputs; else the whole graph]",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["node", "region"]),
+    default="node",
+    show_default=True,
+    help="A line for each ONNX node, or for each region of the compiled program.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=TOP,
+    show_default=True,
+    help="Lines to show; the others are added up in one. With --json all are given.",
+)
+@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Streams in one call.")
+@click.option(
+    "--length",
+    type=click.IntRange(min=1),
+    metavar="FRAMES",
+    help="Frames of --what scan [default: 100], and of the whole graph where one open dimension can be time.",
+)
+@pulse_options
+@input_options
+@state_option
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16"]),
+    help="Pack the weights of matrix products in this type, and show what that gains, in time and bytes, and what it "
+    "costs the outputs over several calls. [default: the file's own types]",
+)
+@click.option("--peak/--no-peak", default=True, show_default=True, help="Measure what the machine can do.")
+@json_option
+def profile(
+    file: Path,
+    what: str | None,
+    by: By,
+    top: int,
+    batch: int,
+    length: int | None,
+    symbol: str | None,
+    pulse: int | None,
+    multiple: int | None,
+    shortest: int | None,
+    input_files: tuple[str, ...],
+    inputs_file: Path | None,
+    static: tuple[str, ...],
+    dims: tuple[str, ...],
+    seed: int,
+    pairs: tuple[str, ...],
+    dtype: str | None,
+    peak: bool,
+    as_json: bool,
+) -> None:
+    """Show where the time of a model goes, by ONNX node or by region of the compiled program.
+
+    A region is what XLA runs as one: a product of matrices, a convolution, or several operations that it fused. Its
+    time is measured while JAX's profiler records a number of calls, less what the recording itself takes; the time of
+    the whole call is measured without it. What lies between the regions is shown as a line of its own, so that the
+    table adds up to the call. Where the recorder slows a program down, as it does many short regions in a loop, the
+    times of the regions are divided by one number so that they fit the call, and a note says so.
+
+    By node, the time of a region that works for several nodes is divided among them by the operations that each
+    needs: an estimate, and "shared" says how much of a line is one. Names of nodes come from the compiled program;
+    regions that it gives no name to, and no name can be inferred for from what they read and write, are "(none)".
+
+    FLOP (floating-point operations, transcendental functions apart) and bytes (operands read, results written) are
+    computed from the shapes in each region, with all trips of loops; XLA's own analysis of the whole program, which
+    counts a loop once, stands above the table. They are held against peaks that are measured in the same process, on
+    the same threads: a large product of matrices, and going through arrays that fit the caches and that do not; a
+    region's bytes against an array of the size that is gone through before its data is used again. "bound by" is the
+    nearer of the two limits, or neither where less than a quarter of both is reached: start-up, transcendental
+    functions, or scalar code.
+
+    Inputs that are not given are random, and so are their sizes as in 'jaxrnn run --random'. Parameters are compiled
+    in, except for --what apply.
+
+    \b
+    Examples:
+      jaxrnn profile dtln_1.onnx
+      jaxrnn profile vad.onnx --static sr=16000 --dim sequence=576 --by region
+      jaxrnn profile dtln_1.onnx --what scan --length 1000 --batch 64
+      jaxrnn profile dtln_1.onnx --batch 64 --dtype bfloat16
+      jaxrnn profile net.onnx --symbol S --pulse 4 --json | jq '.rows[:3]'
+    """  # noqa: D301
+    import jax
+
+    from jaxrnn.ahead import is_compiled
+    from jaxrnn.errors import InputError
+    from jaxrnn.model import load
+    from jaxrnn.profiling import profile_model
+    from jaxrnn.verification.sampling import restore_types
+
+    check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
+    if symbol is not None and what not in (None, "stream"):
+        raise click.UsageError(f"--symbol is about streams, not about --what {what}")
+    if is_compiled(file):
+        raise click.UsageError(f"{file} is compiled and knows no nodes: give the ONNX file that it was made from")
+    given, sizes, fixed = load_inputs(input_files, inputs_file), single_dims(dims), parse_static(static)
+    # A step is shorter than handing it to another thread.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    with busy(f"profiling {file.name}"):
+        model = load(file, static=fixed, state=split_pairs("--state", pairs))
+        streamed = None
+        if symbol is not None or what == "stream":
+            streamed = _stream(model, symbol, pulse, sizes, multiple or 1, shortest or 1)
+        try:
+            found = profile_model(
+                model,
+                what,
+                inputs=restore_types(model.inputs, given),
+                dims=sizes,
+                batch=batch,
+                length=length,
+                stream=streamed,
+                seed=seed,
+                dtype=dtype,
+                peaks=peak,
+            )
+        except InputError as error:
+            raise InputError(_by_options(str(error))) from error
+    print_json(found.data(by)) if as_json else _print(found, by, top)
+
+
+def _stream(
+    model: Model, symbol: str | None, pulse: int | None, sizes: dict[str, int], multiple: int, shortest: int
+) -> Streamed:
+    from jaxrnn.cli.pulses import stream_model
+    from jaxrnn.inspection import time_symbols
+
+    if symbol is None:
+        symbols = time_symbols(model)
+        if len(symbols) != 1:
+            listed = ", ".join(symbols) or "none"
+            raise click.UsageError(f"--what stream needs --symbol NAME; the dimensions that can be time: {listed}")
+        symbol = symbols[0]
+    return stream_model(model, symbol, pulse, sizes, multiple, shortest)
+
+
+def _by_options(message: str) -> str:
+    """An error of the library in the words of the command."""
+    words = {"dims gives": "--dim gives", "give batch": "give --batch", "batch and length": "--batch and --length"}
+    for said, option in words.items():
+        message = message.replace(said, option)
+    return message
+
+
+def _print(found: Profile, by: By, top: int) -> None:
+    from jaxrnn.profiling.table import NUMBERS, columns, heading, lines
+
+    out = console()
+    for line in heading(found):
+        out.print(line, style="yellow" if line.startswith("note:") else None)
+    rows: list[list[Any]] = [*lines(found, by, top)]
+    print_table(out, f"Time of a call by {by}", columns(found, by), rows, right=NUMBERS)

@@ -1,0 +1,23 @@
+"""Where the time of a model goes: by ONNX node or by region of the compiled program, beside the machine's limits."""
+
+from __future__ import annotations
+
+from jaxrnn.profiling.costs import Cost
+from jaxrnn.profiling.measure import profile
+from jaxrnn.profiling.models import profile_model
+from jaxrnn.profiling.peaks import Peaks, measure_peaks
+from jaxrnn.profiling.precision import Difference, Narrowed
+from jaxrnn.profiling.results import Profile, Region, Row
+
+__all__ = [
+    "Cost",
+    "Difference",
+    "Narrowed",
+    "Peaks",
+    "Profile",
+    "Region",
+    "Row",
+    "measure_peaks",
+    "profile",
+    "profile_model",
+]

@@ -1,0 +1,99 @@
+"""`profile_model`: a model's graph, step, scan or stream, profiled by its nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+from jaxrnn.model import Model
+from jaxrnn.onnx.program import Block
+from jaxrnn.onnx.values import exact_types
+from jaxrnn.profiling.measure import profile
+from jaxrnn.profiling.peaks import Peaks
+from jaxrnn.profiling.precision import STEPS, Narrowed, differences_of
+from jaxrnn.profiling.results import Profile
+from jaxrnn.profiling.targets import Target, target
+from jaxrnn.profiling.traces import time_calls
+from jaxrnn.transforms import Streamed
+
+
+def profile_model(
+    model: Model,
+    what: str | None = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | None = None,
+    batch: int = 1,
+    length: int | None = None,
+    stream: Streamed | None = None,
+    seed: int = 0,
+    dtype: Any = None,
+    peaks: Peaks | bool = True,
+) -> Profile:
+    """Where the time of a model goes, by node or by region.
+
+    The parameters of steps, scans and streams are compiled in, as `jaxrnn.Runner` does; `apply` takes them as
+    arguments, as calling the model does.
+
+    Args:
+        model: the model.
+        what: ``"apply"``, ``"step"``, ``"scan"`` or ``"stream"``; by default a step where the model's state is among
+            its inputs and outputs, else the whole graph.
+        inputs: arrays by name; the others are random. Those of a scan have their frames along a first axis, and a
+            batch that the file does not have comes in front of the file's own axes.
+        dims: sizes of open dimensions, other than the batch of steps.
+        batch: streams of a step, a scan or a stream.
+        length: frames of a scan, and of the whole graph where one dimension can be time.
+        stream: what `Model.stream` gave, for ``"stream"``; by default in the smallest pulses over the one open
+            dimension that can be time.
+        seed: of the random inputs.
+        dtype: of the weights of steps, scans and streams, as in `Model.pack`. `Profile.narrowed` then says what it
+            gains and costs, over several steps with inputs of their own.
+        peaks: as in `profile`.
+
+    Raises:
+        InputError: an argument does not fit, or does not belong to ``what``.
+        StateError: the model forgets its state after every call, so that it has neither steps nor scans.
+    """
+    chosen = target(
+        model, what, inputs or {}, dims or {}, batch=batch, length=length, stream=stream, seed=seed, dtype=dtype
+    )
+    # Otherwise JAX narrows 64-bit arguments before the model sees them.
+    with exact_types(), chosen.sample.blamed():
+        found = profile(
+            chosen.function, *chosen.arguments, label=chosen.label, nodes=dict(operators_of(model)), peaks=peaks
+        )
+        return found if chosen.wide is None else dataclasses.replace(found, narrowed=_narrowed(chosen, seed))
+
+
+def _narrowed(chosen: Target, seed: int) -> Narrowed:
+    """What the narrower weights of a target gain and cost."""
+    assert chosen.wide is not None
+    assert chosen.packed is not None
+    assert chosen.again is not None
+    wide = jax.jit(chosen.wide).lower(*chosen.arguments).compile()
+    narrow = jax.jit(chosen.function).lower(*chosen.arguments).compile()
+    jax.block_until_ready(wide(*chosen.arguments))
+    times = time_calls(lambda: wide(*chosen.arguments))
+    frames = map(chosen.again, range(seed, seed + STEPS))
+    nbytes, wide_nbytes = (sum(array.nbytes for array in packed.folded) for packed in chosen.packed)
+    dtypes = {array.dtype.name for array in chosen.packed[0].folded} - {a.dtype.name for a in chosen.packed[1].folded}
+    differences = differences_of(narrow, wide, chosen.arguments[0], frames)
+    return Narrowed(", ".join(dtypes), nbytes, wide_nbytes, statistics.median(times), STEPS, differences)
+
+
+def operators_of(model: Model) -> Iterator[tuple[str, str]]:
+    """The name and the operator of every node, of those in subgraphs too."""
+
+    def inside(block: Block) -> Iterator[tuple[str, str]]:
+        for node in block.nodes:
+            yield node.name, str(node.operator)
+            for value in node.attributes.values():
+                if isinstance(value, Block):
+                    yield from inside(value)
+
+    yield from inside(model.program.block)
