@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
 import jax
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 MODELS = Path(os.environ.get("JAXRNN_MODELS", ROOT.parent / "shared" / "models"))
 AUDIO = Path(os.environ.get("JAXRNN_AUDIO", ROOT.parent / "shared" / "audio"))
+
+# The same examples in every run; HYPOTHESIS_PROFILE=default looks for others.
+settings.register_profile("suite", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 # An implicit promotion in the library is a mistake: ONNX has none.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -18,6 +24,14 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 # Nearly all the time goes into compiling programs that run once. Those that run in processes of their own, examples and
 # commands among them, are compiled as users compile them.
 jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def settled_heap():
+    """What a module leaves in JAX's caches is not looked through again by every collection after it."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

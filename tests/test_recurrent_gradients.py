@@ -68,6 +68,7 @@ def test_second_order(case):
 
         slopes, forwards, backwards = second(point)
         assume(size_of(slopes) < 1e3)
+        assume(size_of(forwards) > 0)  # clipped everywhere, a cell is constant
         assert_equal(forwards, backwards)
         length = max(1.0, np.sqrt(dot(slopes, slopes)))
         along = jax.tree.map(lambda g: g / length, slopes)

@@ -64,6 +64,9 @@ def depthwise(
     out = (x.shape[0], kernel.shape[0], *sizes)
     if 0 in (*out, *spatial):
         return jnp.zeros(out, x.dtype)
+    # Sums of 16-bit products lose too much in 16 bits; XLA's convolution adds in 32 as well.
+    wide = jnp.promote_types(x.dtype, jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype
+    padded, kernel = padded.astype(wide), kernel.astype(wide)
     per_channel = kernel.reshape(x.shape[1], -1, *spatial, *(1,) * len(spatial))
     terms = []
     for tap in itertools.product(*map(range, spatial)):
@@ -71,4 +74,4 @@ def depthwise(
         limits = [start + (n - 1) * s + 1 for start, n, s in zip(starts, sizes, strides, strict=True)]
         seen = lax.slice(padded, (0, 0, *starts), (*x.shape[:2], *limits), (1, 1, *strides))
         terms.append(seen[:, :, None] * per_channel[(slice(None), slice(None), *tap)])
-    return functools.reduce(jnp.add, terms).reshape(out)
+    return functools.reduce(jnp.add, terms).reshape(out).astype(x.dtype)
