@@ -74,10 +74,11 @@ def run_case(case):
     names = [value.name for value in case.model.graph.input]
     for inputs, expected in case.data_sets:
         values = dict(zip(names, map(as_value, inputs), strict=True))
+        # Compiling the nodes of a graph one by one takes longer than compiling it.
+        run = jax.jit(model.apply) if len(case.model.graph.node) > 2 else model.apply
         try:
-            # Compiling the nodes of a graph one by one takes ten times as long as compiling it.
             with exact_types():
-                outputs = (jax.jit(model.apply) if len(case.model.graph.node) > 2 else model.apply)(model.params, values)
+                outputs = run(model.params, values)
         except jaxrnn.StaticValueError:
             outputs = model.apply(model.params, values)
         results = [value.name for value in case.model.graph.output]
