@@ -74,8 +74,10 @@ def run_case(case):
     names = [value.name for value in case.model.graph.input]
     for inputs, expected in case.data_sets:
         values = dict(zip(names, map(as_value, inputs), strict=True))
-        # Compiling the nodes of a graph one by one takes longer than compiling it.
-        run = jax.jit(model.apply) if len(case.model.graph.node) > 2 else model.apply
+        # Compiling the nodes of a graph one by one takes longer than compiling it, but XLA rounds 16-bit values between
+        # nodes only if it must, and what is expected was rounded there.
+        narrow = any(kind in case.name for kind in ("fp16", "bf16", "float16"))
+        run = model.apply if narrow or len(case.model.graph.node) <= 2 else jax.jit(model.apply)
         try:
             with exact_types():
                 outputs = run(model.params, values)

@@ -65,7 +65,7 @@ def depthwise(
     if 0 in (*out, *spatial):
         return jnp.zeros(out, x.dtype)
     # Sums of 16-bit products lose too much in 16 bits; XLA's convolution adds in 32 as well.
-    wide = jnp.promote_types(x.dtype, jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype
+    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x.dtype
     padded, kernel = padded.astype(wide), kernel.astype(wide)
     per_channel = kernel.reshape(x.shape[1], -1, *spatial, *(1,) * len(spatial))
     terms = []
