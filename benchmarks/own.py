@@ -61,8 +61,7 @@ class OnDevice(Jitted):
 class Executable:
     """What a `jaxrnn.Runner` runs, without the runner: NumPy in, whatever the compiled step gives out, on a CPU.
 
-    The runner's time less this one is what the runner itself takes of a call. It goes by the way of ``jax.jit``: a step
-    that was lowered and compiled by hand takes longer where it has many constants, which it hands over in every call.
+    The runner's time less this one is what the runner itself takes of a call. It is called as the runner calls it.
     """
 
     def __init__(self, runner: jaxrnn.Runner):

@@ -25,7 +25,8 @@ from jaxrnn.errors import (
 if TYPE_CHECKING:
     from jaxrnn.ahead import load_compiled, save_compiled
     from jaxrnn.exporting import export_onnx
-    from jaxrnn.model import Model, load
+    from jaxrnn.loading import load
+    from jaxrnn.model import Model
     from jaxrnn.onnx.state import StateVar
     from jaxrnn.streams import Runner, Streams
     from jaxrnn.transforms import Streamed, stream
@@ -61,7 +62,7 @@ _LAZY = {
     "Runner": "jaxrnn.streams",
     "Streams": "jaxrnn.streams",
     "export_onnx": "jaxrnn.exporting",
-    "load": "jaxrnn.model",
+    "load": "jaxrnn.loading",
     "load_compiled": "jaxrnn.ahead",
     "save_compiled": "jaxrnn.ahead",
     "Streamed": "jaxrnn.transforms",

@@ -183,7 +183,7 @@ def inspect_streams(source: Source) -> tuple[StreamInfo, ...]:
     None for a file that cannot be loaded, and for a model that is a step already: all of its state is passed in and
     handed back. Nothing that goes wrong in a trial is raised; it is the `StreamInfo.problem`.
     """
-    from jaxrnn.model import load
+    from jaxrnn.loading import load
 
     try:
         model = load(source)

@@ -1,4 +1,4 @@
-"""`load` and `Model`: a file becomes pure functions of parameters and inputs."""
+"""`Model`: a file as pure functions of parameters, state and inputs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onnx_ir as ir
 
 from jaxrnn.cells.chunks import Remat, recomputing
-from jaxrnn.errors import InputError, JaxrnnError, StaticValueError
-from jaxrnn.onnx.checking import check_proto, check_shapes
+from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.onnx.evaluate import Scope, evaluate
-from jaxrnn.onnx.graph import normal_domain, read_graph
-from jaxrnn.onnx.interface import TensorInfo, bind_inputs, tensor_info
-from jaxrnn.onnx.loop_bounds import bound_loops
-from jaxrnn.onnx.program import BoundNode, Program, bind
-from jaxrnn.onnx.reading import Source, SourceFile, label_of, read_source
-from jaxrnn.onnx.state import StateVar, agree, find_state
+from jaxrnn.onnx.graph import normal_domain
+from jaxrnn.onnx.interface import TensorInfo, bind_inputs, bind_static, tensor_info
+from jaxrnn.onnx.program import BoundNode, Program
+from jaxrnn.onnx.reading import SourceFile
+from jaxrnn.onnx.state import StateVar, check_pairs, find_state
 from jaxrnn.onnx.values import exact_types, traced
 from jaxrnn.packing import Packed, narrow_type, plain
 from jaxrnn.scanning import scan
@@ -32,50 +29,6 @@ if TYPE_CHECKING:
     from jaxrnn.streams import Runner
 
 Arrays = Mapping[str, Any]
-
-
-def load(
-    source: Source,
-    *,
-    static: Mapping[str, Any] | None = None,
-    state: Mapping[str, str] | None = None,
-    max_trip_count: int | Mapping[str, int] | None = None,
-) -> Model:
-    """Read an ONNX model and make it ready to run as a JAX function.
-
-    Args:
-        source: path, bytes or ``onnx.ModelProto``. External data is read only from beside the file.
-        static: values for inputs that are fixed from here on, such as ``{"sr": 16000}``. They are known while tracing,
-            so that branches on them fold; the model no longer has these inputs.
-        state: pairs of a state input and the output that carries its updated value, where the caller wants to say so.
-            An input that the file also gives a value (an initializer of the same name) is state only if it is named
-            here; the value is then where it starts.
-        max_trip_count: how many trips an ONNX ``Loop`` makes at most where that depends on data: one number, or one
-            for each node by name. Such a loop then has reverse-mode derivatives, and takes the time of so many trips.
-            A loop that goes on beyond it raises a `NodeError` where it can. Under a transformation, in compiled code
-            and inside another loop it cannot: what it carries then comes out as NaN, derivatives too, integers as
-            their type's extreme and booleans as True.
-
-    Raises:
-        ModelError: the file is malformed, inconsistent or unsafe.
-        UnsupportedError: the file uses operators that jaxrnn does not have; lists all of them.
-        InputError: ``static``, ``state`` or ``max_trip_count`` does not fit the file.
-    """
-    label = label_of(source)
-    try:
-        with exact_types():
-            file = read_source(source)
-            check_proto(file.proto, file.folder)
-            graph = read_graph(file.proto)
-            if file.folder is not None:
-                ir.external_data.set_base_dir(graph.graph, file.folder)
-            initial = _take_initial_values(graph.graph, state or {})
-            program = bind(graph)
-            bound_loops(program, max_trip_count)
-            check_shapes(file.proto)
-            return Model(file, program, static=static or {}, state=state or {}, label=label, initial=initial)
-    except JaxrnnError as error:
-        raise type(error)(f"{label}: {error}") from error
 
 
 class Model:
@@ -108,10 +61,10 @@ class Model:
         self.opsets = {normal_domain(entry.domain): entry.version for entry in file.proto.opset_import}
         declared = tuple(map(tensor_info, program.block.inputs))
         self.outputs: tuple[TensorInfo, ...] = tuple(map(tensor_info, program.block.outputs))
-        self._static = _bind_static(declared, static)
+        self._static = bind_static(declared, static)
         self.inputs: tuple[TensorInfo, ...] = tuple(info for info in declared if info.name not in self._static)
         self._compilable = True
-        self.declared_state = _check_state_pairs(self.inputs, self.outputs, state)
+        self.declared_state = check_pairs(self.inputs, self.outputs, state)
 
     @functools.cached_property
     def params(self) -> dict[str, jax.Array]:
@@ -402,43 +355,3 @@ def _as_array(value: Any) -> Any:
 
 def _brief(value: np.ndarray) -> str:
     return str(value.tolist()) if value.size <= 8 else f"{value.dtype}{list(value.shape)}"
-
-
-def _take_initial_values(graph: ir.Graph, state: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Inputs that are state and have a value in the file become inputs without one; the values, by name."""
-    initial = {}
-    for value in graph.inputs:
-        name = str(value.name)
-        if name in state and name in graph.initializers and value.const_value is not None:
-            initial[name] = np.array(value.const_value.numpy())
-            del graph.initializers[name]
-            value.const_value = None
-    return initial
-
-
-def _bind_static(declared: Sequence[TensorInfo], static: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    by_name = {info.name: info for info in declared}
-    unknown = [name for name in static if name not in by_name]
-    if unknown:
-        raise InputError(f"static: there is no input {unknown[0]!r}; the inputs are: {', '.join(map(str, declared))}")
-    chosen = [by_name[name] for name in static]
-    return {info.name: np.asarray(value) for info, value in zip(chosen, bind_inputs(chosen, static), strict=True)}
-
-
-def _check_state_pairs(
-    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], state: Mapping[str, str]
-) -> dict[str, str]:
-    ins, outs = {info.name: info for info in inputs}, {info.name: info for info in outputs}
-    for given, updated in state.items():
-        if given not in ins or updated not in outs:
-            raise InputError(
-                f"state={{{given!r}: {updated!r}}}: pairs go from an input ({', '.join(ins)}) "
-                f"to an output ({', '.join(outs)})"
-            )
-        if ins[given].dtype != outs[updated].dtype:
-            raise InputError(f"state: {ins[given]} and {outs[updated]} differ in dtype")
-        if not agree(ins[given], outs[updated]):
-            raise InputError(f"state: {ins[given]} and {outs[updated]} differ in shape")
-    if len(set(state.values())) < len(state):
-        raise InputError(f"state={dict(state)}: one output cannot be the updated value of two inputs")
-    return dict(state)

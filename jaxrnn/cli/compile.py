@@ -90,7 +90,7 @@ def compile_model(
     from jaxrnn.ahead import is_compiled, load_compiled, save_compiled
     from jaxrnn.cli.compile_kinds import InPulses, InSteps
     from jaxrnn.errors import ModelError
-    from jaxrnn.model import load
+    from jaxrnn.loading import load
 
     check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
     check_folder(output)

@@ -127,7 +127,7 @@ def profile(
 
     from jaxrnn.ahead import is_compiled
     from jaxrnn.errors import InputError
-    from jaxrnn.model import load
+    from jaxrnn.loading import load
     from jaxrnn.profiling import profile_model
     from jaxrnn.verification.sampling import restore_types
 

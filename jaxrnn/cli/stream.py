@@ -211,7 +211,7 @@ def _open_model(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> 
 
 
 def _load(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Model:
-    from jaxrnn.model import load
+    from jaxrnn.loading import load
 
     return load(file, static=parse_static(static), state=split_pairs("--state", pairs))
 

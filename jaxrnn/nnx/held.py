@@ -10,7 +10,8 @@ from typing import Any
 import onnx
 
 from jaxrnn.errors import InputError, ModelError
-from jaxrnn.model import Model, load
+from jaxrnn.loading import load
+from jaxrnn.model import Model
 from jaxrnn.onnx.program import Block
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.tensors import tensors_of

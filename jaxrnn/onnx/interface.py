@@ -136,3 +136,17 @@ def _check_shape(info: TensorInfo, value: Any, sizes: dict[str, tuple[Any, str]]
             raise InputError(
                 f"input {info} got {describe(value)}: dimension {expected!r} is {size} here, but {other} in {where!r}"
             )
+
+
+def bind_static(declared: Sequence[TensorInfo], static: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Values for some of the inputs, which are fixed from here on, as arrays of the declared types.
+
+    Raises:
+        InputError: there is no such input, or a value does not fit it.
+    """
+    by_name = {info.name: info for info in declared}
+    unknown = [name for name in static if name not in by_name]
+    if unknown:
+        raise InputError(f"static: there is no input {unknown[0]!r}; the inputs are: {', '.join(map(str, declared))}")
+    chosen = [by_name[name] for name in static]
+    return {info.name: np.asarray(value) for info, value in zip(chosen, bind_inputs(chosen, static), strict=True)}

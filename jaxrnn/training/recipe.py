@@ -120,7 +120,7 @@ def read_recipe(path: str | os.PathLike[str], overrides: Overrides = ()) -> Reci
         InputError: something in the file does not fit; names the file and line, and the key.
         JaxrnnError: the model cannot be loaded.
     """
-    from jaxrnn.model import load
+    from jaxrnn.loading import load
 
     config, source = read_config(path, overrides)
     loss = _function("loss", losses.LOSSES, config.loss, config, source, ("loss",))

@@ -12,7 +12,8 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn.errors import InputError, StaticValueError
-from jaxrnn.model import Model, load
+from jaxrnn.loading import load
+from jaxrnn.model import Model
 from jaxrnn.onnx.interface import bind_inputs, tensor_info
 from jaxrnn.onnx.program import BoundNode
 from jaxrnn.onnx.reading import Source

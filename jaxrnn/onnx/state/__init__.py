@@ -1,9 +1,11 @@
 """What a model's state is: found by following every element of every value through the graph.
 
 `provenance` says how an element came from an input, `dataflow` follows the elements, `evidence` and `pairing` decide
-which output carries which input's updated value, and `find` tells the result in words.
+which output carries which input's updated value, `find` tells the result in words, and `declared` checks what a
+caller names instead.
 """
 
-from jaxrnn.onnx.state.find import StateVar, agree, find_state
+from jaxrnn.onnx.state.declared import check_pairs
+from jaxrnn.onnx.state.find import StateVar, find_state
 
-__all__ = ["StateVar", "agree", "find_state"]
+__all__ = ["StateVar", "check_pairs", "find_state"]
