@@ -16,10 +16,11 @@ from verifier import peer_outputs
 from written_out_cells import CHOICES, FEATURES, written_out
 
 import jaxrnn
+from jaxrnn.cells import chunks
 from jaxrnn.onnx.values import exact_types
 from jaxrnn.transforms import recognition
 from jaxrnn.transforms import scan as hoisted_scan
-from jaxrnn.transforms.recognition import loops, running
+from jaxrnn.transforms.recognition import loops
 
 DOTS = {"lstm": 1, "gru before": 2, "gru after": 1, "rnn": 1}
 
@@ -211,7 +212,7 @@ def test_cells_among_other_things(step, monkeypatch):
     for length in (0, 1):
         results = (run(step, carry, frames[:length]) for run in (recognition.scan, lax.scan))
         assert_close(*results, 1e-6)
-    monkeypatch.setattr(running, "BLOCK", 2 * 3 * 4 * HIDDEN * 4)  # two frames of the cell's gates
+    monkeypatch.setattr(chunks, "BLOCK", 2 * 3 * 4 * HIDDEN * 4)  # two frames of the cell's gates
     assert_close(jax.jit(lambda: outcome(recognition.scan))(), expected, 2e-5)
     odd = (jax.jit(lambda run=run: run(step, carry, frames[:5]))() for run in (recognition.scan, lax.scan))
     assert_close(*odd, 1e-5)

@@ -93,7 +93,9 @@ def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse:
     size = max(1, BLOCK // max(bytes_a_frame, 1))
     if length <= 2 * size:
         return run(carry, frames)
-    return _in_parts(run, carry, frames, length, size, reverse)
+    # A size that divides the length, where one is near, leaves no rest to cut off and put back.
+    whole = next((near for near in range(size, size // 2, -1) if length % near == 0), size)
+    return _in_parts(run, carry, frames, length, whole, reverse)
 
 
 def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse: bool) -> tuple[Any, Any]:

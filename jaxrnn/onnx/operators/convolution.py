@@ -81,9 +81,14 @@ def convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=No
     ).astype(x.dtype)
 
 
-def _tensordot(w, x):
-    left, right = narrowed(w, x)
-    return lax.dot_general(left, right, (((1,), (1,)), ((), ())), preferred_element_type=x.dtype)
+def _pointwise(x, w):
+    """A convolution whose kernel has one element: ``[B, C, ...]`` and ``[M, C]`` give ``[B, M, ...]``."""
+    contracted = (((1,), (1,)), ((), ()))
+    x_first = math.prod(size for size in x.shape[2:] if size != 1) == 1
+    # Either order leaves the result's channels at one end; the one that then moves no element is free of a copy.
+    left, right = narrowed(x, w) if x_first else narrowed(w, x)
+    y = lax.dot_general(left, right, contracted, preferred_element_type=x.dtype)
+    return jnp.moveaxis(y, -1, 1) if x_first else jnp.moveaxis(y, 0, 1)
 
 
 def conv(
@@ -114,7 +119,7 @@ def conv(
     padding = window_pads(auto_pad, pads, x.shape[2:], kernel, strides, dilations)
     if set(kernel) == set(strides) == {1} and group == 1 and not any(low or high for low, high in padding):
         # A product with a matrix: XLA would transpose the weight of such a convolution anew at every call.
-        y = jnp.moveaxis(_tensordot(w.reshape(w.shape[:2]), x), 0, 1)
+        y = _pointwise(x, w.reshape(w.shape[:2]))
     else:
         y = convolve(x, w, strides, padding, dilations, group)
     return y if b is None else y + traced(b).reshape((-1,) + (1,) * rank)

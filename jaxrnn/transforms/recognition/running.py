@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Var
 
+from jaxrnn.cells.chunks import in_blocks
 from jaxrnn.cells.products import product_type
 from jaxrnn.cells.sequence import sequence
 from jaxrnn.transforms.equations import Environment, read, run, variables
@@ -19,10 +20,6 @@ from jaxrnn.transforms.recognition.matching import Held, Match
 from jaxrnn.transforms.recognition.plan import Late, Loop, Plan, Shift
 from jaxrnn.transforms.recognition.positions import Atom, Elements, shape_of, type_of
 from jaxrnn.transforms.recognition.weights import Gates
-
-#: Bytes of projected frames that are computed at once. What the loop then reads is still in the cache; twice as fast on
-#: CPU as one array of all frames where that is tens of megabytes.
-BLOCK = 1 << 21
 
 
 def run_plan(plan: Plan, params: list[Any], frames: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -38,28 +35,17 @@ def run_plan(plan: Plan, params: list[Any], frames: list[Any], carry: list[Any])
         The last carry, and the outputs with time in front.
     """
     fixed = fixed_values(plan.body, params)
-    length, size = frames[0].shape[0], _frames_in_block(plan)
-    if not isinstance(length, int) or length <= 2 * size:
-        return _run_block(plan, fixed, frames, carry)
 
     def block(carry: list[Any], part: list[Any]) -> tuple[list[Any], list[Any]]:
         return _run_block(plan, fixed, part, carry)
 
-    whole = length // size * size
-    cut = [array[:whole].reshape(whole // size, size, *array.shape[1:]) for array in frames]
-    last, stacked = lax.scan(block, [jnp.asarray(array) for array in carry], cut)
-    outputs = [array.reshape(whole, *array.shape[2:]) for array in stacked]
-    if whole == length:
-        return last, outputs
-    last, rest = block(last, [array[whole:] for array in frames])
-    return last, [jnp.concatenate(parts) for parts in zip(outputs, rest, strict=True)]
+    return in_blocks(block, [jnp.asarray(array) for array in carry], frames, _bytes_a_frame(plan))
 
 
-def _frames_in_block(plan: Plan) -> int:
-    """How many frames' gates fit into the block."""
+def _bytes_a_frame(plan: Plan) -> int:
+    """Bytes of the gates of one frame, of the cell with most of them."""
     cells = [step for step in plan.steps if isinstance(step, Match)]
-    sizes = [cell.grid.elements.size * cell.cell.gates * type_of(cell.output).itemsize for cell in cells]
-    return max(1, BLOCK // max(sizes))
+    return max(cell.grid.elements.size * cell.cell.gates * type_of(cell.output).itemsize for cell in cells)
 
 
 def _run_block(plan: Plan, fixed: Environment, frames: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
