@@ -43,15 +43,23 @@ SPEECH = (
 OTHERS = (Entry("predictor_net", 0, {}, {"batch": 1}),)
 
 
-def folder() -> Path:
-    """Where the models are."""
+def path_of(name: str) -> Path:
+    """The file of a network.
+
+    Raises:
+        FileNotFoundError: it is not where models are looked for.
+    """
     default = Path(__file__).parent.parent.parent / "shared" / "models"
-    return Path(os.environ.get("JAXRNN_MODELS", default))
+    folder = Path(os.environ.get("JAXRNN_MODELS", default))
+    path = folder / f"{name}.onnx"
+    if not path.is_file():
+        raise FileNotFoundError(f"no {path.name} in {folder}: set JAXRNN_MODELS to the folder of the models")
+    return path
 
 
 def load(entry: Entry) -> jaxrnn.Model:
     """The network's model."""
-    return jaxrnn.load(folder() / f"{entry.file}.onnx", static=entry.static)
+    return jaxrnn.load(path_of(entry.file), static=entry.static)
 
 
 def random_frames(model: jaxrnn.Model, dims: Mapping[str, int], *lead: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -71,7 +79,7 @@ def describe(entry: Entry, model: jaxrnn.Model) -> Network:
     """The network as the peers take it."""
     start = {name: np.asarray(value) for name, value in model.init_state().items()}
     return Network(
-        path=folder() / f"{entry.file}.onnx",
+        path=path_of(entry.file),
         frame=random_frames(model, entry.dims),
         declared=tuple(info.name for info in model.outputs),
         outputs=tuple(info.name for info in model.step_outputs),

@@ -15,7 +15,7 @@ import numpy as np
 
 import jaxrnn
 from benchmarks import own
-from benchmarks.networks import folder
+from benchmarks.networks import path_of
 from benchmarks.peers import Arrays, brief, engine_module, is_installed
 from benchmarks.plan import Cases, Plan, timed
 from benchmarks.results import Row
@@ -90,7 +90,7 @@ def compared(model: jaxrnn.Model, pulse: int, engine: Engine) -> dict[str, np.nd
 
 def _rows(plan: Plan, name: str) -> Iterator[Row]:
     pulse, late = MODELS[name]
-    model = jaxrnn.load(folder() / f"{name}.onnx")
+    model = jaxrnn.load(path_of(name))
     streamed = model.stream(pulse=pulse)
     runner = jaxrnn.Runner(streamed, model.params)
     jitted = own.Jitted(streamed, model.params, streamed.init(1, model.params))
@@ -100,7 +100,7 @@ def _rows(plan: Plan, name: str) -> Iterator[Row]:
         tract = engine_module("tract")
         names = [info.name for info in model.inputs], [info.name for info in model.outputs]
         try:
-            stream = tract.Pulse(folder() / f"{name}.onnx", pulse, *names)
+            stream = tract.Pulse(path_of(name), pulse, *names)
             engines["tract"] = Engine(stream, stream.delay, late)
         except tract.RefusedError as error:
             refused["tract"] = brief(error)
