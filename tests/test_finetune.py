@@ -17,10 +17,10 @@ from small_models import FEATURES, layers_model
 
 import jaxrnn
 from jaxrnn.cli import main
+from jaxrnn.settings.source import read_source
 from jaxrnn.training.config import read_config
 from jaxrnn.training.recipe import read_recipe
 from jaxrnn.training.recipe_data import NpzExamples
-from jaxrnn.training.recipe_yaml import read_source
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FUNCTIONS = f"""

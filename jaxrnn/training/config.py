@@ -3,58 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from jaxrnn.errors import MissingPackageError
+from jaxrnn.settings.problems import validated
+from jaxrnn.settings.sections import Called, ConfigPath, ModelFile, PositiveFloat, PositiveInt, Section
+from jaxrnn.settings.source import Overrides, Source, read_source
 
-try:
-    from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo
-    from pydantic import model_validator as validator
-except ImportError as error:
-    raise MissingPackageError("a configuration file needs pydantic: pip install 'jaxrnn[train]'") from error
+# isort: split
+from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import model_validator as validator
 
-from jaxrnn.training.recipe_errors import validated
-from jaxrnn.training.recipe_yaml import Overrides, Source, read_source
-
-
-def _expand(value: Any, info: ValidationInfo) -> Any:
-    return info.context.expand(value) if isinstance(value, str) and isinstance(info.context, Source) else value
-
-
-#: A path in a configuration: relative to its file, with variables of the environment.
-ConfigPath = Annotated[Path, BeforeValidator(_expand)]
-PositiveInt = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
 Patterns = str | list[str]
-
-
-class Section(BaseModel):
-    """A mapping with known keys."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-    #: The key that a plain value in place of the mapping stands for.
-    short: ClassVar[str | None] = None
-
-    @validator(mode="before")
-    @classmethod
-    def _from_plain_value(cls, value: Any) -> Any:
-        return {cls.short: value} if cls.short is not None and isinstance(value, str) else value
-
-
-class Called(Section):
-    """A function by name, and its options beside the name; or the name alone."""
-
-    model_config = ConfigDict(extra="allow")
-    short = "name"
-
-    name: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What stands beside the name."""
-        return dict(self.model_extra or {})
 
 
 class Schedule(Section):
@@ -70,16 +29,6 @@ class Schedule(Section):
         return dict(self.model_extra or {})
 
 
-class ModelFile(Section):
-    """The network: its file, inputs that are fixed, and pairs of state input and output; or the file alone."""
-
-    short = "file"
-
-    file: ConfigPath
-    static: dict[str, Any] = {}
-    state: dict[str, str] = {}
-
-
 class Examples(Section):
     """Examples: either files, or a function that makes them.
 
@@ -90,7 +39,7 @@ class Examples(Section):
 
     npz: ConfigPath | None = None
     function: str | None = None
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict)
 
     @validator(mode="after")
     def _one_kind(self) -> Self:
@@ -132,7 +81,7 @@ class Config(Section):
     data: Examples
     loss: Called
     validation: Examples | None = None
-    metrics: dict[str, Called] = {}
+    metrics: dict[str, Called] = Field(default_factory=dict)
     steps: PositiveInt | None = None
     epochs: PositiveInt | None = None
     batch_size: PositiveInt = 16
@@ -140,7 +89,7 @@ class Config(Section):
     learning_rate: LearningRate = 1e-3
     clip_norm: PositiveFloat | None = None
     train: Patterns = "*"
-    freeze: Patterns = []
+    freeze: Patterns = Field(default_factory=list)
     params: ConfigPath | None = None
     mode: Literal["apply", "step", "scan"] | None = None
     time_axis: int | dict[str, int] | None = None

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrnn.settings.functions import build
 from jaxrnn.training import losses
 from jaxrnn.training.losses.classes import classes_last, mean_where, valid_labels
 from jaxrnn.training.losses.frames import (
@@ -25,7 +26,6 @@ from jaxrnn.training.losses.frames import (
     wide,
 )
 from jaxrnn.training.losses.signals import pair
-from jaxrnn.training.recipe_functions import build
 
 __all__ = [
     "METRICS",

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.settings.functions import find_function, lookup
+from jaxrnn.settings.problems import at, problem
+from jaxrnn.settings.sections import Called
+from jaxrnn.settings.source import Keys, Overrides, Source
 from jaxrnn.training import losses, metrics
-from jaxrnn.training.config import Called, Config, Examples, read_config
+from jaxrnn.training.config import Config, Examples, read_config
 from jaxrnn.training.evaluate import evaluate
 from jaxrnn.training.fit import fit
 from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.loading import load_checkpoint
 from jaxrnn.training.losses import Loss
 from jaxrnn.training.recipe_data import NpzExamples, check_data
-from jaxrnn.training.recipe_errors import at, problem
-from jaxrnn.training.recipe_functions import find_function, lookup
 from jaxrnn.training.recipe_optimizer import optimizer_options
 from jaxrnn.training.recipe_options import checked_options
-from jaxrnn.training.recipe_yaml import Keys, Overrides, Source
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model

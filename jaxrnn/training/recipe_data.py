@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.values import describe
-from jaxrnn.training.recipe_functions import near
+from jaxrnn.settings.functions import near
 
 TimeAxis = int | Mapping[str, int] | None
 

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 
 from jaxrnn.errors import InputError
+from jaxrnn.settings.functions import check_options, near
+from jaxrnn.settings.problems import at, problem
+from jaxrnn.settings.source import Source
 from jaxrnn.training.config import Config, Schedule
 from jaxrnn.training.optimizers import optimizer_names
-from jaxrnn.training.recipe_errors import at, problem
-from jaxrnn.training.recipe_functions import check_options, near
-from jaxrnn.training.recipe_yaml import Source
 
 
 def optimizer_options(config: Config, source: Source) -> dict[str, Any]:

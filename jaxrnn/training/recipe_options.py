@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Strict, create_model
 from pydantic.errors import PydanticUserError
 
-from jaxrnn.training.config import ConfigPath
-from jaxrnn.training.recipe_errors import validated
-from jaxrnn.training.recipe_yaml import Keys, Source
+from jaxrnn.settings.problems import validated
+from jaxrnn.settings.sections import ConfigPath
+from jaxrnn.settings.source import Keys, Source
 
 
 def checked_options(

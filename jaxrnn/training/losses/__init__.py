@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jaxrnn.settings.functions import build
 from jaxrnn.training.losses.classes import binary_cross_entropy, cross_entropy, ctc
 from jaxrnn.training.losses.frames import Loss, Output, TimeAxis
 from jaxrnn.training.losses.signals import mse, si_sdr, spectral_mse
-from jaxrnn.training.recipe_functions import build
 
 __all__ = [
     "LOSSES",

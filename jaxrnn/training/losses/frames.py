@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.values import describe
-from jaxrnn.training.recipe_functions import near
+from jaxrnn.settings.functions import near
 
 Arrays = Mapping[str, Any]
 #: A loss or a metric of one example: outputs by name, the example's arrays by name, and which frames exist.

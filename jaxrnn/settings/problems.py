@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.training.recipe_functions import near
-from jaxrnn.training.recipe_yaml import Keys, Source, brief
+from jaxrnn.settings.functions import near
+from jaxrnn.settings.source import Keys, Source, brief
 
 Schema = TypeVar("Schema", bound=BaseModel)
 

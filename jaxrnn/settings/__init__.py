@@ -1,0 +1,1 @@
+"""Configuration files: where each value stands, what may stand there, and errors that name the place."""
