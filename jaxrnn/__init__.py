@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrnn.errors import (
     InputError,
     JaxrnnError,
+    LimitError,
     MissingPackageError,
     ModelError,
     NodeError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from jaxrnn.exporting import export_onnx
     from jaxrnn.loading import load
     from jaxrnn.model import Model
+    from jaxrnn.onnx.limits import Limits
     from jaxrnn.onnx.state import StateVar
     from jaxrnn.streams import Runner, Streams
     from jaxrnn.transforms import Streamed, stream
@@ -36,6 +38,8 @@ __version__ = "0.1.0"
 __all__ = [
     "InputError",
     "JaxrnnError",
+    "LimitError",
+    "Limits",
     "MissingPackageError",
     "Model",
     "ModelError",
@@ -58,6 +62,7 @@ __all__ = [
 
 _LAZY = {
     "Model": "jaxrnn.model",
+    "Limits": "jaxrnn.onnx.limits",
     "StateVar": "jaxrnn.onnx.state",
     "Runner": "jaxrnn.streams",
     "Streams": "jaxrnn.streams",

@@ -18,6 +18,10 @@ class UnsupportedError(JaxrnnError, NotImplementedError):
     """The model is valid ONNX, but uses something that jaxrnn does not implement."""
 
 
+class LimitError(ModelError):
+    """The file asks for more memory or work than it may; the message names the limit and what raises it."""
+
+
 class InputError(JaxrnnError, ValueError):
     """An argument of a call does not fit the model: a wrong name, dtype, rank or dimension."""
 

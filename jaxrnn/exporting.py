@@ -51,7 +51,7 @@ def export_onnx(model: Model, params: Mapping[str, Any], path: str | os.PathLike
         for name in sorted(changed - origins.keys()):
             raise UnsupportedError(
                 f"params[{name!r}] has changed, but its floats are an attribute that a local function gets from its "
-                "caller, which cannot be written; give it the values of model.params"
+                "caller, or a sparse tensor, which cannot be written; give it the values of model.params"
             )
         known = {name: array for name, array in arrays.items() if name in origins}
         write_model(model._file, known, changed, origins, path)

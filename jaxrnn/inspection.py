@@ -13,10 +13,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn.errors import JaxrnnError, StateError, UnsupportedError
-from jaxrnn.onnx.checking import check_proto, check_shapes
+from jaxrnn.errors import JaxrnnError, LimitError, StateError, UnsupportedError
+from jaxrnn.onnx.checking import check_proto
 from jaxrnn.onnx.graph import normal_domain, read_graph
+from jaxrnn.onnx.inference import check_shapes
 from jaxrnn.onnx.interface import TensorInfo, tensor_info
+from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import find_operator
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.program import Program, bind, node_label, read_constant
@@ -113,26 +115,27 @@ class Inspection:
         return sum(parameter.nbytes for parameter in self.parameters)
 
 
-def inspect_model(source: Source) -> Inspection:
+def inspect_model(source: Source, *, limits: Limits | None = None) -> Inspection:
     """Gather the facts about an ONNX file, whether or not `jaxrnn.load` accepts its operators.
 
     Args:
         source: path, bytes or ``onnx.ModelProto``.
+        limits: as in `jaxrnn.load`.
 
     Raises:
-        ModelError: the file is malformed, inconsistent or unsafe.
+        ModelError: the file is malformed, inconsistent or unsafe, or its functions or tensors go beyond the limits.
         UnsupportedError: its format, not one of its operators, is not supported.
     """
     label = label_of(source)
     try:
         with exact_types():
-            proto, folder = read_proto(source)
+            proto, folder = read_proto(source, limits)
             check_proto(proto, folder)
-            model = read_graph(proto)
+            model = read_graph(proto, limits)
             if folder is not None:
                 ir.external_data.set_base_dir(model.graph, folder)
             unsupported = tuple(_unsupported(model.graph))
-            program, problem = _bound(proto, model)
+            program, problem = _bound(proto, model, limits)
             state, state_problem = _state(program)
             initialized = set(model.graph.initializers.values())
             return Inspection(
@@ -229,10 +232,10 @@ def _unsupported(graph: ir.Graph) -> Iterator[UnsupportedNode]:
             yield UnsupportedNode(node_label(node), node.op_type, domain, node.version, where, str(error))
 
 
-def _bound(proto: onnx.ModelProto, model: ir.Model) -> tuple[Program | None, str | None]:
+def _bound(proto: onnx.ModelProto, model: ir.Model, limits: Limits | None) -> tuple[Program | None, str | None]:
     """The program, or why there is none."""
     try:
-        program = bind(model)
+        program = bind(model, limits)
         check_shapes(proto)
     except JaxrnnError as error:
         return None, str(error)
@@ -243,7 +246,7 @@ def _state(program: Program | None) -> tuple[tuple[StateVar, ...], str | None]:
     """The state, or why it cannot be told."""
     try:
         return (() if program is None else find_state(program)), None
-    except StateError as error:
+    except (StateError, LimitError) as error:
         return (), str(error)
 
 
@@ -253,7 +256,7 @@ def _operator_or_stand_in(node: ir.Node) -> Operator:
         return _find(node)
     except UnsupportedError:
         anything = InputSlot("input", static=False, foldable=False, required=False)
-        return Operator(node.op_type, node.domain, node.version or 0, _find, (), anything, {}, False)
+        return Operator(node.op_type, node.domain, node.version or 0, _find, (), anything, {}, False, False)
 
 
 def _parameters(graph: ir.Graph) -> Iterator[ParameterInfo]:

@@ -10,8 +10,10 @@ import onnx_ir as ir
 
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.model import Model
-from jaxrnn.onnx.checking import check_proto, check_shapes
+from jaxrnn.onnx.checking import check_proto
 from jaxrnn.onnx.graph import read_graph
+from jaxrnn.onnx.inference import check_shapes
+from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.loop_bounds import bound_loops
 from jaxrnn.onnx.program import bind
 from jaxrnn.onnx.reading import Source, label_of, read_source
@@ -24,6 +26,7 @@ def load(
     static: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
     max_trip_count: int | Mapping[str, int] | None = None,
+    limits: Limits | None = None,
 ) -> Model:
     """Read an ONNX model and make it ready to run as a JAX function.
 
@@ -39,22 +42,25 @@ def load(
             A loop that goes on beyond it raises a `NodeError` where it can. Under a transformation, in compiled code
             and inside another loop it cannot: what it carries then comes out as NaN, derivatives too, integers as
             their type's extreme and booleans as True.
+        limits: how much the file may ask for, beyond what it holds: memory for values, nodes out of functions, trips
+            of loops. The defaults stand in the way of no real network that we know of, and of hostile files.
 
     Raises:
         ModelError: the file is malformed, inconsistent or unsafe.
+        LimitError: it asks for more than its limits; so may every call of the model.
         UnsupportedError: the file uses operators that jaxrnn does not have; lists all of them.
         InputError: ``static``, ``state`` or ``max_trip_count`` does not fit the file.
     """
     label = label_of(source)
     try:
         with exact_types():
-            file = read_source(source)
+            file = read_source(source, limits)
             check_proto(file.proto, file.folder)
-            graph = read_graph(file.proto)
+            graph = read_graph(file.proto, limits)
             if file.folder is not None:
                 ir.external_data.set_base_dir(graph.graph, file.folder)
             initial = _take_initial_values(graph.graph, state or {})
-            program = bind(graph)
+            program = bind(graph, limits)
             bound_loops(program, max_trip_count)
             check_shapes(file.proto)
             return Model(file, program, static=static or {}, state=state or {}, label=label, initial=initial)

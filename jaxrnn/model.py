@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.errors import InputError, StaticValueError
@@ -18,7 +19,8 @@ from jaxrnn.onnx.interface import TensorInfo, bind_inputs, bind_static, tensor_i
 from jaxrnn.onnx.program import BoundNode, Program
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import StateVar, check_pairs, find_state
-from jaxrnn.onnx.values import exact_types, traced
+from jaxrnn.onnx.text import holds_text
+from jaxrnn.onnx.values import exact_types, is_text, traced
 from jaxrnn.packing import Packed, narrow_type, plain
 from jaxrnn.scanning import scan
 from jaxrnn.steps import Stepper
@@ -257,7 +259,7 @@ class Model:
         arguments = {**(inputs or {}), **named}
         with exact_types():
             bound = dict(zip(self._input_names, bind_inputs(self.inputs, arguments), strict=True))
-            if self._compilable:
+            if self._compilable and not any(map(is_text, jax.tree.leaves(bound))):
                 try:
                     results = self._compiled(self.params, bound)
                     return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
@@ -297,8 +299,8 @@ class Model:
         scope = jax.export.SymbolicScope(constraints)
         result = {}
         for info in self.inputs:
-            if info.dtype is None or info.shape is None:
-                raise InputError(f"input {info} has no declared rank, so it has no symbolic shape")
+            if info.dtype is None or info.shape is None or info.is_text:
+                raise InputError(f"input {info} has no declared rank or holds strings, so it has no symbolic shape")
             spelled = ", ".join((dims or {}).get(str(size), str(size)) for size in info.shape)
             shape = jax.export.symbolic_shape(spelled, scope=scope) if info.shape else ()
             result[info.name] = jax.ShapeDtypeStruct(shape, _traceable(info.dtype))
@@ -315,8 +317,19 @@ class Model:
                 for key in self.program.block.inputs
             ]
             outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
+            self._check_strings(outputs, (params, arguments))
             named = zip((info.name for info in self.outputs), outputs, strict=True)
             return {name: jax.tree.map(_as_array, value) for name, value in named}
+
+    def _check_strings(self, outputs: Sequence[Any], given: Any) -> None:
+        """Refuse outputs that hold strings where they would have to pass through a transformation."""
+        with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
+        # Under jit, what is made anew is traced too.
+        if with_text and any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves(given), jnp.zeros(()))):
+            raise StaticValueError(
+                f"output {with_text[0]} holds strings, which no function under jit, grad or vmap can give, because JAX "
+                "has none; call apply outside them"
+            )
 
     def _check_params(self, params: Arrays) -> None:
         expected = self.program.parameters
@@ -348,9 +361,7 @@ def _traceable(dtype: np.dtype) -> np.dtype:
 
 
 def _as_array(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
-        return value
-    return traced(value)
+    return value.astype(object) if is_text(value) else traced(value)
 
 
 def _brief(value: np.ndarray) -> str:

@@ -26,6 +26,21 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_disable_most_optimizations", True)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """What one test has compiled, no other compiles again: not in another worker, in a child process or in a next run.
+
+    The folder is pytest's own; ``pytest --cache-clear`` empties it.
+    """
+    kept = {
+        "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in kept.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def settled_heap():
     """What a module leaves in JAX's caches is not looked through again by every collection after it."""

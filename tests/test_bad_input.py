@@ -55,6 +55,24 @@ def declared(shape):
     return helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
 
 
+def edited(proto, edit):
+    """The model with something done to it that the helpers of onnx would not do."""
+    edit(proto)
+    return proto
+
+
+def reading(count):
+    """Functions whose nodes stand in any order, in each other."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    nodes = [helper.make_node("F", ["a"], [f"v{index}"], domain="own") for index in range(count)]
+    functions = [
+        helper.make_function("own", "F", ["a"], ["b"], [node("Relu", ["t"], ["b"]), node("Neg", ["a"], ["t"])], opsets),
+        helper.make_function("own", "G", ["a"], [f"v{count - 1}"], nodes, opsets),
+    ]
+    graph = helper.make_graph([helper.make_node("G", ["x"], ["y"], domain="own")], "g", [X], [Y])
+    return helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=8)
+
+
 ADD = node("Add", ["x", "weight"])
 INT = helper.make_tensor_value_info("i", TensorProto.INT64, [2, 3])
 
@@ -113,6 +131,37 @@ FILES = {
     "a negative dimension": (model(ADD, initializers=[changed(WEIGHT, dims=[-2, 3])]), ["'weight'", "negative"]),
     "an unknown element type": (model(ADD, initializers=[changed(WEIGHT, data_type=77)]), ["'weight'", "77"]),
     "an input that is not there": (model(ADD, inputs=[X]), ["'weight'"]),
+    "an attribute that holds nothing": (
+        edited(model(node("ConstantOfShape", ["x"])), lambda p: p.graph.node[0].attribute.add(name="value", type=4)),
+        ["'n'", "'value'", "TENSOR", "holds none"],
+    ),
+    "an attribute of no type": (
+        edited(model(RELU), lambda p: p.graph.node[0].attribute.add(name="alpha")),
+        ["'r'", "'alpha'", "unknown type 0"],
+    ),
+    "an attribute without a name": (
+        edited(model(RELU), lambda p: p.graph.node[0].attribute.add(i=1, type=2)),
+        ["'r'", "no name"],
+    ),
+    "text that is none": (
+        model(node("Conv", ["x", "weight"], auto_pad=b"\xff\xfe"), initializers=[WEIGHT]),
+        ["'n'", "'auto_pad'", "UTF-8"],
+    ),
+    "a name that is no text": (
+        model(RELU).SerializeToString().replace(b"Relu", b"Re\xff\xfe"),
+        ["UTF-8", "damaged"],
+    ),
+    "an operator without a name": (model(helper.make_node("", ["x"], ["y"], name="n")), ["'n'", "op_type"]),
+    "an input of no type that there is": (
+        edited(model(RELU), lambda p: setattr(p.graph.input[0].type.tensor_type, "elem_type", -1)),
+        ["'x'", "element type -1"],
+    ),
+    "an input without a name": (edited(model(RELU), lambda p: p.graph.input.add()), ["input has no name"]),
+    "more outputs than there are": (model(node("Relu", ["x"], ["y", "z"])), ["'n'", "2 outputs", "at most 1"]),
+    "outputs that no definition counts": (
+        model(helper.make_node("QuickGelu", ["x"], ["z", "y"], name="n", domain="com.microsoft")),
+        ["com.microsoft"],
+    ),
 }
 
 
@@ -123,6 +172,58 @@ def test_files(what):
         jaxrnn.load(source)
     for word in words:
         assert word in str(caught.value)
+
+
+#: What onnx's own inference of shapes answered by ending the process: it is loaded, or refused in words.
+CRASHES = {
+    "a batch of negative rank": model(node("GatherND", ["x", "i"], batch_dims=-7), inputs=[X, INT]),
+    "as many parts as there are not": model(node("Split", ["x"], ["y", "z"], num_outputs=1), opset=18),
+    "no type to follow": edited(model(node("EyeLike", ["x"], dtype=1)), lambda p: p.graph.input[0].ClearField("type")),
+    "no type to match": edited(
+        model(node("RegexFullMatch", ["x"], pattern="a"), opset=20), lambda p: p.graph.input[0].ClearField("type")
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CRASHES)
+def test_what_inference_does_not_survive(what):
+    """A process that dies fails the whole run."""
+    try:
+        loaded = jaxrnn.load(CRASHES[what])
+    except jaxrnn.JaxrnnError:
+        return
+    with pytest.raises(jaxrnn.JaxrnnError):
+        loaded(**{info.name: np.ones((2, 3), info.dtype or np.float32) for info in loaded.inputs}, q=1)
+
+
+def test_nodes_of_functions_stand_in_any_order():
+    loaded = jaxrnn.load(reading(2))
+    np.testing.assert_array_equal(loaded(x=-np.ones((2, 3), np.float32))["y"], np.ones((2, 3)))
+
+
+def test_negative_dimensions_are_open():
+    xs = helper.make_tensor_value_info("x", TensorProto.FLOAT, [-1, 3])
+    loaded = jaxrnn.load(model(RELU, inputs=[xs]))
+    assert loaded.inputs[0].shape == ("x_dim_0", 3)
+    assert loaded(x=np.ones((5, 3), np.float32))["y"].shape == (5, 3)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float32, np.float64])
+def test_the_place_of_the_extreme_in_every_type(dtype):
+    """Compiled by a caller whose JAX has no 64 bits, too: JAX lowers its own argmax as the caller has it."""
+    import jax
+
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [
+        node("Constant", [], ["c"], "c", value=numpy_helper.from_array(np.array([[1, 5, 5, 2]], dtype))),
+        node("Cast", ["x"], ["wide"], "cast", to=kind),
+        node("Add", ["wide", "c"], ["sum"], "add"),
+        node("ArgMax", ["sum"], ["y"], "first", axis=1, keepdims=0),
+    ]
+    zeros, place = (helper.make_tensor_value_info(*each) for each in (("x", 1, [1, 4]), ("y", TensorProto.INT64, [1])))
+    loaded = jaxrnn.load(model(*nodes, inputs=[zeros], outputs=[place]))
+    for call in (loaded.apply, jax.jit(loaded.apply)):
+        assert call(loaded.params, {"x": np.zeros((1, 4), np.float32)})["y"].tolist() == [1]
 
 
 def test_every_unsupported_node_is_listed_at_once():

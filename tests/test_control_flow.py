@@ -277,7 +277,9 @@ def test_branches_that_disagree_are_refused_under_jit():
     inputs = {"c": np.array(False), "x": rng_array(2, 3)}
     verify(if_model(shapes_differ=True), inputs, atol=1e-6, jit=False)
     loaded = jaxrnn.load(if_model(shapes_differ=True))
-    with pytest.raises(jaxrnn.NodeError, match=r"'choice'.*branches must agree.*float32\[2, 3\].*float32\[1, 3\]"):
+    with pytest.raises(
+        jaxrnn.StaticValueError, match=r"'choice'.*branches must agree.*float32\[2, 3\].*float32\[1, 3\]"
+    ):
         jax.jit(loaded.apply)(loaded.params, inputs)
 
 

@@ -126,3 +126,11 @@ def test_scatter_nd_of_known_indices(name, reduction):
     np.testing.assert_allclose(model(inputs)["y"], expected, atol=1e-6)
     jaxpr = str(jax.make_jaxpr(model.apply)(model.params, inputs))
     assert ("scatter" in jaxpr) == (name in ("out of order", "repeated"))
+    if reduction == "mul":  # linear in every single element: its derivative is what one more adds
+        loss = jax.jit(lambda inputs: model.apply(model.params, inputs)["y"].sum())
+        gradient = jax.jit(jax.grad(loss))(inputs)
+        for which in inputs:
+            place = tuple(rng.integers(inputs[which].shape))
+            more = inputs[which].copy()
+            more[place] += 1
+            np.testing.assert_allclose(gradient[which][place], loss(inputs | {which: more}) - loss(inputs), atol=1e-4)

@@ -16,6 +16,8 @@ from jaxrnn.onnx.registry import REQUIRED, operator
 PUBLIC = {
     "InputError",
     "JaxrnnError",
+    "LimitError",
+    "Limits",
     "MissingPackageError",
     "Model",
     "ModelError",

@@ -1,20 +1,15 @@
-"""Whether a parsed model makes sense: every name given once, whatever is used is given, tensors whole, shapes fit."""
+"""Whether a parsed model makes sense: every name given once, whatever is used is given, tensors whole."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 
 from jaxrnn.errors import ModelError
-from jaxrnn.onnx.graph import graphs_of
 from jaxrnn.onnx.tensors import check_tensor, tensors_of
-
-#: Constants up to this size go along to shape inference, which reads shapes and axes from them.
-_SMALL = 256
+from jaxrnn.onnx.wellformed import check_attribute, check_messages
 
 
 def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
@@ -26,6 +21,7 @@ def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
     if not proto.graph.output:
         raise ModelError("the graph has no outputs")
     for graph in (proto.graph, *proto.functions):
+        check_messages(graph)
         for label, tensor in tensors_of(graph):
             check_tensor(tensor, label, folder)
     _check_names(proto.graph, frozenset(), "")
@@ -68,6 +64,8 @@ def _check_names(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> N
 
 
 def _check_function(function: onnx.FunctionProto) -> None:
+    for attribute in function.attribute_proto:
+        check_attribute(attribute, f"function {function.name!r}, attribute {attribute.name!r}")
     graph = onnx.GraphProto(name=function.name, node=function.node)
     graph.input.extend(onnx.ValueInfoProto(name=name) for name in function.input)
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
@@ -81,52 +79,3 @@ def _check_given(name: str, reach: frozenset[str], label: str) -> None:
         raise ModelError(
             f"{label} uses {name!r}, which is neither an initializer, nor an input, nor a node's output{hint}"
         )
-
-
-def check_shapes(proto: onnx.ModelProto) -> None:
-    """ONNX's own inference over a sorted copy without the weights' data: it tells which node's operands do not fit.
-
-    Raises:
-        ModelError: names the node.
-    """
-    try:
-        onnx.shape_inference.infer_shapes(_sorted(_without_weights(proto)), check_type=True, strict_mode=True)
-    except onnx.shape_inference.InferenceError as error:
-        places = re.findall(r"\(op_type:(\w+)", str(error))
-        if len(places) > 1 and places[0] not in {function.name for function in proto.functions}:
-            return  # inside ONNX's own body of an operator, which says nothing about the file
-        message = _plain(str(error))
-        raise ModelError(f"inconsistent shapes or types: {message}; correct the file or export it again") from error
-    except (RuntimeError, ValueError, MemoryError):
-        # Inference itself gave up (an operator that onnx does not define, for one); evaluation will tell.
-        return
-
-
-def _plain(message: str) -> str:
-    """``node 'mm' (MatMul): Incompatible dimensions`` out of the several lines that inference writes."""
-    text = re.sub(r"\[\w+\]\s*|Inference error\(s\):\s*", "", message)
-    text = re.sub(r"\(op_type:(\w+), node name: ([^)]*)\)", r"node '\2' (\1)", text)
-    return "; ".join(line.strip() for line in text.splitlines() if line.strip())[:500]
-
-
-def _sorted(proto: onnx.ModelProto) -> onnx.ModelProto:
-    model = ir.serde.deserialize_model(proto)
-    for graph in graphs_of(model.graph):
-        graph.sort()
-    return ir.serde.serialize_model(model)
-
-
-def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
-    graph = copy.graph
-    graph.name = proto.graph.name
-    graph.node.extend(proto.graph.node)
-    graph.input.extend(proto.graph.input)
-    graph.output.extend(proto.graph.output)
-    inputs = {value.name for value in proto.graph.input}
-    for tensor in proto.graph.initializer:
-        if sum(tensor.dims) <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
-            graph.initializer.append(tensor)
-        elif tensor.name not in inputs:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-    return copy

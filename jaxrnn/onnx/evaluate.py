@@ -12,7 +12,10 @@ import jax
 import onnx_ir as ir
 
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
+from jaxrnn.onnx.foresight import check_ahead
+from jaxrnn.onnx.limits import Budget, current, spending
 from jaxrnn.onnx.program import Block, BoundNode
+from jaxrnn.onnx.text import holds_text, run_on_text
 from jaxrnn.onnx.values import Value, describe, settle, static
 
 Watch = Callable[[BoundNode, Sequence[Value]], None]
@@ -60,11 +63,23 @@ class BoundSubgraph:
             raise ValueError(
                 f"the subgraph {self.block.name!r} takes {len(self.block.inputs)} inputs, but was given {len(inputs)}"
             )
-        return evaluate(self.block, inputs, Scope(self.outer.params, self.outer))
+        budget = current()
+        budget.evaluate()
+        return _evaluate(self.block, inputs, Scope(self.outer.params, self.outer), budget)
 
 
 def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
-    """The outputs of a block for its inputs; ``scope`` is filled with every value on the way."""
+    """The outputs of a graph for its inputs; ``scope`` is filled with every value on the way.
+
+    Raises:
+        LimitError: it asks for more than the graph's limits.
+        NodeError: a node cannot be evaluated on these values.
+    """
+    with spending(block.limits) as budget:
+        return _evaluate(block, inputs, scope, budget)
+
+
+def _evaluate(block: Block, inputs: Sequence[Value], scope: Scope, budget: Budget) -> tuple[Value, ...]:
     for key, array in block.constants.items():
         scope[key] = array
     for key, name in block.parameters.items():
@@ -72,7 +87,7 @@ def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value
     for key, value in zip(block.inputs, inputs, strict=True):
         scope[key] = value
     for node in block.nodes:
-        outputs = _run(node, scope)
+        outputs = _run(node, scope, budget)
         for key, value in zip(node.outputs, outputs, strict=False):
             scope[key] = value
         if scope.watch is not None:
@@ -80,7 +95,7 @@ def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value
     return tuple(scope[key] for key in block.outputs)
 
 
-def _run(node: BoundNode, scope: Scope) -> tuple[Value, ...]:
+def _run(node: BoundNode, scope: Scope, budget: Budget) -> tuple[Value, ...]:
     inputs = [None if key is None else scope[key] for key in node.inputs]
     attributes: dict[str, Any] = {
         name: BoundSubgraph(value, scope) if isinstance(value, Block) else value
@@ -88,17 +103,33 @@ def _run(node: BoundNode, scope: Scope) -> tuple[Value, ...]:
     }
     if node.operator.wants_output_count:
         attributes["output_count"] = len(node.outputs)
+    if node.operator.wants_output_name:
+        attributes["output_name"] = str(node.outputs[0].name)
     try:
         with jax.named_scope(node.name):
             for index, value in enumerate(inputs):
                 slot = node.operator.slot(index)
                 if slot is not None and slot.static and value is not None:
                     inputs[index] = static(value, f"its input {slot.name!r}")
-            result = node.operator.function(*inputs, **attributes)
+            budget.evaluate()
+            if any(map(holds_text, inputs)):
+                result = run_on_text(node.operator, inputs, attributes)
+            else:
+                check_ahead(node.operator, inputs, attributes, budget)
+                result = node.operator.function(*inputs, **attributes)
+            outputs = tuple(settle(value) for value in (result if isinstance(result, list) else [result]))
+            check_outputs(node, outputs)
+            budget.take(outputs, inputs)
     except Exception as error:
         raise _located(error, node, inputs) from error
-    outputs = result if isinstance(result, list) else [result]
-    return tuple(settle(value) for value in outputs)
+    return outputs
+
+
+def check_outputs(node: BoundNode, outputs: Sequence[Value]) -> None:
+    """Refuse a node that names more outputs than its operator gives: what reads them would find nothing."""
+    named = max((place for place, key in enumerate(node.outputs, 1) if key.name), default=0)
+    if named > len(outputs):
+        raise ValueError(f"the node names {named} outputs, but the operator gives {len(outputs)}")
 
 
 def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> JaxrnnError:

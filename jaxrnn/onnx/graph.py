@@ -9,11 +9,13 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from jaxrnn.errors import ModelError, UnsupportedError
+from jaxrnn.errors import LimitError, ModelError, UnsupportedError
+from jaxrnn.onnx.limits import Limits, count_of, raised
 from jaxrnn.onnx.origins import mark_origins
+from jaxrnn.onnx.wellformed import MAX_DEPTH
 
-#: A file may not expand to more nodes than this when its functions are inlined.
-MAX_NODES = 1_000_000
+#: Functions may call each other as deep as this.
+MAX_CALLS = 50
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -23,14 +25,18 @@ def normal_domain(domain: str) -> str:
     return "" if domain in DEFAULT_DOMAINS else domain
 
 
-def read_graph(proto: onnx.ModelProto) -> ir.Model:
+def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model:
     """The model with its functions inlined and its nodes sorted; ``node.version`` holds each node's opset.
 
     Raises:
-        ModelError: a cycle, a recursive function, or an expansion beyond `MAX_NODES`.
+        ModelError: a cycle or a recursive function.
+        LimitError: the functions make too many nodes.
         UnsupportedError: a function that takes a graph as attribute.
     """
-    model = ir.serde.deserialize_model(proto)
+    try:
+        model = ir.serde.deserialize_model(proto)
+    except ir.serde.SerdeError as error:
+        raise ModelError(f"the file does not make sense: {_innermost(error)}; export it again") from error
     mark_origins(proto, model)
     _set_versions(model.graph, model.opset_imports)
     for function in model.functions.values():
@@ -39,20 +45,36 @@ def read_graph(proto: onnx.ModelProto) -> ir.Model:
         for domain in function.opset_imports:
             function.opset_imports[domain] = model.opset_imports.setdefault(domain, function.opset_imports[domain])
     if model.functions:
-        _check_expansion(model)
+        _check_expansion(model, (limits or Limits()).nodes)
+        for function in model.functions.values():
+            _sort(function)
         try:
             InlinePass()(model)
         except ValueError as error:
             raise UnsupportedError(f"a local function cannot be inlined: {error}") from error
+        _check_depth(model.graph)
     for graph in graphs_of(model.graph):
-        try:
-            graph.sort()
-        except ValueError as error:
-            path = " -> ".join(repr(label) for label in _find_cycle(graph))
-            raise ModelError(
-                f"the graph {graph.name!r} has a cycle: {path}; a node may not depend on its own output"
-            ) from error
+        _sort(graph)
     return model
+
+
+def _sort(graph: ir.Graph | ir.Function) -> None:
+    """Put nodes in an order in which each comes after those that it needs."""
+    try:
+        graph.sort()
+    except ValueError as error:
+        path = " -> ".join(repr(label) for label in _find_cycle(graph))
+        kind = "graph" if isinstance(graph, ir.Graph) else "local function"
+        raise ModelError(
+            f"the {kind} {graph.name!r} has a cycle: {path}; a node may not depend on its own output"
+        ) from error
+
+
+def _innermost(error: BaseException) -> str:
+    """The first line of what an error came from, through all that were raised from it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -85,7 +107,7 @@ def node_label(node: ir.Node) -> str:
     return next((str(output.name) for output in node.outputs if output.name), node.op_type)
 
 
-def _find_cycle(graph: ir.Graph) -> list[str]:
+def _find_cycle(graph: ir.Graph | ir.Function) -> list[str]:
     """The labels of the nodes along one cycle, ending where it began."""
     needs: dict[ir.Node, set[ir.Node]] = {node: set(node.predecessors()) for node in graph}
     for node in graph:
@@ -105,7 +127,20 @@ def _set_versions(graph: ir.Graph | ir.Function, opsets: dict[str, int]) -> None
         node.version = versions.get(normal_domain(node.domain))
 
 
-def _check_expansion(model: ir.Model) -> None:
+def _check_depth(graph: ir.Graph) -> None:
+    """Refuse subgraphs that inlining has put into each other deeper than a file may have them."""
+    pending = [(graph, 0)]
+    while pending:
+        graph, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise ModelError(
+                f"local functions with graphs inside call each other, so that graphs lie in each other more than "
+                f"{MAX_DEPTH} deep; write the model with fewer levels"
+            )
+        pending += [(inner, depth + 1) for node in graph for _, inner in subgraphs_of(node)]
+
+
+def _check_expansion(model: ir.Model, allowed: int) -> None:
     """Refuse recursion and expansions that would not end, before the inliner starts."""
     sizes: dict[ir.OperatorIdentifier, int] = {}
 
@@ -119,11 +154,17 @@ def _check_expansion(model: ir.Model) -> None:
                     f"the local function {identifier[1]!r} calls itself ({names}); ONNX allows no recursion"
                 )
             function = model.functions.get(identifier)
+            if len(path) > MAX_CALLS:
+                raise ModelError(f"local functions call each other more than {MAX_CALLS} deep, as {path[0][1]!r} does")
             if function is not None and identifier not in sizes:
                 sizes[identifier] = size(function.all_nodes(), (*path, identifier))
             total += 1 if function is None else sizes[identifier]
         return total
 
     nodes = size(model.graph.all_nodes(), ())
-    if nodes > MAX_NODES:
-        raise ModelError(f"inlining the local functions would give {nodes} nodes; the limit is {MAX_NODES}")
+    own = sum(1 for _ in model.graph.all_nodes())
+    if nodes - own > allowed:
+        raise LimitError(
+            f"the local functions make {count_of(nodes)} nodes of the {count_of(own)} that call them, but no more than "
+            f"{count_of(allowed)} beside these are allowed; {raised('nodes')}"
+        )

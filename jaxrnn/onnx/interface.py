@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.errors import InputError
+from jaxrnn.onnx.text import as_text
 from jaxrnn.onnx.values import describe
 
 Dimension = int | str
@@ -24,7 +25,8 @@ class TensorInfo:
 
     Attributes:
         name: its name in the file.
-        dtype: its element type; None for a sequence or an optional, whose items are checked where they are used.
+        dtype: its element type, ``object`` for strings; None for a sequence or an optional, whose items are checked
+            where they are used.
         shape: ints and symbol names; None where the file gives no rank. A dimension that the file leaves open is
             called ``<name>_dim_<axis>``.
     """
@@ -37,7 +39,12 @@ class TensorInfo:
         if self.dtype is None:
             return f"{self.name}: sequence or optional"
         shape = "..." if self.shape is None else ", ".join(map(str, self.shape))
-        return f"{self.name}: {self.dtype.name}[{shape}]"
+        return f"{self.name}: {'string' if self.is_text else self.dtype.name}[{shape}]"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is an array of strings."""
+        return self.dtype is not None and self.dtype.kind == "O"
 
 
 def tensor_info(value: ir.Value) -> TensorInfo:
@@ -48,10 +55,16 @@ def tensor_info(value: ir.Value) -> TensorInfo:
     dtype = None if value.dtype in (None, ir.DataType.UNDEFINED) else np.dtype(value.dtype.numpy())
     if value.shape is None:
         return TensorInfo(name, dtype, None)
-    shape = tuple(
-        size if isinstance(size, int) else (size.value or f"{name}_dim_{axis}") for axis, size in enumerate(value.shape)
+    return TensorInfo(
+        name, dtype, tuple(_dimension(size, f"{name}_dim_{axis}") for axis, size in enumerate(value.shape))
     )
-    return TensorInfo(name, dtype, shape)
+
+
+def _dimension(size: int | ir.SymbolicDim, unnamed: str) -> Dimension:
+    """A size, or the name of an open dimension; some exporters write a negative size for one."""
+    if isinstance(size, int):
+        return size if size >= 0 else unnamed
+    return size.value or unnamed
 
 
 def bind_inputs(infos: Sequence[TensorInfo], inputs: Mapping[str, Any]) -> list[Any]:
@@ -86,10 +99,11 @@ def bind_inputs(infos: Sequence[TensorInfo], inputs: Mapping[str, Any]) -> list[
 
 
 def _as_declared(info: TensorInfo, value: Any) -> Any:
-    if info.dtype is not None and info.dtype.kind in "OUS":
-        raise InputError(f"input {info}: strings are not supported, because JAX has none")
+    if info.is_text:
+        return _strings(info, value)
     if info.dtype is None:
-        return jax.tree.map(jnp.asarray, tuple(value) if isinstance(value, list) else value)
+        item = lambda each: as_text(each) if _looks_like_text(each) else jnp.asarray(each)  # noqa: E731
+        return jax.tree.map(item, tuple(value) if isinstance(value, list) else value)
     if not hasattr(value, "dtype"):
         return jnp.asarray(_from_python(info, info.dtype, value))
     if value.dtype == info.dtype:
@@ -101,6 +115,22 @@ def _as_declared(info: TensorInfo, value: Any) -> Any:
     else:
         mend = f"convert it with .astype({info.dtype.name!r})"
     raise InputError(f"input {info} got {value.dtype}[{', '.join(map(str, value.shape))}]; {mend}")
+
+
+def _looks_like_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, np.ndarray) and value.dtype.kind in "OUT")
+
+
+def _strings(info: TensorInfo, value: Any) -> np.ndarray:
+    if isinstance(value, jax.Array):
+        raise InputError(
+            f"input {info} got {describe(value)}; JAX has no strings, so they are no arguments of jit, grad or vmap: "
+            "pass NumPy arrays of them to a plain call, or bind them with jaxrnn.load(..., static={name: strings})"
+        )
+    try:
+        return as_text(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"input {info} cannot be made from {type(value).__name__}: {error}") from error
 
 
 #: What JAX makes of 64-bit integers without ``jax_enable_x64``; widening them again loses nothing.

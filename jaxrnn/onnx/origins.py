@@ -14,6 +14,8 @@ from typing import NamedTuple
 import onnx
 import onnx_ir as ir
 
+from jaxrnn.onnx.sparse import WRITTEN_OUT
+
 Address = tuple[tuple[int, int | None], ...]
 
 _KEY = "jaxrnn.origin"
@@ -66,7 +68,7 @@ def _mark_graph(proto: onnx.GraphProto, graph: ir.Graph, address: Address, scope
     """Mark a graph; ``scope`` is what names in it begin with if it lies in a function, else empty."""
     for index, tensor in enumerate(proto.initializer):
         value = graph.initializers.get(tensor.name)
-        if value is not None and value.const_value is not None:
+        if value is not None and value.const_value is not None and tensor.doc_string != WRITTEN_OUT:
             here = (*address, (onnx.GraphProto.INITIALIZER_FIELD_NUMBER, index))
             name = f"{scope}{tensor.name}" if scope else None
             value.const_value.meta[_KEY] = Origin(here, onnx.TensorProto, name)
@@ -94,7 +96,7 @@ def _mark_attributes(
     for index, proto in {proto.name: (index, proto) for index, proto in enumerate(protos)}.values():
         attribute = attributes[proto.name]
         here = (*address, (field, index))
-        if attribute.is_ref():
+        if attribute.is_ref() or proto.t.doc_string == WRITTEN_OUT:
             continue
         if attribute.type == ir.AttributeType.TENSOR:
             inner = (*here, (onnx.AttributeProto.T_FIELD_NUMBER, None))

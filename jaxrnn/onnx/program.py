@@ -14,11 +14,13 @@ import onnx_ir as ir
 
 from jaxrnn.errors import ModelError, UnsupportedError
 from jaxrnn.onnx.graph import node_label, normal_domain
+from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import find_operator
 from jaxrnn.onnx.origins import Origin, origin_of
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.signatures import check_signature, given_inputs
+from jaxrnn.onnx.text import text_array
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class BoundNode:
 
 @dataclass
 class Block:
-    """A graph or subgraph: its constants, its parameters by name, and its nodes in order."""
+    """A graph or subgraph: its constants, its parameters by name, its nodes in order, and what it may ask for."""
 
     name: str
     inputs: tuple[ir.Value, ...]
@@ -42,6 +44,7 @@ class Block:
     constants: dict[ir.Value, np.ndarray] = field(default_factory=dict)
     parameters: dict[ir.Value, str] = field(default_factory=dict)
     nodes: list[BoundNode] = field(default_factory=list)
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,12 @@ class Program:
     origins: Mapping[str, Origin | None]
 
 
-def bind(model: ir.Model) -> Program:
+def bind(model: ir.Model, limits: Limits | None = None) -> Program:
     """Bind every node of a model.
+
+    Args:
+        model: the graph, its functions inlined.
+        limits: what it may ask for beside what the file holds.
 
     Raises:
         UnsupportedError: lists every node that has no operator here, with the nearest supported alternative.
@@ -86,6 +93,8 @@ def bind(model: ir.Model) -> Program:
         array = constant_of(value)
         assert array is not None, "only constants are named as parameters"
         arrays[name] = array
+    held = sum(array.nbytes for array in constants.values() if array is not None)
+    block.limits = (limits or Limits()).beside(held)
     return Program(block, arrays, {name: origin_of(value) for value, name in names.items()})
 
 
@@ -138,7 +147,7 @@ def _read_attribute(attribute: ir.Attr) -> Any:
     if read is not None:
         return read(attribute)
     if attribute.type == ir.AttributeType.TENSOR:
-        return np.asarray(attribute.as_tensor().numpy())
+        return _read_tensor(attribute.as_tensor(), f"attribute {attribute.name!r}")
     return attribute.value
 
 
@@ -154,6 +163,9 @@ def read_constant(value: ir.Value) -> np.ndarray | None:
 
 def _read_tensor(tensor: ir.TensorProtocol, what: str) -> np.ndarray:
     try:
+        if tensor.dtype == ir.DataType.STRING:
+            strings: Any = tensor
+            return text_array([item.decode() for item in strings.string_data()], tuple(tensor.shape.numpy()))
         array = tensor.numpy()
     except (ValueError, TypeError, OSError) as error:
         raise ModelError(f"the tensor of {what} cannot be read: {error}") from error
@@ -161,7 +173,7 @@ def _read_tensor(tensor: ir.TensorProtocol, what: str) -> np.ndarray:
         # What was loaded stays what it is, whatever becomes of the file.
         array = np.array(array)
         tensor.release()
-    return array.astype(str) if array.dtype == object else array
+    return array
 
 
 def _read_constant_node(node: ir.Node) -> np.ndarray | None:
@@ -181,7 +193,7 @@ def _read_constant_node(node: ir.Node) -> np.ndarray | None:
         case "value_ints":
             return np.asarray(attribute.as_ints(), np.int64)
         case "value_string":
-            return np.asarray(attribute.as_string())
+            return text_array([attribute.as_string()], ())
         case "value_strings":
-            return np.asarray(attribute.as_strings(), str)
+            return text_array(attribute.as_strings())
     return None

@@ -9,13 +9,12 @@ from typing import NamedTuple
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from jaxrnn.errors import ModelError, UnsupportedError
+from jaxrnn.errors import ModelError
 from jaxrnn.onnx.graph import normal_domain
+from jaxrnn.onnx.limits import Limits
+from jaxrnn.onnx.sparse import write_out_sparse
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
-
-#: Older files are converted by ``onnx.version_converter``.
-OLDEST_OPSET = 7
 
 
 def label_of(source: Source) -> str:
@@ -41,11 +40,12 @@ class SourceFile(NamedTuple):
     folder: Path | None
 
 
-def read_source(source: Source) -> SourceFile:
-    """Read a model.
+def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
+    """Read a model; what it holds as sparse tensors comes out as dense ones.
 
     Raises:
         ModelError: no such file, not ONNX, cut off, or of a version from the future.
+        LimitError: its sparse tensors would take too much.
     """
     if isinstance(source, onnx.ModelProto):
         file = SourceFile(source, _serialized(source), None)
@@ -61,16 +61,16 @@ def read_source(source: Source) -> SourceFile:
     else:
         raise ModelError(f"expected a path, bytes or onnx.ModelProto, not {type(source).__name__}")
     _check_versions(file.proto)
-    return file
+    return file._replace(proto=write_out_sparse(file.proto, file.folder, limits or Limits()))
 
 
-def read_proto(source: Source) -> tuple[onnx.ModelProto, Path | None]:
+def read_proto(source: Source, limits: Limits | None = None) -> tuple[onnx.ModelProto, Path | None]:
     """The model, and the folder that its external data must lie in (None where it has no folder).
 
     Raises:
         ModelError: as `read_source` does.
     """
-    file = read_source(source)
+    file = read_source(source, limits)
     return file.proto, file.folder
 
 
@@ -113,8 +113,4 @@ def _check_versions(proto: onnx.ModelProto) -> None:
             raise ModelError(
                 f"opset {entry.version} is newer than the {newest} that the installed onnx {onnx.__version__} knows; "
                 "upgrade jaxrnn and onnx, or export with an older opset"
-            )
-        if entry.version < OLDEST_OPSET:
-            raise UnsupportedError(
-                f"opset {entry.version} is older than {OLDEST_OPSET}; convert the file with onnx.version_converter"
             )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from jaxrnn.onnx.graph import normal_domain, subgraphs_of
+from jaxrnn.onnx.inference import can_be_inferred
 from jaxrnn.onnx.interface import tensor_info
 from jaxrnn.onnx.program import node_label, read_constant
 
@@ -19,18 +21,39 @@ LOOPS = ("Scan", "Loop")
 
 
 @dataclass(frozen=True)
+class Stateful:
+    """An operator over time that takes its state as one input and gives it as its last output.
+
+    Attributes:
+        slot: what its state is called.
+        past: the number of that input.
+        time_axis: the axis of the first input that is time.
+    """
+
+    slot: str
+    past: int
+    time_axis: int
+
+
+STATEFUL = {
+    "CausalConvWithState": Stateful("state", past=3, time_axis=2),
+    "LinearAttention": Stateful("state", past=3, time_axis=1),
+}
+
+
+@dataclass(frozen=True)
 class RecurrentInfo:
     """A node that carries a state over steps.
 
     Attributes:
         name: what errors call the node.
-        operator: LSTM, GRU, RNN, Scan or Loop.
+        operator: LSTM, GRU, RNN, LinearAttention, CausalConvWithState, Scan or Loop.
         where: path of the subgraph that holds it, empty in the outer graph.
         direction: forward, reverse, bidirectional, or mixed for a Scan whose inputs differ; None for a Loop.
-        input_size: features that enter an LSTM, GRU or RNN each step, where the file tells.
-        hidden_size: size of its hidden state, where the file tells.
-        weights: number of elements of W, R, B and P, where the file tells.
-        carries: name, dtype and shape of what a Scan or Loop carries.
+        input_size: features that enter each step, where the file tells; None for a Scan or Loop.
+        hidden_size: size of the hidden state of an LSTM, GRU or RNN, where the file tells.
+        weights: number of elements of W, R, B and P, or of a convolution's kernel and bias, where the file tells.
+        carries: name, dtype and shape of what any other node carries.
     """
 
     name: str
@@ -57,7 +80,8 @@ def recurrent_nodes(model: ir.Model) -> tuple[RecurrentInfo, ...]:
     if all(info.weights is not None for info in found if info.operator in CELLS):
         return found
     # Some exporters compute the weights from others, node by node: inference knows the shapes all the same.
-    ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    if can_be_inferred(model):
+        ShapeInferencePass(check_type=False, strict_mode=False)(model)
     return tuple(_find(model.graph))
 
 
@@ -67,8 +91,12 @@ def _find(graph: ir.Graph) -> Iterator[RecurrentInfo]:
             continue
         if node.op_type in CELLS:
             yield _cell(where, node)
-        elif node.op_type in LOOPS and "body" in node.attributes:
-            yield _loop(where, node, node.attributes["body"].as_graph())
+        elif node.op_type in STATEFUL:
+            yield _stateful(where, node)
+        elif node.op_type in LOOPS:
+            body = _attribute(node, "body", ir.AttributeType.GRAPH, None)
+            if body is not None:
+                yield _loop(where, node, body)
 
 
 def _cell(where: str, node: ir.Node) -> RecurrentInfo:
@@ -76,8 +104,8 @@ def _cell(where: str, node: ir.Node) -> RecurrentInfo:
     w, r, b, p = (_shape(inputs[index]) for index in (1, 2, 3, 7))
     given = [shape for value, shape in zip((*inputs[1:4], inputs[7]), (w, r, b, p), strict=True) if value is not None]
     known = [int(np.prod(shape)) for shape in given if shape is not None]
-    direction = node.attributes["direction"].as_string() if "direction" in node.attributes else "forward"
-    hidden = node.attributes["hidden_size"].as_int() if "hidden_size" in node.attributes else None
+    direction = _attribute(node, "direction", ir.AttributeType.STRING, "forward")
+    hidden = _attribute(node, "hidden_size", ir.AttributeType.INT, None)
     return RecurrentInfo(
         name=node_label(node),
         operator=node.op_type,
@@ -87,6 +115,29 @@ def _cell(where: str, node: ir.Node) -> RecurrentInfo:
         hidden_size=r[-1] if r else hidden,
         weights=sum(known) if len(known) == len(given) else None,
     )
+
+
+def _attribute(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -> Any:
+    """An attribute; the default where there is none, or one of another type, which loading the file refuses."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.type != kind else attribute.value
+
+
+def _stateful(where: str, node: ir.Node) -> RecurrentInfo:
+    inputs = [*node.inputs, *[None] * 4][:4]
+    operator, weights, features = STATEFUL[node.op_type], None, None
+    if node.op_type == "CausalConvWithState":
+        kernel, bias = _shape(inputs[1]), _shape(inputs[2])
+        features = kernel[0] if kernel else None
+        if kernel is not None and (bias is not None or inputs[2] is None):
+            weights = int(np.prod(kernel)) + (0 if bias is None else int(np.prod(bias)))
+    elif inputs[0] is not None and inputs[0].shape is not None and len(inputs[0].shape) == 3:
+        size = inputs[0].shape[2]
+        features = size if isinstance(size, int) else None
+    ends = (inputs[operator.past], *node.outputs[1:2])
+    typed = [value for value in ends if value is not None and value.name and value.type is not None]
+    carries = (str(tensor_info(typed[0])) if typed else operator.slot,)
+    return RecurrentInfo(node_label(node), node.op_type, where, "forward", features, None, weights, carries)
 
 
 def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
@@ -105,10 +156,9 @@ def _loop(where: str, node: ir.Node, body: ir.Graph) -> RecurrentInfo:
     if node.op_type == "Loop":
         carried, direction = body.inputs[2:], None
     else:
-        scanned = node.attributes["num_scan_inputs"].as_int() if "num_scan_inputs" in node.attributes else 0
-        carried = body.inputs[: len(body.inputs) - scanned]
-        given = node.attributes.get("scan_input_directions")
-        directions = set(given.as_ints()) if given is not None else {0}
+        scanned = _attribute(node, "num_scan_inputs", ir.AttributeType.INT, 0)
+        carried = body.inputs[: max(len(body.inputs) - scanned, 0)]
+        directions = set(_attribute(node, "scan_input_directions", ir.AttributeType.INTS, (0,)))
         direction = "mixed" if len(directions) > 1 else "reverse" if directions == {1} else "forward"
     carries = tuple(str(tensor_info(value)) for value in carried)
     return RecurrentInfo(node_label(node), node.op_type, where, direction, carries=carries)

@@ -9,7 +9,8 @@ required. Two annotations say what the importer must know:
   parameter of the model.
 
 A function returns its one output, or a list of its outputs; a tuple is a value of ONNX's sequence type. A keyword-only
-parameter ``output_count`` is no attribute: it receives the number of outputs that the node names.
+parameter ``output_count`` is no attribute: it receives the number of outputs that the node names. Nor is
+``output_name``: it receives the name of the first of them, which tells the node from all others of the graph.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Static = Annotated[np.ndarray, STATIC]
 Foldable = Annotated[Any, FOLDABLE]
 
 OUTPUT_COUNT = "output_count"
+OUTPUT_NAME = "output_name"
 REQUIRED = inspect.Parameter.empty
 
 Versions = dict[int, Callable[..., Any]]
@@ -61,6 +63,7 @@ class Operator:
     variadic: InputSlot | None
     attributes: Mapping[str, Any]
     wants_output_count: bool
+    wants_output_name: bool
 
     def slot(self, index: int) -> InputSlot | None:
         """The declared input at this position, or None where the operator takes fewer."""
@@ -79,11 +82,11 @@ def _marks(hint: Any) -> tuple[str, ...]:
 @functools.cache
 def read_signature(
     function: Callable[..., Any],
-) -> tuple[tuple[InputSlot, ...], InputSlot | None, dict[str, Any], bool]:
-    """The slots, the variadic slot, the attributes with defaults, and whether the output count is wanted."""
+) -> tuple[tuple[InputSlot, ...], InputSlot | None, dict[str, Any], bool, bool]:
+    """The slots, the variadic slot, the attributes with defaults, and whether the output count and name are wanted."""
     inner = function.func if isinstance(function, functools.partial) else function
     hints = typing.get_type_hints(inner, include_extras=True)
-    slots, variadic, attributes, wants_output_count = [], None, {}, False
+    slots, variadic, attributes, wanted = [], None, {}, set()
     for parameter in inspect.signature(function).parameters.values():
         marks = _marks(hints.get(parameter.name))
         slot = InputSlot(parameter.name, STATIC in marks, FOLDABLE in marks, parameter.default is REQUIRED)
@@ -91,11 +94,11 @@ def read_signature(
             variadic = slot
         elif parameter.kind is not parameter.KEYWORD_ONLY:
             slots.append(slot)
-        elif parameter.name == OUTPUT_COUNT:
-            wants_output_count = True
+        elif parameter.name in (OUTPUT_COUNT, OUTPUT_NAME):
+            wanted.add(parameter.name)
         else:
             attributes[parameter.name] = parameter.default
-    return tuple(slots), variadic, attributes, wants_output_count
+    return tuple(slots), variadic, attributes, OUTPUT_COUNT in wanted, OUTPUT_NAME in wanted
 
 
 def operator(name: str, domain: str, version: int, function: Callable[..., Any]) -> Operator:

@@ -32,6 +32,9 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
     given = given_inputs(node)
     if operator.variadic is None and len(given) > len(operator.slots):
         raise ModelError(f"{label}: {len(given)} inputs, but the operator takes at most {len(operator.slots)}")
+    most = _most_outputs(operator)
+    if len(node.outputs) > most:
+        raise ModelError(f"{label}: {len(node.outputs)} outputs, but the operator gives at most {most}")
     for index, slot in enumerate(operator.slots):
         if slot.required and (index >= len(given) or given[index] is None):
             raise ModelError(f"{label}: the input {slot.name!r} is missing")
@@ -72,6 +75,14 @@ def _attribute_types(operator: Operator) -> dict[str, ir.AttributeType]:
         return {}
     kinds: dict[str, Any] = {name: attribute.type for name, attribute in schema.attributes.items()}
     return {name: ir.AttributeType(int(kind)) for name, kind in kinds.items()}
+
+
+def _most_outputs(operator: Operator) -> float:
+    """How many outputs an operator may have, as far as onnx tells."""
+    try:
+        return onnx.defs.get_schema(operator.name, operator.since, operator.domain).max_output
+    except onnx.defs.SchemaError:
+        return float("inf")
 
 
 def _known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from jaxrnn.errors import ModelError, UnsupportedError
+from jaxrnn.errors import ModelError
 
 #: The repeated field that holds a type's elements where there is no ``raw_data``, and elements to an entry.
 _TYPED_FIELDS = {
@@ -28,9 +28,6 @@ _TYPED_FIELDS = {
 def tensors_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Every tensor of a graph or function, subgraphs included, with what to call it."""
     if isinstance(graph, onnx.GraphProto):
-        if graph.sparse_initializer:
-            name = graph.sparse_initializer[0].values.name
-            raise UnsupportedError(f"the sparse initializer {name!r} is not supported; save it as a dense tensor")
         for tensor in graph.initializer:
             yield f"initializer {tensor.name!r}", tensor
     for node in graph.node:

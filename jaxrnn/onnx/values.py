@@ -2,8 +2,8 @@
 
 A *static* value is a NumPy array: it is known while tracing, so arithmetic on shapes folds away. Integers that
 depend on a symbolic dimension are static too, as NumPy arrays of dtype ``object`` whose items are Python ints and
-JAX symbolic dimensions; they stand for int64. A *traced* value is a JAX array. A sequence is a tuple of values, and
-an absent optional is ``None``.
+JAX symbolic dimensions; they stand for int64. Strings are static always: NumPy arrays of dtype `TEXT`, since JAX has
+none. A *traced* value is a JAX array. A sequence is a tuple of values, and an absent optional is ``None``.
 
 Evaluation runs inside `exact_types`, so a traced int64 or float64 has its full width whatever ``jax_enable_x64`` says.
 """
@@ -22,6 +22,9 @@ from jax.core import Tracer
 from jaxrnn.errors import StaticValueError
 
 Value = Any  # np.ndarray | jax.Array | tuple[Value, ...] | None
+
+#: The element type of strings inside a graph. Callers give and get arrays of dtype ``object``, which here mean sizes.
+TEXT = np.dtypes.StringDType()
 
 
 class Subgraph(Protocol):
@@ -59,6 +62,11 @@ def is_symbolic(array: Value) -> bool:
     return isinstance(array, np.ndarray) and array.dtype == object
 
 
+def is_text(value: Value) -> bool:
+    """Whether a value is an array of strings."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "T"
+
+
 def dtype_of(value: Value) -> np.dtype:
     """The ONNX element type of a value, as a NumPy dtype: symbolic integers are int64."""
     return np.dtype(np.int64) if is_symbolic(value) else np.dtype(value.dtype)
@@ -68,6 +76,8 @@ def settle(value: Value) -> Value:
     """Bring what an operator returned into the forms above: no NumPy scalars, no object arrays of plain integers."""
     if isinstance(value, (list, tuple)):
         return tuple(settle(item) for item in value)
+    if isinstance(value, str):  # what NumPy hands out as the item of an array of strings
+        return np.asarray(value, TEXT)
     if isinstance(value, np.generic):
         return np.asarray(value)
     if value is not None and not hasattr(value, "dtype"):
@@ -82,7 +92,13 @@ def settle(value: Value) -> Value:
 
 
 def traced(value: Value) -> jax.Array:
-    """The value as a JAX array of the same element type."""
+    """The value as a JAX array of the same element type.
+
+    Raises:
+        TypeError: it is an array of strings.
+    """
+    if is_text(value):
+        raise TypeError("the operator computes in JAX, which has no strings")
     if is_symbolic(value):
         items = [jnp.asarray(item, dtype=jnp.int64) for item in value.flat]
         return jnp.stack(items).reshape(value.shape) if items else jnp.zeros(value.shape, jnp.int64)
@@ -124,4 +140,4 @@ def describe(value: Value) -> str:
     if isinstance(value, (list, tuple)):
         return "(" + ", ".join(describe(item) for item in value) + ")"
     shape = ", ".join(map(str, value.shape))
-    return f"{dtype_of(value).name}[{shape}]"
+    return f"{'string' if is_text(value) else dtype_of(value).name}[{shape}]"

@@ -11,19 +11,39 @@ from jaxrnn.errors import UnsupportedError
 from jaxrnn.onnx.operators import (
     activations,
     arithmetic,
+    attention,
+    causal_convolution,
     constants,
     control,
     convolution,
+    flex_attention,
+    images,
     indexing,
+    linear_attention,
     logic,
+    losses,
+    machine_learning,
     matrix,
+    microsoft,
     movement,
     normalization,
+    older,
+    patches,
     pooling,
     quantization,
+    random,
     recurrent,
     reduction,
+    regions,
+    resize,
+    rotary,
+    sampling,
+    scattering,
+    selection,
     sequences,
+    spectral,
+    strings,
+    training_steps,
     types,
 )
 from jaxrnn.onnx.registry import Operator, Versions, operator
@@ -31,33 +51,65 @@ from jaxrnn.onnx.registry import Operator, Versions, operator
 FAMILIES = (
     activations,
     arithmetic,
+    attention,
+    causal_convolution,
     constants,
     control,
     convolution,
+    flex_attention,
+    images,
     indexing,
+    linear_attention,
     logic,
+    losses,
+    machine_learning,
     matrix,
+    microsoft,
     movement,
     normalization,
+    older,
+    patches,
     pooling,
     quantization,
+    random,
     recurrent,
     reduction,
+    regions,
+    resize,
+    rotary,
+    sampling,
+    scattering,
+    selection,
     sequences,
+    spectral,
+    strings,
+    training_steps,
     types,
 )
 
 
+_MAPS = "it works on maps, and values here are arrays; export the model without it (in skl2onnx, zipmap=False)"
+
+#: Operators that stay out, and why.
+REFUSED = {
+    ("ai.onnx.ml", "CastMap"): _MAPS,
+    ("ai.onnx.ml", "DictVectorizer"): _MAPS,
+    ("ai.onnx.ml", "ZipMap"): _MAPS,
+    ("ai.onnx.preview.training", "Gradient"): "differentiate the model with jax.grad in its place",
+}
+
+
 @functools.cache
 def operator_table() -> dict[tuple[str, str], Versions]:
-    """Every operator, keyed by domain and name, as ``{since_version: function}``."""
+    """Every operator, keyed by domain and name, as ``{since_version: function}``; older definitions by themselves."""
     table: dict[tuple[str, str], Versions] = {}
     for family in FAMILIES:
         for name, versions in family.OPERATORS.items():
             domain, _, plain = name.rpartition("::")
             key = (domain, plain)
-            assert key not in table, f"{name} is registered twice"
-            table[key] = versions
+            known = table.setdefault(key, {})
+            assert not known.keys() & versions.keys(), f"{name} is registered twice"
+            known |= versions
     return table
 
 
@@ -73,7 +125,8 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
     if opset is None:
         raise UnsupportedError(f"{full_name}: the file imports no opset for the domain {domain or 'ai.onnx'!r}")
     if versions is None:
-        raise UnsupportedError(f"{full_name} (opset {opset}) is not implemented; {_nearest(domain, name)}")
+        reason = REFUSED.get((domain, name)) or _nearest(domain, name)
+        raise UnsupportedError(f"{full_name} (opset {opset}) is not implemented; {reason}")
     version = _schema_version(domain, name, opset)
     if version is None:
         version = max((known for known in versions if known <= opset), default=None)

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.onnx.operators.arithmetic import unary
+from jaxrnn.onnx.operators.arithmetic import alike, unary
+from jaxrnn.onnx.operators.reduction import first_extreme
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
@@ -90,6 +91,14 @@ def swish(x: Value, *, alpha: float = 1.0) -> Value:
     return x * jax.nn.sigmoid(x.dtype.type(alpha) * x)
 
 
+def swiglu(a: Value, b: Value, *, alpha: float = 1.0) -> Value:
+    """SwiGLU: Swish of the gate times the value; the two are not broadcast."""
+    alike(a, b)
+    if tuple(a.shape) != tuple(b.shape):
+        raise ValueError(f"the gate and the value must have one shape, not {tuple(a.shape)} and {tuple(b.shape)}")
+    return swish(a, alpha=alpha) * traced(b)
+
+
 def mish(x: Value) -> Value:
     """Mish: x times tanh of softplus of x."""
     x = traced(x)
@@ -99,7 +108,7 @@ def mish(x: Value) -> Value:
 def hardmax(x: Value, *, axis: int = -1) -> Value:
     """Hardmax: 1 at the first maximum along the axis, else 0."""
     x = traced(x)
-    return jax.nn.one_hot(jnp.argmax(x, axis), x.shape[axis], dtype=x.dtype, axis=axis)
+    return jax.nn.one_hot(first_extreme(x, axis % x.ndim, "argmax"), x.shape[axis], dtype=x.dtype, axis=axis)
 
 
 def along(function: Callable[..., Any]) -> Callable[..., Value]:
@@ -144,6 +153,7 @@ OPERATORS = {
     "Softmax": since(flattened(softmax), 1, 11) | since(along(softmax), 13),
     "Softplus": since(unary(jax.nn.softplus), 1, 22),
     "Softsign": since(unary(jax.nn.soft_sign), 1, 22),
+    "SwiGLU": since(swiglu, 28),
     "Swish": since(swish, 24),
     "Tanh": since(unary(jnp.tanh), 6, 13),
     "ThresholdedRelu": since(thresholded_relu, 10, 22),

@@ -27,10 +27,9 @@ def constant(
     value_strings: tuple[str, ...] | None = None,
     sparse_value: object = None,
 ) -> Value:
-    """Constant, in the one form that is no plain array: the others are read when the file is."""
-    given = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings)
-    assert all(form is None for form in given), "read by the program"
-    raise TypeError(f"a sparse constant is not supported: {sparse_value!r}")
+    """Constant, whose attributes are read when the file is: none is left to evaluate."""
+    given = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings, sparse_value)
+    raise TypeError(f"exactly one value is expected, not {sum(form is not None for form in given)}")
 
 
 def full(shape: tuple[Any, ...], fill: np.ndarray) -> Value:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells import in_chunks
+from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.operators.loops import all_traced, loop, types_of
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import since
@@ -33,9 +34,10 @@ def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Va
         return list(lax.cond(traced(cond).reshape(()), branch(then_branch), branch(else_branch)))
     except TypeError as error:
         then, other = (jax.eval_shape(branch(body)) for body in (then_branch, else_branch))
-        raise TypeError(
+        raise StaticValueError(
             f"the condition depends on data, so both branches must agree: then gives {types_of(then)}, "
-            f"else gives {types_of(other)}"
+            f"else gives {types_of(other)}. Bind the graph input that the condition comes from with "
+            "jaxrnn.load(..., static={name: value}), or call apply outside jit, grad and vmap"
         ) from error
 
 

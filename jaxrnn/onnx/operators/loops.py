@@ -13,6 +13,7 @@ from jax import lax
 
 from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
+from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.forward_mode import forward_mode_only
 from jaxrnn.onnx.values import Subgraph, Value, describe, is_known, is_static, is_symbolic, traced
 from jaxrnn.transforms import recognition
@@ -137,6 +138,7 @@ def _no_frames(carried: Sequence[Value], body: Subgraph) -> list[Value]:
 
 def _scanned_loop(trips: int, carried: Sequence[Value], body: Subgraph) -> list[Value]:
     count = len(carried)
+    current().check((trips,), np.int64)
 
     def step(state: tuple[Value, ...], index: Value) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
         _, *outputs = body(index, np.asarray(True), *state)
@@ -205,6 +207,7 @@ def _bounded_loop(bound: int, limit: Value, go_on: Value, carried: Sequence[Valu
 
     known = int(limit) if limit is not None and is_static(limit) and not is_symbolic(limit) else None
     enough = known is not None and known <= bound
+    current().check((known if enough else bound,), np.int64)
     trips = jnp.arange(known if enough else bound, dtype=jnp.int64)
 
     def trip(state: _State, _: jax.Array) -> tuple[_State, None]:

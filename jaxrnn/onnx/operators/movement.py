@@ -103,7 +103,9 @@ def split(x: Value, split: Static | None = None, *, axis: int = 0, num_outputs: 
     if split is not None:
         sizes: Sequence[Any] = dimensions(split)
     else:
-        parts = num_outputs or output_count
+        parts = output_count if num_outputs is None else num_outputs
+        if parts != output_count:
+            raise ValueError(f"num_outputs is {parts}, but the node has {output_count} outputs")
         if num_outputs is None and size % parts != 0:
             raise ValueError(f"axis {axis} of size {size} does not divide into {parts} equal parts")
         each = -(-size // parts)

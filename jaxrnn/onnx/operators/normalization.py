@@ -9,8 +9,8 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx.operators.types import numpy_dtype
-from jaxrnn.onnx.registry import Foldable, Static, since
-from jaxrnn.onnx.values import Value, is_known, traced
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value, traced
 
 
 def _by_channel(values: Value, rank: int) -> Any:
@@ -133,38 +133,23 @@ def lp_normalization(x: Value, *, axis: int = -1, p: int = 2) -> Value:
 def local_response(x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Value:
     """LRN: normalised by the squares of the neighbouring channels."""
     x = traced(x)
-    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
-    window = (1, size) + (1,) * (x.ndim - 2)
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
+    # There are no neighbours beyond the other end, however wide the window is.
+    before, after = (min(reach, x.shape[1]) for reach in ((size - 1) // 2, size - 1 - (size - 1) // 2))
+    window = (1, before + 1 + after) + (1,) * (x.ndim - 2)
     pads = ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2))
     squares = lax.reduce_window(x * x, np.zeros((), x.dtype)[()], lax.add, window, (1,) * x.ndim, pads)
     return x / (x.dtype.type(bias) + x.dtype.type(alpha / size) * squares) ** x.dtype.type(beta)
 
 
-def dropout(
-    x: Value, ratio: Foldable = None, training_mode: Static | None = None, *, seed: int | None = None,
-    output_count: int = 1,
-) -> list[Value]:  # fmt: skip
-    """Dropout, for inference: the input itself, and a mask of ones."""
-    del seed
-    no_drop = ratio is not None and is_known(ratio) and float(ratio.reshape(())) == 0
-    if training_mode is not None and bool(training_mode.reshape(())) and not no_drop:
-        raise ValueError("random dropout (training_mode true) is not supported; export the model for inference")
-    return [x, jnp.ones(x.shape, bool)][:output_count]
-
-
-def dropout_7(x: Value, *, ratio: float = 0.5, output_count: int = 1) -> list[Value]:
-    """Dropout before opset 12, for inference."""
-    del ratio
-    return [x, jnp.ones(x.shape, bool)][:output_count]
-
-
 OPERATORS = {
     "BatchNormalization": since(batch_normalization_7, 7, 9) | since(batch_normalization, 14, 15),
-    "Dropout": since(dropout_7, 7, 10) | since(dropout, 12, 13, 22),
     "GroupNormalization": since(group_normalization_18, 18) | since(group_normalization, 21),
     "InstanceNormalization": since(instance_normalization, 6, 22),
     "LRN": since(local_response, 1, 13),
-    "LayerNormalization": since(layer_normalization, 17),
+    # ONNX Runtime had it in this domain before ONNX did, and exporters wrote it.
+    "LayerNormalization": since(layer_normalization, 1, 17),
     "LpNormalization": since(lp_normalization, 1, 22),
     "MeanVarianceNormalization": since(mean_variance_normalization, 9, 13),
     "RMSNormalization": since(rms_normalization, 23),

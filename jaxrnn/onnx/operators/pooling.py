@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.convolution import Pads, per_axis, window_pads
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value, dimensions, traced
@@ -51,6 +52,10 @@ class Windows:
     def reduce(self, x: Any, start: Any, combine: Any) -> Any:
         """Combine the elements of every window; positions outside the image count as ``start``."""
         pads = [(low, high + over) for (low, high), over in zip(self.pads, self.overhang, strict=True)]
+        # The compiler does not survive windows and paddings without end.
+        padded = [size + low + high for size, (low, high) in zip(x.shape[2:], pads, strict=True)]
+        current().check((*x.shape[:2], *padded), x.dtype)
+        current().check(self.kernel, x.dtype)
         return lax.reduce_window(
             x,
             np.asarray(start, x.dtype)[()],
@@ -78,38 +83,64 @@ def max_pool(
     x = traced(x)
     windows = Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
-    y = windows.reduce(x, lowest, lax.max)
+    # JAX has no derivative of a maximum over windows with holes.
+    y = windows.reduce(x, lowest, lax.max) if set(windows.dilations) == {1} else _by_axis(x, windows, lowest)
     if output_count == 1:
         return y
     return [y, _max_indices(x, windows, lowest, storage_order)]
 
 
-def _max_indices(x: Any, windows: Windows, lowest: Any, storage_order: int) -> Any:
-    """The flat index of the first maximum of every window, by comparing its elements one offset at a time."""
-    spatial = x.shape[2:]
-    order = "F" if storage_order else "C"
-    flat = np.arange(math.prod(spatial)).reshape(spatial, order=order)
-    flat = flat + math.prod(spatial) * np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * len(spatial))
-    pads = [(0, 0), (0, 0)] + [
-        (low, high + over) for (low, high), over in zip(windows.pads, windows.overhang, strict=True)
+def _over_windows(
+    arrays: Sequence[Any], fillers: Sequence[Any], windows: Windows, axis: int, combine: Callable[..., Sequence[Any]]
+) -> Sequence[Any]:
+    """Elements of the windows along one axis, combined by what may count an element twice.
+
+    Windows of twice the size are two of the size before, so that large ones take few steps.
+    """
+    size, (low, high), over = windows.kernel[axis - 2], windows.pads[axis - 2], windows.overhang[axis - 2]
+    pads = [(low, high + over) if d == axis else (0, 0) for d in range(arrays[0].ndim)]
+    parts: Sequence[Any] = [
+        jnp.pad(array, pads, constant_values=filler) for array, filler in zip(arrays, fillers, strict=True)
     ]
-    padded = jnp.pad(x, pads, constant_values=lowest)
-    index = jnp.pad(jnp.asarray(flat, jnp.int64), pads, constant_values=-1)
-    best: Any = None
-    best_index: Any = None
-    for offset in np.ndindex(*windows.kernel):
-        place = []
-        for axis, at in enumerate(offset):
-            start = at * windows.dilations[axis]
-            reach = (windows.kernel[axis] - 1) * windows.dilations[axis]
-            place.append(slice(start, padded.shape[2 + axis] - reach + start, windows.strides[axis]))
-        value, where = padded[(..., *place)], index[(..., *place)]
-        if best is None:
-            best, best_index = value, where
-        else:
-            better = (value > best) | ((best_index < 0) & (where >= 0))
-            best, best_index = jnp.where(better, value, best), jnp.where(better, where, best_index)
-    return best_index
+    done = 1
+    while done < size:
+        step = min(done, size - done)
+        shift = step * windows.dilations[axis - 2]
+        length = parts[0].shape[axis] - shift
+        here, there = (
+            [lax.slice_in_dim(part, start, start + length, 1, axis) for part in parts] for start in (0, shift)
+        )
+        parts = combine(here, there)
+        done += step
+    return [lax.slice_in_dim(part, 0, part.shape[axis], windows.strides[axis - 2], axis) for part in parts]
+
+
+def _by_axis(x: Any, windows: Windows, lowest: Any) -> Any:
+    """The maximum of every window, along one axis after another."""
+    for axis in range(2, x.ndim):
+        (x,) = _over_windows([x], [lowest], windows, axis, lambda one, other: [jnp.maximum(one[0], other[0])])
+    return x
+
+
+def _max_indices(x: Any, windows: Windows, lowest: Any, storage_order: int) -> Any:
+    """The flat index of the first maximum of every window, along one axis after another."""
+    spatial = x.shape[2:]
+    count = math.prod(spatial)
+    index = jnp.broadcast_to(jnp.arange(count, dtype=jnp.int64).reshape(spatial), x.shape)
+
+    def first(one: Sequence[Any], other: Sequence[Any]) -> Sequence[Any]:
+        (value, place), (next_value, next_place) = one, other
+        later = (next_value > value) | ((next_value == value) & (next_place < place))
+        return jnp.where(later, next_value, value), jnp.where(later, next_place, place)
+
+    for axis in range(2, x.ndim):
+        # The padding comes behind every element, so that it is never the first of several.
+        x, index = _over_windows([x, index], [lowest, count], windows, axis, first)
+    if storage_order:
+        parts = jnp.unravel_index(index, spatial)
+        index = sum(part * math.prod(spatial[:axis]) for axis, part in enumerate(parts))
+    channels = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * len(spatial))
+    return index + count * jnp.asarray(channels, jnp.int64)
 
 
 def average_pool(

@@ -24,7 +24,7 @@ def _is_integer(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.integer)
 
 
-def _wide(x: Value) -> jax.Array:
+def wide(x: Value) -> jax.Array:
     """A quantised tensor in the type that its products accumulate in."""
     array = traced(x)
     return array.astype(jnp.int32 if _is_integer(array.dtype) else jnp.float32)
@@ -54,7 +54,7 @@ def _zero_point(zero_point: Value, scale: Value, shape: tuple[Any, ...], axis: i
         return jnp.zeros((), jnp.int32)
     if tuple(zero_point.shape) != tuple(scale.shape) and {zero_point.size, scale.size} != {1}:
         raise ValueError(f"scale and zero point must have one shape, not {scale.shape} and {zero_point.shape}")
-    return _spread(_wide(zero_point), shape, axis, block_size)
+    return _spread(wide(zero_point), shape, axis, block_size)
 
 
 def _rounded(x: jax.Array) -> jax.Array:
@@ -63,7 +63,7 @@ def _rounded(x: jax.Array) -> jax.Array:
     return x if info.bits >= 32 else lax.reduce_precision(x, info.nexp, info.nmant)
 
 
-def _quotient(x: jax.Array, scale: jax.Array, dtype: np.dtype) -> jax.Array:
+def quotient(x: jax.Array, scale: jax.Array, dtype: np.dtype) -> jax.Array:
     """The quotient, rounded once: XLA makes ``x * (1 / scale)`` of a division by a scale that is broadcast.
 
     It cannot where the divisor depends on the element that is divided, as NaN, which divides to NaN, lets it.
@@ -72,7 +72,7 @@ def _quotient(x: jax.Array, scale: jax.Array, dtype: np.dtype) -> jax.Array:
     return _rounded(x / jnp.where(jnp.isnan(x), x, scale))
 
 
-def _quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype, saturate: bool = True) -> Value:
+def quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype, saturate: bool = True) -> Value:
     """A value in units of the scale, moved by the zero point, in a small type."""
     if not _is_integer(dtype):
         return convert(value.astype(jnp.float32) + zero_point.astype(jnp.float32), dtype, saturate)
@@ -110,9 +110,9 @@ def quantize_linear(
         dtype = dtype_of(y_zero_point)
     x, scale = traced(x), traced(y_scale)
     division = numpy_dtype(precision) if precision else _division_dtype(x, scale)
-    quotient = _quotient(x, _spread(scale.astype(division), x.shape, axis, block_size), division)
+    steps = quotient(x, _spread(scale.astype(division), x.shape, axis, block_size), division)
     zero_point = _zero_point(y_zero_point, y_scale, x.shape, axis, block_size)
-    return _quantized(quotient, zero_point, dtype, bool(saturate))
+    return quantized(steps, zero_point, dtype, bool(saturate))
 
 
 def dequantize_linear(
@@ -130,7 +130,7 @@ def dequantize_linear(
         raise TypeError(
             f"x and its zero point must have one type, not {dtype_of(x).name} and {dtype_of(x_zero_point).name}"
         )
-    steps = _wide(x)
+    steps = wide(x)
     if x_zero_point is not None:
         steps = steps - _zero_point(x_zero_point, x_scale, steps.shape, axis, block_size)
     scale = _spread(traced(x_scale).astype(jnp.float32), steps.shape, axis, block_size)
@@ -140,14 +140,14 @@ def dequantize_linear(
 def dynamic_quantize_linear(x: Value) -> list[Value]:
     """DynamicQuantizeLinear: uint8 over the range of the data and 0; the scale is 1 where all of it is 0."""
     x = traced(x)
-    low, high = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
-    scale = jnp.where(high == low, jnp.ones((), x.dtype), _quotient(high - low, jnp.full((), 255, x.dtype), x.dtype))
-    zero_point = jnp.round(jnp.clip(-_quotient(low, scale, x.dtype), 0, 255)).astype(jnp.int32)
-    y = _quantized(_quotient(x, scale, x.dtype), zero_point, np.dtype(np.uint8))
+    low, high = jnp.min(x, initial=0), jnp.max(x, initial=0)
+    scale = jnp.where(high == low, jnp.ones((), x.dtype), quotient(high - low, jnp.full((), 255, x.dtype), x.dtype))
+    zero_point = jnp.round(jnp.clip(-quotient(low, scale, x.dtype), 0, 255)).astype(jnp.int32)
+    y = quantized(quotient(x, scale, x.dtype), zero_point, np.dtype(np.uint8))
     return [y, scale, zero_point.astype(jnp.uint8)]
 
 
-def _of_matrix(value: jax.Array, matrix: jax.Array, axis: int, name: str) -> jax.Array:
+def of_matrix(value: jax.Array, matrix: jax.Array, axis: int, name: str) -> jax.Array:
     """A scale or zero point of a matrix: one for all, or one for each of its rows (axis -2) or columns (-1)."""
     if value.size == 1:
         return value.reshape(())
@@ -158,18 +158,18 @@ def _of_matrix(value: jax.Array, matrix: jax.Array, axis: int, name: str) -> jax
 
 def matmul_integer(a: Value, b: Value, a_zero_point: Value = None, b_zero_point: Value = None) -> Value:
     """MatMulInteger: the product of the operands less their zero points; int32, which wraps around."""
-    a, b = _wide(a), _wide(b)
+    a, b = wide(a), wide(b)
     if a_zero_point is not None:
-        a = a - _of_matrix(_wide(a_zero_point), a, -2, "a_zero_point")
+        a = a - of_matrix(wide(a_zero_point), a, -2, "a_zero_point")
     if b_zero_point is not None:
-        b = b - _of_matrix(_wide(b_zero_point), b, -1, "b_zero_point")
+        b = b - of_matrix(wide(b_zero_point), b, -1, "b_zero_point")
     return jnp.matmul(a, b)
 
 
 def _requantized(product: jax.Array, factor: jax.Array, y_zero_point: Value) -> Value:
     """An accumulated product times the ratio of the scales, in the output's type."""
     scaled = product.astype(jnp.float32) * factor
-    return _quantized(scaled, _wide(y_zero_point), dtype_of(y_zero_point))
+    return quantized(scaled, wide(y_zero_point), dtype_of(y_zero_point))
 
 
 def q_linear_matmul(
@@ -185,9 +185,9 @@ def q_linear_matmul(
     """QLinearMatMul: the product of two quantised matrices, quantised. The ratio of the scales is a float32."""
     product = matmul_integer(a, b, a_zero_point, b_zero_point)
     scales = [traced(scale).astype(jnp.float32) for scale in (a_scale, b_scale, y_scale)]
-    left, right = _of_matrix(scales[0], traced(a), -2, "a_scale"), _of_matrix(scales[1], traced(b), -1, "b_scale")
-    factor = _quotient(left * right, _of_matrix(scales[2], product, -2, "y_scale"), np.dtype(np.float32))
-    zero_point = _of_matrix(traced(y_zero_point), product, -2, "y_zero_point")
+    left, right = of_matrix(scales[0], traced(a), -2, "a_scale"), of_matrix(scales[1], traced(b), -1, "b_scale")
+    factor = quotient(left * right, of_matrix(scales[2], product, -2, "y_scale"), np.dtype(np.float32))
+    zero_point = of_matrix(traced(y_zero_point), product, -2, "y_zero_point")
     return _requantized(product, factor, zero_point)
 
 
@@ -203,11 +203,11 @@ def _of_channels(value: Value, w: Value, name: str) -> Value:
 
 def _convolved(x: Value, w: Value, x_zero_point: Value, w_zero_point: Value, b: Value, **window: Any) -> Value:
     """The convolution of the operands less their zero points, with what pads the input standing for 0."""
-    wide_x, wide_w = _wide(x), _wide(w)
+    wide_x, wide_w = wide(x), wide(w)
     if x_zero_point is not None:
-        wide_x = wide_x - _wide(x_zero_point).reshape(())
+        wide_x = wide_x - wide(x_zero_point).reshape(())
     if w_zero_point is not None:
-        wide_w = wide_w - _wide(_of_channels(w_zero_point, w, "w_zero_point"))
+        wide_w = wide_w - wide(_of_channels(w_zero_point, w, "w_zero_point"))
     return conv(wide_x, wide_w, b, **window)
 
 
@@ -254,7 +254,7 @@ def q_linear_conv(
     product = _convolved(x, w, x_zero_point, w_zero_point, B, **window)
     of_kernel = _of_channels(w_scale, w, "w_scale")
     scales = traced(x_scale).reshape(()) * (of_kernel[:, 0] if of_kernel.ndim else of_kernel)
-    factor = _quotient(scales, traced(y_scale).reshape(()), np.dtype(np.float32))
+    factor = quotient(scales, traced(y_scale).reshape(()), np.dtype(np.float32))
     return _requantized(product, factor, traced(y_zero_point).reshape(()))
 
 

@@ -19,7 +19,7 @@ from jaxrnn.onnx.values import Value, is_known, is_static, traced
 MakeCell = Callable[[tuple[Any, ...]], Cell]
 
 
-def _cells(
+def make_cells(
     make: MakeCell,
     default: tuple[str, ...],
     direction: str,
@@ -94,7 +94,8 @@ def _fits(found: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
     return all(a is None or b is None or a == b for a, b in zip(found, expected, strict=True))
 
 
-def _lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | None:
+def checked_lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | None:
+    """The lengths of the sequences, or None where all are known to be whole."""
     if sequence_lens is None:
         return None
     if tuple(sequence_lens.shape) != (batch,):
@@ -138,7 +139,7 @@ def _layer(
     zeros = jnp.zeros((x.shape[1], hidden), x.dtype)
     starts = [tuple(zeros if value is None else value[d] for value in carries) for d in range(len(cells))]
     weights = [Weights(w[d], r[d], None if b is None else b[d], None if p is None else p[d]) for d in range(len(cells))]
-    lengths = _lengths(sequence_lens, x.shape[0], x.shape[1])
+    lengths = checked_lengths(sequence_lens, x.shape[0], x.shape[1])
     y, final = run(cells, weights, x, starts, direction=direction, lengths=lengths)
     if layout:
         y = jnp.transpose(y, (2, 0, 1, 3))
@@ -146,7 +147,8 @@ def _layer(
     return [y, *final][:output_count]
 
 
-def _clip(clip: float | None) -> float | None:
+def clip_of(clip: float | None) -> float | None:
+    """The bound of an attribute ``clip``, of which 0 is none."""
     return clip if clip else None
 
 
@@ -171,9 +173,9 @@ def lstm(
     output_count: int,
 ) -> list[Value]:
     """LSTM: Y, Y_h, Y_c."""
-    make: MakeCell = lambda functions: LSTM(functions, _clip(clip), bool(input_forget))  # type: ignore[arg-type]  # noqa: E731
+    make: MakeCell = lambda functions: LSTM(functions, clip_of(clip), bool(input_forget))  # type: ignore[arg-type]  # noqa: E731
     default = ("Sigmoid", "Tanh", "Tanh")
-    cells = _cells(make, default, direction, activations, activation_alpha, activation_beta)
+    cells = make_cells(make, default, direction, activations, activation_alpha, activation_beta)
     initial = (initial_h, initial_c)
     return _layer(
         cells, X, W, R, B, sequence_lens, initial, P, hidden_size, direction, layout, output_count
@@ -199,8 +201,8 @@ def gru(
     output_count: int,
 ) -> list[Value]:
     """GRU: Y, Y_h."""
-    make: MakeCell = lambda functions: GRU(functions, _clip(clip), bool(linear_before_reset))  # type: ignore[arg-type]  # noqa: E731
-    cells = _cells(make, ("Sigmoid", "Tanh"), direction, activations, activation_alpha, activation_beta)
+    make: MakeCell = lambda functions: GRU(functions, clip_of(clip), bool(linear_before_reset))  # type: ignore[arg-type]  # noqa: E731
+    cells = make_cells(make, ("Sigmoid", "Tanh"), direction, activations, activation_alpha, activation_beta)
     return _layer(
         cells, X, W, R, B, sequence_lens, (initial_h,), None, hidden_size, direction, layout, output_count
     )  # fmt: skip
@@ -224,8 +226,8 @@ def rnn(
     output_count: int,
 ) -> list[Value]:
     """RNN: Y, Y_h."""
-    make: MakeCell = lambda functions: RNN(functions, _clip(clip))  # type: ignore[arg-type]  # noqa: E731
-    cells = _cells(make, ("Tanh",), direction, activations, activation_alpha, activation_beta)
+    make: MakeCell = lambda functions: RNN(functions, clip_of(clip))  # type: ignore[arg-type]  # noqa: E731
+    cells = make_cells(make, ("Tanh",), direction, activations, activation_alpha, activation_beta)
     return _layer(
         cells, X, W, R, B, sequence_lens, (initial_h,), None, hidden_size, direction, layout, output_count
     )  # fmt: skip

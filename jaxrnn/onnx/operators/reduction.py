@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import Static, Versions, since
@@ -23,7 +24,7 @@ def _reduce(function: Reducer, data: Value, axes: Value, keepdims: int, noop_wit
         chosen = tuple(range(len(data.shape)))
     else:
         chosen = axes_of(axes, len(data.shape))
-    if function in _ON_SHAPES and is_static(data):
+    if function in _ON_SHAPES and is_static(data) and data.size:
         fold = _ON_SHAPES[function]
         if not is_symbolic(data) or fold is np.prod or fold is np.sum:
             return np.asarray(fold(data, axis=chosen, keepdims=bool(keepdims)), dtype=data.dtype)
@@ -109,16 +110,31 @@ _max, _min = _extreme("max"), _extreme("min")
 _ON_SHAPES: dict[Reducer, Any] = {_sum: np.sum, _prod: np.prod, _max: np.max, _min: np.min}
 
 
+def first_extreme(x: jax.Array, axis: int, name: str) -> jax.Array:
+    """Where along an axis the first maximum (``argmax``) or minimum (``argmin``) is, as int32; NaN counts as either.
+
+    JAX lowers its own argmax with the caller's configuration, which may know no 64 bits, of index and operand alike.
+    """
+    if x.shape[axis] == 0:
+        raise ValueError(f"axis {axis} has no elements, so there is no extreme")
+    if x.dtype.itemsize < 8:
+        return getattr(lax, name)(x, axis, np.int32)
+    extreme = (jnp.max if name == "argmax" else jnp.min)(x, axis, keepdims=True)
+    found = (x == extreme) | ((x != x) if jnp.issubdtype(x.dtype, jnp.inexact) else False)
+    places = lax.broadcasted_iota(np.int32, x.shape, axis)
+    return jnp.min(jnp.where(found, places, np.int32(np.iinfo(np.int32).max)), axis)
+
+
 def extreme_index(name: str) -> Callable[..., Value]:
     """ArgMax and ArgMin, of the first or of the last among equals."""
 
     def apply(data: Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Value:
         data = traced(data)
         (axis,) = axes_of([axis], data.ndim)
-        if not select_last_index:
-            return getattr(jnp, name)(data, axis, keepdims=bool(keepdims)).astype(jnp.int64)
-        last = data.shape[axis] - 1 - getattr(jnp, name)(jnp.flip(data, axis), axis, keepdims=bool(keepdims))
-        return last.astype(jnp.int64)
+        turned = jnp.flip(data, axis) if select_last_index else data
+        index = first_extreme(turned, axis, name).astype(jnp.int64)
+        index = data.shape[axis] - 1 - index if select_last_index else index
+        return jnp.expand_dims(index, axis) if keepdims else index
 
     return apply
 

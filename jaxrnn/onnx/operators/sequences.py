@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.movement import axes_of, concat, cut, squeeze, unsqueeze
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Subgraph, Value, describe, dimensions
@@ -19,6 +20,13 @@ def _sequence(value: Value) -> Sequence:
     return value
 
 
+def _tensor(value: Value) -> Value:
+    """Sequences hold tensors, no sequences: one of itself twice, and again, would have no end."""
+    if not hasattr(value, "shape"):
+        raise TypeError(f"a tensor is expected, not {'nothing' if value is None else 'a sequence'}")
+    return value
+
+
 def _position(position: np.ndarray, count: int, last: int) -> int:
     """A position as an index from the start; ``last`` is the highest that is allowed."""
     index = int(position.reshape(()))
@@ -29,6 +37,8 @@ def _position(position: np.ndarray, count: int, last: int) -> int:
 
 def sequence_construct(*inputs: Value) -> Value:
     """SequenceConstruct."""
+    for value in inputs:
+        _tensor(value)
     return inputs
 
 
@@ -48,7 +58,7 @@ def sequence_insert(input_sequence: Value, tensor: Value, position: Static | Non
     """SequenceInsert before a position, or at the end."""
     sequence = _sequence(input_sequence)
     index = len(sequence) if position is None else _position(position, len(sequence), len(sequence))
-    return (*sequence[:index], tensor, *sequence[index:])
+    return (*sequence[:index], _tensor(tensor), *sequence[index:])
 
 
 def sequence_erase(input_sequence: Value, position: Static | None = None) -> Value:
@@ -73,6 +83,7 @@ def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 
         each = 1 if split is None else int(split)
         if each < 1 or not isinstance(size, int):
             raise ValueError(f"axis {axis} of size {size} cannot be cut into parts of {each}")
+        current().evaluate(-(-size // each))
         sizes = tuple(min(each, size - start) for start in range(0, size, each))
     if sum(sizes) != size or any(isinstance(part, int) and part < 0 for part in sizes):
         raise ValueError(f"the sizes {list(sizes)} do not add up to axis {axis} of size {size}")

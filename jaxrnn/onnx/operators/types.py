@@ -9,7 +9,8 @@ import onnx_ir as ir
 from jax import lax
 
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.values import Value, dtype_of, is_symbolic, traced
+from jaxrnn.onnx.text import numbers, written
+from jaxrnn.onnx.values import TEXT, Value, dtype_of, is_symbolic, is_text, static, traced
 
 _FLOAT8 = frozenset(
     np.dtype(kind)
@@ -27,6 +28,8 @@ _WITHOUT_XLA = frozenset((ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2))
 def numpy_dtype(code: int) -> np.dtype:
     """The NumPy dtype of an ONNX element type."""
     kind = ir.DataType(code)
+    if kind == ir.DataType.STRING:
+        return np.dtype(TEXT)
     if kind in _WITHOUT_XLA:
         raise TypeError(f"the element type {kind.name} is not supported")
     return np.dtype(kind.numpy())
@@ -38,17 +41,21 @@ def bit_width(dtype: np.dtype) -> int:
 
 
 def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = "up") -> Value:
-    """The value in another element type, static if it was; floats go to integers by truncation."""
-    if dtype.kind in "OUS" or dtype_of(x).kind in "OUS":
-        raise TypeError("conversion from and to strings is not supported")
+    """The value in another element type, static if it was; floats go to integers by truncation, strings are read."""
+    if dtype.kind == "T":
+        return x if is_text(x) else written(static(x, "what is written as strings"))
+    if is_text(x):
+        x = numbers(x, dtype)
     if is_symbolic(x):
         return x if np.issubdtype(dtype, np.integer) else traced(x).astype(dtype)
     if dtype == _E8M0 and dtype_of(x) != _E8M0:
         return _to_power_of_two(x, saturate, round_mode)
-    if jnp.issubdtype(dtype_of(x), jnp.floating):
-        if dtype in _FLOAT8:
-            return _to_float8(x, dtype, saturate)
-        if jnp.issubdtype(dtype, jnp.integer) and bit_width(dtype) < 8:
+    if dtype in _FLOAT8 and dtype_of(x).kind != "b":
+        return _to_float8(x, dtype, saturate)
+    if jnp.issubdtype(dtype_of(x), jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
+        if dtype_of(x).itemsize == 1:
+            x = x.astype(np.float32)  # XLA reads the numbers of a float4 as if they were larger
+        if bit_width(dtype) < 8:
             # What does not fit loses its higher bits, as it does between integers; XLA would clamp it.
             return x.astype(np.int32).astype(dtype)
     return x.astype(dtype)

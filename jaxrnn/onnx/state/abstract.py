@@ -9,7 +9,9 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.evaluate import BoundSubgraph, Scope
+from jaxrnn.onnx.evaluate import BoundSubgraph, Scope, check_outputs
+from jaxrnn.onnx.foresight import check_ahead
+from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.program import Block, BoundNode
 from jaxrnn.onnx.state.flows import Flow
 from jaxrnn.onnx.values import Value, settle, static, traced
@@ -27,8 +29,14 @@ def call(node: BoundNode, arguments: Sequence[Value], scope: Scope | None = None
     }
     if node.operator.wants_output_count:
         attributes["output_count"] = len(node.outputs)
+    budget = current()
+    budget.evaluate()
+    check_ahead(node.operator, arguments, attributes, budget)
     result = node.operator.function(*arguments, **attributes)
-    return [settle(value) for value in (result if isinstance(result, list) else [result])]
+    outputs = [settle(value) for value in (result if isinstance(result, list) else [result])]
+    check_outputs(node, outputs)
+    budget.take(outputs, arguments)
+    return outputs
 
 
 def output_shapes(

@@ -7,15 +7,20 @@ values; all others make new elements and say what they depend on. Open dimension
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from jaxrnn.errors import LimitError
+from jaxrnn.onnx.evaluate import check_outputs
 from jaxrnn.onnx.interface import tensor_info
+from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.operators import activations, arithmetic, logic
 from jaxrnn.onnx.program import Block, BoundNode, Program
+from jaxrnn.onnx.recurrences import STATEFUL
 from jaxrnn.onnx.state import provenance
 from jaxrnn.onnx.state.abstract import call, captured, output_shapes
 from jaxrnn.onnx.state.flows import (
@@ -36,12 +41,14 @@ from jaxrnn.onnx.state.flows import (
 from jaxrnn.onnx.state.movements import MOVED_INPUTS, SCATTERS, moved
 
 #: Operators that sum over a whole axis with weights; two of them between a state and its update are no cell.
-_CONTRACTIONS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "MatMulInteger", "QLinearMatMul"})
+_CONTRACTIONS = frozenset(
+    {"Attention", "Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"}
+)
 _NOT_ELEMENTWISE = {"Softmax", "LogSoftmax", "Hardmax"}
 _ELEMENTWISE = {*activations.OPERATORS, *arithmetic.OPERATORS, *logic.OPERATORS} - _NOT_ELEMENTWISE
 _BOOLEAN = frozenset(logic.OPERATORS) - {"Where"}
 _SLIDING = frozenset({"Conv", "ConvTranspose", "AveragePool", "MaxPool", "LpPool"})
-_CARRIES = {"LSTM": ("h", "c"), "GRU": ("h",), "RNN": ("h",)}
+_CARRIES = {"LSTM": ("h", "c"), "GRU": ("h",), "RNN": ("h",), "DynamicQuantizeLSTM": ("h", "c")}
 
 
 def follow(
@@ -59,7 +66,8 @@ def follow(
     Raises:
         NotFollowedError: only if ``strict``.
     """
-    return _Walk(program, strict).run(sizes, known, set(sources))
+    with spending(program.block.limits, loading=True):
+        return _Walk(program, strict).run(sizes, known, set(sources))
 
 
 class _Walk:
@@ -91,7 +99,9 @@ class _Walk:
 
     def _fresh(self, labels: tuple[str, ...], shape: tuple[int, ...], dtype: Any, inputs: Sequence[Flow]) -> Flow:
         """New elements that depend on every element of the inputs."""
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
+        followed = {name for item in inputs for name in item.depth}
+        current().keep(np.dtype(np.int64).itemsize * count * (1 + len(followed)))
         ids = np.arange(self._next, self._next + count, dtype=np.int64).reshape(shape)
         made = union(inputs).made | 1 << len(self.result.makers)
         self.result.makers.append((self._next, labels))
@@ -122,13 +132,16 @@ class _Walk:
             if any(flow.shape is None for flow in given):
                 raise NotFollowedError("an input is unknown")
             outputs = self._outputs(node, inputs, given)
+            check_outputs(node, outputs)
             if any(0 in (flow.shape or ()) and flow.value is None for flow in outputs):
                 raise NotFollowedError("nothing is left of an axis")
             return outputs
+        except LimitError:
+            raise
         except Exception as error:  # what JAX raises while it looks at shapes has many types
             if self.strict:
                 raise NotFollowedError(f"node {node.name!r}: {error}") from error
-            if node.operator.name in (*_CARRIES, "Scan", "Loop"):
+            if node.operator.name in (*_CARRIES, *STATEFUL, "Scan", "Loop"):
                 self.result.lost.append((node.name, str(error).splitlines()[0]))
         read = union(given)
         return [Flow(None, None, deps=read.deps, made=read.made) for _ in node.outputs]
@@ -156,8 +169,10 @@ class _Walk:
         if name in _ELEMENTWISE:
             return [self._elementwise(node, name, given)]
         shapes = output_shapes(node, inputs, self.values, self.program.parameters)
-        if name in _CARRIES:
+        if node.operator.name in _CARRIES:
             return self._cell(node, inputs, shapes)
+        if name in STATEFUL:
+            return self._stateful(node, inputs, shapes)
         if name in ("Scan", "Loop"):
             return self._loop(node, inputs, shapes)
         outputs = [self._fresh((node.name,), shape.shape, shape.dtype, self._read(node, given)) for shape in shapes]
@@ -229,6 +244,22 @@ class _Walk:
                 codes = provenance.shown(provenance.carried(codes))
                 y.codes[name][last] = codes
         return [y, *finals]
+
+    def _stateful(self, node: BoundNode, inputs: list[Flow | None], shapes: list[Any]) -> list[Flow]:
+        operator = STATEFUL[node.operator.name]
+        x, start = inputs[0], inputs[operator.past] if len(inputs) > operator.past else None
+        assert x is not None
+        assert x.shape is not None
+        steps = x.shape[operator.time_axis]
+        self.result.lengths[id(node)] = (steps,)
+        read = [flow for flow in inputs if flow is not None]
+        y, final = (deeper(self._fresh((node.name,), s.shape, s.dtype, read), 2) for s in shapes)
+        if 0 in shapes[1].shape:
+            return [y, constant(np.zeros(shapes[1].shape, shapes[1].dtype))]  # a kernel of one tap keeps no frame
+        carry(final, start)
+        site = Site(node.name, node.operator.name, operator.slot, steps, True, start, final)
+        self.result.sites.append(site)
+        return [y, final]
 
     def _loop(self, node: BoundNode, inputs: list[Flow | None], shapes: list[Any]) -> list[Flow]:
         body: Block = node.attributes["body"]

@@ -68,6 +68,8 @@ class Edge:
 def find_edge(flow: DataFlow, source: str, output: str) -> Edge | None:
     """What speaks for an output being the updated value of an input of the same shape and dtype."""
     target = flow.outputs[output]
+    if target.ids is None:
+        return None  # a constant
     codes = target.codes.get(source, np.zeros(target.shape or (), np.int64)).ravel()
     place, grade = positions(codes), grades(codes)
     own = place == np.arange(codes.size)

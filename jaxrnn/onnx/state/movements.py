@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn.onnx.foresight import check_ahead
+from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.types import numpy_dtype
 from jaxrnn.onnx.program import BoundNode
 from jaxrnn.onnx.state.flows import Flow
@@ -89,5 +91,9 @@ def _moved_arrays(node: BoundNode, arrays: list[Any]) -> list[np.ndarray]:
             attributes["value"] = 0.0
     if node.operator.wants_output_count:
         attributes["output_count"] = len(node.outputs)
+    budget = current()
+    check_ahead(node.operator, arrays, attributes, budget)
     result = node.operator.function(*arrays, **attributes)
-    return [np.asarray(array) for array in (result if isinstance(result, list) else [result])]
+    results = [np.asarray(array) for array in (result if isinstance(result, list) else [result])]
+    budget.take(results, arrays)
+    return results

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn.errors import LimitError
 from jaxrnn.onnx.interface import Dimension, TensorInfo
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.dataflow import follow
@@ -47,6 +48,10 @@ class Probe:
                 return sizes, follow(self._program, sizes, self._static, sources, strict=True)
             except NotFollowedError:
                 continue
+            except LimitError:
+                if sizes == trials[0]:
+                    raise
+                break  # what is larger does not fit into memory either
         return trials[0], follow(self._program, trials[0], self._static, sources, strict=False)
 
     def longer(self, symbol: str) -> DataFlow | None:
@@ -55,7 +60,7 @@ class Probe:
             sizes = {**self.sizes, symbol: 2 * self.sizes[symbol]}
             try:
                 self._longer[symbol] = follow(self._program, sizes, self._static, (), strict=True)
-            except NotFollowedError:
+            except (NotFollowedError, LimitError):
                 self._longer[symbol] = None
         return self._longer[symbol]
 

@@ -1,0 +1,145 @@
+"""The page of operators, made from the registry: ``python -m jaxrnn.onnx.catalogue --write docs/operators.md``.
+
+Names, versions and static inputs are read from the registry, notes from the functions' docstrings. Whether an operator
+has derivatives, and what of it streams, is found out by `trials`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxrnn.onnx.operators import operator_table
+from jaxrnn.onnx.registry import operator
+from jaxrnn.onnx.trials import Evidence, Key, try_operators
+from jaxrnn.writing import in_place_of
+
+_HEAD = """# Operators
+
+{count} operators that a file may use, of {domains} domains. This page is made from the registry; after a change to
+it, make it again with `python -m jaxrnn.onnx.catalogue --write docs/operators.md`. A file that uses anything else is
+refused when it is loaded, all such nodes at once.
+
+- **versions**: the versions of the operator's definition that are implemented. A node of any opset means the newest
+  version that is not newer than its opset.
+- **static**: inputs whose values are needed while tracing. They come from the file, from shapes, or from inputs that
+  `jaxrnn.load(..., static=...)` binds; outside of `jit`, `grad` and `vmap` they may be anything.
+- **differentiable**: *yes* if, on one of the cases that onnx brings for its own test-suite, a derivative of an output
+  by an input is there and is not zero everywhere; *no* if it is zero in all of them, or there is none. A dash: no
+  floats go in and come out, or there was no case to try.
+- **streams**: *yes* if every JAX primitive that the operator becomes on such a case has a rule in `stream`, so that a
+  model over a time axis can be cut into pulses there; *not*, with the primitives that have no rule. Along time itself,
+  what needs all of the future (a mean, a softmax, a reverse scan) is refused whatever its operator. *no*: its shapes or
+  results depend on data, so that it cannot be traced. A dash: nothing goes in but static values, or
+  there was no case to try.
+"""
+_COLUMNS = ("operator", "versions", "static", "differentiable", "streams", "notes")
+_TITLES = {"": "ai.onnx, the default domain"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the registry itself says of an operator: the part of a row that a test holds the page against.
+
+    Attributes:
+        name: the operator.
+        versions: the versions that are implemented.
+        static: the names of the inputs that must be known while tracing, of the newest version.
+    """
+
+    name: str
+    versions: str
+    static: str
+
+
+def entries() -> dict[Key, Entry]:
+    """Every registered operator, by domain and name."""
+    found = {}
+    for (domain, name), versions in sorted(operator_table().items()):
+        newest = operator(name, domain, max(versions), versions[max(versions)])
+        slots = [*newest.slots, *([newest.variadic] if newest.variadic else [])]
+        static = ", ".join(f"`{slot.name}`" for slot in slots if slot.static)
+        found[domain, name] = Entry(name, ", ".join(map(str, sorted(versions))), static)
+    return found
+
+
+def page(evidence: Mapping[Key, Evidence | None]) -> str:
+    """The page, with what was found out about each operator."""
+    table = entries()
+    domains = list(dict.fromkeys(domain for domain, _ in table))
+    parts = [_HEAD.format(count=len(table), domains=len(domains))]
+    for domain in domains:
+        parts.append(f"\n## {_TITLES.get(domain, domain)}\n")
+        parts += [_row(_COLUMNS), _row(["---"] * len(_COLUMNS))]
+        for key, entry in table.items():
+            if key[0] == domain:
+                seen = evidence.get(key)
+                facts = (_differentiable(seen), _streams(seen), _note(key))
+                parts.append(_row((entry.name, entry.versions, entry.static, *facts)))
+    return "\n".join(parts) + "\n"
+
+
+def read_page(text: str) -> dict[Key, tuple[Entry, tuple[str, str]]]:
+    """The rows of a page: what the registry says, and whether the operator is differentiable and streams."""
+    domains = {title: domain for domain, title in _TITLES.items()}
+    found: dict[Key, tuple[Entry, tuple[str, str]]] = {}
+    domain = ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            domain = domains.get(line[3:], line[3:])
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == len(_COLUMNS) and cells[0] not in (_COLUMNS[0], "---"):
+            found[domain, cells[0]] = Entry(*cells[:3]), (cells[3], cells[4])
+    return found
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _differentiable(seen: Evidence | None) -> str:
+    if seen is None or seen.differentiable is None:
+        return "-"
+    return "yes" if seen.differentiable else "no"
+
+
+def _streams(seen: Evidence | None) -> str:
+    if seen is None or not seen.fed:
+        return "-"
+    if seen.missing is None:
+        return "no"
+    return "not " + ", ".join(f"`{name}`" for name in seen.missing) if seen.missing else "yes"
+
+
+def _note(key: Key) -> str:
+    """The first line of the docstring of the newest version's function, without the operator's name."""
+    versions = operator_table()[key]
+    function = versions[max(versions)]
+    function = function.func if isinstance(function, functools.partial) else function
+    text = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+    note = re.sub(rf"^{key[1]}\b[:,.; ]*", "", text).strip()
+    return note[:1].upper() + note[1:]
+
+
+def main() -> None:
+    """Print the page, or write it."""
+    parser = argparse.ArgumentParser(description="Make the page of operators.")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write it there instead of printing it")
+    options = parser.parse_args()
+    newest = {key: max(versions) for key, versions in operator_table().items()}
+    made = page(try_operators(list(newest), newest, lambda key: print(*filter(None, key), file=sys.stderr)))
+    if options.write is None:
+        sys.stdout.write(made)
+        return
+    with in_place_of(options.write) as written:
+        written.write_text(made, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Holding what a node is about to compute against the limits, before any of it is there.
+
+While tracing nothing is allocated, so that a result can be looked at when it is there. Outside of a transformation,
+where all inputs are known while tracing, and while the state is looked for, it is too late then: the shapes are found
+out first. That costs time, so it is done only where an operator may give more than its inputs could make of each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxrnn.errors import LimitError
+from jaxrnn.onnx.limits import Budget
+from jaxrnn.onnx.registry import Operator
+from jaxrnn.onnx.values import Value, exact_types, is_static, is_symbolic, settle
+
+#: Operators that never give more elements than the product of the sizes of their inputs, whatever the values of these
+#: and the attributes are. Control flow looks at the nodes inside it; the weights of recurrent layers bound their size.
+_BOUNDED = frozenset(
+    """
+    ArgMax ArgMin BatchNormalization BitCast Cast CastLike Clip Compress Concat ConcatFromSequence Constant CumProd
+    CumSum DepthToSpace DequantizeLinear Dropout Elu Flatten GRU Gather GatherElements GatherND Gemm Hardmax
+    Identity If LSTM LayerNormalization LeakyRelu LogSoftmax Loop Mod QuantizeLinear RNN RMSNormalization ReduceL1
+    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
+    Reshape ReverseSequence Scan ScatterElements ScatterND SequenceAt SequenceConstruct SequenceErase SequenceInsert
+    SequenceMap Shape Size Slice Softmax SpaceToDepth Split SplitToSequence Squeeze TopK Transpose Trilu Unique
+    Unsqueeze
+    """.split()  # noqa: SIM905
+)
+#: Bytes of a number of the widest type.
+_WIDEST = 16
+#: No size of a network's axis is larger.
+_LARGE = 2**24
+
+
+def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, Any], budget: Budget) -> None:
+    """Refuse a node whose results would be too large, where that must be known before they are computed.
+
+    Raises:
+        LimitError: they would be.
+    """
+    leaves = [leaf for leaf in jax.tree.leaves(list(inputs)) if hasattr(leaf, "shape")]
+    if not budget.loading and any(isinstance(leaf, Tracer) for leaf in leaves):
+        return
+    folded = is_static(*leaves)
+    bound = math.prod(max(leaf.size, 1) for leaf in leaves) * _WIDEST
+    allowed = budget.limits.constant_bytes if folded else budget.limits.value_bytes
+    if bound <= allowed and not _may_expand(operator):
+        return
+    held = [_is_held(operator, index, value) for index, value in enumerate(inputs)]
+    # Made from nothing but numbers, such as a shape, a value is an array of JAX unless it is small.
+    constant = folded and not all(held)
+    for shape, dtype in _results(operator, inputs, held, attributes):
+        budget.check(shape, dtype, constant=constant)
+
+
+def _may_expand(operator: Operator) -> bool:
+    """Whether values of inputs or attributes could make a result larger than the inputs could make of each other."""
+    if operator.name in _BOUNDED and not operator.domain:
+        return False
+    return bool(operator.attributes) or any(slot.static for slot in operator.slots)
+
+
+def _is_held(operator: Operator, index: int, value: Value) -> bool:
+    """Whether an input is given as it is while shapes are found out: needed by value, or nothing that JAX has."""
+    slot = operator.slot(index)
+    if value is None or (slot is not None and slot.static):
+        return True
+    return any(
+        is_symbolic(leaf) or leaf.dtype.kind in "SUT" for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype")
+    )
+
+
+def _results(
+    operator: Operator, inputs: Sequence[Value], held: Sequence[bool], attributes: Mapping[str, Any]
+) -> list[tuple[tuple[Any, ...], np.dtype]]:
+    """Shapes and dtypes of all that an operator computes on its way, without computing it; none where they are unknown.
+
+    What JAX raises while it looks at shapes has many types, and some operators need values. The operator itself will
+    tell what is wrong, where no number is so large that finding it out could cost the process.
+    """
+    unknown = [value for value, given in zip(inputs, held, strict=True) if not given]
+
+    def run(*arrays: Value) -> Any:
+        remaining = iter(arrays)
+        arguments = [value if given else next(remaining) for value, given in zip(inputs, held, strict=True)]
+        result = operator.function(*arguments, **attributes)
+        outputs = [settle(value) for value in (result if isinstance(result, list) else [result])]
+        return [leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, jax.Array)]
+
+    structs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), unknown)
+
+    def look() -> Any:
+        with exact_types():
+            return jax.make_jaxpr(run)(*structs).jaxpr
+
+    try:
+        # Looking for the state has JAX compute what is known while it traces. That is a setting of the thread: another
+        # one has it off.
+        with ThreadPoolExecutor(1) as pool:
+            jaxpr = pool.submit(copy_context().run, look).result()
+    except LimitError:
+        raise
+    except Exception:
+        if _has_large_number([*attributes.values(), *(v for v, given in zip(inputs, held, strict=True) if given)]):
+            raise  # it may be what comes after an array that is too large
+        return []
+    return [(aval.shape, aval.dtype) for aval in _avals(jaxpr) if hasattr(aval, "shape") and not _is_key(aval.dtype)]
+
+
+def _has_large_number(values: Sequence[Any]) -> bool:
+    numbers = [np.asarray(value) for value in values if isinstance(value, (int, float, tuple, list, np.ndarray))]
+    return any(
+        array.dtype.kind in "iuf" and bool((np.abs(array.astype(np.float64)) > _LARGE).any()) for array in numbers
+    )
+
+
+def _is_key(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _avals(jaxpr: Any) -> list[Any]:
+    found = []
+    for equation in jaxpr.eqns:
+        found += [variable.aval for variable in equation.outvars]
+        for inner in jax.tree.leaves(equation.params, is_leaf=lambda each: hasattr(each, "jaxpr")):
+            if hasattr(inner, "jaxpr") and hasattr(inner.jaxpr, "eqns"):
+                found += _avals(inner.jaxpr)
+    return found

@@ -1,0 +1,189 @@
+"""How much a file may make us allocate, unroll and repeat, so that a small file cannot bring a process down.
+
+What a file holds itself is never in question: it was read already. What it *asks for* may be anything, in a few bytes:
+zeros of a shape of 10**12 elements, a loop of 2**62 trips, ten functions of which each calls the next one ten times.
+Every such wish is held against `Limits` before anything is allocated or repeated, and the error says what raises it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator as python_operators
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from jaxrnn.errors import InputError, LimitError
+
+#: What is computed from constants while tracing may have this many times the bytes that the file itself holds.
+_FOLDED = 16
+#: Arrays of so few elements are not worth counting; a file of so many nodes that they matter is large itself.
+_SMALL = 64
+#: Items of an object array are objects of their own, and Python looks at each.
+_WEIGHT_OF_OBJECTS = 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a file may ask for; `jaxrnn.load` takes one.
+
+    Attributes:
+        value_bytes: size of any one value that a node computes, at run time too. 8 GiB by default, 2**31 float32
+            numbers: more than a network's activations have on one device, and far less than a hostile file asks for.
+        constant_bytes: size of all values together that are computed while loading and tracing, because they follow
+            from the file alone, and of what is kept while the state is looked for. 512 MiB by default: real files fold
+            shapes and masks. What the file's own constants take is allowed besides, 16 times over.
+        nodes: nodes that the file has when its local functions are inlined, each call a copy. 100,000 by default;
+            the nodes that the file itself has in graphs are not counted.
+        evaluations: nodes that Python evaluates in one call or one trace, and trips of loops that Python counts, each
+            trip anew. 250,000 by default, which take from seconds to minutes. Loops that JAX runs count once.
+    """
+
+    value_bytes: int = 2**33
+    constant_bytes: int = 2**29
+    nodes: int = 100_000
+    evaluations: int = 250_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            try:
+                wrong = isinstance(value, bool) or python_operators.index(value) < 1
+            except TypeError:
+                wrong = True
+            if wrong:
+                raise InputError(f"Limits: {field.name} must be a positive integer, not {value!r}")
+
+    def beside(self, held: int) -> Limits:
+        """The limits of a file that holds so many bytes itself."""
+        return replace(self, constant_bytes=self.constant_bytes + _FOLDED * held)
+
+
+class Budget:
+    """What one call or one trace has spent of its limits.
+
+    Args:
+        limits: what it may spend.
+        loading: nothing that is computed is the caller's: every value counts as one that follows from the file.
+    """
+
+    def __init__(self, limits: Limits, loading: bool = False):
+        self.limits = limits
+        self.loading = loading
+        self._evaluations = 0
+        self._constant_bytes = 0
+
+    def evaluate(self, count: int = 1) -> None:
+        """Count nodes or trips that Python evaluates.
+
+        Raises:
+            LimitError: they are too many.
+        """
+        self._evaluations += count
+        if self._evaluations > self.limits.evaluations:
+            raise LimitError(
+                f"{count_of(self._evaluations)} evaluations of nodes and trips of loops in Python are more than the "
+                f"{count_of(self.limits.evaluations)} that are allowed; {raised('evaluations')}"
+            )
+
+    def keep(self, size: int) -> None:
+        """Count the bytes of a value that follows from the file alone.
+
+        Raises:
+            LimitError: all of them together are too many.
+        """
+        self._constant_bytes += size
+        if self._constant_bytes > self.limits.constant_bytes:
+            raise LimitError(
+                f"values that follow from the file alone take {bytes_of(self._constant_bytes)}, more than the "
+                f"{bytes_of(self.limits.constant_bytes)} that are allowed; {raised('constant_bytes')}"
+            )
+
+    def take(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+        """Hold what a node gave against the limits; what it only handed on is not counted again.
+
+        Raises:
+            LimitError: a value is too large, or those that follow from the file alone are too many.
+        """
+        for leaf in leaves_of(outputs):
+            if not isinstance(leaf, np.ndarray):
+                self.check(leaf.shape, leaf.dtype)
+            elif leaf.size > _SMALL and not any(leaf is value or leaf.base is value for value in inputs):
+                self.keep(_WEIGHT_OF_OBJECTS * leaf.nbytes if leaf.dtype == object else leaf.nbytes)
+            if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "T":
+                self.keep(int(np.strings.str_len(leaf).sum()))
+
+    def check(self, shape: Sequence[Any], dtype: Any, *, constant: bool = False) -> None:
+        """Refuse a value by its shape, before it is there; symbolic dimensions pass.
+
+        Args:
+            shape: its sizes.
+            dtype: its element type.
+            constant: it is computed while tracing and not by the compiled program.
+
+        Raises:
+            LimitError: it is too large.
+        """
+        if not all(isinstance(size, (int, np.integer)) for size in shape):
+            return
+        needed = math.prod(map(int, shape)) * np.dtype(dtype).itemsize
+        constant = constant or self.loading
+        spent = self._constant_bytes if constant else 0
+        allowed = self.limits.constant_bytes if constant else self.limits.value_bytes
+        if needed + spent > allowed:
+            beside = f", and {bytes_of(spent)} are taken already" if spent else ""
+            raise LimitError(
+                f"a value {np.dtype(dtype).name}[{', '.join(map(str, shape))}] takes {bytes_of(needed)}, but no more "
+                f"than {bytes_of(allowed)} are allowed{beside}; "
+                f"{raised('constant_bytes' if constant else 'value_bytes')}"
+            )
+
+
+_BUDGET: ContextVar[Budget | None] = ContextVar("jaxrnn_budget", default=None)
+
+
+@contextlib.contextmanager
+def spending(limits: Limits, *, loading: bool = False) -> Iterator[Budget]:
+    """Inside, whatever is evaluated spends one new budget of these limits."""
+    budget = Budget(limits, loading)
+    token = _BUDGET.set(budget)
+    try:
+        yield budget
+    finally:
+        _BUDGET.reset(token)
+
+
+def current() -> Budget:
+    """The budget that is being spent; outside of any evaluation, a new one of the default limits."""
+    return _BUDGET.get() or Budget(Limits())
+
+
+def leaves_of(values: Any) -> Iterator[Any]:
+    """The arrays among values, those in sequences too."""
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            yield from leaves_of(value)
+        elif value is not None:
+            yield value
+
+
+def raised(field: str) -> str:
+    """What raises a limit, for a message."""
+    return f"if the file is to be trusted, jaxrnn.load(..., limits=jaxrnn.Limits({field}=...)) raises the limit"
+
+
+def bytes_of(size: int) -> str:
+    """A number of bytes for a message."""
+    for power, unit in ((60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 2**power:
+            return f"{size >> power:,} {unit}" if size >= 10 * 2**power else f"{size / 2**power:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def count_of(number: int) -> str:
+    """A number for a message."""
+    return f"{number:,}"

@@ -1,0 +1,47 @@
+"""Decoding of image files. It runs on bytes that are known, outside of JAX, with Pillow."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+from jaxrnn.errors import MissingPackageError
+from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.values import Value
+
+#: The mode that Pillow is asked for.
+_MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
+
+
+def image_decoder(encoded_stream: Static, *, pixel_format: str = "RGB") -> Value:
+    """ImageDecoder: uint8 pixels ``[height, width, channels]``; none, ``[0, 0, channels]``, of what is no image.
+
+    Raises:
+        MissingPackageError: Pillow is not installed.
+        ValueError: the format is unknown, or the image has more pixels than Pillow takes for an honest file.
+    """
+    if pixel_format not in _MODES:
+        raise ValueError(f"pixel_format must be one of {', '.join(_MODES)}, not {pixel_format!r}")
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingPackageError(
+            "decoding images needs the package Pillow; install it: pip install 'jaxrnn[images]'"
+        ) from error
+    mode = _MODES[pixel_format]
+    try:
+        with Image.open(io.BytesIO(np.ascontiguousarray(encoded_stream, np.uint8).tobytes())) as image:
+            if image.mode.startswith("I;16"):  # which Pillow would clip to 255
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            pixels = np.array(image.convert(mode))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(str(error)) from error
+    except (OSError, SyntaxError, ValueError, EOFError):
+        return np.zeros((0, 0, 1 if mode == "L" else 3), np.uint8)
+    if mode == "L":
+        return pixels[:, :, None]
+    return np.ascontiguousarray(pixels[:, :, ::-1]) if pixel_format == "BGR" else pixels
+
+
+OPERATORS = {"ImageDecoder": since(image_decoder, 20)}

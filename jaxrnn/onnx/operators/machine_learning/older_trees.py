@@ -1,0 +1,205 @@
+"""TreeEnsembleRegressor and TreeEnsembleClassifier of ``ai.onnx.ml``, whose nodes and leaves are one list."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.onnx.operators.machine_learning.forest import MODES, Forest, aggregated
+from jaxrnn.onnx.operators.machine_learning.scores import best, label_at, labels_of, of_two, transformed
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value, traced
+
+
+def _numbers(floats: tuple[float, ...], tensor: np.ndarray | None) -> np.ndarray:
+    """An attribute that is a list of float32 or a tensor of float64."""
+    return tensor.ravel() if tensor is not None and tensor.size else np.asarray(floats, np.float32)
+
+
+class _Nodes:
+    """The nodes of an older ensemble, leaves among them, by tree and number."""
+
+    def __init__(self, given: dict[str, Any]):
+        trees, numbers = given["nodes_treeids"], given["nodes_nodeids"]
+        modes = np.asarray(given["nodes_modes"], object)
+        unknown = set(modes.tolist()) - {*MODES[:-1], "LEAF"}
+        if unknown or not len(trees) == len(numbers) == modes.size:
+            raise ValueError(f"nodes need a tree, a number and a mode each; unknown modes: {sorted(unknown)}")
+        keys = list(zip(trees, numbers, strict=True))
+        is_leaf = modes == "LEAF"
+        count = int(np.sum(~is_leaf))
+        # Inner nodes are numbered first, then leaves.
+        place = np.where(is_leaf, count + np.cumsum(is_leaf) - 1, np.cumsum(~is_leaf) - 1)
+        of = dict(zip(keys, place.tolist(), strict=True))
+        inner = np.flatnonzero(~is_leaf)
+
+        def inside(name: str, values: Any, dtype: Any) -> np.ndarray:
+            array = np.asarray(values)
+            if array.size != modes.size:
+                raise ValueError(f"{name} has {array.size} entries for {modes.size} nodes")
+            return array[inner].astype(dtype)
+
+        def children(name: str) -> np.ndarray:
+            targets = inside(name, given[name], np.int64)
+            found = [of.get((trees[node], int(child)), -1) for node, child in zip(inner, targets, strict=True)]
+            if -1 in found:
+                raise ValueError(f"{name} leads to a node that there is not")
+            return np.asarray(found, np.int32)
+
+        thresholds = _numbers(given["nodes_values"], given.get("nodes_values_as_tensor"))
+        missing = given["nodes_missing_value_tracks_true"] or (0,) * modes.size
+        roots = {tree: of[tree, number] for tree, number in reversed(keys)}
+        self.leaf_count = modes.size - count
+        self.first_leaf = count
+        self.place = of
+        self.forest = Forest(
+            features=inside("nodes_featureids", given["nodes_featureids"], np.int32),
+            modes=np.asarray([MODES.index(mode) for mode in modes[inner]], np.int32),
+            thresholds=inside("nodes_values", thresholds, thresholds.dtype),
+            members=np.zeros((count, 0), np.float32),
+            if_true=children("nodes_truenodeids"),
+            if_false=children("nodes_falsenodeids"),
+            missing_is_true=inside("nodes_missing_value_tracks_true", missing, bool),
+            roots=np.asarray(list(roots.values()), np.int32),
+        )
+
+    def votes(self, trees: Any, numbers: Any, targets: Any, weights: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Votes by leaf, of those that are given by tree and number."""
+        if not len(trees) == len(numbers) == len(targets) == weights.size:
+            raise ValueError("votes need a tree, a node, a target and a weight each")
+        places = [self.place.get(key, -1) - self.first_leaf for key in zip(trees, numbers, strict=True)]
+        if min(places, default=0) < 0:
+            raise ValueError("a vote is of a node that is no leaf")
+        return np.asarray(places, np.int64), np.asarray(targets, np.int64), weights
+
+
+def _scores(x: Value, given: dict[str, Any], prefix: str, targets: int, how: str) -> tuple[jax.Array, np.ndarray]:
+    """What all trees vote, float32, and the weights of the votes."""
+    nodes = _Nodes(given)
+    weights = _numbers(given[f"{prefix}_weights"], given.get(f"{prefix}_weights_as_tensor"))
+    ids = (given[f"{prefix}_treeids"], given[f"{prefix}_nodeids"], given[f"{prefix}_ids"])
+    votes = nodes.votes(*ids, weights)
+    leaves = nodes.forest.leaves(jnp.atleast_2d(traced(x)))
+    total = aggregated(leaves, (votes[0], votes[1], votes[2]), (nodes.leaf_count, targets), how)
+    return total, weights
+
+
+def _regressor(x: Value, given: dict[str, Any]) -> Value:
+    targets = given["n_targets"]
+    total, _ = _scores(x, given, "target", targets, given["aggregate_function"])
+    base = _numbers(given["base_values"], given.get("base_values_as_tensor"))
+    if base.size not in (0, targets):
+        raise ValueError(f"base_values has {base.size} entries for {targets} targets")
+    y = total + base.astype(total.dtype) if base.size else total
+    return transformed(y.astype(jnp.float32), given["post_transform"])
+
+
+def _classifier(x: Value, given: dict[str, Any], output_count: int) -> list[Value]:
+    labels = labels_of(given["classlabels_strings"], given["classlabels_int64s"])
+    total, weights = _scores(x, given, "class", labels.size, "SUM")
+    base = _numbers(given["base_values"], given.get("base_values_as_tensor")).astype(total.dtype)
+    ids = set(given["class_ids"])
+    transform = given["post_transform"]
+    one_of_two = labels.size == 2 and len(ids) == 1
+    if one_of_two and ids == {0} and base.size < 2:
+        # Votes for one class are for the second one: shares of 1 where none is negative.
+        share = bool(np.all(weights >= 0))
+        score = (total[:, :1] + base if base.size else total[:, :1]).astype(jnp.float32)
+        second = score[:, 0] > (0.5 if share else 0)
+        scores = of_two(score, transform, share=share)
+        return [label_at(second.astype(jnp.int32), labels), scores][:output_count]
+    if base.size not in (0, labels.size):
+        raise ValueError(f"base_values has {base.size} entries for {labels.size} classes")
+    scores = (total + base if base.size else total).astype(jnp.float32)
+    if one_of_two and ids == {1} and not base.size:
+        limit = 0.5 if np.all(weights >= 0) else 0
+        label = label_at((scores[:, 1] > limit).astype(jnp.int32), labels)
+    else:
+        label = best(scores, labels)
+    return [label, transformed(scores, transform)][:output_count]
+
+
+def tree_ensemble_regressor(
+    x: Value,
+    *,
+    aggregate_function: str = "SUM",
+    base_values: tuple[float, ...] = (),
+    base_values_as_tensor: np.ndarray | None = None,
+    n_targets: int = 1,
+    nodes_falsenodeids: tuple[int, ...] = (),
+    nodes_featureids: tuple[int, ...] = (),
+    nodes_hitrates: tuple[float, ...] = (),
+    nodes_hitrates_as_tensor: np.ndarray | None = None,
+    nodes_missing_value_tracks_true: tuple[int, ...] = (),
+    nodes_modes: tuple[str, ...] = (),
+    nodes_nodeids: tuple[int, ...] = (),
+    nodes_treeids: tuple[int, ...] = (),
+    nodes_truenodeids: tuple[int, ...] = (),
+    nodes_values: tuple[float, ...] = (),
+    nodes_values_as_tensor: np.ndarray | None = None,
+    post_transform: str = "NONE",
+    target_ids: tuple[int, ...] = (),
+    target_nodeids: tuple[int, ...] = (),
+    target_treeids: tuple[int, ...] = (),
+    target_weights: tuple[float, ...] = (),
+    target_weights_as_tensor: np.ndarray | None = None,
+) -> Value:
+    """TreeEnsembleRegressor: one float32 column for each target."""
+    return _regressor(x, locals())
+
+
+def tree_ensemble_classifier(
+    x: Value,
+    *,
+    base_values: tuple[float, ...] = (),
+    base_values_as_tensor: np.ndarray | None = None,
+    class_ids: tuple[int, ...] = (),
+    class_nodeids: tuple[int, ...] = (),
+    class_treeids: tuple[int, ...] = (),
+    class_weights: tuple[float, ...] = (),
+    class_weights_as_tensor: np.ndarray | None = None,
+    classlabels_int64s: tuple[int, ...] | None = None,
+    classlabels_strings: tuple[str, ...] | None = None,
+    nodes_falsenodeids: tuple[int, ...] = (),
+    nodes_featureids: tuple[int, ...] = (),
+    nodes_hitrates: tuple[float, ...] = (),
+    nodes_hitrates_as_tensor: np.ndarray | None = None,
+    nodes_missing_value_tracks_true: tuple[int, ...] = (),
+    nodes_modes: tuple[str, ...] = (),
+    nodes_nodeids: tuple[int, ...] = (),
+    nodes_treeids: tuple[int, ...] = (),
+    nodes_truenodeids: tuple[int, ...] = (),
+    nodes_values: tuple[float, ...] = (),
+    nodes_values_as_tensor: np.ndarray | None = None,
+    post_transform: str = "NONE",
+    output_count: int = 2,
+) -> list[Value]:
+    """TreeEnsembleClassifier: labels and float32 scores."""
+    return _classifier(x, locals(), output_count)
+
+
+def without_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator before it took float64 numbers, as attributes whose names end in ``_as_tensor``."""
+
+    @functools.wraps(function)
+    def older(*inputs: Value, **attributes: Any) -> Any:
+        return function(*inputs, **attributes)
+
+    signature = inspect.signature(function)
+    kept = [each for each in signature.parameters.values() if not each.name.endswith("_as_tensor")]
+    older.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return older
+
+
+OPERATORS = {
+    "ai.onnx.ml::TreeEnsembleClassifier": since(without_tensors(tree_ensemble_classifier), 1)
+    | since(tree_ensemble_classifier, 3, 5),
+    "ai.onnx.ml::TreeEnsembleRegressor": since(without_tensors(tree_ensemble_regressor), 1)
+    | since(tree_ensemble_regressor, 3, 5),
+}

@@ -1,0 +1,180 @@
+"""Support vector machines of ``ai.onnx.ml``: kernels, pairwise votes, and probabilities from pairwise ones.
+
+Source: libsvm, whose models these operators hold; C.-C. Chang and C.-J. Lin, LIBSVM: A library for support vector
+machines (2011), sections 4.1 and 8.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.cells import product
+from jaxrnn.onnx.operators.machine_learning.features import as_float
+from jaxrnn.onnx.operators.machine_learning.scores import best, highest, label_at, labels_of, of_two, transformed
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value
+
+
+def _kernel(x: jax.Array, vectors: np.ndarray, kind: str, parameters: Sequence[float]) -> jax.Array:
+    """The kernel of every row with every support vector, ``[batch, vectors]``."""
+    if parameters and len(parameters) != 3:
+        raise ValueError(f"kernel_params must hold gamma, coef0 and degree, not {len(parameters)} numbers")
+    gamma, offset, degree = map(np.float32, parameters or (0, 0, 0))
+    if kind == "RBF":
+        difference = x[:, None, :] - vectors
+        return jnp.exp(-gamma * jnp.sum(difference * difference, -1))
+    dot = product(x, jnp.asarray(vectors.T))
+    match kind:
+        case "LINEAR":
+            return dot
+        case "POLY":
+            return lax.integer_pow(gamma * dot + offset, int(degree))
+        case "SIGMOID":
+            return jnp.tanh(gamma * dot + offset)
+    raise ValueError(f"kernel_type must be LINEAR, POLY, RBF or SIGMOID, not {kind!r}")
+
+
+def _table(values: Sequence[float], rows: int, what: str) -> np.ndarray:
+    if not rows or len(values) % rows:
+        raise ValueError(f"{what} has {len(values)} numbers, which are no {rows} rows")
+    return np.asarray(values, np.float32).reshape(rows, -1)
+
+
+def svm_regressor(
+    x: Value,
+    *,
+    coefficients: tuple[float, ...] = (),
+    kernel_params: tuple[float, ...] = (),
+    kernel_type: str = "LINEAR",
+    n_supports: int = 0,
+    one_class: int = 0,
+    post_transform: str = "NONE",
+    rho: tuple[float, ...] = (),
+    support_vectors: tuple[float, ...] = (),
+) -> Value:
+    """SVMRegressor: one column; with ``one_class``, 1 for what belongs to the class and -1 for what does not."""
+    x = jnp.atleast_2d(as_float(x))
+    if n_supports:
+        kernels = _kernel(x, _table(support_vectors, n_supports, "support_vectors"), kernel_type, kernel_params)
+    else:
+        kernels = x
+    if len(coefficients) != kernels.shape[1] or len(rho) != 1:
+        raise ValueError(
+            f"{kernels.shape[1]} coefficients and one rho are expected, not {len(coefficients)}, {len(rho)}"
+        )
+    y = product(kernels, jnp.asarray(np.asarray(coefficients, np.float32)[:, None])) + np.float32(rho[0])
+    if one_class:
+        return jnp.where(y > 0, jnp.ones((), y.dtype), -jnp.ones((), y.dtype))
+    return transformed(y, post_transform)
+
+
+def _votes(
+    kernels: jax.Array, coefficients: np.ndarray, counts: Sequence[int], rho: Sequence[float]
+) -> tuple[jax.Array, jax.Array]:
+    """Votes for each class and the score of each pair of classes, the first of which a positive score is for."""
+    starts = np.cumsum([0, *counts])
+    part = [slice(int(start), int(end)) for start, end in itertools.pairwise(starts)]
+    scores, votes = [], [jnp.zeros(kernels.shape[0], jnp.int32)] * len(counts)
+    for index, (i, j) in enumerate(itertools.combinations(range(len(counts)), 2)):
+        mine = product(kernels[:, part[i]], jnp.asarray(coefficients[j - 1, part[i], None]))
+        other = product(kernels[:, part[j]], jnp.asarray(coefficients[i, part[j], None]))
+        score = (mine + other)[:, 0] + np.float32(rho[index])
+        scores.append(score)
+        votes[i] = votes[i] + (score > 0).astype(jnp.int32)
+        votes[j] = votes[j] + (score <= 0).astype(jnp.int32)
+    return jnp.stack(votes, -1), jnp.stack(scores, -1)
+
+
+def _probabilities(scores: jax.Array, classes: int, slope: Sequence[float], offset: Sequence[float]) -> jax.Array:
+    """The probability of each class, ``[batch, classes]``, from the logistic functions of the pairs' scores."""
+    pairs = list(itertools.combinations(range(classes), 2))
+    if len(slope) != len(pairs) or len(offset) != len(pairs):
+        raise ValueError(f"prob_a and prob_b must hold {len(pairs)} numbers each, not {len(slope)} and {len(offset)}")
+    wins = jnp.clip(
+        jax.nn.sigmoid(-(scores * np.asarray(slope, np.float32) + np.asarray(offset, np.float32))), 1e-7, 1 - 1e-7
+    )
+    table = jnp.zeros((scores.shape[0], classes, classes), scores.dtype)
+    for index, (i, j) in enumerate(pairs):
+        table = table.at[:, i, j].set(wins[:, index]).at[:, j, i].set(1 - wins[:, index])
+    return jax.vmap(_coupled)(table)
+
+
+def _coupled(wins: jax.Array) -> jax.Array:
+    """Probabilities that agree best with pairwise ones, by libsvm's iteration, which ends in at most 100 rounds."""
+    classes = wins.shape[0]
+    other = ~jnp.eye(classes, dtype=bool)
+    squares = jnp.sum(jnp.where(other, wins * wins, jnp.zeros((), wins.dtype)), 0)
+    q = jnp.where(other, -wins.T * wins, jnp.diag(squares))
+
+    def round_(state: tuple[jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, jax.Array], None]:
+        p, done = state
+        qp = q @ p
+        pqp = p @ qp
+        done = done | (jnp.max(jnp.abs(qp - pqp)) < 0.005 / classes)
+        new = p
+        for t in range(classes):
+            step = (pqp - qp[t]) / q[t, t]
+            new = new.at[t].add(step)
+            pqp = (pqp + step * (step * q[t, t] + 2 * qp[t])) / (1 + step) ** 2
+            qp = (qp + step * q[t]) / (1 + step)
+            new = new / (1 + step)
+        return (jnp.where(done, p, new), done), None
+
+    start = jnp.full(classes, 1 / classes, wins.dtype)
+    (p, _), _ = lax.scan(round_, (start, jnp.asarray(False)), length=max(100, classes))
+    return p
+
+
+def svm_classifier(
+    x: Value,
+    *,
+    classlabels_ints: tuple[int, ...] | None = None,
+    classlabels_strings: tuple[str, ...] | None = None,
+    coefficients: tuple[float, ...] = (),
+    kernel_params: tuple[float, ...] = (),
+    kernel_type: str = "LINEAR",
+    post_transform: str = "NONE",
+    prob_a: tuple[float, ...] = (),
+    prob_b: tuple[float, ...] = (),
+    rho: tuple[float, ...] = (),
+    support_vectors: tuple[float, ...] = (),
+    vectors_per_class: tuple[int, ...] = (),
+    output_count: int = 2,
+) -> list[Value]:
+    """SVMClassifier: labels by votes of the pairs of classes, and the pairs' scores or the classes' probabilities.
+
+    Without support vectors it is linear: a row of coefficients for each class, whose highest score wins.
+    """
+    x = jnp.atleast_2d(as_float(x))
+    labels = labels_of(classlabels_strings, classlabels_ints)
+    pairs = labels.size * (labels.size - 1) // 2
+    if not vectors_per_class:
+        if len(rho) != 1:
+            raise ValueError(f"a linear classifier has one rho, not {len(rho)}")
+        matrix = _table(coefficients, labels.size, "coefficients")
+        scores = product(x, jnp.asarray(matrix.T)) + np.float32(rho[0])
+        return [best(scores, labels), transformed(scores, post_transform)][:output_count]
+    if len(vectors_per_class) != labels.size or len(rho) != pairs:
+        raise ValueError(f"{labels.size} classes need as many counts of vectors and {pairs} rho, not {len(rho)}")
+    count = sum(vectors_per_class)
+    kernels = _kernel(x, _table(support_vectors, count, "support_vectors"), kernel_type, kernel_params)
+    votes, scores = _votes(kernels, _table(coefficients, labels.size - 1, "coefficients"), vectors_per_class, rho)
+    label = label_at(highest(votes), labels)
+    if prob_a:
+        shares = _probabilities(scores, labels.size, prob_a, prob_b)
+        return [label, transformed(shares, post_transform)][:output_count]
+    if pairs == 1:
+        return [label, of_two(scores, post_transform, share=post_transform != "NONE")][:output_count]
+    return [label, transformed(scores, post_transform)][:output_count]
+
+
+OPERATORS = {
+    "ai.onnx.ml::SVMClassifier": since(svm_classifier, 1),
+    "ai.onnx.ml::SVMRegressor": since(svm_regressor, 1),
+}

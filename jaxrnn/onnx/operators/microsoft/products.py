@@ -1,0 +1,93 @@
+"""Products of the domain ``com.microsoft``: matrix products and convolutions joined with what stood around them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxrnn.cells import product
+from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.convolution import conv
+from jaxrnn.onnx.operators.matrix import gemm
+from jaxrnn.onnx.operators.microsoft.activations import activate, coefficients_of
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value, traced
+
+
+def _turned(x: Value, last: int, batch: int) -> jax.Array:
+    """An operand with its first axis moved in front of the last, and with its last two axes exchanged, as asked."""
+    x = traced(x)
+    if x.ndim < 2:
+        return x
+    if batch:
+        x = jnp.moveaxis(x, 0, -2)
+    return jnp.swapaxes(x, -1, -2) if last else x
+
+
+def fused_matmul(
+    a: Value,
+    b: Value,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Value:
+    """FusedMatMul (and TransposeMatMul, its older name): a scaled product of transposed operands."""
+    alike(a, b)
+    result = product(_turned(a, transA, transBatchA), _turned(b, transB, transBatchB))
+    return result if alpha == 1.0 else result * result.dtype.type(alpha)
+
+
+def fused_gemm(
+    a: Value,
+    b: Value,
+    c: Value = None,
+    *,
+    activation: str = "",
+    activation_alpha: float | None = None,
+    activation_beta: float | None = None,
+    activation_gamma: float | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Value:
+    """FusedGemm: an activation of what Gemm gives; its coefficients go by name."""
+    given = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
+    names = coefficients_of(activation) if activation else ()
+    unknown = [name for name, value in given.items() if value is not None and name not in names]
+    if unknown:
+        raise ValueError(f"the activation {activation!r} has no coefficient {unknown[0]!r}")
+    result = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    return activate(result, activation, [given.get(name) for name in names])
+
+
+def fused_conv(
+    x: Value,
+    w: Value,
+    b: Value = None,
+    z: Value = None,
+    *,
+    activation: str = "",
+    activation_params: tuple[float, ...] = (),
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """FusedConv: an activation of what Conv gives, plus a tensor where one is given."""
+    window = {"auto_pad": auto_pad, "dilations": dilations, "group": group}
+    y = conv(x, w, b, **window, kernel_shape=kernel_shape, pads=pads, strides=strides)
+    return activate(y if z is None else y + traced(z), activation, activation_params)
+
+
+OPERATORS = {
+    "com.microsoft::FusedConv": since(fused_conv, 1),
+    "com.microsoft::FusedGemm": since(fused_gemm, 1),
+    "com.microsoft::FusedMatMul": since(fused_matmul, 1),
+    "com.microsoft::TransposeMatMul": since(fused_matmul, 1),
+}

@@ -1,0 +1,85 @@
+"""Definitions before opset 7 that differ from later ones, for files that have not been converted.
+
+Until opset 7, operands were not broadcast as in NumPy: ``broadcast=1`` repeats the second along the axes of the first
+that it lacks, from ``axis`` on or at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxrnn.onnx.operators import activations, arithmetic, logic, matrix, normalization, pooling
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value, describe, traced
+
+
+def aligned(function: Callable[[Value, Value], Value]) -> Callable[..., Value]:
+    """An operator of two operands with broadcasting as it was."""
+
+    def apply(a: Value, b: Value, *, axis: int | None = None, broadcast: int = 0) -> Value:
+        if not broadcast:
+            if tuple(a.shape) != tuple(b.shape):
+                raise ValueError(
+                    f"the operands must have one shape without broadcast=1, not {describe(a)} and {describe(b)}"
+                )
+            return function(a, b)
+        first = len(a.shape) - len(b.shape) if axis is None else axis % len(a.shape)
+        behind = len(a.shape) - first - len(b.shape)
+        if first < 0 or behind < 0:
+            raise ValueError(f"{describe(b)} does not fit into {describe(a)} from axis {axis} on")
+        return function(a, traced(b).reshape(*b.shape, *(1,) * behind))
+
+    return apply
+
+
+def prelu(x: Value, slope: Value) -> Value:
+    """PRelu: one slope, or one for each channel."""
+    shape = (-1,) if len(x.shape) < 2 else (-1, *(1,) * (len(x.shape) - 2))
+    return activations.prelu(x, traced(slope).reshape(shape))
+
+
+def gemm(
+    a: Value, b: Value, c: Value, *, alpha: float = 1.0, beta: float = 1.0, broadcast: int = 0, transA: int = 0,
+    transB: int = 0,
+) -> Value:  # fmt: skip
+    """Gemm; C is repeated along the axes that it lacks only if asked to."""
+    result = matrix.gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    if not broadcast and tuple(c.shape) != tuple(result.shape):
+        raise ValueError(f"C must be {describe(result)} without broadcast=1, not {describe(c)}")
+    return result
+
+
+def batch_normalization(
+    x: Value, scale: Value, bias: Value, mean: Value, var: Value, *, epsilon: float = 1e-5, is_test: int = 0,
+    momentum: float = 0.9, spatial: int = 1, output_count: int = 1,
+) -> list[Value]:  # fmt: skip
+    """BatchNormalization for inference."""
+    if not is_test:
+        raise ValueError("BatchNormalization with is_test=0 (training) is not supported; export it for inference")
+    return normalization.batch_normalization_7(
+        x, scale, bias, mean, var, epsilon=epsilon, momentum=momentum, spatial=spatial, output_count=output_count
+    )
+
+
+def average_pool(
+    x: Value, *, kernel_shape: tuple[int, ...], auto_pad: str = "NOTSET", pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:  # fmt: skip
+    """AveragePool; the padding never counts."""
+    return pooling.average_pool(x, kernel_shape=kernel_shape, auto_pad=auto_pad, pads=pads, strides=strides)
+
+
+def _all_aligned(family: Any, version: int, *names: str) -> dict[str, Any]:
+    return {name: since(aligned(family.OPERATORS[name][7]), version) for name in names}
+
+
+OPERATORS = {
+    **_all_aligned(arithmetic, 6, "Add", "Div", "Mul", "Sub"),
+    **_all_aligned(arithmetic, 1, "Pow"),
+    **_all_aligned(logic, 1, "And", "Equal", "Greater", "Less", "Or", "Xor"),
+    "AveragePool": since(average_pool, 1),
+    "BatchNormalization": since(batch_normalization, 6),
+    "Gemm": since(gemm, 6),
+    "PRelu": since(prelu, 6),
+}

@@ -1,0 +1,173 @@
+"""Random numbers.
+
+ONNX means fresh ones in every run, but a function that is pure gives the same ones for the same arguments. What a node
+draws here depends on its attribute ``seed``, or where it has none on the name of its first output: two nodes draw
+different numbers, and a node draws the same ones in every call, compiled or not, in every iteration of a loop that it
+stands in, and for every member of a batch that ``jax.vmap`` maps over. Whoever wants others in every call makes the
+numbers an input of the model, or loads it with another seed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.onnx.operators.rounding import wide_type
+from jaxrnn.onnx.operators.types import numpy_dtype
+from jaxrnn.onnx.registry import Foldable, since
+from jaxrnn.onnx.values import Value, dtype_of, is_known, traced
+
+
+def _key(seed: float | None, output_name: str) -> jax.Array:
+    """A key of one kind of generator, whatever JAX's default is."""
+    data = output_name.encode() if seed is None else np.float32(seed).tobytes()
+    return jax.random.wrap_key_data(jnp.asarray([0, zlib.crc32(data)], jnp.uint32), impl="threefry2x32")
+
+
+def _float_type(dtype: np.dtype) -> np.dtype:
+    if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize < 2:
+        raise TypeError(f"random numbers are floats of 16 bits or more, not {dtype.name}; give the attribute dtype")
+    return dtype
+
+
+def _normal(shape: tuple[Any, ...], dtype: np.dtype, key: jax.Array, mean: float, scale: float) -> Value:
+    number = _float_type(dtype).type
+    return number(mean) + number(scale) * jax.random.normal(key, shape, dtype)
+
+
+def _uniform(shape: tuple[Any, ...], dtype: np.dtype, key: jax.Array, low: float, high: float) -> Value:
+    number = _float_type(dtype).type
+    return number(low) + number(high - low) * jax.random.uniform(key, shape, dtype)
+
+
+def _like(input: Value, dtype: int | None) -> np.dtype:
+    return dtype_of(input) if dtype is None else numpy_dtype(dtype)
+
+
+def random_normal(
+    *,
+    dtype: int = 1,
+    mean: float = 0.0,
+    scale: float = 1.0,
+    seed: float | None = None,
+    shape: tuple[int, ...],
+    output_name: str = "",
+) -> Value:
+    """RandomNormal of a fixed shape."""
+    return _normal(shape, numpy_dtype(dtype), _key(seed, output_name), mean, scale)
+
+
+def random_normal_like(
+    input: Value,
+    *,
+    dtype: int | None = None,
+    mean: float = 0.0,
+    scale: float = 1.0,
+    seed: float | None = None,
+    output_name: str = "",
+) -> Value:
+    """RandomNormalLike: in the shape of the input."""
+    return _normal(tuple(input.shape), _like(input, dtype), _key(seed, output_name), mean, scale)
+
+
+def random_uniform(
+    *,
+    dtype: int = 1,
+    high: float = 1.0,
+    low: float = 0.0,
+    seed: float | None = None,
+    shape: tuple[int, ...],
+    output_name: str = "",
+) -> Value:
+    """RandomUniform of a fixed shape."""
+    return _uniform(shape, numpy_dtype(dtype), _key(seed, output_name), low, high)
+
+
+def random_uniform_like(
+    input: Value,
+    *,
+    dtype: int | None = None,
+    high: float = 1.0,
+    low: float = 0.0,
+    seed: float | None = None,
+    output_name: str = "",
+) -> Value:
+    """RandomUniformLike: in the shape of the input."""
+    return _uniform(tuple(input.shape), _like(input, dtype), _key(seed, output_name), low, high)
+
+
+def bernoulli(input: Value, *, dtype: int | None = None, seed: float | None = None, output_name: str = "") -> Value:
+    """Bernoulli: 1 with the probability that the input gives, else 0."""
+    p = traced(input)
+    drawn = jax.random.uniform(_key(seed, output_name), p.shape, wide_type(p.dtype))
+    return (drawn < p.astype(drawn.dtype)).astype(_like(input, dtype))
+
+
+def multinomial(
+    input: Value, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None, output_name: str = ""
+) -> Value:
+    """Multinomial: classes drawn by their unnormalised log probabilities ``[batch, classes]``, with replacement."""
+    logits = traced(input)
+    if logits.ndim != 2 or sample_size < 1:
+        raise ValueError(f"log probabilities [batch, classes] and at least one sample are expected, not {logits.shape}")
+    wide = logits.astype(wide_type(logits.dtype))
+    # The highest of log probabilities with noise of Gumbel's distribution falls on a class with its probability.
+    noise = jax.random.gumbel(_key(seed, output_name), (logits.shape[0], sample_size, logits.shape[1]), wide.dtype)
+    drawn = lax.argmax(wide[:, None, :] + noise, 2, np.int32)
+    return drawn.astype(numpy_dtype(dtype))
+
+
+def dropout(
+    x: Value,
+    ratio: Foldable = None,
+    training_mode: Foldable = None,
+    *,
+    seed: int | None = None,
+    output_count: int = 1,
+    output_name: str = "",
+) -> list[Value]:
+    """Dropout: the input itself and a mask of ones, or in training mode elements dropped at random and the rest scaled.
+
+    With a seed, the mask is the one that ONNX's reference implementation draws for it.
+    """
+    training = False if training_mode is None else traced(training_mode).reshape(())
+    none_dropped = ratio is not None and is_known(ratio) and float(ratio.reshape(())) == 0
+    if none_dropped or (is_known(training) and not training):
+        return [x, jnp.ones(x.shape, bool)][:output_count]
+    x = traced(x)
+    share = jnp.asarray(0.5, jnp.float32) if ratio is None else traced(ratio).reshape(())
+    share = share.astype(wide_type(share.dtype))
+    mask = (_draws(x.shape, seed, output_name).astype(share.dtype) >= share) | ~training
+    wide = wide_type(x.dtype)
+    scale = jnp.where(training, 1 / (1 - share), jnp.ones((), share.dtype)).astype(wide)
+    y = jnp.where(mask, x.astype(wide) * scale, jnp.zeros((), wide)).astype(x.dtype)
+    return [y, mask][:output_count]
+
+
+def _draws(shape: tuple[Any, ...], seed: int | None, output_name: str) -> jax.Array:
+    """Numbers from 0 to 1; those of a seed are NumPy's, which the shape of a tensor must be known for."""
+    if seed is None or not all(isinstance(size, int) for size in shape):
+        return jax.random.uniform(_key(seed, output_name), shape, jnp.float32)
+    return jnp.asarray(np.random.RandomState(seed % 2**32).uniform(size=shape))
+
+
+def dropout_7(x: Value, *, ratio: float = 0.5, output_count: int = 1) -> list[Value]:
+    """Dropout before opset 12, for inference."""
+    del ratio
+    return [x, jnp.ones(x.shape, bool)][:output_count]
+
+
+OPERATORS = {
+    "Bernoulli": since(bernoulli, 15, 22),
+    "Dropout": since(dropout_7, 7, 10) | since(dropout, 12, 13, 22),
+    "Multinomial": since(multinomial, 7, 22),
+    "RandomNormal": since(random_normal, 1, 22),
+    "RandomNormalLike": since(random_normal_like, 1, 22),
+    "RandomUniform": since(random_uniform, 1, 22),
+    "RandomUniformLike": since(random_uniform_like, 1, 22),
+}

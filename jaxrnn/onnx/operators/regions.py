@@ -1,0 +1,245 @@
+"""Pooling over regions of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.errors import StaticValueError
+from jaxrnn.onnx.limits import current
+from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.rounding import wide_type
+from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value, is_known, traced
+
+#: So many regions are computed at once; more of them would hold a copy of what they look at each.
+_AT_ONCE = 64
+
+
+def roi_align(
+    x: Value,
+    rois: Value,
+    batch_indices: Value,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Value:
+    """RoiAlign: the mean or the maximum of samples in every bin of every region."""
+    if coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
+        raise ValueError(
+            "coordinate_transformation_mode must be half_pixel or output_half_pixel, not "
+            f"{coordinate_transformation_mode!r}"
+        )
+    if mode not in ("avg", "max"):
+        raise ValueError(f"mode must be avg or max, not {mode!r}")
+    alike(x, rois)
+    _check_regions(x, rois, 4)
+    if tuple(batch_indices.shape) != (rois.shape[0],):
+        raise ValueError(f"{rois.shape[0]} regions need as many batch indices, not {tuple(batch_indices.shape)}")
+    if sampling_ratio < 0:
+        raise ValueError(f"sampling_ratio must not be negative, not {sampling_ratio}")
+    aligned = coordinate_transformation_mode == "half_pixel"
+    cells, sizes = (output_height, output_width), x.shape[2:]
+    working = wide_type(x.dtype)
+    starts, bins = _bins(jnp, traced(rois), spatial_scale, aligned, cells, working)
+    most: list[Any] = [sampling_ratio] * 2
+    if not sampling_ratio and is_known(rois):
+        _, known = _bins(np, np.asarray(rois), spatial_scale, aligned, cells, working)
+        if not np.all(np.isfinite(known)):
+            raise ValueError("a region is not finite")
+        most = [int(np.ceil(np.max(known[:, axis], initial=1))) for axis in range(2)]
+        if mode == "avg" and any(count > 2 * size + 4 for count, size in zip(most, sizes, strict=True)):
+            most = [None, None]  # regions far larger than the image, most of whose samples lie outside
+        else:
+            current().check((min(rois.shape[0], _AT_ONCE), *cells, *most, x.shape[1]), working)
+    elif not sampling_ratio and mode == "avg":
+        most = [None, None]
+    elif not sampling_ratio:
+        raise StaticValueError(
+            "sampling_ratio 0 takes as many samples as a region is large, and the regions depend on data. For the mode "
+            "max, give a sampling_ratio, bind the graph input that the regions come from with jaxrnn.load(..., "
+            "static={name: value}), or call apply outside jit, grad and vmap"
+        )
+    images = jnp.moveaxis(traced(x).astype(working), 1, -1)
+
+    def region(start: Any, size: Any, image_index: Any) -> Any:
+        numbers = jnp.ceil(size) if sampling_ratio == 0 else jnp.full((2,), sampling_ratio, working)
+        taps = [_bin_taps(start[k], size[k], numbers[k], cells[k], most[k], sizes[k]) for k in range(2)]
+        image = _image(images, image_index)
+        if None in most:
+            return _mean_by_products(image, taps, numbers)
+        return (_mean if mode == "avg" else _maximum)(image, taps, numbers)
+
+    y = _for_each(region, starts, bins, traced(batch_indices))
+    return jnp.moveaxis(y, -1, 1).astype(x.dtype)
+
+
+def roi_align_10(
+    x: Value,
+    rois: Value,
+    batch_indices: Value,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Value:
+    """RoiAlign without the half pixel's shift."""
+    return roi_align(
+        x,
+        rois,
+        batch_indices,
+        coordinate_transformation_mode="output_half_pixel",
+        mode=mode,
+        output_height=output_height,
+        output_width=output_width,
+        sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale,
+    )
+
+
+def _check_regions(x: Value, rois: Value, columns: int) -> None:
+    if len(x.shape) != 4 or len(rois.shape) != 2 or rois.shape[1] != columns:
+        raise ValueError(
+            f"the input must be [batch, channels, height, width] and the regions [count, {columns}], not "
+            f"{tuple(x.shape)} and {tuple(rois.shape)}"
+        )
+
+
+def _bins(
+    np_or_jnp: Any, rois: Any, scale: float, aligned: bool, cells: tuple[int, int], working: Any
+) -> tuple[Any, Any]:
+    """Where every region begins, and the size of its bins: rows of height and width, in elements of the input."""
+    corners = rois.astype(working) * np.asarray(scale, working) - np.asarray(0.5 if aligned else 0, working)
+    extents = corners[:, 3:1:-1] - corners[:, 1::-1]
+    if not aligned:
+        extents = np_or_jnp.maximum(extents, np.ones((), working))
+    return corners[:, 1::-1], extents / np.asarray(cells, working)
+
+
+def _bin_taps(start: Any, size: Any, number: Any, cells: int, most: int | None, length: int) -> tuple[Taps, Any]:
+    """The taps ``[cells, samples, 2]`` of the samples in every bin along an axis, and which samples there are.
+
+    Without a bound for the samples of a bin, they are those within the input: samples are more than half an element
+    apart, or there is one.
+    """
+    step = size / jnp.maximum(number, 1)
+    begin = start + jnp.arange(cells, dtype=size.dtype)[:, None] * size
+    sample_number = jnp.arange(2 * length + 4 if most is None else most, dtype=size.dtype)
+    if most is None:
+        before = (-1 - begin) / jnp.where(step > 0, step, jnp.ones((), step.dtype))
+        sample_number = sample_number + lax.stop_gradient(jnp.maximum(jnp.ceil(before - 0.5) - 1, 0))
+    place = begin + (sample_number + np.asarray(0.5, size.dtype)) * step
+    inside = (place >= -1) & (place <= length)
+    # Within one element outside, the element at the edge is read.
+    taps = linear_taps(jnp.clip(place, 0, length - 1), length)
+    weight = jnp.where(inside[..., None], taps.weight, jnp.zeros((), taps.weight.dtype))
+    return Taps(taps.index, weight), jnp.broadcast_to(sample_number < number, place.shape)
+
+
+def _image(images: Any, index: Any) -> Any:
+    """One of a batch; NaN where the index is none of it, as for any index that depends on data."""
+    count = images.shape[0]
+    index = jnp.where(index < 0, index + count, index).astype(jnp.int32)
+    image = lax.dynamic_index_in_dim(images, jnp.clip(index, 0, count - 1), keepdims=False)
+    return jnp.where((index >= 0) & (index < count), image, jnp.asarray(jnp.nan, images.dtype))
+
+
+def _mean(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
+    """The mean of the samples of every bin; ``[height, width, channels]``."""
+    (rows, _), (columns, _) = taps
+    cells, width = rows.index.shape[0], columns.index.shape[0]
+    total = jnp.maximum(number[0] * number[1], 1).astype(image.dtype)
+
+    def spread(part: Any, axis: int) -> Any:
+        """The taps of all samples of a bin in one, for every bin."""
+        flat = part.reshape(part.shape[0], -1)
+        shape = (cells, width, flat.shape[1])
+        return jnp.broadcast_to(jnp.expand_dims(flat, 1 - axis), shape).reshape(-1, flat.shape[1])
+
+    counted = [jnp.where(exists[..., None], part.weight, 0) for part, exists in taps]
+    found = sample(
+        image,
+        [Taps(spread(part.index, axis), spread(counted[axis], axis)) for axis, (part, _) in enumerate(taps)],
+    )
+    return (found / total).reshape(cells, width, -1)
+
+
+def _mean_by_products(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
+    """The mean of the samples of every bin, as one product an axis: for bins of any number of samples."""
+    shares = []
+    for (part, exists), size in zip(taps, image.shape, strict=False):
+        weight = jnp.where(exists[..., None], part.weight, 0)
+        hit = part.index[..., None] == jnp.arange(size, dtype=part.index.dtype)
+        shares.append(jnp.sum(jnp.where(hit, weight[..., None], 0), (1, 2)))
+    total = jnp.maximum(number[0] * number[1], 1)
+    return jnp.einsum("ph,qw,hwc->pqc", *shares, image, precision=lax.Precision.HIGHEST) / total
+
+
+def _maximum(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
+    """The largest weighted element of every bin, which is what ONNX's own case has, not the largest mixture."""
+    (rows, some_rows), (columns, some_columns) = taps
+    found = image[rows.index.clip(0, image.shape[0] - 1)]  # [cells, samples, 2, width, channels]
+    found = found[..., columns.index.clip(0, image.shape[1] - 1), :]
+    weight = rows.weight[..., None, None, None] * columns.weight
+    exists = some_rows[..., None, None, None, None] & some_columns[..., None]
+    values = jnp.where(exists[..., None], found * weight[..., None], -jnp.inf)
+    largest = jnp.max(values, (1, 2, 4, 5))
+    return jnp.where(number[0] * number[1] > 0, largest, jnp.zeros((), largest.dtype))
+
+
+def _for_each(function: Callable[..., Any], *arrays: Any) -> Any:
+    """A function of one region for all of them, some at once where there are many."""
+    count = arrays[0].shape[0]
+    if not isinstance(count, int) or count <= _AT_ONCE:
+        return jax.vmap(function)(*arrays)
+    return lax.map(lambda each: jax.checkpoint(function)(*each), arrays, batch_size=_AT_ONCE)
+
+
+def max_roi_pool(x: Value, rois: Value, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Value:
+    """MaxRoiPool: the maximum of every bin of every region, its corners rounded to elements; 0 of an empty bin."""
+    alike(x, rois)
+    _check_regions(x, rois, 5)
+    if len(pooled_shape) != 2:
+        raise ValueError(f"pooled_shape has {len(pooled_shape)} entries; height and width are expected")
+    x, rois = traced(x), traced(rois)
+    working = wide_type(x.dtype)
+    corners = jnp.floor(rois[:, 1:].astype(working) * np.asarray(spatial_scale, working) + np.asarray(0.5, working))
+    starts, ends = corners[:, 1::-1], corners[:, 3:1:-1]
+    bins = jnp.maximum(ends - starts + 1, 1) / np.asarray(pooled_shape, working)
+    images = x.astype(working)
+
+    def region(start: Any, size: Any, image_index: Any) -> Any:
+        found = _image(images, image_index)
+        for axis in (1, 0):
+            cell = jnp.arange(pooled_shape[axis], dtype=working)
+            low = jnp.floor(cell * size[axis]) + start[axis]
+            high = jnp.ceil((cell + 1) * size[axis]) + start[axis]
+            place = jnp.arange(x.shape[2 + axis], dtype=working)
+            inside = (place >= low[:, None]) & (place < high[:, None])  # [cells, size]
+            # Width first: [channels, height, cells, width], then [channels, cells, height, cells of width].
+            if axis == 1:
+                found = jnp.max(jnp.where(inside, found[:, :, None], -jnp.inf), -1, initial=-jnp.inf)
+            else:
+                found = jnp.max(jnp.where(inside[..., None], found[:, None], -jnp.inf), 2, initial=-jnp.inf)
+        return jnp.where(found == -jnp.inf, jnp.zeros((), working), found)
+
+    y = _for_each(region, starts, bins, rois[:, 0].astype(jnp.int32))
+    return y.astype(x.dtype)
+
+
+OPERATORS = {
+    "MaxRoiPool": since(max_roi_pool, 1, 22),
+    "RoiAlign": since(roi_align_10, 10) | since(roi_align, 16, 22),
+}

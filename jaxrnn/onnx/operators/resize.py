@@ -1,0 +1,226 @@
+"""Resize and Upsample: one axis after the other, by neighbours that are known while tracing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from jaxrnn.onnx.operators.interpolation import (
+    Rescaling,
+    Sampling,
+    check_sampling,
+    exact_scale,
+    positions,
+    working_type,
+)
+from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.resampling import resample
+from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.values import Value, dimensions, is_text, traced
+
+_CROP = "tf_crop_and_resize"
+
+
+def resize(
+    x: Value,
+    roi: Static | None = None,
+    scales: Static | None = None,
+    sizes: Static | None = None,
+    *,
+    antialias: int = 0,
+    axes: tuple[int, ...] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Value:
+    """Resize by scales or to sizes, all axes or those of ``axes``."""
+    rank = len(x.shape)
+    chosen = tuple(range(rank)) if axes is None else axes_of(axes, rank)
+    sampling = Sampling(
+        mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(antialias), bool(exclude_outside)
+    )
+    check_sampling(sampling)
+    given = [x.shape[axis] for axis in chosen]
+    changes = _rescalings(given, scales, sizes, keep_aspect_ratio_policy)
+    if sampling.coordinates == _CROP:
+        changes = _with_regions(changes, roi)
+    wanted = dict(zip(chosen, changes, strict=True))
+    y = _interpolated(x, wanted, lambda _: sampling)
+    return _extrapolated(y, wanted, extrapolation_value) if sampling.coordinates == _CROP else y
+
+
+def resize_11(
+    x: Value,
+    roi: Static | None = None,
+    scales: Static | None = None,
+    sizes: Static | None = None,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Value:
+    """Resize of all axes."""
+    return resize(
+        x,
+        roi,
+        scales,
+        sizes,
+        coordinate_transformation_mode=coordinate_transformation_mode,
+        cubic_coeff_a=cubic_coeff_a,
+        exclude_outside=exclude_outside,
+        extrapolation_value=extrapolation_value,
+        mode=mode,
+        nearest_mode=nearest_mode,
+    )
+
+
+def resize_10(x: Value, scales: Static, *, mode: str = "nearest") -> Value:
+    """Resize from the first element on; the nearest is the one below, or above where the axis shrinks."""
+    sampling = Sampling(mode, "asymmetric")
+    check_sampling(sampling)
+    if mode == "cubic":
+        raise ValueError("mode must be nearest or linear; cubic came with opset 11")
+    changes = dict(enumerate(_rescalings(list(x.shape), scales, None, "stretch")))
+    return _interpolated(x, changes, lambda change: replace(sampling, nearest="ceil" if change.scale < 1 else "floor"))
+
+
+def upsample(x: Value, scales: Static, *, mode: str = "nearest") -> Value:
+    """Upsample: what Resize-10 does, by scales of at least 1."""
+    if np.any(scales < 1):
+        raise ValueError(f"scales must be at least 1, not {scales.tolist()}; Resize also makes axes smaller")
+    return resize_10(x, scales, mode=mode)
+
+
+def upsample_7(x: Value, *, scales: tuple[float, ...], mode: str = "nearest") -> Value:
+    """Upsample, scales as attribute."""
+    return upsample(x, np.asarray(scales, np.float32), mode=mode)
+
+
+def _rescalings(given: Sequence[Any], scales: Any, sizes: Any, policy: str) -> list[Rescaling]:
+    """What happens to the axes of the given sizes."""
+    scales = None if scales is None or not scales.size else scales.ravel()
+    sizes = None if sizes is None or not sizes.size else sizes
+    if (scales is None) == (sizes is None) and given:
+        raise ValueError("one of scales and sizes must be given, and not both")
+    if scales is not None:
+        _check_count("scales", len(scales), len(given))
+        if not np.all((scales > 0) & np.isfinite(scales)):
+            raise ValueError(f"scales must be finite and greater than 0, not {scales.tolist()}")
+        exact = [exact_scale(scale) for scale in scales.tolist()]
+        return [
+            Rescaling(size, _scaled(size, scale, given_scale), scale)
+            for size, scale, given_scale in zip(given, exact, scales, strict=True)
+        ]
+    wanted = dimensions(sizes) if sizes is not None else ()
+    _check_count("sizes", len(wanted), len(given))
+    factors = [_quotient(out, size) for out, size in zip(wanted, given, strict=True)]
+    if policy == "stretch" or not factors:
+        return [Rescaling(*entry) for entry in zip(given, wanted, factors, strict=True)]
+    if policy not in ("not_larger", "not_smaller"):
+        raise ValueError(f"keep_aspect_ratio_policy must be stretch, not_larger or not_smaller, not {policy!r}")
+    if not all(isinstance(size, int) for size in given):
+        raise ValueError(f"keep_aspect_ratio_policy {policy!r} needs known sizes, not {', '.join(map(str, given))}")
+    factor = min(factors) if policy == "not_larger" else max(factors)
+    return [Rescaling(size, int(factor * size + Fraction(1, 2)), factor) for size in given]
+
+
+def _check_count(name: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{name} has {found} entries for {expected} axes; one for each is expected")
+
+
+def _scaled(size: Any, scale: Fraction, given: Any) -> Any:
+    if scale.denominator == 1:
+        return size * scale.numerator
+    if isinstance(size, int):
+        # In float32, as ONNX's inference of shapes has it: 10 times 0.7 is 7.
+        return int(np.floor(np.float32(size) * np.float32(given)))
+    if scale.numerator == 1:
+        return size // scale.denominator
+    raise ValueError(
+        f"an axis of open size {size} can be resized by a whole number or one part in a whole number, not by {scale}"
+    )
+
+
+def _quotient(out: Any, size: Any) -> Fraction:
+    if isinstance(out, int) and isinstance(size, int):
+        if out < 0 or (size == 0 and out):
+            raise ValueError(f"an axis of size {size} cannot be resized to {out}")
+        return Fraction(out, size) if size else Fraction(1)
+    for factor in range(1, 1025):
+        if out == size * factor:
+            return Fraction(factor)
+        if size == out * factor:
+            return Fraction(1, factor)
+    raise ValueError(
+        f"an axis of open size {size} cannot be resized to {out}: the factor between them must be a whole number, or "
+        "one part in a whole number. Bind the size of the input, or export the model with scales"
+    )
+
+
+def _with_regions(changes: list[Rescaling], roi: Any) -> list[Rescaling]:
+    if roi is None or roi.size != 2 * len(changes):
+        raise ValueError(f"{_CROP} needs a roi of {2 * len(changes)} numbers, not of {0 if roi is None else roi.size}")
+    starts, ends = np.asarray(roi, np.float64).ravel().reshape(2, -1)
+    return [
+        replace(change, region=(float(start), float(end)))
+        for change, start, end in zip(changes, starts, ends, strict=True)
+    ]
+
+
+def _interpolated(x: Value, changes: dict[int, Rescaling], sampling_of: Callable[[Rescaling], Sampling]) -> Value:
+    """The axes resized, the ones that shrink most first."""
+    texts = is_text(x)
+    x = x if texts else traced(x)
+    dtype = x.dtype
+    nearest = all(sampling_of(change).mode == "nearest" for change in changes.values())
+    if texts or dtype.kind == "b":
+        if not nearest:
+            raise TypeError(f"only mode nearest resizes elements of type {dtype.name}")
+    elif not nearest:
+        x = x.astype(working_type(dtype))
+    for axis, change in sorted(changes.items(), key=lambda item: item[1].scale):
+        sampling = sampling_of(change)
+        unchanged = change.scale == 1 and change.region == (0.0, 1.0)
+        if not unchanged or sampling.coordinates == "tf_half_pixel_for_nn":
+            x = resample(x, axis, change, sampling)
+    return x if nearest else saturated(x, dtype)
+
+
+def saturated(x: Any, dtype: Any) -> Any:
+    """Rounded to the nearest integer within the range of an integer type; floats as they are converted."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        info = ml_dtypes.iinfo(dtype)
+        x = jnp.clip(jnp.round(x), float(info.min), float(info.max))
+    return x.astype(dtype)
+
+
+def _extrapolated(y: Any, changes: dict[int, Rescaling], value: float) -> Any:
+    """The value in every element that comes from outside the input."""
+    outside: Any = False
+    for axis, change in changes.items():
+        place = positions(change, _CROP)
+        beyond = (place < 0) | (place > change.size - 1)
+        outside = outside | beyond.reshape([-1 if d == axis else 1 for d in range(len(y.shape))])
+    if not np.any(outside):
+        return y
+    return (np if isinstance(y, np.ndarray) else jnp).where(outside, np.asarray(value).astype(y.dtype), y)
+
+
+OPERATORS = {
+    "Resize": since(resize_10, 10) | since(resize_11, 11, 13) | since(resize, 18, 19),
+    "Upsample": since(upsample_7, 7) | since(upsample, 9),
+}

@@ -1,0 +1,37 @@
+"""Arithmetic of 16-bit floats in 32 bits, rounded where the specification has a value of 16 bits.
+
+XLA may keep the extra precision of 16-bit arithmetic between operations, and does under jit more often than node by
+node; what must be rounded says so itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Whether a floating type has fewer bits than float32."""
+    return jnp.finfo(dtype).bits < 32
+
+
+def wide_type(dtype: Any) -> np.dtype:
+    """The type to compute in: float32 for narrower floats, else the type itself."""
+    return np.dtype(np.float32) if is_narrow(dtype) else np.dtype(dtype)
+
+
+def rounded(x: jax.Array, dtype: Any) -> jax.Array:
+    """The value as a type holds it, in the `wide_type` of that type."""
+    x = x.astype(wide_type(x.dtype))
+    info = jnp.finfo(dtype)
+    held = lax.reduce_precision(x, info.nexp, info.nmant) if is_narrow(dtype) else x
+    return held.astype(wide_type(dtype))
+
+
+def widest(*dtypes: Any) -> np.dtype:
+    """The type to compute in with values of several types."""
+    return max(map(wide_type, dtypes), key=lambda dtype: dtype.itemsize)

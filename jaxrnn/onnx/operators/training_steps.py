@@ -1,0 +1,107 @@
+"""Optimizer steps of the domain ``ai.onnx.preview.training``: from tensors, gradients and averages to new ones.
+
+The inputs behind the learning rate and the count of updates come in groups: all tensors, all gradients, then all
+averages of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.values import Value, traced
+
+Update = Callable[..., tuple[jax.Array, ...]]
+
+
+def _each(update: Update, kinds: int, inputs: tuple[Value, ...]) -> list[Value]:
+    """The update of every tensor: it takes an array of each of ``kinds`` groups and gives one for all but gradients."""
+    count, rest = divmod(len(inputs), kinds)
+    if rest or not count:
+        raise ValueError(f"{len(inputs)} tensors cannot be {kinds} for each that is updated")
+    arrays = [traced(value) for value in inputs]
+    groups = [arrays[kind * count : (kind + 1) * count] for kind in range(kinds)]
+    results = [update(*members) for members in zip(*groups, strict=True)]
+    return [result[kind] for kind in range(kinds - 1) for result in results]
+
+
+def _scalar(value: Value, dtype: Any) -> jax.Array:
+    return traced(value).reshape(()).astype(dtype)
+
+
+def momentum(
+    R: Value, T: Value, *inputs: Value, alpha: float, beta: float, mode: str, norm_coefficient: float
+) -> list[Value]:
+    """Momentum, standard or Nesterov's; in the first update (T = 0) beta is 1."""
+    if mode not in ("standard", "nesterov"):
+        raise ValueError(f"mode must be standard or nesterov, not {mode!r}")
+
+    def update(x: jax.Array, gradient: jax.Array, velocity: jax.Array) -> tuple[jax.Array, ...]:
+        number = x.dtype.type
+        gradient = number(norm_coefficient) * x + gradient
+        share = jnp.where(traced(T).reshape(()) > 0, number(beta), number(1))
+        velocity = number(alpha) * velocity + share * gradient
+        step = velocity if mode == "standard" else gradient + number(alpha) * velocity
+        return x - _scalar(R, x.dtype) * step, velocity
+
+    return _each(update, 3, inputs)
+
+
+def adagrad(
+    R: Value,
+    T: Value,
+    *inputs: Value,
+    decay_factor: float = 0.0,
+    epsilon: float = 1e-6,
+    norm_coefficient: float = 0.0,
+) -> list[Value]:
+    """Adagrad, with a learning rate of R / (1 + T decay_factor)."""
+
+    def update(x: jax.Array, gradient: jax.Array, squares: jax.Array) -> tuple[jax.Array, ...]:
+        number = x.dtype.type
+        rate = _scalar(R, x.dtype) / (1 + _scalar(T, x.dtype) * number(decay_factor))
+        gradient = number(norm_coefficient) * x + gradient
+        squares = squares + gradient * gradient
+        return x - rate * gradient / (jnp.sqrt(squares) + number(epsilon)), squares
+
+    return _each(update, 3, inputs)
+
+
+def adam(
+    R: Value,
+    T: Value,
+    *inputs: Value,
+    alpha: float = 0.9,
+    beta: float = 0.999,
+    epsilon: float = 1e-6,
+    norm_coefficient: float = 0.0,
+    norm_coefficient_post: float = 0.0,
+) -> list[Value]:
+    """Adam; for T > 0 the learning rate is corrected for averages that began at 0."""
+
+    def update(x: jax.Array, gradient: jax.Array, average: jax.Array, squares: jax.Array) -> tuple[jax.Array, ...]:
+        number = x.dtype.type
+        gradient = number(norm_coefficient) * x + gradient
+        average = number(alpha) * average + number(1 - alpha) * gradient
+        squares = number(beta) * squares + number(1 - beta) * gradient * gradient
+        rate, time = _scalar(R, x.dtype), _scalar(T, x.dtype)
+        later = jnp.maximum(time, number(1))
+        # 1 - beta ** T, without the digits that cancel where beta is near 1.
+        gained = [-jnp.expm1(later * number(np.log(np.float64(decay)))) for decay in (alpha, beta)]
+        corrected = rate * jnp.sqrt(gained[1]) / gained[0]
+        x = x - jnp.where(time > 0, corrected, rate) * average / (jnp.sqrt(squares) + number(epsilon))
+        return number(1 - norm_coefficient_post) * x, average, squares
+
+    return _each(update, 4, inputs)
+
+
+OPERATORS = {
+    "ai.onnx.preview.training::Adagrad": since(adagrad, 1),
+    "ai.onnx.preview.training::Adam": since(adam, 1),
+    "ai.onnx.preview.training::Momentum": since(momentum, 1),
+}

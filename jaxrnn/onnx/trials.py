@@ -1,0 +1,224 @@
+"""What operators can be used for, found out by trying: on the cases that onnx brings for its own test-suite."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from jaxrnn.onnx.evaluate import Scope, evaluate
+from jaxrnn.onnx.graph import normal_domain, read_graph
+from jaxrnn.onnx.program import Program, bind
+from jaxrnn.onnx.values import exact_types
+from jaxrnn.transforms.streaming.rules import RULES
+
+Key = tuple[str, str]
+#: Cases to try of an operator until one shows that it has derivatives.
+_TRIES = 3
+#: Shapes of float inputs to try an operator with that onnx has no case for.
+_SHAPES = ((2, 3), (2, 3, 4), (1, 2, 4, 4), (3,))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What trying an operator showed.
+
+    Attributes:
+        differentiable: a derivative of a float output by a float input is there and is not zero everywhere; None where
+            it has no such inputs and outputs, or could not be tried.
+        missing: the primitives of JAX that it becomes and that have no streaming rule; None where it cannot be traced,
+            because shapes or results depend on data.
+        fed: anything goes in but values that must be known while tracing.
+    """
+
+    differentiable: bool | None
+    missing: tuple[str, ...] | None
+    fed: bool = True
+
+
+def try_operators(
+    keys: list[Key], versions: Mapping[Key, int], watch: Callable[[Key], None] | None = None
+) -> dict[Key, Evidence | None]:
+    """The evidence on each operator; None where there is no case for it, or none of the cases runs.
+
+    Args:
+        keys: domain and name.
+        versions: the version to try where there is no case.
+        watch: is told of each that was tried; all of them take some minutes.
+    """
+    cases, found = _cases(), {}
+    for key in keys:
+        found[key] = _try(list(_limited(cases[key])) or _invented(key, versions[key]))
+        if watch is not None:
+            watch(key)
+    return found
+
+
+def _limited(cases: list[Any]) -> Iterator[tuple[onnx.ModelProto, list[Any]]]:
+    """The model and inputs of a few cases: those that have floats to differentiate, and the least elements, first."""
+
+    def order(case: Any) -> tuple[bool, int]:
+        given, results = ([leaf for v in side for leaf in jax.tree.leaves(_array(v))] for side in case.data_sets[0])
+        floats = all(
+            any(getattr(leaf, "dtype", np.dtype(bool)).kind == "f" for leaf in side) for side in (given, results)
+        )
+        return not floats, sum(getattr(leaf, "size", 0) for leaf in given)
+
+    for case in sorted(cases, key=order)[:_TRIES]:
+        yield case.model, [_array(value) for value in case.data_sets[0][0]]
+
+
+def _cases() -> defaultdict[Key, list[Any]]:
+    """The cases of one node each, by its operator."""
+    found: defaultdict[Key, list[Any]] = defaultdict(list)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the suite computes its cases while it is read, overflows included
+        from onnx.backend.test.loader import load_model_tests
+
+        for case in load_model_tests(kind="node"):
+            if case.model is None or case.data_sets is None:
+                continue
+            nodes = case.model.graph.node
+            if len(nodes) == 1:
+                found[normal_domain(nodes[0].domain), nodes[0].op_type].append(case)
+    return found
+
+
+def _array(value: Any) -> Any:
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    if isinstance(value, onnx.SequenceProto):
+        return tuple(numpy_helper.to_list(value))
+    return numpy_helper.to_optional(value) if isinstance(value, onnx.OptionalProto) else value
+
+
+def _invented(key: Key, version: int) -> list[tuple[onnx.ModelProto, list[Any]]]:
+    """One node on float inputs of several shapes."""
+    domain, name = key
+    made = []
+    for shape in _SHAPES:
+        for count in (1, 2, 3):
+            names = [f"x{index}" for index in range(count)]
+            graph = onnx.helper.make_graph(
+                [onnx.helper.make_node(name, names, ["y"], domain=domain)],
+                "invented",
+                [onnx.helper.make_tensor_value_info(each, onnx.TensorProto.FLOAT, shape) for each in names],
+                [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+            )
+            imports = [onnx.helper.make_opsetid(*pair) for pair in {"": 17, domain: version}.items()]
+            numbers = np.random.default_rng(0)
+            values = [numbers.uniform(0.1, 0.9, shape).astype(np.float32) for _ in names]
+            made.append((onnx.helper.make_model(graph, opset_imports=imports, ir_version=8), values))
+    return made
+
+
+def _try(cases: list[tuple[onnx.ModelProto, list[Any]]]) -> Evidence | None:
+    differentiable: bool | None = None
+    missing: tuple[str, ...] | None = None
+    runs = fed = False
+    for proto, values in cases:
+        with exact_types():
+            try:
+                program = bind(read_graph(proto))
+                missing_here = _missing(program, values) if missing is None else missing
+                flows = _gradient_flows(program, values)
+            except Exception:  # a case that does not run tells nothing; the test-suite looks after that
+                continue
+        runs = True
+        fed = fed or bool(_fed(program, values))
+        missing = missing_here if missing is None else missing
+        differentiable = flows if differentiable is None else bool(differentiable or flows)
+        if differentiable and missing is not None:
+            break
+    return Evidence(differentiable, missing, fed) if runs else None
+
+
+def _function(program: Program, values: list[Any], chosen: list[int]) -> Callable[..., list[Any]]:
+    """The node as a function of some of its inputs, which gives its arrays."""
+
+    def function(*arrays: Any) -> list[Any]:
+        arguments = list(values)
+        for place, array in zip(chosen, arrays, strict=True):
+            arguments[place] = array
+        outputs = evaluate(program.block, arguments, Scope(program.parameters))
+        return [leaf for leaf in jax.tree.leaves(outputs) if not _is_text(leaf)]
+
+    return function
+
+
+def _missing(program: Program, values: list[Any]) -> tuple[str, ...] | None:
+    """Primitives without a rule among those of the node's jaxpr; None where it has none."""
+    chosen = _fed(program, values)
+    try:
+        jaxpr = jax.make_jaxpr(_function(program, values, chosen))(*(values[place] for place in chosen))
+    except Exception:  # what JAX raises where a shape depends on data has many types
+        return None
+    return tuple(sorted(set(_primitives(jaxpr.jaxpr)) - set(RULES)))
+
+
+def _fed(program: Program, values: list[Any]) -> list[int]:
+    """The places of the inputs that are arrays and need not be known while tracing."""
+    needed = _static_inputs(program)
+    return [place for place, value in enumerate(values) if _is_numbers(value) and place not in needed]
+
+
+def _static_inputs(program: Program) -> set[int]:
+    """The places of the graph inputs that a node needs while tracing."""
+    places = {key: place for place, key in enumerate(program.block.inputs)}
+    needed = set()
+    for node in program.block.nodes:
+        for index, key in enumerate(node.inputs):
+            slot = node.operator.slot(index)
+            if key in places and slot is not None and slot.static:
+                needed.add(places[key])
+    return needed
+
+
+def _gradient_flows(program: Program, values: list[Any]) -> bool | None:
+    """Whether a derivative of a float output is not zero; None where there is no float input or output."""
+    needed = _static_inputs(program)
+    chosen = [place for place, value in enumerate(values) if _is_floats(value) and place not in needed]
+    function = _function(program, values, chosen)
+    arrays = [jnp.asarray(values[place]) for place in chosen]
+    if not chosen or not any(map(_is_floats, jax.eval_shape(function, *arrays))):
+        return None
+
+    def loss(*arrays: Any) -> Any:
+        floats = [output for output in function(*arrays) if _is_floats(output)]
+        weights = [np.cos(np.arange(1, output.size + 1)).reshape(output.shape) for output in floats]
+        return sum(jnp.sum(jnp.nan_to_num(o.astype(jnp.float64)) * w) for o, w in zip(floats, weights, strict=True))
+
+    try:
+        gradients = jax.jit(jax.grad(loss, tuple(range(len(chosen)))))(*arrays)
+    except Exception:  # no derivative, or none by this input: what JAX raises has many types
+        return False
+    return any(bool(jnp.any(jnp.nan_to_num(gradient.astype(jnp.float32)) != 0)) for gradient in gradients)
+
+
+def _primitives(jaxpr: Any) -> Iterator[str]:
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for inner in jax.tree.leaves(equation.params, is_leaf=lambda each: hasattr(each, "eqns")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from _primitives(inner)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "OSTU"
+
+
+def _is_numbers(value: Any) -> bool:
+    return hasattr(value, "dtype") and not _is_text(value)
+
+
+def _is_floats(value: Any) -> bool:
+    return _is_numbers(value) and jnp.issubdtype(value.dtype, jnp.floating)

@@ -1,0 +1,116 @@
+"""Whether the messages of a file hold what they must, so that whoever reads them afterwards can rely on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from jaxrnn.errors import ModelError, UnsupportedError
+
+#: Subgraphs may lie in each other as deep as this. A loop over frames in a branch is two deep; every level takes some
+#: dozens of Python's own calls while tracing, of which there are a thousand.
+MAX_DEPTH = 12
+
+_Attribute = onnx.AttributeProto
+#: The fields of attributes that are messages: without one there is nothing to read.
+_MESSAGES = {_Attribute.TENSOR: "t", _Attribute.GRAPH: "g", _Attribute.TYPE_PROTO: "tp"}
+_KINDS = frozenset(_Attribute.AttributeType.values()) - {_Attribute.UNDEFINED}
+_UNREAD = frozenset({_Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS})
+
+
+def check_messages(graph: onnx.GraphProto | onnx.FunctionProto, where: str = "", depth: int = 0) -> None:
+    """Every value's type and every attribute of a graph or function, subgraphs included.
+
+    Raises:
+        ModelError: one is missing, empty or unknown, or subgraphs lie in each other too deep.
+    """
+    if depth > MAX_DEPTH:
+        raise ModelError(
+            f"{where}graphs lie in each other more than {MAX_DEPTH} deep; write the model with fewer levels"
+        )
+    _check_texts(graph, where)
+    for value in _values(graph):
+        _check_type(value.type, f"{where}the declaration of {value.name!r}")
+    if isinstance(graph, onnx.GraphProto):
+        for kind, values in (("input", graph.input), ("output", graph.output), ("initializer", graph.initializer)):
+            if any(not value.name for value in values):
+                raise ModelError(f"{where}a graph {kind} has no name; every {kind} needs one")
+    for node in graph.node:
+        label = f"{where}node {node.name or (node.output[0] if node.output else '')!r} ({node.op_type})"
+        if not node.op_type:
+            raise ModelError(f"{label} has no operator; set op_type")
+        for attribute in node.attribute:
+            check_attribute(attribute, f"{label}, attribute {attribute.name!r}")
+            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                check_messages(inner, f"{label}, {attribute.name}: ", depth + 1)
+
+
+def _check_texts(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> None:
+    """What is no UTF-8 protobuf hands out as bytes, which are no name."""
+    names = [value.name for value in _values(graph)]
+    if isinstance(graph, onnx.GraphProto):
+        names.append(graph.name)
+        names += [tensor.name for tensor in graph.initializer]
+    else:
+        names += [graph.name, graph.domain, *graph.input, *graph.output, *graph.attribute]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [text for each in node.attribute for text in (each.name, each.ref_attr_name)]
+    for value in _values(graph):
+        names += [size.dim_param for size in value.type.tensor_type.shape.dim]
+    wrong = next((name for name in names if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise ModelError(f"{where}the name {wrong!r} is no text in UTF-8; the file is damaged")
+
+
+def check_attribute(attribute: onnx.AttributeProto, label: str) -> None:
+    """Whether an attribute is of a known type and holds a value of it.
+
+    Raises:
+        ModelError: it does not.
+        UnsupportedError: it holds sparse tensors.
+    """
+    if not attribute.name:
+        raise ModelError(f"{label} has no name")
+    if attribute.type not in _KINDS:
+        raise ModelError(f"{label}: unknown type {attribute.type}; the types are those of AttributeProto")
+    if attribute.type in _UNREAD:
+        raise UnsupportedError(f"{label} holds sparse tensors; only Constant's sparse_value is read")
+    if attribute.ref_attr_name:
+        return
+    field = _MESSAGES.get(attribute.type)
+    kind = _Attribute.AttributeType.Name(attribute.type)
+    if field is not None and not attribute.HasField(field):
+        raise ModelError(f"{label} is said to be a {kind}, but holds none")
+    texts = [attribute.s] if attribute.type == _Attribute.STRING else attribute.strings
+    for text in texts:
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{label}: {bytes(text[:20])!r} is no text in UTF-8") from error
+    for kind_of in [attribute.tp] if attribute.HasField("tp") else attribute.type_protos:
+        _check_type(kind_of, label)
+
+
+def _values(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.ValueInfoProto]:
+    if isinstance(graph, onnx.GraphProto):
+        yield from graph.input
+        yield from graph.output
+    yield from graph.value_info
+
+
+def _check_type(kind: onnx.TypeProto, label: str) -> None:
+    """A type that is left open is fine; one that does not exist is not."""
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        code = getattr(kind, which).elem_type
+        try:
+            ir.DataType(code)
+        except ValueError as error:
+            raise ModelError(f"{label}: unknown element type {code}") from error
+    elif which in ("sequence_type", "optional_type"):
+        _check_type(getattr(kind, which).elem_type, label)
+    elif which == "map_type":
+        raise ModelError(f"{label}: it is a map, and only tensors, sequences and optionals are values here")

@@ -1,0 +1,60 @@
+"""Every case by kind, seed and number: the same file every time."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import onnx
+
+from fuzzing.damage import damaged
+from fuzzing.nodes import random_node
+from fuzzing.seeds import real_seeds, small_seeds
+from fuzzing.structure import changed
+
+KINDS = ("bytes", "structure", "nodes", "real")
+
+
+@functools.cache
+def _small():
+    return small_seeds()
+
+
+@functools.cache
+def _real():
+    return real_seeds()
+
+
+@functools.cache
+def _without_weights(name):
+    """A real file whose weights are inputs: what is left is small."""
+    proto = onnx.ModelProto.FromString(_real()[name])
+    for index in reversed(range(len(proto.graph.initializer))):
+        tensor = proto.graph.initializer[index]
+        if len(tensor.raw_data) > 4096:
+            del proto.graph.initializer[index]
+            if tensor.name not in {each.name for each in proto.graph.input}:
+                proto.graph.input.append(
+                    onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+                )
+    return proto
+
+
+def make(kind, seed, number):
+    """The file of a case, and how to try it."""
+    rng = random.Random(f"{kind} {seed} {number}")
+    options = {"size": rng.choice((2, 3)), "streams": rng.random() < 0.2, "eager": rng.random() < 0.2}
+    names = sorted(_small())
+    if kind == "nodes":
+        return random_node(rng), options
+    if kind == "real" and _real():
+        name = rng.choice(sorted(_real()))
+        data = _real()[name]
+        if rng.random() < 0.5:
+            return damaged(rng, data, data), options
+        return changed(rng, _without_weights(name)), options
+    proto = _small()[rng.choice(names)]
+    if kind == "structure":
+        copy = changed(rng, proto)
+        return (copy if rng.random() < 0.5 else copy.SerializeToString()), options
+    return damaged(rng, proto.SerializeToString(), _small()[rng.choice(names)].SerializeToString()), options

@@ -1,0 +1,103 @@
+"""What becomes of one file: loaded, looked at, run and streamed, each with a result or the project's own error."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import jax
+import numpy as np
+import onnx
+
+import jaxrnn
+from jaxrnn.inspection import inspect_model, time_symbols
+from jaxrnn.onnx.limits import Limits
+
+#: Small enough that what they let through takes seconds: the limits themselves are under test.
+LIMITS = Limits(value_bytes=2**26, constant_bytes=2**25, nodes=5_000, evaluations=5_000)
+#: Inputs larger than this are the caller's doing, and none is made.
+_LARGEST_INPUT = 100_000
+#: What lies behind an error that says little: a mistake of ours, caught by chance and not on purpose.
+_CLUMSY = (RecursionError, MemoryError, AttributeError, AssertionError, UnboundLocalError, KeyError)
+
+
+class Defect(Exception):
+    """Something other than a result or an error of the project."""
+
+
+def run(source, *, size=2, streams=False, eager=False):
+    """Try everything on one file.
+
+    Args:
+        source: what `jaxrnn.load` takes.
+        size: of open dimensions.
+        streams: also try to stream it.
+        eager: also node by node.
+
+    Returns:
+        What came of each step, in words.
+
+    Raises:
+        Defect: another outcome.
+    """
+    said = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said["inspect"], _ = _tried("inspect", lambda: inspect_model(source, limits=LIMITS))
+        said["load"], model = _tried("load", lambda: jaxrnn.load(source, limits=LIMITS))
+        if model is None:
+            return said
+        said["state"], _ = _tried("state", lambda: model.state)
+        inputs = sample(model, size)
+        if inputs is not None:
+            call = jax.jit(model.apply)
+            with jax.enable_x64(size == 3):
+                said["apply"], _ = _tried("apply", lambda: jax.block_until_ready(call(model.params, inputs)))
+                if eager or said["apply"].startswith("StaticValueError"):
+                    said["eager"], _ = _tried("eager", lambda: model.apply(model.params, inputs))
+        if streams:
+            for symbol in time_symbols(model)[:1]:
+                said["stream"], _ = _tried("stream", lambda symbol=symbol: model.stream(symbol, None))
+    return said
+
+
+def sample(model, size):
+    """Small inputs of the declared shapes; None where they would be large, or have no shape."""
+    inputs = {}
+    rng = np.random.default_rng(0)
+    for info in model.inputs:
+        if info.dtype is None or info.shape is None or info.dtype.kind in "OUS":
+            return None
+        shape = [each if isinstance(each, int) else size for each in info.shape]
+        if any(each < 0 for each in shape) or np.prod(shape, dtype=float) > _LARGEST_INPUT:
+            return None
+        numbers = rng.integers(0, 3, shape) if info.dtype.kind in "iub" else rng.normal(size=shape)
+        inputs[info.name] = np.asarray(numbers).astype(info.dtype)
+    return inputs
+
+
+def _tried(step, function):
+    try:
+        return "a result", function()
+    except jaxrnn.JaxrnnError as error:
+        _check_words(step, error)
+        return f"{type(error).__name__}: {error}", None
+    except Exception as error:
+        raise Defect(f"{step}: {type(error).__name__}: {str(error)[:300]}") from error
+
+
+def _check_words(step, error):
+    cause = error
+    for _ in range(20):  # JAX hangs its note on filtered tracebacks into the chain, at times in a circle
+        if isinstance(cause, _CLUMSY):
+            raise Defect(f"{step}: clumsy {type(cause).__name__}: {str(cause)[:200]}; as {str(error)[:300]}") from error
+        cause = None if cause is None else cause.__cause__
+
+
+def describe(source):
+    """A file in words, for a report."""
+    try:
+        proto = source if isinstance(source, onnx.ModelProto) else onnx.ModelProto.FromString(source)
+        return onnx.printer.to_text(proto)[:1500]
+    except Exception as error:
+        return f"(not printable: {error}), {sys.getsizeof(source)} bytes"

@@ -1,0 +1,174 @@
+"""The domain ai.onnx.ml against ONNX Runtime, on models with random numbers for coefficients."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from one_operator import check, one_operator
+
+import jaxrnn
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 4)).astype(np.float32)
+TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")
+MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ")
+
+
+def numbers(count, seed=0):
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32).tolist()
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_linear_models(transform):
+    options = {"post_transform": transform, "atol": 2e-6}
+    three = {"coefficients": numbers(12), "intercepts": numbers(3)}
+    check("ai.onnx.ml::LinearClassifier", {"x": X}, outputs=2, classlabels_ints=[4, 6, 9], **three, **options)
+    two = {"coefficients": numbers(4), "intercepts": numbers(1)}
+    check("ai.onnx.ml::LinearClassifier", {"x": X}, outputs=2, classlabels_strings=["a", "b"], **two, **options)
+    check("ai.onnx.ml::LinearRegressor", {"x": X}, targets=3, **three, **options)
+
+
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+def test_support_vector_machines(kernel):
+    options = {"kernel_type": kernel, "kernel_params": [0.3, 0.2, 3.0], "atol": 2e-5}
+    two = {"coefficients": numbers(7), "support_vectors": numbers(28), "vectors_per_class": [3, 4], "rho": [0.1]}
+    labels = {"classlabels_ints": [3, 1], "outputs": 2}
+    for transform in ("NONE", "LOGISTIC"):
+        check("ai.onnx.ml::SVMClassifier", {"x": X}, post_transform=transform, **two, **labels, **options)
+    three = {"coefficients": numbers(18), "support_vectors": numbers(36), "vectors_per_class": [3, 4, 2]}
+    three |= {"rho": [0.1, 0.2, -0.1], "classlabels_strings": ["x", "y", "z"], "outputs": 2}
+    check("ai.onnx.ml::SVMClassifier", {"x": X}, **three, **options)
+    pairs = {"prob_a": [-1.2, -0.9, -1.5], "prob_b": [0.1, 0.0, -0.2]}
+    check("ai.onnx.ml::SVMClassifier", {"x": X}, **three, **pairs, **options)
+    regression = {"coefficients": numbers(6), "support_vectors": numbers(24), "n_supports": 6, "rho": [0.2]}
+    for one_class in (0, 1):
+        check("ai.onnx.ml::SVMRegressor", {"x": X}, one_class=one_class, **regression, **options)
+
+
+def forest(seed, targets, *, trees=4, depth=3, positive=False, vote="target"):
+    """Whole binary trees with every comparison; every leaf votes for each target."""
+    rng = np.random.default_rng(seed)
+    inner, count = 2**depth - 1, 2 ** (depth + 1) - 1
+    places = np.tile(np.arange(count), trees)
+    leaf = places >= inner
+    owner = np.repeat(np.arange(trees), count)
+    nodes = {
+        "nodes_treeids": owner,
+        "nodes_nodeids": places,
+        "nodes_featureids": np.where(leaf, 0, rng.integers(0, 4, places.size)),
+        "nodes_values": np.round(rng.standard_normal(places.size), 1),
+        "nodes_truenodeids": np.where(leaf, 0, 2 * places + 1),
+        "nodes_falsenodeids": np.where(leaf, 0, 2 * places + 2),
+        "nodes_missing_value_tracks_true": rng.integers(0, 2, places.size),
+    }
+    modes = ["LEAF" if is_leaf else MODES[rng.integers(len(MODES))] for is_leaf in leaf]
+    weights = rng.standard_normal(leaf.sum() * len(targets)).astype(np.float32)
+    votes = {
+        "treeids": np.repeat(owner[leaf], len(targets)),
+        "nodeids": np.repeat(places[leaf], len(targets)),
+        "ids": np.tile(targets, leaf.sum()),
+        "weights": abs(weights) / trees if positive else weights,
+    }
+    attributes = nodes | {f"{vote}_{key}": value for key, value in votes.items()}
+    return {key: value.tolist() for key, value in attributes.items()} | {"nodes_modes": modes}
+
+
+def with_missing(x):
+    x = np.round(x, 1)
+    x[::7, 1] = np.nan
+    return x
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_forests_that_classify(transform, positive):
+    options = {"outputs": 2, "post_transform": transform, "atol": 2e-6}
+    x = {"x": with_missing(X)}
+    three = forest(1, [0, 1, 2], positive=positive, vote="class")
+    base = {"base_values": [0.1, 0.2, 0.3], "classlabels_strings": ["p", "q", "r"]}
+    check("ai.onnx.ml::TreeEnsembleClassifier", x, **three, **base, **options)
+    for only, labels in ((0, {"base_values": [0.3]}), (1, {})):
+        two = forest(2, [only], positive=positive, vote="class")
+        check("ai.onnx.ml::TreeEnsembleClassifier", x, classlabels_int64s=[5, 2], **two, **labels, **options)
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+def test_forests_that_regress(aggregate):
+    trees = forest(3, [0, 1]) | {"n_targets": 2, "aggregate_function": aggregate, "base_values": [0.5, -1.0]}
+    check("ai.onnx.ml::TreeEnsembleRegressor", {"x": with_missing(X)}, atol=2e-6, **trees)
+    whole = np.round(X * 3).astype(np.int64)
+    model, arrays = one_operator("ai.onnx.ml::TreeEnsembleRegressor", {"x": whole}, **trees)
+    as_floats, floats = one_operator("ai.onnx.ml::TreeEnsembleRegressor", {"x": whole.astype(np.float32)}, **trees)
+    np.testing.assert_array_equal(jaxrnn.load(model)(arrays)["y0"], jaxrnn.load(as_floats)(floats)["y0"])
+
+
+def test_a_forest_that_has_no_end_is_refused():
+    trees = forest(4, [0], trees=1, depth=2)
+    trees["nodes_truenodeids"][1] = 0
+    model, arrays = one_operator("ai.onnx.ml::TreeEnsembleRegressor", {"x": X}, n_targets=1, **trees)
+    with pytest.raises(jaxrnn.NodeError, match="descendant"):
+        jaxrnn.load(model)(arrays)
+
+
+FEATURES = {
+    "Normalizer": [{"norm": norm} for norm in ("MAX", "L1", "L2")],
+    "Scaler": [{"offset": [0.5, 1.0, 2.0, 3.0], "scale": [2.0, 3.0, 4.0, 5.0]}, {"offset": [0.5], "scale": [2.0]}],
+    "Binarizer": [{"threshold": 0.3}],
+    "Imputer": [
+        {"imputed_value_floats": [1.0, 2.0, 3.0, 4.0], "replaced_value_float": float("nan")},
+        {"imputed_value_floats": [9.0], "replaced_value_float": 0.0},
+    ],
+}
+
+
+@pytest.mark.parametrize("operator", FEATURES)
+def test_features(operator):
+    x = np.concatenate([X, np.zeros((1, 4), np.float32)])
+    for attributes in FEATURES[operator]:
+        check(f"ai.onnx.ml::{operator}", {"x": x}, rtol=1e-6, **attributes)
+    if operator == "Imputer":
+        check("ai.onnx.ml::Imputer", {"x": with_missing(X)}, **FEATURES[operator][0])
+
+
+def test_features_are_chosen_and_joined():
+    check("ai.onnx.ml::ArrayFeatureExtractor", {"x": X, "y": np.int64([1, 3])})
+    check("ai.onnx.ml::ArrayFeatureExtractor", {"x": X[0], "y": np.int64([[1, 3, 2]])})
+    words = np.array([["a", "b"], ["c", "d"]], object)
+    check("ai.onnx.ml::ArrayFeatureExtractor", {"x": words, "y": np.int64([1])})
+    check("ai.onnx.ml::FeatureVectorizer", {"a": X, "b": X[:, :2]}, inputdimensions=[4, 2])
+
+
+WORDS = np.array([["a", "b", "zz"], ["c", "a", ""]], object)
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "attributes"),
+    [
+        ("LabelEncoder", WORDS, {"keys_strings": ["a", "b"], "values_int64s": [4, 5]}),
+        ("LabelEncoder", WORDS, {"keys_strings": ["a", "b"], "values_strings": ["A", "B"], "default_string": "?"}),
+        ("LabelEncoder", np.int64([1, 2, 3]), {"keys_int64s": [1, 2], "values_floats": [0.5, 1.5]}),
+        ("LabelEncoder", np.float32([1, 2.5]), {"keys_floats": [2.5, 7.0], "values_strings": ["A", "B"]}),
+        ("CategoryMapper", WORDS, {"cats_strings": ["a", "b"], "cats_int64s": [10, 20]}),
+        ("CategoryMapper", np.int64([10, 3]), {"cats_strings": ["a", "b"], "cats_int64s": [10, 20]}),
+        ("OneHotEncoder", WORDS, {"cats_strings": ["a", "c", "b"]}),
+        ("OneHotEncoder", np.float32([[1.2, 5.9, 2.0]]), {"cats_int64s": [5, 2, 1]}),
+    ],
+)
+def test_categories(operator, x, attributes):
+    check(f"ai.onnx.ml::{operator}", {"x": x}, version=2 if operator == "LabelEncoder" else 1, **attributes)
+
+
+def test_an_element_without_a_category_is_refused_if_it_must_have_one():
+    model, arrays = one_operator("ai.onnx.ml::OneHotEncoder", {"x": WORDS}, cats_strings=["a"], zeros=0)
+    with pytest.raises(jaxrnn.NodeError, match="category"):
+        jaxrnn.load(model)(arrays)
+
+
+def test_maps_are_refused_with_a_reason():
+    node = onnx.helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    x = onnx.helper.make_tensor_value_info("x", 1, ["n", 2])
+    graph = onnx.helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")])
+    imports = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("ai.onnx.ml", 1)]
+    with pytest.raises(jaxrnn.UnsupportedError, match="maps"):
+        jaxrnn.load(onnx.helper.make_model(graph, opset_imports=imports, ir_version=10))
