@@ -24,6 +24,7 @@ COMMANDS = {
     ),
     "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, as a configuration file says."),
     "export": ("jaxrnn.cli.export:export", "Write an ONNX file again with the parameters of a training."),
+    "evaluate": ("jaxrnn.cli.evaluate:evaluate", "Run a model over a corpus: metrics, tables and a report."),
     "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with a network that comes along."),
 }
 

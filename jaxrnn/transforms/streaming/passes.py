@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -194,7 +195,9 @@ class Pass:
         assert chunk.delay is not None
         exists = self.exists(chunk.timeline, chunk.delay)
         if exists is True:
-            return chunk
+            # In other passes there is something to fill. What comes of it must be a value of its own in all of them,
+            # or buffers that are shared here would not be there; when compiled, the copy is none.
+            return dataclasses.replace(chunk, array=jnp.array(chunk.array, copy=True))
         value = jnp.asarray(value, chunk.array.dtype)
         if exists is False:
             return chunk.holding(jnp.broadcast_to(value, chunk.array.shape))

@@ -1,0 +1,205 @@
+"""``jaxrnn evaluate``: a model over a corpus, as a configuration file says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxrnn.cli.options import json_option
+from jaxrnn.cli.output import busy, console, number, print_json, print_table
+from jaxrnn.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxrnn.evaluation.hosts import Host
+    from jaxrnn.evaluation.session import Session
+
+#: Environment variable with the cores that a worker of ``--processes`` keeps to.
+CORES = "JAXRNN_CORES"
+
+#: What a program interrupted from the keyboard leaves behind.
+INTERRUPTED = 130
+
+
+@click.command()
+@click.argument("config", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
+@click.option(
+    "--set",
+    "overrides",
+    metavar="KEY.SUB=VALUE",
+    multiple=True,
+    help="Put a value in place of the file's; may be given several times. Example: --set corpus.limit=100.",
+)
+@click.option(
+    "--processes",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Processes on this machine, each on cores of its own.",
+)
+@click.option(
+    "--host",
+    metavar="I/N",
+    default=None,
+    help="This is process I of N, from 0 on, that share the folder of results: one command on each machine.",
+)
+@click.option("--cluster", is_flag=True, help="The same, with I and N as JAX finds them (Slurm, TPU pods).")
+@click.option(
+    "--coordinator",
+    metavar="ADDRESS:PORT",
+    default=None,
+    help="With --host: join through jax.distributed, whose process 0 listens there.",
+)
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FOLDER",
+    help="Results of another system on the same corpus, to compare with in the report.",
+)
+@json_option
+@click.pass_context
+def evaluate(
+    ctx: click.Context, config: Path, overrides: tuple[str, ...], processes: int, host: str | None, cluster: bool,
+    coordinator: str | None, against: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a model over a corpus as CONFIG.yaml says; write a table, a summary and a report.
+
+    \b
+      corpus: {folder: noisy, reference: clean}         # or {manifest: corpus.csv}
+      system:
+        frames: {size: 512, hop: 128}
+        stages:
+          - {model: dtln_1.onnx, takes: magnitude, gives: mask}
+          - {model: dtln_2.onnx, takes: samples, gives: samples}
+      metrics: [si_sdr, si_sdr_improvement, {name: stoi}]
+      slices: [snr]                                     # columns of the manifest
+      out: runs/dtln
+
+    Paths are relative to the file and may hold ${VARIABLE} or ${VARIABLE:-default}. What is finished is kept: a run
+    that was cut short goes on where it was, and its table is the same. A recording that cannot be read is a row with
+    its error. The results are OUT/results.parquet, OUT/results.json and OUT/report.html, which needs no network.
+
+    \b
+    Examples:
+      jaxrnn evaluate dtln.yaml
+      jaxrnn evaluate dtln.yaml --processes 2 --set corpus.limit=100 --json
+      jaxrnn evaluate better.yaml --against runs/dtln
+      jaxrnn evaluate dtln.yaml --host 0/4        # and 1/4, 2/4, 3/4 on other machines that see the same folders
+    """  # noqa: D301
+    if processes > 1 and (host is not None or cluster):
+        raise InputError("--processes are of this machine alone: give either them, or --host or --cluster")
+    if coordinator is not None and host is None:
+        raise InputError("--coordinator needs --host I/N")
+    _keep_to_cores()
+    place = _place(host, cluster, coordinator)
+    from jaxrnn.evaluation.session import read_session
+
+    with busy(f"reading {config.name}"):
+        session = read_session(config, overrides)
+    folder = session.evaluation.journal.folder
+    began = time.monotonic()
+    try:
+        for line in _work(session, place, processes, _arguments(config, overrides)):
+            click.echo(line, err=True)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted; the same command goes on in {folder}", err=True)
+        ctx.exit(INTERRUPTED)
+    if not session.evaluation.is_complete:
+        raise InputError("not all recordings are done; run the same command again")
+    if place.index != 0:
+        return
+    times = _times(session, time.monotonic() - began)
+    with busy("writing the report"):
+        said = session.conclude(times, against)
+    if as_json:
+        print_json({"out": str(folder), "times": times, **{key: said[key] for key in said if key != "rows"}})
+    else:
+        _print(folder, said, times)
+
+
+def _keep_to_cores() -> None:
+    """Stay on the cores that another process has given to this one, before JAX counts them."""
+    cores = os.environ.get(CORES)
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+
+
+def _place(host: str | None, cluster: bool, coordinator: str | None) -> Host:
+    from jaxrnn.evaluation.hosts import Host, join
+
+    if cluster:
+        return join()
+    if host is None:
+        return Host()
+    index, slash, count = host.partition("/")
+    if not slash or not index.isdigit() or not count.isdigit():
+        raise InputError(f"--host {host}: expected I/N, such as 0/4")
+    place = Host(int(index), int(count))
+    return place if coordinator is None else join(coordinator, place.count, place.index)
+
+
+def _arguments(config: Path, overrides: tuple[str, ...]) -> list[str]:
+    return [str(config), *(part for override in overrides for part in ("--set", override))]
+
+
+def _work(session: Session, place: Host, processes: int, arguments: list[str]) -> list[str]:
+    """Do all units; what went wrong in other processes, in words."""
+    from jaxrnn.evaluation.hosts import shared
+    from jaxrnn.evaluation.workers import run_workers
+
+    evaluation = session.evaluation
+    seconds = {unit.index: evaluation.seconds(unit) for unit in evaluation.units}
+    with _progress(sum(seconds.values())) as advance:
+
+        def watch(finished: set[int]) -> None:
+            advance(sum(seconds[index] for index in finished & seconds.keys()))
+
+        watch(evaluation.journal.finished())
+        if processes == 1:
+            evaluation.run(shared(evaluation, place), lambda unit, rows: watch(evaluation.journal.finished()))
+            return []
+        ended = run_workers(arguments, processes, evaluation.journal, watch)
+    return [f"process {each.index} ended with status {each.status}: {each.said}".rstrip(": ") for each in ended]
+
+
+@contextlib.contextmanager
+def _progress(total: float) -> Iterator[Callable[[float], None]]:
+    """A bar in seconds of sound on standard error, if that is a terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    out = console(stderr=True)
+    text = TextColumn("{task.completed:.0f} of {task.total:.0f} s of recordings")
+    columns = (TextColumn("evaluating"), BarColumn(), text, TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _times(session: Session, took: float) -> dict[str, Any]:
+    sound = sum(session.evaluation.seconds(unit) for unit in session.evaluation.units)
+    return {"seconds": took, "seconds_of_recordings": sound, "times_real_time": sound / took if took else None}
+
+
+def _print(folder: Path, said: dict[str, Any], times: dict[str, Any]) -> None:
+    out = console()
+    counts = said["recordings"]
+    sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
+    failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""
+    out.print(f"{counts['all']} recordings{failed}, {sound:.0f} s in {took:.1f} s: {speed:.0f} times real time")
+    rows = [
+        (name, each["n"], number(each["mean"]), f"{number(each['low'])} to {number(each['high'])}",
+         number(each["median"]), number(each["deviation"]))
+        for name, each in said["summary"].items()
+    ]  # fmt: skip
+    columns = ("metric", "recordings", "mean", "95 % interval", "median", "standard deviation")
+    print_table(out, "Over the corpus", columns, rows, right=columns[1:])
+    out.print()
+    out.print(
+        f"table: {folder / 'results.parquet'}, summary: {folder / 'results.json'}, page: {folder / 'report.html'}"
+    )

@@ -1,0 +1,55 @@
+"""Whole corpora through a model: batches of recordings chunk by chunk, metrics, and nothing lost."""
+
+from __future__ import annotations
+
+from jaxrnn.evaluation.chain import Chain, Stage
+from jaxrnn.evaluation.compare import Comparison, compare
+from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
+from jaxrnn.evaluation.evaluate import Evaluation
+from jaxrnn.evaluation.hosts import Host, join, shared
+from jaxrnn.evaluation.metrics import (
+    METRICS,
+    Accumulator,
+    Column,
+    Metric,
+    NoValueError,
+    build_metric,
+    latency,
+    over_whole,
+    si_sdr,
+)
+from jaxrnn.evaluation.offline import Offline
+from jaxrnn.evaluation.report import write_report
+from jaxrnn.evaluation.statistics import Resampling
+from jaxrnn.evaluation.systems import Piece, System
+from jaxrnn.evaluation.tables import read_results, write_results
+
+__all__ = [
+    "METRICS",
+    "Accumulator",
+    "Chain",
+    "Column",
+    "Comparison",
+    "Evaluation",
+    "Host",
+    "Item",
+    "Metric",
+    "NoValueError",
+    "Offline",
+    "Piece",
+    "Resampling",
+    "Stage",
+    "System",
+    "build_metric",
+    "compare",
+    "from_folder",
+    "from_manifest",
+    "join",
+    "latency",
+    "over_whole",
+    "read_results",
+    "shared",
+    "si_sdr",
+    "write_report",
+    "write_results",
+]

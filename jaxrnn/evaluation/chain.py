@@ -1,0 +1,282 @@
+"""Sound cut into overlapping frames, through networks that take a frame at a time, and joined again."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import signal
+
+from jaxrnn.errors import InputError
+from jaxrnn.evaluation.recordings import SAMPLES
+from jaxrnn.evaluation.systems import Piece
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+
+#: What a network can be given of a frame, and what its output can be.
+TAKES = ("samples", "magnitude", "spectrum")
+GIVES = ("samples", "spectrum", "mask", "result")
+
+#: The sound that a chain gives.
+AUDIO = "audio"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One network of a chain.
+
+    Attributes:
+        model: it takes one frame a step.
+        takes: ``"samples"`` of the frame, the ``"magnitude"`` of its spectrum, or the ``"spectrum"`` itself, with real
+            and imaginary part last.
+        gives: ``"samples"`` or a ``"spectrum"`` in place of the frame's, a ``"mask"`` to multiply the spectrum with
+            (real or complex), or a ``"result"``, which is an output of the chain and changes nothing.
+        input: the model's input; by default its only one.
+        output: the model's output; by default its only one.
+    """
+
+    model: Model
+    takes: str = "samples"
+    gives: str = "result"
+    input: str | None = None
+    output: str | None = None
+
+    def __post_init__(self) -> None:
+        for value, known, what in ((self.takes, TAKES, "takes"), (self.gives, GIVES, "gives")):
+            if value not in known:
+                raise InputError(f"{self.model.label}: {what} must be one of {', '.join(known)}, not {value!r}")
+        self.names  # noqa: B018 - refuses what does not fit
+
+    @functools.cached_property
+    def names(self) -> tuple[str, str]:
+        """The model's input and output."""
+        return (
+            _only(self.model, "input", self.input, self.model.step_inputs),
+            _only(self.model, "output", self.output, self.model.step_outputs),
+        )
+
+
+def _only(model: Model, what: str, name: str | None, infos: Sequence[Any]) -> str:
+    names = [info.name for info in infos]
+    if name is None and len(names) == 1:
+        return names[0]
+    if name is None or name not in names:
+        asked = f"has no {what} {name!r}" if name is not None else f"has {len(names)} {what}s besides its state"
+        raise InputError(f"{model.label} {asked}: name one of {', '.join(names)} as {what}")
+    if what == "input" and len(names) > 1:
+        others = ", ".join(other for other in names if other != name)
+        raise InputError(f"{model.label} also takes {others}: bind it with static")
+    return name
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of networks over frames of sound.
+
+    A frame is ``size`` samples, ``hop`` of them new; before the first there is silence. All that needs no state runs
+    for all frames of a chunk at once.
+
+    Attributes:
+        stages: the networks, in order.
+        size: samples of a frame.
+        hop: samples from one frame to the next.
+        window: name of a window of ``scipy.signal.get_window``, or ``"sqrt_hann"``, for analysis and synthesis; None
+            for none.
+        rate: samples a second.
+        params: parameters of each stage in place of its model's own.
+    """
+
+    stages: tuple[Stage, ...]
+    size: int
+    hop: int
+    window: str | None = None
+    rate: int = 16_000
+    params: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.stages or not 0 < self.hop <= self.size:
+            raise InputError(f"a chain needs stages, and a hop of 1 to {self.size}, not {self.hop}")
+        if self.gives_sound and self.size % self.hop:
+            raise InputError(f"frames of {self.size} samples cannot be joined at every {self.hop}, which is no divisor")
+
+    @property
+    def gives_sound(self) -> bool:
+        """Whether the frames are joined to sound again."""
+        return any(stage.gives != "result" for stage in self.stages)
+
+    @property
+    def multiple(self) -> int:
+        """A chunk holds whole hops."""
+        return self.hop
+
+    @property
+    def before(self) -> int:
+        """Samples of the past that the first frame of a chunk holds."""
+        return self.size - self.hop
+
+    @property
+    def _results(self) -> dict[str, Stage]:
+        return {stage.names[1]: stage for stage in self.stages if stage.gives == "result"}
+
+    @property
+    def delay(self) -> dict[str, int]:
+        """A sample leaves when the last frame that holds it has come."""
+        sound = {AUDIO: self.size - self.hop} if self.gives_sound else {}
+        return sound | dict.fromkeys(self._results, 0)
+
+    @property
+    def per_frame(self) -> dict[str, float]:
+        """A result comes with every hop."""
+        sound = {AUDIO: 1.0} if self.gives_sound else {}
+        return sound | dict.fromkeys(self._results, 1 / self.hop)
+
+    def padded(self, frames: int) -> int:
+        """Whole hops, and what the delay keeps back."""
+        more = self.size - self.hop if self.gives_sound else 0
+        return -(-(frames + more) // self.hop) * self.hop
+
+    def expected(self, output: str, frames: int) -> int | None:
+        """As much sound as came in; a result for every frame that holds a sample of the recording as its newest."""
+        return frames if output == AUDIO else -(-frames // self.hop)
+
+    @functools.cached_property
+    def _window(self) -> tuple[np.ndarray | None, float]:
+        """The window, and what overlapping frames are multiplied with to add up to what they were."""
+        if self.window is None:
+            return None, 1.0
+        name, root = ("hann", True) if self.window == "sqrt_hann" else (self.window, False)
+        try:
+            values = np.asarray(signal.get_window(name, self.size, fftbins=True))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"window: {error}") from error
+        values = np.sqrt(values) if root else values
+        return values.astype(np.float32), float(self.hop / np.sum(values**2))
+
+    @functools.cached_property
+    def _packed(self) -> tuple[Any, ...]:
+        given = self.params if self.params is not None else [stage.model.params for stage in self.stages]
+        with jax.ensure_compile_time_eval():  # the first call may come while something around is traced
+            return tuple(
+                stage.model.pack(params, dims=self._open(stage))
+                for stage, params in zip(self.stages, given, strict=True)
+            )
+
+    def _open(self, stage: Stage) -> dict[str, int]:
+        """Sizes of the dimensions that the model leaves open: a frame of samples has one such."""
+        (info,) = (info for info in stage.model.step_inputs if info.name == stage.names[0])
+        open_names = [size for size in info.shape or () if isinstance(size, str) and size != stage.model.batch_symbol]
+        width = {"samples": self.size, "magnitude": self.size // 2 + 1}.get(stage.takes)
+        return {open_names[0]: width} if len(open_names) == 1 and width else {}
+
+    def start(self, batch: int) -> Any:
+        """Fresh states, and silence behind the frames before the first."""
+        return {
+            "states": tuple(stage.model.init_state(batch) for stage in self.stages),
+            "overlap": jnp.zeros((batch, self.size - self.hop), jnp.float32),
+        }
+
+    def run(
+        self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
+    ) -> tuple[dict[str, Piece], Any]:
+        """One chunk of sound."""
+        if SAMPLES not in parts:
+            raise InputError(f"a chain takes sound, not arrays called {', '.join(parts)}")
+        return self._compiled(self._packed, carry, parts[SAMPLES], frames, masked=ending)
+
+    @functools.cached_property
+    def _compiled(self) -> Any:
+        return jax.jit(self._run, static_argnames=("masked",))
+
+    def _run(
+        self, packed: tuple[Any, ...], carry: Any, samples: jax.Array, frames: jax.Array, *, masked: bool
+    ) -> tuple[dict[str, Piece], Any]:
+        hops = (frames + self.hop - 1) // self.hop
+        window, scale = self._window
+        current = _cut(samples, self.size, self.hop)
+        current = current if window is None else current * window
+        spectrum = None
+        results, states = {}, []
+        for stage, params, state in zip(self.stages, packed, carry["states"], strict=True):
+            if stage.takes != "samples" and spectrum is None:
+                spectrum = jnp.fft.rfft(current)
+            given = {"samples": current, "magnitude": spectrum, "spectrum": spectrum}[stage.takes]
+            output, state = self._step(stage, params, state, _features(stage.takes, given), hops if masked else None)
+            states.append(state)
+            if stage.gives == "result":
+                results[stage.names[1]] = Piece(jnp.moveaxis(output, 0, 1), hops)
+                continue
+            if stage.gives == "samples":
+                current, spectrum = output.reshape(current.shape), None
+                continue
+            bins = (*current.shape[:2], self.size // 2 + 1)
+            factor = output.reshape(bins) if output[0, 0].size == bins[2] else _complex(output.reshape((*bins, 2)))
+            if spectrum is None:
+                spectrum = jnp.fft.rfft(current)
+            spectrum = spectrum * factor if stage.gives == "mask" else factor
+            current = jnp.fft.irfft(spectrum, self.size)
+        overlap = carry["overlap"]
+        if self.gives_sound:
+            joined = current if window is None else current * (window * np.float32(scale))
+            sound, overlap = _join(joined, overlap, self.hop)
+            results[AUDIO] = Piece(sound, hops * self.hop)
+        return results, {"states": tuple(states), "overlap": overlap}
+
+    def _step(self, stage: Stage, params: Any, state: Any, features: jax.Array, hops: Any) -> tuple[jax.Array, Any]:
+        """One network over frames ``[time, batch, ...]``: its output ``[time, batch, ...]`` and its state."""
+        name, output = stage.names
+        (info,) = (info for info in stage.model.step_inputs if info.name == name)
+        time, batch = features.shape[:2]
+        symbol = stage.model.batch_symbol
+        shape = [batch if size == symbol else size for size in info.shape or ()] if symbol else list(info.shape or ())
+        lead = [time] if symbol or batch == 1 else [time, batch]
+        inner = math.prod(features.shape[2:]) * (batch if len(lead) == 1 else 1)
+        known = math.prod(size for size in shape if isinstance(size, int))
+        if sum(not isinstance(size, int) for size in shape) > 1 or inner % known:
+            raise InputError(
+                f"{stage.model.label}: the {stage.takes} of a frame, {tuple(features.shape[2:])}, does not fit {info}"
+            )
+        frames = features.reshape(lead + [size if isinstance(size, int) else inner // known for size in shape])
+        outputs, state = stage.model.scan(params, state, {name: frames}, time_axis=0, lengths=hops)
+        value = outputs[output]
+        if symbol is not None:
+            (declared,) = (info for info in stage.model.step_outputs if info.name == output)
+            axis = (declared.shape or ()).index(symbol) if symbol in (declared.shape or ()) else 0
+            value = jnp.moveaxis(value, axis + 1, 1)
+        return value.reshape(time, batch, *value.shape[2:]) if len(lead) == 2 or symbol else value[:, None], state
+
+
+def _cut(samples: jax.Array, size: int, hop: int) -> jax.Array:
+    """Frames ``[time, batch, size]`` of ``[batch, samples]``, each ``hop`` after the one before."""
+    count = (samples.shape[1] - size) // hop + 1
+    if size % hop:
+        places = np.arange(count)[:, None] * hop + np.arange(size)
+        return jnp.moveaxis(samples[:, places], 1, 0)
+    hops = jnp.moveaxis(samples.reshape(samples.shape[0], -1, hop), 1, 0)
+    return jnp.concatenate([hops[part : part + count] for part in range(size // hop)], -1)
+
+
+def _join(frames: jax.Array, overlap: jax.Array, hop: int) -> tuple[jax.Array, jax.Array]:
+    """Sound ``[batch, time * hop]`` of frames ``[time, batch, size]``, and what later frames are added to."""
+    time, batch, size = frames.shape
+    result = jnp.pad(overlap, ((0, 0), (0, time * hop))).reshape(batch, -1, hop)
+    for part in range(size // hop):
+        result = result.at[:, part : part + time].add(jnp.moveaxis(frames[..., part * hop : (part + 1) * hop], 0, 1))
+    flat = result.reshape(batch, -1)
+    return flat[:, : time * hop], flat[:, time * hop :]
+
+
+def _features(takes: str, given: Any) -> jax.Array:
+    if takes == "spectrum":
+        return jnp.stack([given.real, given.imag], -1)
+    return jnp.abs(given) if takes == "magnitude" else given
+
+
+def _complex(pairs: jax.Array) -> jax.Array:
+    return jax.lax.complex(pairs[..., 0], pairs[..., 1])

@@ -1,0 +1,142 @@
+"""What is evaluated: the recordings of a folder or a manifest, each with its reference and what else is known of it."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxrnn.errors import InputError, MissingPackageError
+
+#: What a folder is searched for.
+PATTERNS = ("**/*.wav", "**/*.flac", "**/*.npy", "**/*.npz")
+
+#: Columns of a manifest that have a meaning here; all others are handed on.
+KEYS = ("id", "path", "reference")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A recording to evaluate.
+
+    Attributes:
+        id: its name in results, and of the files that are written for it; unlike every other's.
+        path: the recording.
+        reference: what the output should be like: clean sound, or labels; None where there is none.
+        columns: what a manifest says besides, for slices.
+    """
+
+    id: str
+    path: Path
+    reference: Path | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+def from_folder(
+    folder: Path, *, reference: Path | None = None, patterns: Sequence[str] = PATTERNS, limit: int | None = None
+) -> tuple[Item, ...]:
+    """The recordings below a folder, in the order of their names.
+
+    Args:
+        folder: where they are.
+        reference: the folder of their references, which have the same names in the same folders below it, whatever
+            the ending.
+        patterns: what to search for.
+        limit: how many to take at most.
+
+    Raises:
+        InputError: there is no such folder, nothing in it, or a recording without its reference.
+    """
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    if not paths:
+        raise InputError(f"{folder} holds nothing that fits {', '.join(patterns)}")
+    known = {} if reference is None else _by_name(reference)
+    items = []
+    for path in paths[:limit]:
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        if reference is not None and name not in known:
+            raise InputError(f"{reference} holds no reference {name}.* for {path}")
+        items.append(Item(name, path, known.get(name)))
+    return checked(items)
+
+
+def _by_name(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for path in sorted(folder.rglob("*"), reverse=True)
+        if path.is_file()
+    }
+
+
+def from_manifest(path: Path, *, limit: int | None = None) -> tuple[Item, ...]:
+    """The recordings that a table lists.
+
+    Args:
+        path: a CSV or Parquet file with a column ``path``, and where there are any ``id`` and ``reference``; paths are
+            relative to the table's folder. Every other column is handed on.
+        limit: how many to take at most.
+
+    Raises:
+        InputError: the table cannot be read, has no column ``path``, or an empty path.
+    """
+    rows = _read_table(path).head(limit) if limit is not None else _read_table(path)
+    if "path" not in rows.columns:
+        close = difflib.get_close_matches("path", rows.columns, n=1)
+        hint = f" (is it {close[0]!r}?)" if close else ""
+        raise InputError(f"{path} has no column 'path'{hint}; its columns are {', '.join(rows.columns)}")
+    items = []
+    for number, row in enumerate(rows.iter_rows(named=True), 1):
+        if not row["path"]:
+            raise InputError(f"{path}, row {number}: the path is empty")
+        name = row.get("id")
+        reference = row.get("reference")
+        items.append(
+            Item(
+                Path(row["path"]).with_suffix("").as_posix() if name is None else str(name),
+                path.parent / row["path"],
+                path.parent / reference if reference else None,
+                {key: value for key, value in row.items() if key not in KEYS},
+            )
+        )
+    if not items:
+        raise InputError(f"{path} lists no recording")
+    return checked(items)
+
+
+def _read_table(path: Path) -> Any:
+    try:
+        import polars
+    except ImportError as error:
+        raise MissingPackageError("reading a manifest needs polars: pip install 'jaxrnn[evaluate]'") from error
+    readers = {".csv": polars.read_csv, ".parquet": polars.read_parquet}
+    if path.suffix.lower() not in readers:
+        raise InputError(f"{path}: a manifest is a .csv or .parquet file")
+    if not path.is_file():
+        raise InputError(f"there is no manifest {path}")
+    try:
+        return readers[path.suffix.lower()](path)
+    except polars.exceptions.PolarsError as error:
+        raise InputError(f"{path} cannot be read as a table: {error}") from error
+
+
+def checked(items: Iterable[Item]) -> tuple[Item, ...]:
+    """The items in the order of their names, which must differ and name a file below a folder.
+
+    Raises:
+        InputError: two have one name, or a name leads out of the folder of results.
+    """
+    result = tuple(sorted(items, key=lambda item: item.id))
+    for one, next_one in itertools.pairwise(result):
+        if one.id == next_one.id:
+            raise InputError(f"two recordings are called {one.id!r}: {one.path} and {next_one.path}; give them ids")
+    for item in result:
+        if item.id.startswith("/") or ".." in item.id.split("/") or not item.id.strip():
+            raise InputError(f"{item.path}: the id {item.id!r} cannot name a file below the folder of results")
+    return result

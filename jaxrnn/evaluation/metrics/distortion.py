@@ -1,0 +1,95 @@
+"""SDR as BSS Eval defines it, from correlations that are added up piece by piece."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from jaxrnn.errors import InputError
+from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
+from jaxrnn.evaluation.metrics.sums import ROUNDING, decibels, dot, paired
+
+#: What a solution may leave of its right side.
+_RESIDUAL = 1e-9
+
+
+class Distortion:
+    """The best filter from the reference to the output needs correlations over its length, and no recording."""
+
+    def __init__(self, name: str, taps: int):
+        self._name = name
+        self._past = np.zeros(taps - 1)
+        self._own, self._cross = np.zeros(taps), np.zeros(taps)
+        self._energy = 0.0
+
+    def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
+        """Add the correlations of these frames with the reference's now and before."""
+        x, s = paired(output, reference)
+        if not x.size:
+            return
+        known = np.concatenate([self._past, s])
+        own, cross = _correlated(np.stack([s, x]), known, len(self._own))
+        self._own += own
+        self._cross += cross
+        self._energy += dot(x, x)
+        self._past = known[len(known) - len(self._past) :]
+
+    def result(self) -> dict[str, Any]:
+        """One column."""
+        if self._own[0] <= 0 or self._energy == 0:
+            raise NoValueError(f"the {'output' if self._own[0] > 0 else 'reference'} is silent")
+        matrix = scipy.linalg.toeplitz(self._own)
+        along = min(max(float(_solved(matrix, self._cross) @ self._cross), 0.0), self._energy)
+        rest = self._energy - along
+        return {self._name: decibels(along, rest if rest > ROUNDING * self._energy else 0.0)}
+
+
+def _correlated(sounds: np.ndarray, known: np.ndarray, taps: int) -> np.ndarray:
+    """Correlations ``[sounds, taps]`` by lag: entry k is the sum over n of ``sound[n] * reference[n - k]``.
+
+    Args:
+        sounds: ``[sounds, samples]``.
+        known: the reference, with ``taps - 1`` samples more in front.
+        taps: how many lags.
+    """
+    # Overlap-save: blocks of which the transforms are added before one comes back.
+    size = max(4096, 1 << (4 * taps - 1).bit_length())
+    block = size - taps + 1
+    count = -(-sounds.shape[1] // block)
+    padded = np.pad(sounds, ((0, 0), (0, count * block - sounds.shape[1])))
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(known, (0, count * block + taps - 1 - len(known))), size)[
+        ::block
+    ]
+    spectra = np.conj(np.fft.rfft(padded.reshape(len(sounds), count, block), size)) * np.fft.rfft(windows)
+    return np.fft.irfft(spectra.sum(1), size)[:, :taps][:, ::-1]
+
+
+def _solved(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The filter; where the reference lacks frequencies and leaves it open, the smallest."""
+    with contextlib.suppress(np.linalg.LinAlgError):
+        found = np.linalg.solve(matrix, right)
+        if np.abs(matrix @ found - right).max() <= _RESIDUAL * np.abs(right).max():
+            return found
+    return np.linalg.lstsq(matrix, right, rcond=ROUNDING * len(matrix))[0]
+
+
+def sdr(called: str = "sdr", output: str | None = None, taps: int = 512) -> Metric:
+    """SDR of BSS Eval version 3 for one source, in dB; higher is better.
+
+    What of the output a filter of ``taps`` samples can make of the reference, over the rest: Vincent et al.,
+    "Performance measurement in blind audio source separation", 2006. Values above about 100 dB are rounding; infinite
+    for an exact copy, not defined for a silent reference or output.
+
+    Args:
+        called: name of the column.
+        output: which output it judges.
+        taps: length of the filter; BSS Eval's is 512.
+    """
+    if taps < 1:
+        raise InputError(f"sdr: taps must be at least 1, not {taps}")
+    return Metric(
+        called, lambda rate: Distortion(called, taps), output, unit="dB", options={"kind": "sdr", "taps": taps}
+    )

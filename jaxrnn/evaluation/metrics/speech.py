@@ -1,0 +1,136 @@
+"""Metrics of speech from the libraries of those who know them: STOI and PESQ."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import warnings
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from scipy import signal
+
+from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.evaluation.metrics.collected import LIMIT, over_whole
+from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
+from jaxrnn.evaluation.metrics.sums import paired
+
+#: What pystoi gives where there is too little speech, and the seconds below which it cannot even look for it.
+_TOO_LITTLE, _SHORTEST = 1e-5, 0.4
+
+
+def _needed(package: str, kind: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingPackageError(f"the metric {kind} needs {package}: pip install {package}") from error
+
+
+def _sounds(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    x, s = paired(output, reference)
+    for what, sound in (("reference", s), ("output", x)):
+        if not sound.any():
+            raise NoValueError(f"the {what} is silent")
+    return x, s
+
+
+def _intelligibility(kind: str, name: str, output: str | None, limit: float, extended: bool) -> Metric:
+    pystoi = _needed("pystoi", kind)
+
+    def judge(output: np.ndarray, reference: np.ndarray | None, rate: float) -> float:
+        x, s = _sounds(output, reference)
+        value = _TOO_LITTLE
+        if len(s) > _SHORTEST * rate:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                value = float(pystoi.stoi(s, x, rate, extended=extended))
+        if value == _TOO_LITTLE:
+            raise NoValueError("there are less than 30 frames (0.4 s) of speech")
+        return value
+
+    metric = over_whole(judge, name, output, limit=limit, options={"kind": kind})
+    return dataclasses.replace(metric, start=_sound_only(metric, kind))
+
+
+def _sound_only(metric: Metric, kind: str) -> Any:
+    def start(rate: Any) -> Any:
+        if rate != int(rate):
+            raise InputError(f"the metric {kind} judges sound, not an output of {float(rate):g} frames a second")
+        return metric.start(int(rate))
+
+    return start
+
+
+def stoi(called: str = "stoi", output: str | None = None, limit: float = LIMIT) -> Metric:
+    """Short-time objective intelligibility, 0 to 1, no unit; higher is better.
+
+    Taal et al., "An algorithm for intelligibility prediction of time-frequency weighted noisy speech", 2011, as the
+    package pystoi computes it, for sound of any rate. Not defined where either sound is silent or
+    has too little speech.
+    """
+    return _intelligibility("stoi", called, output, limit, False)
+
+
+def estoi(called: str = "estoi", output: str | None = None, limit: float = LIMIT) -> Metric:
+    """Extended STOI, at most 1, no unit; higher is better. It hears modulated noise as well.
+
+    Jensen and Taal, "An algorithm for predicting the intelligibility of speech masked by modulated noise maskers",
+    2016.
+    """
+    return _intelligibility("estoi", called, output, limit, True)
+
+
+def pesq(called: str | None = None, output: str | None = None, band: str = "wide", limit: float = LIMIT) -> Metric:
+    """PESQ, a mean opinion score of about 1 to 4.64, no unit; higher is better.
+
+    ITU-T P.862.2 for the wide band, P.862 with P.862.1 for the narrow one, as the package pesq computes it: at 16 kHz,
+    or for the narrow band at 8 kHz where the sound has that rate. Other rates are resampled to 16 kHz. Not defined
+    where no utterance is found, or in less than a quarter of a second.
+
+    Args:
+        called: name of the column; by default ``pesq`` or ``pesq_narrow``.
+        output: which output it judges.
+        band: ``"wide"`` or ``"narrow"``.
+        limit: seconds of the longest recording that is judged.
+
+    Raises:
+        InputError: there is no such band.
+        MissingPackageError: the package is not installed.
+    """
+    if band not in ("wide", "narrow"):
+        raise InputError(f"pesq: band must be 'wide' or 'narrow', not {band!r}")
+    package = _needed("pesq", "pesq")
+    mode = {"wide": "wb", "narrow": "nb"}[band]
+
+    def judge(output: np.ndarray, reference: np.ndarray | None, rate: int) -> float:
+        x, s = _sounds(output, reference)
+        at = 8_000 if rate == 8_000 else 16_000
+        if rate != at:
+            ratio = Fraction(at, rate)
+            x, s = (signal.resample_poly(sound, ratio.numerator, ratio.denominator) for sound in (x, s))
+        try:
+            value = float(package.pesq(at, s.astype(np.float32), x.astype(np.float32), mode))
+        except package.PesqError as error:
+            said = error.args[0] if error.args else error
+            raise NoValueError(said.decode() if isinstance(said, bytes) else str(said)) from error
+        if math.isnan(value):
+            raise NoValueError("the package pesq found no value")
+        return value
+
+    metric = over_whole(
+        judge,
+        called or ("pesq" if band == "wide" else "pesq_narrow"),
+        output,
+        limit=limit,
+        options={"kind": "pesq", "band": band},
+    )
+    start = _sound_only(metric, "pesq")
+
+    def checked(rate: Any) -> Any:
+        if band == "wide" and rate == 8_000:
+            raise InputError("pesq of the wide band needs sound of at least 16,000 samples a second: take band: narrow")
+        return start(rate)
+
+    return dataclasses.replace(metric, start=checked)

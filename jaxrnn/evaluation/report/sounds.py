@@ -1,0 +1,139 @@
+"""Sounds inside a page: their beginning, as small as it can be without loss, within what a page may hold."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.evaluation.recordings import ARRAYS, SAMPLES, open_recording
+from jaxrnn.evaluation.report.pictures import data_uri, levels, spectrogram, waveform
+from jaxrnn.evaluation.report.wording import duration, size, text
+
+
+@dataclass
+class Sound:
+    """A sound as the page holds it.
+
+    Attributes:
+        label: what it is: input, output, reference.
+        notes: what was left out, and why.
+        samples: its beginning, ``float32[samples]``; None where there is nothing to hear.
+        seconds: of its beginning.
+        share: of its pictures' width that it takes, beside longer sounds.
+        uri: the sound itself; None where it is not embedded.
+        waveform: a picture of it.
+        spectrogram: another, as a data URI.
+    """
+
+    label: str
+    notes: list[str] = field(default_factory=list)
+    samples: np.ndarray | None = None
+    seconds: float = 0.0
+    share: float = 1.0
+    uri: str | None = None
+    waveform: str | None = None
+    spectrogram: str | None = None
+
+
+class Player:
+    """Makes sounds for one page.
+
+    Args:
+        rate: samples a second, as the system runs.
+        seconds: of each that is embedded at most.
+        budget: bytes of sound that the page may hold.
+
+    Attributes:
+        used: bytes of sound that the page holds so far.
+        left_out: sounds that found no room.
+    """
+
+    def __init__(self, rate: int, seconds: float, budget: int):
+        self._rate, self._seconds, self._budget = rate, seconds, budget
+        self.used = self.left_out = 0
+
+    def sounds(self, paths: Mapping[str, Path | str]) -> list[Sound]:
+        """The sounds that belong to one recording, drawn on one scale.
+
+        Args:
+            paths: by label, or why there is no sound; what is missing or cannot be read is a note on the page.
+        """
+        sounds = [self._read(label, path) for label, path in paths.items()]
+        present = [(sound, sound.samples) for sound in sounds if sound.samples is not None]
+        if not present:
+            return sounds
+        count = max(len(samples) for _, samples in present)
+        peak = max(float(np.abs(samples).max()) for _, samples in present)
+        found = [levels(samples) for _, samples in present]
+        top = max(float(array.max()) for array in found)
+        for (sound, samples), array in zip(present, found, strict=True):
+            sound.waveform = waveform(samples, count, peak)
+            sound.spectrogram = spectrogram(array, len(samples) / count, top)
+            sound.share = len(samples) / count
+            self._embed(sound, samples)
+        return sounds
+
+    def _read(self, label: str, path: Path | str) -> Sound:
+        sound = Sound(text(label))
+        if isinstance(path, str):
+            sound.notes.append(path)
+            return sound
+        if path.suffix.lower() in ARRAYS:
+            sound.notes.append(f"{text(path.name)} holds arrays, not sound.")
+            return sound
+        try:
+            recording = open_recording(path, self._rate)
+            samples = recording.part(0, min(recording.length, max(1, round(self._seconds * self._rate))))[SAMPLES]
+        except (InputError, OSError) as error:
+            sound.notes.append(f"Not shown: {text(error, 400)}")
+            return sound
+        sound.seconds = len(samples) / self._rate
+        if len(samples) < recording.length:
+            sound.notes.append(
+                f"Cut: the first {duration(sound.seconds)} of {duration(recording.length / self._rate)}."
+            )
+        if not np.isfinite(samples).all():
+            sound.notes.append("It holds values that are not finite, which are silence here.")
+            samples = np.nan_to_num(samples, nan=0.0, posinf=0.0, neginf=0.0)
+        peak = float(np.abs(samples).max())
+        if peak > 1:
+            sound.notes.append(f"It goes {20 * np.log10(peak):.1f} dB over full scale and is clipped here.")
+        sound.samples = np.clip(samples, -1, 1)
+        return sound
+
+    def _embed(self, sound: Sound, samples: np.ndarray) -> None:
+        encoded, kind = encode(samples, self._rate)
+        if self.used + len(encoded) > self._budget:
+            self.left_out += 1
+            sound.notes.append(f"Not embedded: the page's {size(self._budget)} of sound are used up.")
+        else:
+            self.used += len(encoded)
+            sound.uri = data_uri(encoded, kind)
+
+
+def encode(samples: np.ndarray, rate: int) -> tuple[bytes, str]:
+    """A sound of 16 bits a sample as FLAC or WAV, whichever is smaller, and its media type.
+
+    Both are without loss, and the same samples always give the same bytes: an Ogg stream begins with a number drawn
+    at random.
+    """
+    try:
+        import soundfile
+    except ImportError as error:
+        raise MissingPackageError("a report with sound needs soundfile: pip install 'jaxrnn[evaluate]'") from error
+    values = np.round(samples * 32767).astype(np.int16)
+    found: list[tuple[bytes, str]] = []
+    for name, kind in (("FLAC", "audio/flac"), ("WAV", "audio/wav")):
+        file: Any = io.BytesIO()
+        try:
+            soundfile.write(file, values, rate, subtype="PCM_16", format=name)
+        except soundfile.LibsndfileError:  # FLAC has no rate above 655,350
+            continue
+        found.append((file.getvalue(), kind))
+    return min(found, key=lambda pair: len(pair[0]))

@@ -1,0 +1,527 @@
+"""Metrics of outputs: against written-out formulas and other libraries, in pieces of any size, and where they end."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.evaluation import Evaluation, Item, Piece
+from jaxrnn.evaluation.judging import Judge
+from jaxrnn.evaluation.metrics import (
+    METRICS,
+    Metric,
+    NoValueError,
+    Segments,
+    build_metric,
+    check_metrics,
+    detection,
+    latency,
+    over_whole,
+    sdr,
+    si_sdr,
+)
+
+RATE, HOP = 16_000, 160
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def value(metric: Metric, output, reference=None, source=None, cuts=(), rate=RATE):
+    """A metric's result on arrays that come in pieces, as a recording's row has it."""
+    judge = metric.start(rate)
+    for start, stop in zip([0, *cuts], [*cuts, len(output)], strict=True):
+        judge.add(*(None if array is None else array[start:stop] for array in (output, reference, source)))
+    found = judge.result()
+    return found[metric.name] if set(found) == {metric.name} else found
+
+
+def decibels(signal, noise):
+    return 10 * math.log10(np.sum(np.square(signal)) / np.sum(np.square(noise)))
+
+
+def noisy(size=4000, noise=0.3, seed=0):
+    generator = rng(seed)
+    reference = generator.normal(size=size) + 0.2
+    return (0.7 * reference + noise * generator.normal(size=size) + 0.1).astype(np.float32), reference.astype(
+        np.float32
+    )
+
+
+def test_metrics_that_are_sums_have_the_values_of_their_formulas():
+    output, reference = noisy()
+    x, s = (array.astype(np.float64) - array.astype(np.float64).mean() for array in (output, reference))
+    along = (x @ s) / (s @ s) * s
+    assert value(si_sdr(), output, reference) == pytest.approx(decibels(along, x - along), abs=1e-9)
+    difference = output.astype(np.float64) - reference
+    assert value(METRICS["snr"](), output, reference) == pytest.approx(decibels(reference.astype(float), difference))
+    rms = 20 * math.log10(np.sqrt(np.mean(output.astype(np.float64) ** 2)))
+    assert value(METRICS["level"](), output) == pytest.approx(rms)
+    assert value(METRICS["peak"](), output) == pytest.approx(20 * math.log10(np.abs(output).max()))
+    sine = np.sin(2 * np.pi * np.arange(16_000) / 16)
+    assert value(METRICS["level"](), sine) == pytest.approx(-3.0103, abs=1e-4)
+    improvement = value(METRICS["si_sdr_improvement"](), output, reference, noisy(noise=1.0)[0])
+    assert improvement == pytest.approx(value(si_sdr(), output, reference) - value(si_sdr(), *noisy(noise=1.0)))
+
+
+@pytest.mark.parametrize("scale", [1e-6, -0.5, 1.0, 1e4])
+@pytest.mark.parametrize("noise", [1e-5, 0.1, 30.0])
+def test_si_sdr_does_not_see_scale_or_offset(scale, noise):
+    output, reference = (array.astype(np.float64) for array in noisy(noise=noise))
+    expected = value(si_sdr(), output, reference)
+    # Sums of squares lose what an offset adds, and 100 dB are ten digits: six are left.
+    assert value(si_sdr(), scale * output, reference) == pytest.approx(expected, abs=1e-4)
+    assert value(si_sdr(), output + 3, 2 * reference - 5) == pytest.approx(expected, abs=1e-3)
+
+
+def test_si_sdr_tells_outputs_apart_that_are_all_but_equal():
+    reference = rng().normal(size=4000)
+    output = reference + 1e-9 * rng(1).normal(size=4000)
+    s, d = reference - reference.mean(), (output - reference) - (output - reference).mean()
+    rest = d - (d @ s) / (s @ s) * s
+    # The difference itself is rounded to a ten-millionth of it.
+    assert value(si_sdr(), output, reference, cuts=(7,)) == pytest.approx(decibels(s, rest), abs=1e-5)
+
+
+def test_sdr_is_that_of_the_best_filter():
+    generator = rng()
+    reference = generator.normal(size=2000)
+    output = np.convolve(reference, [0.8, -0.3, 0.2])[:2000] + 0.1 * generator.normal(size=2000)
+    taps = 7
+    # The output and every delayed reference, as long as the latest reaches.
+    columns = np.stack([np.pad(reference, (lag, taps - lag)) for lag in range(taps)], 1)
+    padded = np.pad(output, (0, taps))
+    along = columns @ np.linalg.lstsq(columns, padded)[0]
+    assert value(sdr(taps=taps), output, reference) == pytest.approx(decibels(along, padded - along), abs=1e-9)
+
+
+def test_sdr_is_that_of_mir_eval():
+    separation = pytest.importorskip("mir_eval").separation
+    generator = rng()
+    reference = np.convolve(generator.normal(size=8000), np.ones(8))[:8000]  # of few high frequencies, like speech
+    output = 0.5 * np.roll(reference, 20) + 0.3 * generator.normal(size=8000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # mir_eval says that it will be removed
+        expected = separation.bss_eval_sources(reference[None], output[None])[0][0]
+    assert value(sdr(), output, reference, cuts=(100, 5000)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_exact_copies_silence_and_values_that_are_not_finite_give():
+    output, reference = noisy()
+    silence, bad = np.zeros_like(output), output.copy()
+    bad[7] = bad[9] = np.inf
+    bad[11] = np.nan
+    constant = silence + np.float32(0.1)
+    undefined = [
+        ("level", bad, None, "not finite"),
+        ("peak", bad, None, "not finite"),
+        ("level", bad[:0], None, "empty"),
+    ]
+    for name in ("si_sdr", "snr", "sdr"):
+        assert value(METRICS[name](), reference, reference) == math.inf, name
+        undefined += [(name, output, silence, "reference is"), (name, bad, reference, "not finite")]
+    undefined += [("si_sdr", constant, reference, "output is constant"), ("si_sdr", output, constant, "reference is")]
+    undefined += [("sdr", silence, reference, "output is silent"), ("peak", bad[:0], None, "empty")]
+    for name, sound, other, said in undefined:
+        with pytest.raises(NoValueError, match=said):
+            value(METRICS[name](), sound, other, cuts=(len(sound) // 2,))
+    assert value(si_sdr(), np.float32(0.25) * reference, reference) == math.inf
+    assert value(METRICS["snr"](), silence, reference) == 0
+    orthogonal = np.tile([1.0, 1.0, -1.0, -1.0], 8), np.tile([1.0, -1.0, -1.0, 1.0], 8)
+    assert value(si_sdr(), *orthogonal) == -math.inf
+    for name in ("level", "peak"):
+        assert value(METRICS[name](), silence) == -math.inf
+    assert math.isnan(value(METRICS["si_sdr_improvement"](), reference, reference, reference))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 900), max_size=6).map(sorted), st.integers(0, 3))
+def test_how_a_recording_is_cut_changes_nothing(cuts, seed):
+    output, reference = noisy(900, seed=seed)
+    source = noisy(900, 0.8, seed)[0]
+    for name in ("si_sdr", "si_sdr_improvement", "snr", "level", "peak"):
+        metric = METRICS[name]()
+        whole = value(metric, output, reference, source)
+        assert value(metric, output, reference, source, cuts) == pytest.approx(whole, abs=1e-9), name
+    metric = sdr(taps=32)
+    assert value(metric, output, reference, cuts=cuts) == pytest.approx(value(metric, output, reference), abs=1e-9)
+    scores, labels = rng(seed).random(900), rng(seed + 9).integers(-1, 2, 900)
+    assert value(detection(), scores, labels, cuts=cuts) == value(detection(), scores, labels)
+    kept = over_whole(lambda x, s, rate: float(x @ np.arange(len(x)) + s.sum()), "kept")
+    assert value(kept, output, reference, cuts=cuts) == value(kept, output, reference)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_detector_has_the_rates_that_scikit_learn_finds(seed):
+    sklearn = pytest.importorskip("sklearn.metrics")
+    generator = rng(seed)
+    recordings = []
+    for size in (40, 700, 30):
+        labels = generator.integers(0, 2, size)
+        recordings.append((np.round(np.clip(0.4 * labels + 0.6 * generator.random(size), 0, 1), 3), labels))
+    metric = detection(threshold=0.6)
+    found = [value(metric, scores, labels) for scores, labels in recordings]
+
+    def expected(scores, labels):
+        chosen = scores >= 0.6
+        return {
+            "accuracy": sklearn.accuracy_score(labels, chosen),
+            "precision": sklearn.precision_score(labels, chosen),
+            "recall": sklearn.recall_score(labels, chosen),
+            "f1": sklearn.f1_score(labels, chosen),
+            "auc": sklearn.roc_auc_score(labels, scores),
+        }
+
+    for row, (scores, labels) in zip(found, recordings, strict=True):
+        assert {key: row[key] for key in row if key != metric.counts} == pytest.approx(expected(scores, labels))
+    scores, labels = (np.concatenate(parts) for parts in zip(*recordings, strict=True))
+    counts = [row[metric.counts] for row in found]
+    assert metric.pool is not None
+    both = metric.pool.values(counts, np.array([[1, 1, 1], [0, 2, 1]]))
+    assert {key: array[0] for key, array in both.items()} == pytest.approx(expected(scores, labels))
+    drawn = [np.concatenate([recordings[1][part], recordings[1][part], recordings[2][part]]) for part in (0, 1)]
+    assert {key: array[1] for key, array in both.items()} == pytest.approx(expected(*drawn))
+    curve = metric.pool.curve(counts)
+    false, true, thresholds = sklearn.roc_curve(labels, scores, drop_intermediate=False)
+    np.testing.assert_allclose(curve["false_positive_rate"], false)
+    np.testing.assert_allclose(curve["true_positive_rate"], true)
+    np.testing.assert_allclose(curve["threshold"], thresholds)
+    precision, _, _ = sklearn.precision_recall_curve(labels, scores, drop_intermediate=False)
+    np.testing.assert_allclose(curve["precision"][1:], precision[:-1][::-1])
+    assert sklearn.auc(false, true) == pytest.approx(both["auc"][0])
+
+
+def test_scores_between_the_classes_move_auc_by_less_than_what_falls_in_one():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    labels = rng().integers(0, 2, 5000)
+    scores = 1 / (1 + np.exp(-(rng(1).normal(size=5000) + labels)))
+    found = value(detection(), scores.astype(np.float32)[:, None], labels)
+    places = np.rint(scores * 1000).astype(int)
+    tied = np.bincount(places[labels == 0], minlength=1001) @ np.bincount(places[labels == 1], minlength=1001)
+    bound = tied / 2 / (labels.sum() * (5000 - labels.sum()))
+    assert abs(found["auc"] - sklearn.roc_auc_score(labels, scores)) <= bound < 1e-3
+    logits = detection(low=-12, high=12, bins=4001, threshold=0)
+    other = value(logits, np.log(scores / (1 - scores)), labels)
+    assert other["auc"] == pytest.approx(found["auc"], abs=2e-3)
+    assert other["f1"] == found["f1"]
+
+
+def test_rates_that_have_nothing_to_divide_by_are_not_defined():
+    metric = detection()
+    for labels, undefined in (
+        (np.ones(3), {"auc"}),
+        (np.zeros(3), {"recall", "f1", "auc"}),
+        (np.full(3, -1.0), {"accuracy", "precision", "recall", "f1", "auc"}),
+    ):
+        found = value(metric, np.array([0.2, 0.7, 0.9]), labels)
+        assert {key for key in found if key != metric.counts and math.isnan(found[key])} == undefined
+    assert math.isnan(value(metric, np.zeros(3), np.ones(3))["precision"])
+    assert metric.pool is not None
+    assert metric.pool.curve([]) == {key: [] for key in metric.pool.curve([])}
+    assert all(math.isnan(array[0]) for array in metric.pool.values([], np.ones((1, 0))).values())
+    for scores in (np.array([0.5, 1.5]), np.array([0.5, np.nan]), np.ones((2, 3))):
+        with pytest.raises(NoValueError):
+            value(metric, scores, np.ones(2))
+
+
+def test_a_classifier_is_right_where_its_highest_score_is():
+    scores, labels = rng().normal(size=(90, 5)), rng(1).integers(-1, 5, 90)
+    metric = METRICS["class_accuracy"]()
+    judged = labels >= 0
+    found = value(metric, scores[:, None], labels, cuts=(31,))
+    assert found[metric.name] == pytest.approx(np.mean(np.argmax(scores, 1)[judged] == labels[judged]))
+    parts = [value(metric, scores[part], labels[part])[metric.counts] for part in (slice(31), slice(31, None))]
+    assert metric.pool is not None
+    assert metric.pool.values(parts, np.ones((1, 2)))[metric.name][0] == pytest.approx(found[metric.name])
+    assert math.isnan(value(metric, scores, np.full(90, -1))[metric.name])
+    for wrong in (np.full(90, 5), np.full(90, 0.5)):
+        with pytest.raises(NoValueError, match="below 5"):
+            value(metric, scores, wrong)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 80)), max_size=6),
+    st.sampled_from([10.0, 12.5, 100.0]),
+    st.integers(0, 20),
+)
+def test_segments_label_the_frames_that_they_fill_by_half(tmp_path_factory, segments, rate, first):
+    path = tmp_path_factory.mktemp("labels") / "a.csv"
+    lines = [f"{start / 100},speech,{(start + length) / 100}" for start, length in segments]
+    path.write_text("\n".join(["start, kind, end", *lines]))
+    # Time in steps of 1/800 s, on which every border is.
+    grid = np.zeros(8 * 1000)
+    for start, length in segments:
+        grid[start * 8 : (start + length) * 8] = 1
+    frames = grid[: len(grid) // round(800 / rate) * round(800 / rate)].reshape(-1, round(800 / rate))
+    expected = frames.mean(1)[first : first + 30] >= 0.5
+    np.testing.assert_array_equal(Segments(path).labels(first, first + 30, rate), expected)
+    cut = [Segments(path).labels(start, start + 1, rate)[0] for start in range(first, first + 30)]
+    np.testing.assert_array_equal(cut, Segments(path).labels(first, first + 30, rate))
+
+
+def test_a_frame_that_is_half_in_a_segment_is_labelled(tmp_path):
+    (tmp_path / "a.csv").write_text(
+        "start,end\n" + "\n".join(f"{k / 10 + 0.05},{k / 10 + 0.1}" for k in range(0, 99, 2))
+    )
+    np.testing.assert_array_equal(Segments(tmp_path / "a.csv").labels(0, 100, 10), np.arange(100) % 2 == 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("begin,end\n0,1", "columns start and end"),
+        ("", "found nothing"),
+        ("start,end\n0,1\n2,one", "line 3"),
+        ("start,end\n3,2", "start <= end"),
+        ("start,end\n0,inf", "start <= end"),
+        ("start,end\n1", "line 2"),
+    ],
+)
+def test_a_table_that_is_none_of_segments_is_told(tmp_path, text, said):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(InputError, match=said):
+        Segments(tmp_path / "a.csv")
+
+
+class Gain:
+    """Sound made louder, late by a few samples, and a score for every hop: its share of positive samples."""
+
+    rate, multiple, before = RATE, HOP, 0
+    delay = MappingProxyType({"sound": 0, "score": 1})
+    per_frame = MappingProxyType({"sound": 1, "score": Fraction(1, HOP)})
+
+    def start(self, batch):
+        return jnp.zeros((batch, 1))
+
+    def padded(self, frames):
+        return -(-frames // HOP) * HOP + HOP
+
+    def expected(self, output, frames):
+        return frames if output == "sound" else -(-frames // HOP)
+
+    def run(self, carry, parts, frames, *, ending):
+        sound = parts["samples"]
+        scores = (sound.reshape(len(sound), -1, HOP) > 0).mean(-1)
+        late = jnp.concatenate([carry, scores], 1)
+        return {"sound": Piece(2 * sound, frames), "score": Piece(late[:, :-1], frames // HOP)}, late[:, -1:]
+
+
+def recording(folder: Path, name: str, samples: np.ndarray) -> Path:
+    folder.mkdir(exist_ok=True)
+    soundfile.write(folder / f"{name}.wav", samples, RATE, subtype="FLOAT")
+    return folder / f"{name}.wav"
+
+
+def test_metrics_in_an_evaluation_are_in_time_with_references_of_each_kind(tmp_path):
+    items, clean, dirty, labels = [], {}, {}, {}
+    for number, size in enumerate((8 * HOP, 20 * HOP + 7, 37)):
+        name = f"r{number}"
+        clean[name] = rng(number).normal(size=size).astype(np.float32)
+        dirty[name] = clean[name] + rng(9 + number).normal(size=size).astype(np.float32)
+        reference = recording(tmp_path / "clean", name, clean[name])
+        items.append(Item(name, recording(tmp_path / "in", name, dirty[name]), reference, {"size": size}))
+    metrics = [METRICS[name](output="sound") for name in ("si_sdr", "si_sdr_improvement", "snr")]
+    run = Evaluation(Gain(), items, [*metrics, over_whole(whole_mean, "mean")], tmp_path / "out", chunk=0.05)
+    run.run()
+    for row in run.rows():
+        x, s = 2 * dirty[row["id"]], clean[row["id"]]
+        assert row["notes"] is None
+        assert row["si_sdr"] == pytest.approx(value(si_sdr(), x, s), abs=1e-6)
+        assert row["snr"] == pytest.approx(value(METRICS["snr"](), x, s), abs=1e-6)
+        assert row["si_sdr_improvement"] == pytest.approx(0, abs=1e-6)
+        assert row["mean"] == pytest.approx(float(np.mean(x.astype(np.float64) - s)), abs=1e-6)
+    # The same sounds with labels of frames: as an array, as segments, and as an array of another rate.
+    for item in items:
+        frames = -(-len(dirty[item.id]) // HOP)
+        labels[item.id] = (np.arange(frames) % 3 == 0).astype(np.float32)
+    np.save(tmp_path / "r0.npy", labels["r0"])
+    starts = [f"{HOP * k / RATE},{HOP * (k + 1) / RATE}" for k in np.flatnonzero(labels["r1"])]
+    (tmp_path / "r1.csv").write_text("\n".join(["start,end", *starts]))
+    np.save(tmp_path / "r2.npy", np.ones(37))
+    judged = [
+        Item(item.id, item.path, tmp_path / f"{item.id}{ending}")
+        for item, ending in zip(items, (".npy", ".csv", ".npy"), strict=True)
+    ]
+    run = Evaluation(Gain(), judged, [detection(output="score")], tmp_path / "scored", chunk=0.05)
+    run.run()
+    for row in run.rows()[:2]:
+        sound = np.pad(dirty[row["id"]], (0, -len(dirty[row["id"]]) % HOP)).reshape(-1, HOP)
+        expected = value(detection(), (sound > 0).mean(1), labels[row["id"]])
+        assert row["detection_counts"] == expected["detection_counts"]
+        assert row["auc"] == pytest.approx(expected["auc"])
+    last = run.rows()[2]
+    assert last["auc"] is None
+    assert "the reference has 37 frames, the output 1: labels need its 100 a second" in last["notes"]
+
+
+def whole_mean(output, reference, rate):
+    return np.mean(output.astype(np.float64) - reference)
+
+
+def several(output, reference, rate, *, power=1.0):
+    return {"rate": rate, "energy": np.sum(np.abs(output) ** power)}
+
+
+def failing(output, reference, rate):
+    raise RuntimeError("no such luck")
+
+
+def made(limit: float = 1.0):
+    return over_whole(whole_mean, "made", limit=limit)
+
+
+def no_metric():
+    return 3.0
+
+
+def judged(metrics, output, reference, system=None):
+    """The row of one recording under some metrics, in two pieces."""
+
+    class Stored:
+        def __init__(self, array):
+            self.array, self.length = array, len(array)
+
+        def part(self, start, stop):
+            found = self.array[start:stop]
+            return {"samples": np.pad(found, [(0, stop - start - len(found)), *[(0, 0)] * (found.ndim - 1)])}
+
+    reference = None if reference is None else Stored(reference)
+    judge = Judge(metrics, Stored(output), reference, system or Gain())
+    judge.take("sound", output[:300], 0)
+    judge.take("sound", output[300:], 300)
+    return judge.row()
+
+
+def test_functions_of_ones_own_are_found_by_name_and_fail_alone(tmp_path):
+    here = Path(__file__)
+    output, reference = noisy(900)
+    metrics = [
+        build_metric(f"{here}:whole_mean", {"unit": "V", "higher_is_better": False}),
+        build_metric(f"{here.name}:several", {"power": 2, "called": "sum"}, here.parent),
+        build_metric(f"{here}:failing"),
+        build_metric(f"{here}:made", {"limit": 0.05}),
+        build_metric("si_sdr", {"called": "quality"}),
+    ]
+    assert (metrics[0].unit, metrics[0].higher_is_better) == ("V", False)
+    row = judged(metrics, output, reference)
+    assert row["whole_mean"] == pytest.approx(whole_mean(output, reference, 0))
+    assert row["sum_rate"] == RATE
+    assert row["sum_energy"] == pytest.approx(np.sum(output**2))
+    assert "sum" not in row
+    assert row["failing"] is None
+    assert row["made"] is None
+    assert row["quality"] == pytest.approx(value(si_sdr(), output, reference))
+    assert (
+        row["notes"]
+        == "failing: RuntimeError: no such luck; made: the recording is longer than 0.05 s, this metric's limit"
+    )
+    assert judged([build_metric("si_sdr")], output, None) == {"notes": None, "si_sdr": None}
+
+
+def test_a_reference_of_another_length_is_told():
+    output, reference = noisy(900)
+    shorter = judged([METRICS["snr"]()], output, reference[:890])
+    assert shorter["snr"] == pytest.approx(value(METRICS["snr"](), output[:890], reference[:890]))
+    assert shorter["notes"] == "the reference has 890 frames, the output 900; judged are the first 890"
+    longer = judged([METRICS["snr"]()], output, np.pad(reference, (0, 800)))
+    assert longer["snr"] == pytest.approx(value(METRICS["snr"](), output, reference))
+    assert "judged are the first 900" in longer["notes"]
+    torn = judged([METRICS["snr"](), METRICS["si_sdr"](), METRICS["level"]()], output, reference[:500])
+    assert (torn["snr"], torn["si_sdr"]) == (None, None)
+    assert torn["level"] == pytest.approx(value(METRICS["level"](), output))
+    assert torn["notes"].startswith("snr, si_sdr: the reference has 500 frames, the output 900: it is too short")
+    wide = judged([METRICS["snr"](), detection(output="sound")], output, np.zeros((900, 2)))
+    said = "snr: a frame of the reference has the shape (2,), the output's (); detection: a label has the shape (2,)"
+    assert wide["notes"].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("si_sdrr", {}, "did you mean 'si_sdr'"),
+        ("stoi", {"limits": 3}, "did you mean 'limit'"),
+        ("pesq", {"band": "broad"}, "'wide' or 'narrow'"),
+        ("detection", {"rates": ["f2"]}, "accuracy, precision"),
+        ("detection", {"low": 1}, "low < high"),
+        ("sdr", {"taps": 0}, "at least 1"),
+        ("stoi", {"limit": 0}, "above 0"),
+        (f"{__file__}:no_metric", {}, "not a float"),
+        (f"{__file__}:no_metrics", {}, "no_metric"),
+        (f"{__file__}:several", {"powre": 2}, "did you mean 'power'"),
+    ],
+)
+def test_a_metric_that_there_is_not_is_told_at_once(kind, options, said):
+    with pytest.raises(InputError, match=said):
+        build_metric(kind, options)
+
+
+def test_a_metric_that_does_not_fit_is_told_before_anything_runs(monkeypatch):
+    corpus = [Item("a", Path("a.wav"), Path("b.wav"), {"place": "street"})]
+    bare = [Item("a", Path("a.wav"))]
+    cases = [
+        ([si_sdr(output="sond")], corpus, "did you mean 'sound'"),
+        ([si_sdr()], bare, "needs references"),
+        ([METRICS["si_sdr_improvement"](output="score")], corpus, "a frame for each"),
+        ([si_sdr(), si_sdr()], corpus, "called 'si_sdr'"),
+        ([detection(output="score"), METRICS["f1"](output="score")], corpus, "column 'f1'"),
+        ([METRICS["level"]("place")], corpus, "the manifest"),
+        ([METRICS["level"]("seconds")], corpus, "the table of results"),
+        ([], [Item("a", Path("a.wav"), None, {"notes": 1})], "'notes'"),
+    ]
+    for metrics, items, said in cases:
+        with pytest.raises(InputError, match=said):
+            check_metrics(metrics, Gain(), items)
+    check_metrics([METRICS["level"](), detection(output="score")], Gain(), corpus)
+    monkeypatch.setitem(__import__("sys").modules, "pystoi", None)
+    with pytest.raises(MissingPackageError, match="pip install pystoi"):
+        build_metric("stoi")
+
+
+def test_speech_metrics_are_those_of_their_libraries():
+    pystoi, pesq = pytest.importorskip("pystoi"), pytest.importorskip("pesq")
+    generator = rng()
+    speech = np.repeat(generator.random(40) > 0.4, 800) * generator.normal(size=32_000) * 0.1
+    output = (speech + 0.02 * generator.normal(size=32_000)).astype(np.float32)
+    reference = speech.astype(np.float32)
+    assert value(METRICS["stoi"](), output, reference, cuts=(99,)) == pytest.approx(
+        pystoi.stoi(reference.astype(float), output.astype(float), RATE), abs=1e-6
+    )
+    assert value(METRICS["estoi"](), output, reference) == pytest.approx(
+        pystoi.stoi(reference.astype(float), output.astype(float), RATE, extended=True), abs=1e-6
+    )
+    assert value(METRICS["pesq"](), output, reference) == pesq.pesq(RATE, reference, output, "wb")
+    narrow = METRICS["pesq"](band="narrow")
+    assert narrow.name == "pesq_narrow"
+    assert value(narrow, output[::2], reference[::2], rate=8000) == pesq.pesq(8000, reference[::2], output[::2], "nb")
+    with pytest.raises(InputError, match="narrow"):
+        METRICS["pesq"]().start(8000)
+    with pytest.raises(InputError, match="judges sound"):
+        METRICS["stoi"]().start(31.25)
+    for metric, size, said in (
+        ("pesq", 1000, "1/4 of a second"),
+        ("stoi", 1000, "less than 30 frames"),
+        ("estoi", 50, "less than"),
+    ):
+        with pytest.raises(NoValueError, match=said):
+            value(METRICS[metric](), output[:size], reference[:size] + output[:size])
+    with pytest.raises(NoValueError, match="reference is silent"):
+        value(METRICS["pesq"](), output, 0 * reference)
+
+
+def test_the_latency_of_a_system_is_its_delay_in_time():
+    found = latency(Gain())
+    assert found["sound"] == {"delay_frames": 0, "delay_milliseconds": 0, "block_milliseconds": 10}
+    assert found["score"] == {"delay_frames": 1, "delay_milliseconds": 10, "block_milliseconds": 10}

@@ -1,0 +1,648 @@
+"""The report of an evaluation: what it says, that it shows foreign text as text, and that it works in a browser."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html.parser
+import io
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from jaxrnn.errors import InputError
+from jaxrnn.evaluation.compare import compare
+from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.metrics import Metric, detection
+from jaxrnn.evaluation.report import Limits, Results, write_report
+from jaxrnn.evaluation.report.pictures import HEIGHT, levels
+from jaxrnn.evaluation.report.plots import edges
+from jaxrnn.evaluation.report.sounds import Player, encode
+from jaxrnn.evaluation.report.wording import NONE, decimals, duration, number, text
+from jaxrnn.evaluation.tables import document
+
+RATE = 16_000
+HOSTILE = "</td></script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
+
+
+class Page(html.parser.HTMLParser):
+    """A page as its elements, each with its attributes and the text inside it."""
+
+    EMPTY = frozenset({"meta", "link", "img", "input"})
+
+    def __init__(self, content: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self._open: list[list[str]] = []
+        self.feed(content)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        words: list[str] = []
+        self.elements.append((tag, dict(attrs), words))
+        if tag not in self.EMPTY:
+            self._open.append(words)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs), []))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for words in self._open:
+            words.append(data)
+
+    def all(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
+        return [(attributes, "".join(words)) for found, attributes, words in self.elements if found == tag]
+
+    @property
+    def text(self) -> str:
+        return self.all("body")[0][1]
+
+    def rows(self, label: str) -> list[list[str]]:
+        """The cells of a table's rows."""
+        table = next(
+            place
+            for place, (tag, attributes, _) in enumerate(self.elements)
+            if tag == "div" and attributes.get("aria-label") == label
+        )
+        rows: list[list[str]] = []
+        for tag, attributes, words in self.elements[table + 1 :]:
+            if tag == "tr":
+                rows.append([])
+            elif tag in ("td", "th"):
+                rows[-1].append("".join(words))
+            elif attributes.get("role") == "region":
+                break
+        return rows
+
+
+def named(name: str) -> Metric:
+    return Metric(name, lambda rate: pytest.fail("nothing is judged here"))
+
+
+SDR = dataclasses.replace(named("si_sdr"), unit="dB")
+
+
+def results(
+    name: str, rows: list[dict[str, Any]], *metrics: Metric, outputs: Path | None = None, slices: Any = (), **facts: Any
+) -> Results:
+    return Results(name, rows, document(rows, metrics or (SDR,), slices=slices, facts=facts), outputs)
+
+
+def row_of(name: str, path: Path, **columns: Any) -> dict[str, Any]:
+    return {"id": name, "path": str(path), "seconds": 1.0, "status": "ok", "error": None, **columns}
+
+
+def tone(frequency: float, seconds: float, level: float = 0.3) -> np.ndarray:
+    return level * np.sin(2 * np.pi * frequency * np.arange(round(seconds * RATE)) / RATE)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """12 recordings of 0.5 to 1.6 s with references and outputs, one more that is gone, and one that failed."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = np.random.default_rng(0)
+    items, rows, others = [], [], []
+    for kind in ("noisy", "clean", "outputs"):
+        (folder / kind).mkdir()
+    for place in range(12):
+        name, seconds = f"file{place}", 0.5 + place / 10
+        clean = tone(200 + 100 * place, seconds)
+        for kind, noise in (("noisy", 0.1), ("clean", 0.0), ("outputs", 0.02)):
+            samples = clean + noise * rng.standard_normal(len(clean))
+            soundfile.write(folder / kind / f"{name}.wav", samples, RATE, subtype="FLOAT")
+        items.append(Item(name, folder / "noisy" / f"{name}.wav", folder / "clean" / f"{name}.wav"))
+        columns = {"noise": "car" if place % 2 else "babble", "snr": float(place % 3 * 5), "talker": HOSTILE}
+        row = row_of(name, items[-1].path, **columns)
+        rows.append({**row, "seconds": seconds, "si_sdr": 2.0 * place, "stoi": 0.5 + place / 100})
+        others.append({**rows[-1], "si_sdr": 2.0 * place - (1.5 if place else -3.0)})
+    gone = Item("gone", folder / "noisy" / "gone.wav")
+    rows.append(row_of("gone", gone.path, noise="car", snr=0.0, talker=None, si_sdr=-20.0, stoi=None))
+    broken = folder / "noisy" / f"{HOSTILE.replace('/', '|')}.wav"
+    failed = row_of(HOSTILE, broken, noise="car", snr=None, talker=None)
+    rows.append({**failed, "seconds": None, "status": "error", "error": f"{broken} cannot be read"})
+    return folder, [*items, gone, Item(HOSTILE, broken)], rows, others
+
+
+@pytest.fixture(scope="module")
+def report(corpus):
+    """The page of all of that, beside another system's."""
+    folder, items, rows, others = corpus
+    path = folder / "report" / "report.html"
+    outputs, metrics = folder / "outputs", (SDR, named("stoi"))
+    facts = {"models": {"dtln.onnx": "0123"}, HOSTILE: [HOSTILE]}
+    write_report(
+        path,
+        results("first", rows, *metrics, outputs=outputs, slices=["noise", "talker"], **facts),
+        baseline=results("second", others, *metrics, outputs=outputs),
+        corpus=items,
+        times={"times_real_time": 151.4},
+        limits=Limits(examples=2, seconds=1.0),
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(report):
+    return Page(report.read_text(encoding="utf-8"))
+
+
+def test_figures_are_those_of_the_rows(page):
+    values = np.array([*(2.0 * np.arange(12)), -20.0])
+    head, sdr, intelligibility = page.rows("Summary of every metric")
+    found = dict(zip(head, sdr, strict=True))
+    assert found["metric"] == "si_sdr (dB)"
+    assert found["files"] == "13"
+    mean, interval = found["mean, interval"].split(" ", 1)
+    low, high = map(float, interval.split("…"))
+    assert float(mean) == pytest.approx(values.mean(), abs=0.005)
+    # The interval of the normal approximation, give or take what 13 files and the draws leave open.
+    assert high - low == pytest.approx(2 * 1.96 * values.std(ddof=1) / math.sqrt(13), rel=0.25)
+    assert low < values.mean() < high
+    assert [float(found[name]) for name in ("lowest", "median", "highest")] == [-20.0, 10.0, 22.0]
+    # The one that failed has none either.
+    assert (intelligibility[1], intelligibility[-2]) == ("12", "2")
+    by_noise = {row[0]: row for row in page.rows("By noise")}
+    assert by_noise["car"][1] == "8"
+    assert float(by_noise["babble"][2].split(" ")[0]) == pytest.approx(10.0)
+
+
+def test_comparison_is_paired(page):
+    differences = np.array([-3.0, *[1.5] * 11])
+    row = page.rows("Both systems, paired by file")[1]
+    assert row[1] == "12"
+    assert float(row[4].split(" ")[0]) == pytest.approx(differences.mean(), abs=0.005)
+    assert row[6:9] == ["11", "0", "1"]
+    assert page.rows("Lowest differences in si_sdr")[1] == ["file0", "3.00", "0.00", "-3.00"]
+    assert page.rows("Mean differences by noise")[2][2] == "+1.50 +1.50 … +1.50"
+
+
+def test_detectors_are_told_over_the_whole_corpus(tmp_path):
+    metric, rng, systems = detection(), np.random.default_rng(0), []
+    labels = np.arange(400) % 2.0
+    for noise in (0.4, 0.2):
+        rows = []
+        for place in range(3):
+            judge = metric.start(100)
+            judge.add(np.clip(0.5 + 0.3 * (labels - 0.5) + noise * rng.standard_normal(400), 0, 1), labels, None)
+            rows.append(row_of(f"f{place}", Path(f"f{place}.npz"), **judge.result()))
+        systems.append(results(f"noise {noise}", rows, metric))
+    worse, better = systems
+    comparison = compare(worse.rows, better.rows, metrics=[metric], names=(worse.name, better.name))
+    write_report(tmp_path / "r.html", better, baseline=worse, comparison=comparison)
+    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+    head, *_, last = page.rows("Both systems, frames of all files counted together")
+    row = dict(zip(head, last, strict=True))
+    values = [system.said["corpus"]["detection"]["values"]["auc"]["value"] for system in systems]
+    assert row["whole corpus"] == "auc"
+    assert [float(row[system.name]) for system in systems] == pytest.approx(values, abs=5e-5)
+    assert float(row["difference, interval"].split(" ")[0]) == pytest.approx(values[1] - values[0], abs=5e-5)
+    assert "ROC of detection" in page.text
+    assert "detection_counts" not in page.text
+
+
+def test_every_row_is_in_the_table(page, corpus):
+    _, _, rows, others = corpus
+    head, *found = page.rows("All files")
+    assert [row[0] for row in found] == [text(row["id"]) for row in sorted(rows, key=lambda row: row["id"])]
+    told = dict(zip(head, next(row for row in found if row[0] == "file3"), strict=True))
+    assert float(told["si_sdr (dB)"]) == 6.0
+    assert float(told["si_sdr of second (dB)"]) == others[3]["si_sdr"]
+    assert float(told["difference (dB)"]) == 1.5
+    assert told["talker"] == text(HOSTILE)
+    (error,) = page.rows("Files with errors")[1:]
+    assert error[0] == text(HOSTILE)
+    assert error[1].endswith("cannot be read")
+
+
+def test_best_and_worst_are_played(page):
+    order = [words for _, words in page.all("h4")]
+    assert order == ["gone", "file0", "file11", "file10"]
+    assert "there is no file" in page.text
+    durations = {}
+    for attributes, _ in page.all("audio"):
+        kind, content = str(attributes["src"]).removeprefix("data:").split(";base64,")
+        assert kind in ("audio/flac", "audio/wav")
+        samples, rate = soundfile.read(io.BytesIO(base64.b64decode(content)))
+        durations[attributes["aria-label"]] = len(samples) / rate
+    assert durations["input of file0"] == durations["reference of file0"] == 0.5
+    assert durations["output of second of file11"] == 1.0
+    assert "Cut: the first 1.0 s of 1.6 s." in page.text
+
+
+def test_lower_may_be_better(corpus, tmp_path):
+    _, items, rows, _ = corpus
+    found = results("it", rows, named("stoi"), dataclasses.replace(SDR, higher_is_better=False))
+    write_report(tmp_path / "r.html", found, corpus=items, main="si_sdr")
+    order = [words for _, words in Page((tmp_path / "r.html").read_text(encoding="utf-8")).all("h4")]
+    assert order[0] == "file11"
+    assert order[5] == "gone"
+    with pytest.raises(InputError, match=r"no metric 'sdr'.*there are: stoi, si_sdr"):
+        write_report(tmp_path / "r.html", found, main="sdr")
+
+
+def test_nothing_leads_out_of_the_page(report, page):
+    content = report.read_text(encoding="utf-8")
+    assert not re.search(r"https?:", content)
+    assert "@import" not in content
+    for _, attributes, _ in page.elements:
+        for name in ("src", "href", "xlink:href", "action", "data", "poster", "srcset"):
+            assert name not in attributes or str(attributes[name]).startswith(("data:", "#")), attributes
+        for value in attributes.values():
+            assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)", value or ""))
+
+
+def test_foreign_text_is_shown_as_text(page):
+    assert len(page.all("script")) == 1
+    assert not any(name.startswith("on") for _, attributes, _ in page.elements for name in attributes)
+    assert not any(attributes.get("src") == "x" for attributes, _ in page.all("img"))
+    assert text(HOSTILE) in page.text
+
+
+def test_names_and_links_are_of_one_thing_each(page):
+    names = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
+    assert len(names) == len(set(names))
+    for _, attributes, _ in page.elements:
+        target = attributes.get("href") or attributes.get("xlink:href") or ""
+        assert not target.startswith("#") or target[1:] in names
+
+
+def test_pictures_and_tables_can_be_read_out(page):
+    assert all(attributes.get("alt") for attributes, _ in page.all("img"))
+    assert all(attributes.get("scope") in ("col", "row") for attributes, _ in page.all("th"))
+    assert all(attributes.get("aria-label") for _, attributes, _ in page.elements if attributes.get("role") == "img")
+
+
+def test_same_rows_give_the_same_bytes(corpus, report, tmp_path):
+    folder, items, rows, _ = corpus
+    for name in ("one.html", "two.html"):
+        write_report(tmp_path / name, results("it", rows, outputs=folder / "outputs"), corpus=items)
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"one.html", "two.html"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$x_{",
+        "{{ 7 * 7 }}{% raw %}",
+        "\x00\x1b[31m",
+        "\u202egnp.exe",
+        "漢字 🎧",
+        "#010203",
+        "a" * 5000,
+        "&lt;",
+    ],
+)
+def test_any_text_can_be_a_name(name, tmp_path):
+    rows = [row_of(f"{name}{place}", Path(name), **{name: place % 2, "si_sdr": float(place)}) for place in range(3)]
+    found = results(name, rows, SDR, named(name), outputs=tmp_path, slices=[name], **{name: name})
+    write_report(tmp_path / "r.html", found, baseline=results(name, rows, SDR, named(name)), title=name)
+    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert page.all("h1")[0][1] == text(name)
+    assert [row[0] for row in page.rows("All files")[1:]] == [text(f"{name}{place}") for place in range(3)]
+
+
+def test_names_of_files_may_be_no_text(tmp_path):
+    found = results("it", [row_of("f", Path("f"), si_sdr=1.0)])
+    rows = [row_of("caf\udce9", Path("caf\udce9"), si_sdr=1.0)]
+    write_report(tmp_path / "r.html", dataclasses.replace(found, rows=rows))
+    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert page.rows("All files")[1][0] == "caf\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [None],
+        [math.nan, math.nan],
+        [math.inf, -math.inf, 1.0],
+        [3.0],
+        [3.0] * 5,
+        [0.0, 1e100, -1e100],
+        [1e-300, 0.0],
+    ],
+    ids=str,
+)
+def test_any_values_give_a_page(values, tmp_path):
+    rows = [row_of(f"f{place}", Path("f.wav"), si_sdr=value) for place, value in enumerate(values)]
+    for found in (results("it", rows), Results("it", rows, document(rows, ()))):
+        baseline = results("that", rows) if values and found.columns else None
+        write_report(tmp_path / "r.html", found, baseline=baseline)
+        page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+        assert len(page.rows("All files")) == len(values) + 1
+
+
+def test_a_page_holds_no_more_than_it_may(corpus, tmp_path):
+    folder, items, rows, _ = corpus
+    limits = Limits(examples=3, seconds=0.4, megabytes=0.05, rows=5)
+    write_report(tmp_path / "r.html", results("it", rows, outputs=folder / "outputs"), corpus=items, limits=limits)
+    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+    sounds = [base64.b64decode(str(attributes["src"]).split(",")[1]) for attributes, _ in page.all("audio")]
+    assert 0 < sum(map(len, sounds)) <= 50_000
+    assert len(sounds) + page.text.count("Not embedded") == 5 * 3
+    assert "The table holds the 5 errors and worst" in page.text
+    assert {row[0] for row in page.rows("All files")[1:]} == {text(HOSTILE), "gone", "file0", "file1", "file2"}
+    with pytest.raises(InputError, match="seconds must be at least 0"):
+        Limits(seconds=-1)
+
+
+def test_a_report_takes_the_place_of_another_whole(corpus, tmp_path, monkeypatch):
+    _, _, rows, _ = corpus
+    path = tmp_path / "r.html"
+    path.write_text("before")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_report(tmp_path / "file" / "r.html", results("it", rows))
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", fail)
+        with pytest.raises(InputError, match="No space left"):
+            write_report(path, results("it", rows))
+    assert path.read_text() == "before"
+    assert {found.name for found in tmp_path.iterdir()} == {"r.html", "file"}
+
+
+def test_sounds_are_kept_without_loss(tmp_path):
+    rng = np.random.default_rng(0)
+    for rate, samples in ((RATE, tone(440, 1.0)), (8_000, 0.1 * rng.standard_normal(9_000)), (700_000, tone(440, 1.0))):
+        content, kind = encode(samples, rate)
+        assert kind == ("audio/wav" if rate == 700_000 else "audio/flac")
+        found, found_rate = soundfile.read(io.BytesIO(content), dtype="int16")
+        assert found_rate == rate
+        np.testing.assert_allclose(found / 32767, samples, atol=0.5 / 32767 + 1e-9)
+
+
+def test_what_is_odd_about_a_sound_is_said(tmp_path):
+    loud = np.concatenate([tone(440, 0.1, 4.0), [np.nan, np.inf]])
+    soundfile.write(tmp_path / "loud.wav", loud, RATE, subtype="FLOAT")
+    np.save(tmp_path / "a.npy", np.zeros((3, 2)))
+    (tmp_path / "empty.wav").write_bytes(b"")
+    paths = {name: tmp_path / name for name in ("loud.wav", "a.npy", "empty.wav", "none.wav")}
+    sounds = Player(RATE, 10, 10**6).sounds({**paths, "kept": "Outputs were not kept."})
+    notes = [" ".join(sound.notes) for sound in sounds]
+    assert "not finite" in notes[0]
+    assert "12.0 dB over full scale" in notes[0]
+    assert "arrays, not sound" in notes[1]
+    assert "cannot be read" in notes[2]
+    assert "there is no file" in notes[3]
+    assert notes[4] == "Outputs were not kept."
+    assert [sound.uri is not None for sound in sounds] == [True, False, False, False, False]
+
+
+def test_pictures_show_what_is_heard(tmp_path):
+    soundfile.write(tmp_path / "long.wav", tone(2_000, 1.0, 0.5), RATE, subtype="FLOAT")
+    soundfile.write(tmp_path / "short.wav", tone(6_000, 0.5, 0.25), RATE, subtype="FLOAT")
+    long, short = Player(RATE, 10, 10**6).sounds({name: tmp_path / f"{name}.wav" for name in ("long", "short")})
+    assert (long.share, short.share) == (1.0, 0.5)
+    pictures = []
+    for sound, frequency in ((long, 2_000), (short, 6_000)):
+        content = base64.b64decode(str(sound.spectrogram).split(",")[1])
+        picture = np.asarray(Image.open(io.BytesIO(content)))
+        pictures.append(picture)
+        assert picture.shape[0] == HEIGHT
+        loudest = HEIGHT - 1 - picture[:, 20].argmax()
+        assert loudest / HEIGHT * RATE / 2 == pytest.approx(frequency, abs=RATE / 2 / HEIGHT)
+    wide, half = pictures
+    assert wide.any(0).all()
+    assert half[:, : half.shape[1] // 2].any(0).all()
+    assert not half[:, half.shape[1] // 2 + 1 :].any()
+    # Half the amplitude is 6 of the 80 dB, and half the waveform's height.
+    assert (int(wide.max()) - int(half.max())) / 47 == pytest.approx(6.02 / 80, abs=0.02)
+    heights = [
+        max(float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", str(sound.waveform))) - 50 for sound in (long, short)
+    ]
+    assert heights[0] == pytest.approx(2 * heights[1], rel=0.02)
+    assert levels(tone(1_000, 0.5, 1.0)).max() == pytest.approx(0.0, abs=0.1)
+
+
+def test_wording():
+    assert [number(value) for value in (None, math.nan, math.inf, -math.inf, 0.0, 12.3456, 1234.5)] == [
+        NONE,
+        NONE,
+        "∞",
+        "-∞",
+        "0",
+        "12.35",
+        "1234.5",
+    ]
+    assert number(-0.001, 2) == "0.00"
+    assert number(0.25, 2, sign=True) == "+0.25"
+    assert decimals([1.0, 2.0, None, math.nan]) == 0
+    assert [duration(value) for value in (None, 4.25, 59.99, 61, 3599.7, 8000)] == [
+        NONE,
+        "4.2 s",
+        "60.0 s",
+        "1 min 01 s",
+        "1.00 h",
+        "2.22 h",
+    ]
+    for values in ([1.0, 1.0 + 1e-12], [0.0, 0.0], [-1e15, 1e15], [*range(1000), 1e9]):
+        found = edges(np.array(values, float))
+        assert (np.diff(found) > 0).all()
+        assert len(found) <= 51
+
+
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking "
+    "--disable-component-update --disable-sync --no-first-run --disable-extensions --hide-scrollbars --mute-audio"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Debian's Chromium, which reaches no network."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("there is no chromium: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    started.set_script_timeout(60)
+    yield started
+    started.quit()
+
+
+def opened(browser: Any, path: Path) -> None:
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)
+    browser.get(path.as_uri())
+
+
+def column(browser: Any, table: str, place: int) -> list[str]:
+    """The visible cells of a column."""
+    return browser.execute_script(
+        "return [...document.getElementById(arguments[0]).tBodies[0].rows]"
+        ".filter(row => !row.hidden && row.getClientRects().length).map(row => row.cells[arguments[1]].textContent)",
+        table,
+        place,
+    )
+
+
+def test_browser_needs_nothing_else(browser, report, page):
+    opened(browser, report)
+    assert browser.title == "Evaluation of first"
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    # The browser's own empty page, which was there before, may still ask for something.
+    requests = {
+        event["params"]["requestId"]: event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent" and event["params"]["documentURL"] == report.as_uri()
+    }
+    assert {url for url in requests.values() if not url.startswith("data:")} == {report.as_uri()}
+    failed = [event["params"]["requestId"] for event in events if event["method"] == "Network.loadingFailed"]
+    assert not requests.keys() & failed
+    assert browser.execute_script("return [...document.images].every(image => image.naturalWidth > 200)")
+    shown = browser.execute_script("return [...document.querySelectorAll('table')].map(t => t.tBodies[0].rows.length)")
+    assert sum(shown) + len(shown) == len(page.all("tr"))
+
+
+def test_browser_plays_every_sound(browser, report, page):
+    opened(browser, report)
+    found = browser.execute_async_script("""
+        const done = arguments[0], players = [...document.querySelectorAll("audio")];
+        const ready = (player) => player.readyState >= 1 ? null : new Promise((resolve, reject) => {
+            player.addEventListener("loadedmetadata", resolve);
+            player.addEventListener("error", () => reject(player.error.message));
+        });
+        Promise.all(players.map(ready)).then(
+            () => done(players.map((player) => [player.getAttribute("aria-label"), player.duration])),
+            (reason) => done([["" + reason, 0]]));
+    """)
+    wanted = {}
+    for attributes, _ in page.all("audio"):
+        samples, rate = soundfile.read(io.BytesIO(base64.b64decode(str(attributes["src"]).split(",")[1])))
+        wanted[attributes["aria-label"]] = pytest.approx(len(samples) / rate, abs=0.01)
+    assert dict(found) == wanted
+    assert len(found) == 3 * 4
+    # A click on a picture plays from there, and no two sounds at once.
+    sounds = browser.find_elements("css selector", ".sound:has(audio)")
+    for place in (4, 5):
+        picture = sounds[place].find_element("css selector", ".pictures")
+        browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", picture)
+        picture.click()
+    playing = browser.execute_script("return [...document.querySelectorAll('audio')].map((player) => !player.paused)")
+    assert playing == [place == 5 for place in range(12)]
+    assert 0.4 <= browser.execute_script("return arguments[0].querySelector('audio').currentTime", sounds[5]) <= 1.0
+
+
+def test_browser_sorts_and_filters(browser, tmp_path):
+    rng = np.random.default_rng(0)
+    values = [None, math.inf, -math.inf, *rng.normal(0, 10, 1000).round(3).tolist()]
+    rows = [row_of(f"f{place}", Path("f.wav"), si_sdr=value, part=place % 7) for place, value in enumerate(values)]
+    write_report(tmp_path / "r.html", results("it", rows), limits=Limits(examples=0))
+    opened(browser, tmp_path / "r.html")
+    headers = browser.find_elements("css selector", "#files-table thead th")
+    assert [header.text.split()[0] for header in headers] == ["id", "seconds", "si_sdr", "part"]
+    by_id = column(browser, "files-table", 0)
+    assert by_id == sorted(row["id"] for row in rows)
+    order = sorted(value for value in values if value is not None)
+    headers[2].find_element("tag name", "button").click()
+    shown = column(browser, "files-table", 2)
+    assert shown[0] == "-∞"
+    assert shown[-2:] == ["∞", NONE]
+    assert [float(value) for value in shown[1:-2]] == pytest.approx(order[1:-1], abs=0.00501)
+    assert headers[2].get_attribute("aria-sort") == "ascending"
+    headers[2].find_element("tag name", "button").click()
+    assert column(browser, "files-table", 2) == [*shown[-2::-1], NONE]
+    assert headers[2].get_attribute("aria-sort") == "descending"
+    assert column(browser, "files-table", 0)[0] == "f1"
+    headers[0].find_element("tag name", "button").click()
+    assert column(browser, "files-table", 0) == [row["id"] for row in rows]  # f2 before f10
+    assert headers[2].get_attribute("aria-sort") == "none"
+    box = browser.find_element("css selector", "input[type=search]")
+    box.send_keys("F12 4")
+    kept = [row for row in rows if "f12" in row["id"] and any("4" in cell for cell in cells_of(browser, row["id"]))]
+    assert column(browser, "files-table", 0) == [row["id"] for row in kept]
+    assert browser.find_element("tag name", "output").text == f"{len(kept)} of {len(rows)}"
+    box.clear()
+    box.send_keys("zz")
+    assert column(browser, "files-table", 0) == []
+    # The head of the table stays in sight.
+    box.clear()
+    box.send_keys(" ")
+    places = browser.execute_script("""
+        const frame = document.getElementById("files-table").parentElement;
+        frame.scrollTop = 5000;
+        return [frame.getBoundingClientRect().top, frame.querySelector("th").getBoundingClientRect().top];
+    """)
+    assert places[1] == pytest.approx(places[0], abs=2)
+    assert browser.get_log("browser") == []
+
+
+def cells_of(browser: Any, name: str) -> list[str]:
+    kept = browser.execute_script(
+        "return window.kept ??= Object.fromEntries([...document.getElementById('files-table').tBodies[0].rows]"
+        ".map(row => [row.cells[0].textContent, [...row.cells].map(cell => cell.textContent)]))"
+    )
+    return kept[name]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_browser_on_phone_and_desk(browser, report, width):
+    emulate = browser.execute_cdp_cmd
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+    emulate("Emulation.setDeviceMetricsOverride", size)
+    try:
+        opened(browser, report)
+        assert browser.execute_script("return document.documentElement.scrollWidth") == width
+        for scheme in ("light", "dark"):
+            emulate("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            picture = np.asarray(Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("L"), float) / 255
+            assert picture.shape == (800, width)
+            assert np.median(picture) > 0.95 if scheme == "light" else np.median(picture) < 0.15
+            for name in ("ink", "muted", "link", "first", "second"):
+                assert contrast(browser, name, "paper") >= 4.5
+            assert contrast(browser, "muted", "shade") >= 4.5
+            # Plots have the page's colours.
+            axis = browser.execute_script("return getComputedStyle(document.querySelector('.plot text')).fill")
+            assert axis == browser.execute_script("return getComputedStyle(document.body).color")
+    finally:
+        emulate("Emulation.clearDeviceMetricsOverride", {})
+        emulate("Emulation.setEmulatedMedia", {"features": []})
+
+
+def contrast(browser: Any, one: str, two: str) -> float:
+    """The ratio of WCAG 2: of relative luminances."""
+    found = []
+    for name in (one, two):
+        value = browser.execute_script(
+            "const probe = document.body.appendChild(document.createElement('p'));"
+            "probe.style.color = `var(--${arguments[0]})`; const found = getComputedStyle(probe).color;"
+            "probe.remove(); return found;",
+            name,
+        )
+        channels = np.array([int(part) for part in re.findall(r"\d+", value)[:3]]) / 255
+        linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+        found.append(float(linear @ [0.2126, 0.7152, 0.0722]))
+    return (max(found) + 0.05) / (min(found) + 0.05)
+
+
+def test_browser_runs_no_foreign_script(browser, report, tmp_path):
+    """Not even were one to get into the page."""
+    opened(browser, report)
+    assert browser.execute_script("return document.title") == "Evaluation of first"
+    content = report.read_text(encoding="utf-8").replace("<main>", f"<main>{HOSTILE}", 1)
+    (tmp_path / "r.html").write_text(content, encoding="utf-8")
+    opened(browser, tmp_path / "r.html")
+    assert browser.title == "Evaluation of first"
+    assert "Content Security Policy" in str(browser.get_log("browser"))
