@@ -8,6 +8,7 @@ import pytest
 from one_operator import check, one_operator, runtime_outputs
 
 import jaxrnn
+from jaxrnn.inspection import inspect_model
 
 
 def floats(seed, *shape):
@@ -207,3 +208,5 @@ def test_a_quantised_lstm_has_the_state_of_an_lstm():
         y, state = step(loaded.params, state, {"X": frame})
         np.testing.assert_allclose(y["y0"], stacked["y0"][index], atol=1e-6)
     np.testing.assert_allclose(state["initial_c"], last["initial_c"], atol=1e-6)
+    (layer,) = inspect_model(built).recurrent
+    assert (layer.operator, layer.input_size, layer.hidden_size) == ("DynamicQuantizeLSTM", 7, 16)

@@ -18,6 +18,8 @@ from jaxrnn.onnx.program import node_label, read_constant
 #: Operators that carry a state from step to step.
 CELLS = ("LSTM", "GRU", "RNN")
 LOOPS = ("Scan", "Loop")
+#: An LSTM of quantised weights, which lie the other way around.
+QUANTIZED = ("com.microsoft", "DynamicQuantizeLSTM")
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,11 @@ def recurrent_nodes(model: ir.Model) -> tuple[RecurrentInfo, ...]:
 
 def _find(graph: ir.Graph) -> Iterator[RecurrentInfo]:
     for where, node in walk(graph):
-        if normal_domain(node.domain):
+        if (normal_domain(node.domain), node.op_type) == QUANTIZED:
+            yield _cell(where, node, features=-2)
+        elif normal_domain(node.domain):
             continue
-        if node.op_type in CELLS:
+        elif node.op_type in CELLS:
             yield _cell(where, node)
         elif node.op_type in STATEFUL:
             yield _stateful(where, node)
@@ -99,7 +103,8 @@ def _find(graph: ir.Graph) -> Iterator[RecurrentInfo]:
                 yield _loop(where, node, body)
 
 
-def _cell(where: str, node: ir.Node) -> RecurrentInfo:
+def _cell(where: str, node: ir.Node, features: int = -1) -> RecurrentInfo:
+    """A cell; its weights have the features that they are multiplied with along this axis."""
     inputs = [*node.inputs, *[None] * 8][:8]
     w, r, b, p = (_shape(inputs[index]) for index in (1, 2, 3, 7))
     given = [shape for value, shape in zip((*inputs[1:4], inputs[7]), (w, r, b, p), strict=True) if value is not None]
@@ -111,8 +116,8 @@ def _cell(where: str, node: ir.Node) -> RecurrentInfo:
         operator=node.op_type,
         where=where,
         direction=direction,
-        input_size=w[-1] if w else None,
-        hidden_size=r[-1] if r else hidden,
+        input_size=w[features] if w else None,
+        hidden_size=r[features] if r else hidden,
         weights=sum(known) if len(known) == len(given) else None,
     )
 
