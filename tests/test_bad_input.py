@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxrnn
+from jaxrnn.inspection import inspect_model
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
@@ -199,6 +201,47 @@ def test_what_inference_does_not_survive(what):
 def test_nodes_of_functions_stand_in_any_order():
     loaded = jaxrnn.load(reading(2))
     np.testing.assert_array_equal(loaded(x=-np.ones((2, 3), np.float32))["y"], np.ones((2, 3)))
+
+
+def mistyped_constant():
+    constant = helper.make_node("Constant", [], ["c"], name="constant", value_ints=[1, 2])
+    constant.attribute[0].name = "value"
+    return model(constant, RELU)
+
+
+def quantised_with_flat_weights():
+    layer = helper.make_node(
+        "DynamicQuantizeLSTM", ["x", "W", "R"], ["y"], name="layer", domain="com.microsoft", hidden_size=4
+    )
+    weights = [numpy_helper.from_array(np.ones(3, np.int8), name) for name in ("W", "R")]
+    proto = model(layer, initializers=weights)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return proto
+
+
+def referring_to_graphs():
+    inner = node("Elu", ["a"], ["b"])
+    inner.attribute.append(onnx.AttributeProto(name="alpha", type=onnx.AttributeProto.GRAPHS, ref_attr_name="slope"))
+    function = helper.make_function("own", "Bend", ["a"], ["b"], [inner], [helper.make_opsetid("", 17)], ["slope"])
+    proto = model(node("Bend", ["x"], domain="own"))
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    return proto
+
+
+@pytest.mark.parametrize("build", [mistyped_constant, quantised_with_flat_weights, referring_to_graphs])
+def test_looking_into_a_file_that_cannot_be_run(build):
+    for look in (inspect_model, jaxrnn.load):
+        with contextlib.suppress(jaxrnn.JaxrnnError):
+            look(build().SerializeToString())
+
+
+def test_a_sequence_is_no_tensor(monkeypatch):
+    """Inference finds most such files, but not all."""
+    monkeypatch.setattr("jaxrnn.loading.check_shapes", lambda proto: None)
+    made = node("SequenceConstruct", ["x", "x"], ["s"], name="make")
+    with pytest.raises(jaxrnn.NodeError, match=r"'n' \(MatMul-13\).*input A is a sequence"):
+        jaxrnn.load(model(made, node("MatMul", ["s", "x"])))({"x": np.ones((2, 3), np.float32)})
 
 
 def test_negative_dimensions_are_open():

@@ -103,7 +103,7 @@ def evaluate(
     with busy(f"reading {config.name}"):
         session = read_session(config, overrides)
     folder = session.evaluation.journal.folder
-    began = time.monotonic()
+    before, began = session.evaluation.journal.finished(), time.monotonic()
     try:
         for line in _work(session, place, processes, _arguments(config, overrides)):
             click.echo(line, err=True)
@@ -114,7 +114,7 @@ def evaluate(
         raise InputError("not all recordings are done; run the same command again")
     if place.index != 0:
         return
-    times = _times(session, time.monotonic() - began)
+    times = _times(session, before, time.monotonic() - began)
     with busy("writing the report"):
         said = session.conclude(times, against)
     if as_json:
@@ -181,9 +181,11 @@ def _progress(total: float) -> Iterator[Callable[[float], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _times(session: Session, took: float) -> dict[str, Any]:
-    sound = sum(session.evaluation.seconds(unit) for unit in session.evaluation.units)
-    return {"seconds": took, "seconds_of_recordings": sound, "times_real_time": sound / took if took else None}
+def _times(session: Session, before: set[int], took: float) -> dict[str, Any]:
+    """What this command took for the units that were not done before it."""
+    units = session.evaluation.units
+    sound = sum(session.evaluation.seconds(unit) for unit in units if unit.index not in before)
+    return {"seconds": took, "seconds_of_recordings": sound, "times_real_time": sound / took if sound else None}
 
 
 def _print(folder: Path, said: dict[str, Any], times: dict[str, Any]) -> None:
@@ -191,7 +193,8 @@ def _print(folder: Path, said: dict[str, Any], times: dict[str, Any]) -> None:
     counts = said["recordings"]
     sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
     failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""
-    out.print(f"{counts['all']} recordings{failed}, {sound:.0f} s in {took:.1f} s: {speed:.0f} times real time")
+    work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them done before"
+    out.print(f"{counts['all']} recordings{failed}, {work}")
     rows = [
         (name, each["n"], number(each["mean"]), f"{number(each['low'])} to {number(each['high'])}",
          number(each["median"]), number(each["deviation"]))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
@@ -115,6 +116,7 @@ def _run(node: BoundNode, scope: Scope, budget: Budget) -> tuple[Value, ...]:
             if any(map(holds_text, inputs)):
                 result = run_on_text(node.operator, inputs, attributes)
             else:
+                check_sequences(node, inputs)
                 check_ahead(node.operator, inputs, attributes, budget)
                 result = node.operator.function(*inputs, **attributes)
             outputs = tuple(settle(value) for value in (result if isinstance(result, list) else [result]))
@@ -123,6 +125,17 @@ def _run(node: BoundNode, scope: Scope, budget: Budget) -> tuple[Value, ...]:
     except Exception as error:
         raise _located(error, node, inputs) from error
     return outputs
+
+
+def check_sequences(node: BoundNode, inputs: Sequence[Value]) -> None:
+    """Refuse a sequence where the operator takes a tensor."""
+    operator = node.operator
+    for place, value in enumerate(inputs):
+        if isinstance(value, tuple) and onnx.defs.has(operator.name, operator.since, operator.domain):
+            formal = onnx.defs.get_schema(operator.name, operator.since, operator.domain).inputs
+            declared = formal[min(place, len(formal) - 1)]
+            if not any(kind.startswith(("seq(", "optional(")) for kind in declared.types):
+                raise ValueError(f"the input {declared.name} is a sequence, but the operator takes a tensor")
 
 
 def check_outputs(node: BoundNode, outputs: Sequence[Value]) -> None:

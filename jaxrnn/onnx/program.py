@@ -181,19 +181,21 @@ def _read_constant_node(node: ir.Node) -> np.ndarray | None:
     if len(node.attributes) != 1:
         raise ModelError(f"{label}: exactly one value attribute is expected, not {sorted(node.attributes)}")
     (attribute,) = node.attributes.values()
-    match attribute.name:
-        case "value":
-            return _read_tensor(attribute.as_tensor(), label)
-        case "value_float":
-            return np.asarray(attribute.as_float(), np.float32)
-        case "value_floats":
-            return np.asarray(attribute.as_floats(), np.float32)
-        case "value_int":
-            return np.asarray(attribute.as_int(), np.int64)
-        case "value_ints":
-            return np.asarray(attribute.as_ints(), np.int64)
-        case "value_string":
-            return text_array([attribute.as_string()], ())
-        case "value_strings":
-            return text_array(attribute.as_strings())
-    return None
+    if attribute.name not in _CONSTANTS:
+        return None
+    kind, read = _CONSTANTS[attribute.name]
+    if attribute.type != kind:
+        raise ModelError(f"{label}: the attribute {attribute.name} must hold {kind.name}, not {attribute.type.name}")
+    return _read_tensor(attribute.value, label) if read is None else read(attribute.value)
+
+
+#: What a Constant's attributes hold, and how it is read; tensors have a way of their own.
+_CONSTANTS: dict[str, tuple[ir.AttributeType, Callable[[Any], np.ndarray] | None]] = {
+    "value": (ir.AttributeType.TENSOR, None),
+    "value_float": (ir.AttributeType.FLOAT, lambda value: np.asarray(value, np.float32)),
+    "value_floats": (ir.AttributeType.FLOATS, lambda value: np.asarray(value, np.float32)),
+    "value_int": (ir.AttributeType.INT, lambda value: np.asarray(value, np.int64)),
+    "value_ints": (ir.AttributeType.INTS, lambda value: np.asarray(value, np.int64)),
+    "value_string": (ir.AttributeType.STRING, lambda value: text_array([value], ())),
+    "value_strings": (ir.AttributeType.STRINGS, text_array),
+}

@@ -116,8 +116,8 @@ def _cell(where: str, node: ir.Node, features: int = -1) -> RecurrentInfo:
         operator=node.op_type,
         where=where,
         direction=direction,
-        input_size=w[features] if w else None,
-        hidden_size=r[features] if r else hidden,
+        input_size=w[features] if w and len(w) >= -features else None,
+        hidden_size=r[features] if r and len(r) >= -features else hidden,
         weights=sum(known) if len(known) == len(given) else None,
     )
 

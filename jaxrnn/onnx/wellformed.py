@@ -76,6 +76,10 @@ def check_attribute(attribute: onnx.AttributeProto, label: str) -> None:
         raise ModelError(f"{label} has no name")
     if attribute.type not in _KINDS:
         raise ModelError(f"{label}: unknown type {attribute.type}; the types are those of AttributeProto")
+    if attribute.ref_attr_name and attribute.type in (_Attribute.GRAPH, _Attribute.GRAPHS):
+        raise UnsupportedError(
+            f"{label} takes its graph from an attribute of the function that it is in; write the graph into the node"
+        )
     if attribute.type in _UNREAD:
         raise UnsupportedError(f"{label} holds sparse tensors; only Constant's sparse_value is read")
     if attribute.ref_attr_name:

@@ -1,0 +1,193 @@
+"""Make a corpus to evaluate on: noisy recordings of known SI-SDR, and recordings with labels of where speech is.
+
+    python examples/make_corpus.py runs/corpus
+    python examples/make_corpus.py runs/corpus --speech recordings --noisy 500
+
+The speech is synthetic, or taken from a folder of clean recordings. ``configs/evaluate_*.yaml`` take what it writes::
+
+    denoising.csv    path, reference, snr, noise: noisy/NNNN.wav and clean/NNNN.wav
+    detection.csv    path, reference, snr, noise: detection/NNNN.wav and labels/NNNN.csv, a table of segments
+
+Every file is drawn from its number and the seed alone, so that a larger corpus begins with the smaller one. It needs
+``pip install -e '.[audio]'``.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+from recordings import RATE, Samples, write_recording
+from rich.console import Console
+from silero_vad import BLOCK, segments
+
+import jaxrnn
+from jaxrnn.demo import signals
+from jaxrnn.evaluation.recordings import SAMPLES, open_recording
+
+#: SI-SDR of the recordings in dB, and power of their speech in dB of full scale.
+SNRS, LEVEL = (-5, 0, 5, 10), -26
+#: Blocks of speech are at most so many dB below the loudest one.
+RANGE = 35
+#: A recording with a smaller range of samples, full scale 1, is silent.
+AUDIBLE = 1e-3
+#: How often a part of a recording is drawn until there is speech in it.
+TRIES = 100
+
+#: Draws ``float32[samples]`` of clean speech.
+Voice = Callable[[np.random.Generator, int], Samples]
+
+
+def mix(clean: np.ndarray, noise: np.ndarray, si_sdr: float, level: float = LEVEL) -> signals.Mixture:
+    """Add noise so that the mixture's SI-SDR is as asked, and not only on average.
+
+    Noise that happens to be like the speech would count as speech: that part of it is taken out before it is scaled.
+
+    Args:
+        clean: ``float[samples]``, not constant.
+        noise: the same, not a multiple of it.
+        si_sdr: of the mixture against the clean signal, in dB.
+        level: power of the clean signal in the result, in dB of full scale.
+    """
+    speech = clean - np.mean(clean, dtype=np.float64)
+    rest = noise - np.mean(noise, dtype=np.float64)
+    rest = rest - speech * (rest @ speech / (speech @ speech))
+    speech *= 10 ** (level / 20) / np.sqrt(np.mean(speech**2))
+    rest *= 10 ** ((level - si_sdr) / 20) / np.sqrt(np.mean(rest**2))
+    return signals.Mixture(speech.astype(np.float32), (speech + rest).astype(np.float32))
+
+
+def voice_of(folder: Path) -> Voice:
+    """A voice that says parts of the recordings of a folder.
+
+    Raises:
+        jaxrnn.InputError: there are none, or they cannot be read.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".wav", ".flac"))
+    if not paths:
+        raise jaxrnn.InputError(f"there is no .wav or .flac in {folder}")
+    recordings = [open_recording(path, RATE) for path in paths]
+
+    def draw(rng: np.random.Generator, samples: int) -> Samples:
+        long_enough = [recording for recording in recordings if recording.length >= samples]
+        if not long_enough:
+            raise jaxrnn.InputError(f"no recording in {folder} has {samples / RATE:.1f} s: take a smaller --seconds")
+        for _ in range(TRIES):
+            recording = long_enough[rng.integers(len(long_enough))]
+            start = int(rng.integers(recording.length - samples + 1))
+            part = recording.part(start, start + samples)[SAMPLES]
+            if np.ptp(part) > AUDIBLE:
+                return part
+        raise jaxrnn.InputError(f"the recordings in {folder} are silent")
+
+    return draw
+
+
+def with_silence(rng: np.random.Generator, voice: Voice, samples: int) -> Samples:
+    """Speech and silence by turns: of five parts of random length, the second and the fourth are speech."""
+    for _ in range(TRIES):
+        shares = rng.uniform(0.5, 1.5, 5)
+        part = np.searchsorted(np.cumsum(shares / shares.sum()), np.arange(samples) / samples, side="right")
+        clean = np.where(part % 2 == 1, voice(rng, samples), np.float32(0))
+        if np.ptp(clean) > AUDIBLE:
+            return clean
+    raise jaxrnn.InputError(f"there is no speech in parts of {samples / RATE:.1f} s: take a larger --seconds")
+
+
+def speech_segments(clean: Samples) -> list[tuple[float, float]]:
+    """Where a clean recording is loud, in seconds; short pauses are part of the speech."""
+    blocks = clean[: len(clean) // BLOCK * BLOCK].reshape(-1, BLOCK)
+    level = 10 * np.log10(np.mean(blocks.astype(np.float64) ** 2, axis=1) + 1e-12)
+    loud = (level > level.max() - RANGE).astype(np.float32)
+    return [(round(start, 3), round(end, 3)) for start, end in segments(loud)]
+
+
+def drawn(count: int, seconds: tuple[float, float], seed: Sequence[int]) -> Iterator[tuple]:
+    """Of each file its name, its generator, its length in samples, its SI-SDR, and its noise: all by turns."""
+    names = list(signals.NOISES)
+    for index in range(count):
+        rng = np.random.default_rng([*seed, index])
+        samples = round(rng.uniform(*seconds) * RATE)
+        yield f"{index:04d}", rng, samples, SNRS[index % len(SNRS)], names[index // len(SNRS) % len(names)]
+
+
+def make_denoising(out: Path, count: int, seconds: tuple[float, float], seed: int, voice: Voice) -> float:
+    """Noisy recordings, clean ones and their table; the seconds that were made."""
+    rows, made = [], 0
+    for name, rng, samples, snr, noise in drawn(count, seconds, (seed, 0)):
+        pair = mix(voice(rng, samples), signals.NOISES[noise](rng, samples), snr)
+        for folder, sound in (("noisy", pair.noisy), ("clean", pair.clean)):
+            _write(out / folder / f"{name}.wav", sound)
+        rows.append((f"noisy/{name}.wav", f"clean/{name}.wav", snr, noise))
+        made += samples
+    _write_table(out / "denoising.csv", ("path", "reference", "snr", "noise"), rows)
+    return made / RATE
+
+
+def make_detection(out: Path, count: int, seconds: tuple[float, float], seed: int, voice: Voice) -> float:
+    """Recordings with speech in places, tables of these places, and their table; the seconds that were made."""
+    rows, made = [], 0
+    for name, rng, samples, snr, noise in drawn(count, seconds, (seed, 1)):
+        clean = with_silence(rng, voice, samples)
+        _write(out / "detection" / f"{name}.wav", mix(clean, signals.NOISES[noise](rng, samples), snr).noisy)
+        _write_table(out / "labels" / f"{name}.csv", ("start", "end"), speech_segments(clean))
+        rows.append((f"detection/{name}.wav", f"labels/{name}.csv", snr, noise))
+        made += samples
+    _write_table(out / "detection.csv", ("path", "reference", "snr", "noise"), rows)
+    return made / RATE
+
+
+def _write(path: Path, sound: Samples) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A few peaks above full scale would be clipped; scaling changes no SI-SDR.
+    write_recording(path, sound / max(1.0, float(np.abs(sound).max())))
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([columns, *rows])
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--noisy", default=200, show_default=True, type=click.IntRange(0), help="Pairs of noisy and clean.")
+@click.option("--labelled", default=40, show_default=True, type=click.IntRange(0), help="Recordings with labels.")
+@click.option(
+    "--seconds",
+    default=(2.0, 8.0),
+    show_default=True,
+    type=(click.FloatRange(0.5), click.FloatRange(0.5)),
+    help="The shortest and the longest; those with labels are three times as long.",
+)
+@click.option(
+    "--speech",
+    default=None,
+    type=click.Path(path_type=Path),
+    help="A folder of clean recordings of speech; without it, speech is synthetic.",
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of all that is drawn.")
+def main(out: Path, noisy: int, labelled: int, seconds: tuple[float, float], speech: Path | None, seed: int) -> None:
+    """Write a corpus for configs/evaluate_*.yaml to the folder OUT."""
+    console = Console()
+    if seconds[0] > seconds[1]:
+        raise click.ClickException(f"--seconds {seconds[0]:g} {seconds[1]:g}: the shortest comes first")
+    longer = (3 * seconds[0], 3 * seconds[1])
+    try:
+        voice = signals.voiced if speech is None else voice_of(speech)
+        with console.status("making recordings"):
+            first = make_denoising(out, noisy, seconds, seed, voice) if noisy else 0
+            second = make_detection(out, labelled, longer, seed, voice) if labelled else 0
+    except (jaxrnn.JaxrnnError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    console.print(
+        f"wrote {noisy} noisy recordings ({first:.0f} s) and {labelled} with labels ({second:.0f} s) to {out}",
+        soft_wrap=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

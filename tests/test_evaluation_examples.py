@@ -1,0 +1,242 @@
+"""The generated corpus is what it says, the configurations for it are valid, and what they promise comes out."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import polars
+import pytest
+import soundfile
+import yaml
+from click.testing import CliRunner, Result
+
+from jaxrnn.cli import main as jaxrnn_command
+from jaxrnn.cli.evaluate import evaluate
+from jaxrnn.demo import signals
+from jaxrnn.evaluation.metrics import METRICS, si_sdr
+from jaxrnn.evaluation.session import read_session
+from jaxrnn.evaluation.settings import EvaluationConfig, read_config
+from jaxrnn.settings.problems import validated
+from jaxrnn.settings.source import read_source
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = sorted((ROOT / "configs").glob("evaluate_*.yaml"))
+RATE = 16_000
+
+
+def import_example(name: str) -> ModuleType:
+    # As where it is run as a script: its folder comes first.
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / "examples"))
+
+
+def run(example: str, *arguments: object) -> Result:
+    return CliRunner().invoke(import_example(example).main, list(map(str, arguments)))
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def read(path: Path) -> np.ndarray:
+    samples, rate = soundfile.read(path, dtype="float64")
+    assert rate == RATE
+    return samples
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("corpus")
+    ran = run("make_corpus", out, "--noisy", 6, "--labelled", 3, "--seconds", 0.8, 1.5)
+    assert ran.exit_code == 0, ran.output
+    return out
+
+
+@pytest.mark.parametrize("wanted", [-20.0, 0.0, 35.0])
+@pytest.mark.parametrize("alike", [0.0, 0.9, -0.9])
+def test_noise_that_is_like_the_speech_changes_no_si_sdr(wanted, alike):
+    """Of the part of the noise along the speech, and of means, nothing is left."""
+    rng = np.random.default_rng(0)
+    speech = signals.voiced(rng, 8_000)
+    pair = import_example("make_corpus").mix(speech + 0.3, signals.hum(rng, 8_000) + alike * speech - 2, wanted)
+    judge = si_sdr().start(RATE)
+    judge.add(pair.noisy, pair.clean, None)
+    assert judge.result()["si_sdr"] == pytest.approx(wanted, abs=1e-4)
+    assert 10 * np.log10(np.mean(np.square(pair.clean, dtype=np.float64))) == pytest.approx(-26, abs=1e-4)
+
+
+def test_the_corpus_has_the_si_sdr_that_its_table_says(corpus):
+    rows = table(corpus / "denoising.csv")
+    assert [int(row["snr"]) for row in rows] == [-5, 0, 5, 10, -5, 0]
+    assert {row["noise"] for row in rows} == {"white", "pink"}
+    for row in rows:
+        noisy, clean = read(corpus / row["path"]), read(corpus / row["reference"])
+        assert len(noisy) == len(clean)
+        assert 0.8 * RATE <= len(noisy) <= 1.5 * RATE
+        judge = si_sdr().start(RATE)
+        judge.add(noisy, clean, None)
+        # Files have 16 bits: their rounding is 60 dB below the weakest noise.
+        assert judge.result()["si_sdr"] == pytest.approx(float(row["snr"]), abs=1e-3)
+
+
+def test_a_larger_corpus_begins_with_the_smaller_one(corpus, tmp_path):
+    ran = run("make_corpus", tmp_path, "--noisy", 7, "--labelled", 0, "--seconds", 0.8, 1.5)
+    assert ran.exit_code == 0, ran.output
+    assert not (tmp_path / "detection.csv").exists()
+    for path in sorted((corpus / "noisy").iterdir()):
+        assert (tmp_path / "noisy" / path.name).read_bytes() == path.read_bytes()
+    other = run("make_corpus", tmp_path, "--noisy", 1, "--labelled", 0, "--seconds", 0.8, 1.5, "--seed", 1)
+    assert other.exit_code == 0, other.output
+    assert (tmp_path / "noisy/0000.wav").read_bytes() != (corpus / "noisy/0000.wav").read_bytes()
+
+
+def test_labels_are_where_speech_is(corpus):
+    """There are some, in order, inside the recording; and what is silence by construction has none."""
+    make = import_example("make_corpus")
+    for row in table(corpus / "detection.csv"):
+        seconds = len(read(corpus / row["path"])) / RATE
+        found = [(float(each["start"]), float(each["end"])) for each in table(corpus / row["reference"])]
+        times = [time for segment in found for time in segment]
+        assert found
+        assert times == sorted(times)
+        assert times[0] >= 0
+        assert times[-1] <= seconds
+        assert 0.05 * seconds < sum(end - start for start, end in found) < 0.8 * seconds
+    clean = np.zeros(4 * RATE, np.float32)
+    clean[RATE : 2 * RATE] = 0.1 * signals.white(np.random.default_rng(0), RATE)
+    (start, end), block = make.speech_segments(clean)[0], make.BLOCK / RATE
+    assert (start, end) == (pytest.approx(1, abs=block), pytest.approx(2, abs=block))
+
+
+def test_speech_is_taken_from_recordings(tmp_path):
+    """Of another rate, in parts that are not silent."""
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    tone = np.sin(2 * np.pi * 440 / 8_000 * np.arange(8_000 * 4))
+    soundfile.write(folder / "tone.flac", np.concatenate([np.zeros(8_000 * 6), 0.5 * tone]), 8_000)
+    options = ["--labelled", 0, "--seconds", 1, 1, "--speech"]
+    ran = run("make_corpus", tmp_path / "out", "--noisy", 4, *options, folder)
+    assert ran.exit_code == 0, ran.output
+    for row in table(tmp_path / "out" / "denoising.csv"):
+        clean = read(tmp_path / "out" / row["reference"])
+        assert abs(np.fft.rfft(clean)).argmax() == pytest.approx(440, abs=2)
+    assert "there is no .wav or .flac in" in run("make_corpus", tmp_path, *options, tmp_path / "out/absent").output
+    longer = run("make_corpus", tmp_path, "--noisy", 1, "--seconds", 20, 30, "--speech", folder)
+    assert "take a smaller --seconds" in longer.output
+    soundfile.write(folder / "tone.flac", np.zeros(8_000 * 4), 8_000)
+    assert "are silent" in run("make_corpus", tmp_path, "--noisy", 1, *options, folder).output
+    assert "the shortest comes first" in run("make_corpus", tmp_path, "--seconds", 3, 2).output
+
+
+def test_there_is_a_configuration_for_each_system():
+    assert [path.stem for path in CONFIGS] == [f"evaluate_{name}" for name in ("denoiser", "dtln", "gtcrn", "silero")]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_configurations_find_their_models_and_recordings(path, models, corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXRNN_MODELS", str(models))
+    monkeypatch.setenv("JAXRNN_CORPUS", str(corpus))
+    config, source = read_config(path)
+    assert config.out.resolve().parent == ROOT / "runs"
+    assert source.values["title"]
+    session = read_session(path, {"out": str(tmp_path / "out"), "corpus.limit": 2})
+    assert len(session.evaluation.corpus) == 2
+    assert all(
+        item.path.is_file() and item.reference and item.reference.is_file() for item in session.evaluation.corpus
+    )
+    assert not session.evaluation.rows()
+    assert len(session.evaluation.units) == 1
+
+
+@pytest.fixture(scope="module")
+def denoised(corpus, tmp_path_factory) -> Path:
+    """The packaged denoiser's results, by the configuration."""
+    out, variables = tmp_path_factory.mktemp("denoised") / "out", {"JAXRNN_CORPUS": str(corpus)}
+    command = ["evaluate", str(ROOT / "configs/evaluate_denoiser.yaml"), "--set", f"out={out}", "--json"]
+    ran = CliRunner().invoke(jaxrnn_command, command, env=variables)
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.stdout)["recordings"]["failed"] == 0
+    return out
+
+
+def test_the_packaged_denoiser_gains_some_decibels(denoised, corpus):
+    rows = polars.read_parquet(denoised / "results.parquet")
+    # The metrics say themselves what the recordings were before.
+    before = (rows["si_sdr"] - rows["si_sdr_improvement"]).to_numpy()
+    np.testing.assert_allclose(before, rows["snr"].to_numpy(), rtol=0, atol=1e-3)
+    assert rows["si_sdr_improvement"].min() > 2
+    assert rows["si_sdr_improvement"].mean() > 5
+    for row in rows.iter_rows(named=True):
+        samples, clean = read(denoised / "outputs" / f"{row['id']}.wav"), read(Path(row["reference"]))
+        judge = si_sdr().start(RATE)
+        judge.add(samples, clean, None)
+        assert judge.result()["si_sdr"] == pytest.approx(row["si_sdr"], abs=1e-6)
+    said = json.loads((denoised / "results.json").read_text())
+    assert [cut["label"] for cut in said["slices"]["snr"]] == ["-5", "0", "5", "10"]
+    report = (denoised / "report.html").read_text(encoding="utf-8")
+    assert "The packaged denoiser" in report
+    assert report.count("data:audio") >= 3
+
+
+def test_the_script_gives_the_same_as_the_configuration(denoised, corpus, tmp_path):
+    """The same values to the last bit, by API; and a second run computes nothing."""
+    ran = run("evaluate_corpus", corpus / "denoising.csv", "--out", tmp_path / "out")
+    assert ran.exit_code == 0, ran.output
+    files = [folder / "results.parquet" for folder in (denoised, tmp_path / "out")]
+    assert polars.read_parquet(files[0]).equals(polars.read_parquet(files[1]))
+    assert (tmp_path / "out" / "report.html").is_file()
+    mean = polars.read_parquet(files[1])["si_sdr"].mean()
+    assert float(re.findall(r"si_sdr: (-?[\d.]+) dB", ran.output)[0]) == pytest.approx(mean, abs=0.005)
+    assert "recordings more" in ran.output
+    assert "recordings more" not in run("evaluate_corpus", corpus / "denoising.csv", "--out", tmp_path / "out").output
+    refused = run("evaluate_corpus", tmp_path / "absent.csv")
+    assert refused.exit_code == 1
+    assert "there is no manifest" in refused.output
+
+
+def test_silero_finds_most_of_the_speech(models, corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXRNN_MODELS", str(models))
+    monkeypatch.setenv("JAXRNN_CORPUS", str(corpus))
+    session = read_session(ROOT / "configs/evaluate_silero.yaml", {"out": str(tmp_path)})
+    session.evaluation.run()
+    said = session.conclude({})
+    assert said["corpus"]["detection"]["values"]["auc"]["value"] > 0.8
+    curve = said["corpus"]["detection"]["curve"]
+    assert curve["true_positive_rate"][-1] == curve["false_positive_rate"][-1] == 1
+
+
+def page() -> str:
+    return (ROOT / "docs/evaluation.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_a_valid_configuration(tmp_path):
+    """Its keys are those that there are, and each is explained."""
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", page(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "shown.yaml").write_text(block)
+    source = read_source(tmp_path / "shown.yaml", ())
+    config = validated(EvaluationConfig, source.values, source)
+    assert [metric.name for metric in config.metrics] == ["si_sdr", "si_sdr"]
+    assert set(yaml.safe_load(block)) <= set(EvaluationConfig.model_fields)
+    explained = page().split("| key |")[1].split("\n\n")[0]
+    assert set(EvaluationConfig.model_fields) <= set(re.findall(r"`(\w+)`", explained))
+
+
+def test_the_page_names_every_metric():
+    names = page().split("## Metrics")[1].split("\n## ")[0]
+    assert set(METRICS) <= set(re.findall(r"`(\w+)`", names))
+
+
+def test_the_page_names_every_option_of_the_command():
+    options = {option for each in evaluate.params for option in each.opts if "--" in option}
+    assert options - {"--json", "--help"} <= set(re.findall(r"--[a-z]+", page()))
