@@ -188,7 +188,13 @@ class Chain:
         """One chunk of sound."""
         if SAMPLES not in parts:
             raise InputError(f"a chain takes sound, not arrays called {', '.join(parts)}")
-        return self._compiled(self._packed, carry, parts[SAMPLES], frames, masked=ending)
+        samples = parts[SAMPLES]
+        if samples.ndim != 2 or not jnp.issubdtype(samples.dtype, jnp.floating):
+            raise InputError(
+                f"a chain takes sound of one channel as floats, full scale 1, not {samples.dtype} samples of shape "
+                f"{samples.shape[2:]}"
+            )
+        return self._compiled(self._packed, carry, samples, frames, masked=ending)
 
     @functools.cached_property
     def _compiled(self) -> Any:
@@ -199,7 +205,7 @@ class Chain:
     ) -> tuple[dict[str, Piece], Any]:
         hops = (frames + self.hop - 1) // self.hop
         window, scale = self._window
-        current = _cut(samples, self.size, self.hop)
+        current = _cut(samples.astype(jnp.float32), self.size, self.hop)
         current = current if window is None else current * window
         spectrum = None
         results, states = {}, []
@@ -219,7 +225,7 @@ class Chain:
             factor = output.reshape(bins) if output[0, 0].size == bins[2] else _complex(output.reshape((*bins, 2)))
             if spectrum is None:
                 spectrum = jnp.fft.rfft(current)
-            spectrum = spectrum * factor if stage.gives == "mask" else factor
+            spectrum = _masked(spectrum, factor) if stage.gives == "mask" else factor
             current = jnp.fft.irfft(spectrum, self.size)
         overlap = carry["overlap"]
         if self.gives_sound:
@@ -276,6 +282,12 @@ def _features(takes: str, given: Any) -> jax.Array:
     if takes == "spectrum":
         return jnp.stack([given.real, given.imag], -1)
     return jnp.abs(given) if takes == "magnitude" else given
+
+
+def _masked(spectrum: jax.Array, mask: jax.Array) -> jax.Array:
+    if jnp.iscomplexobj(mask):
+        return spectrum * mask
+    return jax.lax.complex(spectrum.real * mask, spectrum.imag * mask)
 
 
 def _complex(pairs: jax.Array) -> jax.Array:

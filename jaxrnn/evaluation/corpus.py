@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,7 +116,10 @@ def _read_table(path: Path) -> Any:
         import polars
     except ImportError as error:
         raise MissingPackageError("reading a manifest needs polars: pip install 'jaxrnn[evaluate]'") from error
-    readers = {".csv": polars.read_csv, ".parquet": polars.read_parquet}
+    # Names stay as they are written, 007 too; and a column's kind is known when all of it was seen.
+    names: dict[str, Any] = dict.fromkeys(KEYS, polars.String)
+    read_csv = functools.partial(polars.read_csv, infer_schema_length=None, schema_overrides=names)
+    readers = {".csv": read_csv, ".parquet": polars.read_parquet}
     if path.suffix.lower() not in readers:
         raise InputError(f"{path}: a manifest is a .csv or .parquet file")
     if not path.is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -60,14 +61,15 @@ class Evaluation:
         self._chunk = max(1, round(chunk * system.rate / system.multiple)) * system.multiple
         self._keep = out / OUTPUTS if keep else None
         self._devices = Devices(system, batch)
-        self._recordings: list[Recording | str] = [self._open(item) for item in self.corpus]
-        self.units = plan_units(
-            [None if isinstance(recording, str) else recording.length for recording in self._recordings], batch
-        )
+        self._recordings = _alike([self._open(item) for item in self.corpus])
+        lengths = [None if isinstance(recording, str) else recording.length for recording in self._recordings]
+        self.units = plan_units(lengths, batch)
         self.journal = Journal(
             out,
             {
                 "corpus": [[item.id, str(item.path), str(item.reference), dict(item.columns)] for item in self.corpus],
+                # They decide what is in a unit: a recording that has changed since is another corpus.
+                "lengths of recordings": lengths,
                 "metrics": [metric.facts for metric in self.metrics],
                 "batch": batch,
                 "chunk": self._chunk,
@@ -129,12 +131,22 @@ class Evaluation:
             self._chunk,
             self.system.before,
         )
+        try:
+            self._compute(unit, lanes, reads, judge)
+        except BaseException:
+            # No file is begun after these are gone.
+            judge.shutdown()
+            _discard(lanes)
+            raise
+        return judge.submit(_rows, lanes)
+
+    def _compute(self, unit: Unit, lanes: Sequence[Lane], reads: Reads, judge: ThreadPoolExecutor) -> None:
         carry = self.system.start(unit.lanes)
         pending: list[Any] = []
         for chunk in chunks(reads):
             for place, reason in chunk.errors.items():
                 lanes[place].fail(reason)
-            active = [not lane.ended for lane in lanes]
+            active = [not lane.ended and lane.error is None for lane in lanes]
             if not any(active):
                 break
             ending = bool((chunk.frames[: len(lanes)] < self._chunk).any()) or unit.lanes > len(lanes)
@@ -147,7 +159,6 @@ class Evaluation:
             pending.append(judge.submit(_hand_out, lanes, active, pieces))
         for future in pending:
             future.result()
-        return judge.submit(lambda: [lane.row() for lane in lanes])
 
     def _lane(self, member: int) -> Lane:
         item, recording = self.corpus[member], self._recordings[member]
@@ -176,6 +187,31 @@ class Evaluation:
     def is_complete(self) -> bool:
         """Whether every unit is done, by whomever."""
         return {unit.index for unit in self.units} <= self.journal.finished()
+
+
+def _alike(recordings: list[Recording | str]) -> list[Recording | str]:
+    """Those that can be one batch; of one whose frames are not shaped as most are, why it cannot."""
+    shapes = [None if isinstance(each, str) else tuple(sorted(each.frame.items())) for each in recordings]
+    most = Counter(shape for shape in shapes if shape is not None).most_common(1)
+    return [
+        recording
+        if shape is None or shape == most[0][0]
+        else f"a frame holds {dict(shape)}, but that of most recordings {dict(most[0][0])}"
+        for recording, shape in zip(recordings, shapes, strict=True)
+    ]
+
+
+def _rows(lanes: Sequence[Lane]) -> list[Row]:
+    try:
+        return [lane.row() for lane in lanes]
+    except BaseException:
+        _discard(lanes)
+        raise
+
+
+def _discard(lanes: Sequence[Lane]) -> None:
+    for lane in lanes:
+        lane.discard()
 
 
 def _hand_out(lanes: Sequence[Lane], active: Sequence[bool], pieces: Mapping[str, Any]) -> None:

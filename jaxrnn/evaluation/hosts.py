@@ -21,6 +21,7 @@ import jax
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.evaluate import Evaluation
 from jaxrnn.evaluation.units import Unit
+from jaxrnn.evaluation.writers import runs
 
 #: Seconds between two signs of life, and after how many without one a claim is void.
 BEAT, PATIENCE = 2.0, 15.0
@@ -64,6 +65,16 @@ def join(coordinator: str | None = None, count: int | None = None, index: int | 
     return host
 
 
+@contextlib.contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written: {error.strerror or error}. What is finished is kept; make room and run again"
+        ) from error
+
+
 @dataclass
 class Claims:
     """The claims in a folder of results, as one process sees them.
@@ -78,7 +89,8 @@ class Claims:
     _seen: dict[Path, tuple[int, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with _written(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
 
     def _path(self, unit: Unit) -> Path:
@@ -92,7 +104,7 @@ class Claims:
         except FileNotFoundError:
             return False
         host, _, process = holder.rpartition(":")
-        if holder == self._name or (host == socket.gethostname() and not _runs(process)):
+        if holder == self._name or (host == socket.gethostname() and not runs(process)):
             return False
         # Clocks of machines differ: what counts is whether the file changes while this process looks on.
         before, since = self._seen.get(path, (0, 0.0))
@@ -105,7 +117,8 @@ class Claims:
     def hold(self, unit: Unit) -> Iterator[None]:
         """Claim a unit, with a sign of life now and then."""
         path, done = self._path(unit), threading.Event()
-        path.write_text(self._name)
+        with _written(self.folder):
+            path.write_text(self._name)
 
         def beat() -> None:
             while not done.wait(BEAT):
@@ -120,17 +133,6 @@ class Claims:
             done.set()
             pulse.join()
             path.unlink(missing_ok=True)
-
-
-def _runs(process: str) -> bool:
-    """Whether a process of this machine is there."""
-    try:
-        os.kill(int(process), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def shared(evaluation: Evaluation, host: Host, *, patience: float = PATIENCE) -> Iterator[Unit | None]:

@@ -34,7 +34,7 @@ class Journal:
         self.folder, self._units = folder, folder / "units"
         try:
             self._units.mkdir(parents=True, exist_ok=True)
-            known = json.loads((folder / "run.json").read_text()) if (folder / "run.json").exists() else None
+            known = self._known()
             if known is None:
                 self._write(folder / "run.json", json.dumps(facts, indent=1, sort_keys=True, default=str))
         except OSError as error:
@@ -46,6 +46,17 @@ class Journal:
                 f"{folder} holds the results of another evaluation, which differs in {', '.join(differing)}: choose "
                 "another folder, or delete this one"
             )
+
+    def _known(self) -> dict[str, Any] | None:
+        """What decided on the results that are there; None where there are none."""
+        path = self.folder / "run.json"
+        try:
+            known = json.loads(path.read_text()) if path.exists() else None
+        except ValueError as error:
+            raise InputError(f"{path} cannot be read: {error}; choose another folder, or delete this one") from error
+        if known is not None and not isinstance(known, dict):
+            raise InputError(f"{path} is not of an evaluation: choose another folder, or delete this one")
+        return known
 
     def _write(self, path: Path, text: str) -> None:
         with in_place_of(path) as written:

@@ -21,7 +21,7 @@ OK = "ok"
 
 
 class Lane:
-    """One recording.
+    """One recording. What it cannot read ends in its row; what it cannot write ends the run.
 
     Args:
         item: the recording.
@@ -52,13 +52,9 @@ class Lane:
 
     def take(self, pieces: Mapping[str, tuple[np.ndarray, int]]) -> None:
         """What came out of a chunk: by output, ``[frames, ...]`` and how many of the frames are this recording's."""
-        if self.error is not None:
-            return
-        try:
-            for name, (values, count) in pieces.items():
+        for name, (values, count) in pieces.items():
+            if self.error is None:
                 self._take(name, values[:count])
-        except InputError as error:
-            self.fail(str(error))
 
     def _take(self, name: str, values: np.ndarray) -> None:
         seen = self._seen.get(name, -self._system.delay[name])
@@ -71,7 +67,10 @@ class Lane:
             return
         if self._keep is not None:
             self._writer(name, values).add(values)
-        self._judge.take(name, values, first)
+        try:
+            self._judge.take(name, values, first)
+        except InputError as error:
+            self.fail(str(error))
 
     def _writer(self, name: str, values: np.ndarray) -> Writer:
         if name not in self._writers:
@@ -85,6 +84,10 @@ class Lane:
     def fail(self, reason: str) -> None:
         """The recording ends in an error: that is its row."""
         self.error = reason
+        self.discard()
+
+    def discard(self) -> None:
+        """Leave no file that is not whole."""
         for writer in self._writers.values():
             writer.discard()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,9 @@ from jaxrnn.errors import InputError, MissingPackageError
 #: Endings of files that hold arrays; all others are sound.
 ARRAYS = (".npy", ".npz")
 
+#: Frames that libsndfile tells of a sound whose file does not say how many there are, or more.
+UNKNOWN = 2**62
+
 #: Where a part of a recording is one array without a name of its own.
 SAMPLES = "samples"
 
@@ -26,9 +29,11 @@ class Recording(Protocol):
 
     Attributes:
         length: frames in all: samples of a sound at the rate that was asked for, or the arrays' first axis.
+        frame: by array, the shape of one frame.
     """
 
     length: int
+    frame: Mapping[str, tuple[int, ...]]
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """The frames from ``start`` to ``stop``, with zeros where there are none."""
@@ -61,12 +66,16 @@ class SoundFile:
     finite length, so that a part needs only as much more around it.
     """
 
+    frame: Mapping[str, tuple[int, ...]] = {SAMPLES: ()}
+
     def __init__(self, path: Path, rate: int, channel: int | None = None):
         self.path, self._channel = path, channel
         with self._opened() as file:
             self._frames, own, channels = file.frames, file.samplerate, file.channels
         if channel is not None and not 0 <= channel < channels:
             raise InputError(f"{path} has {channels} channel(s), so there is no channel {channel} (they count from 0)")
+        if self._frames >= UNKNOWN:
+            raise InputError(f"{path} does not say how long it is: write it anew, with its length")
         common = math.gcd(own, rate)
         self._up, self._down = rate // common, own // common
         self.length = -(-self._frames * self._up // self._down)
@@ -80,6 +89,8 @@ class SoundFile:
             return soundfile.SoundFile(self.path)
         except soundfile.LibsndfileError as error:
             raise InputError(f"{self.path} cannot be read: {error.error_string}") from error
+        except TypeError as error:  # samples without a head
+            raise InputError(f"{self.path} cannot be read: {error}") from error
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Samples ``float32[stop - start]`` at the rate that was asked for, full scale 1."""
@@ -114,33 +125,67 @@ class SoundFile:
 
 
 class ArrayFile:
-    """Arrays with time in front: the one of a NPY file, or those of a NPZ file by name."""
+    """Arrays with time in front: the one of a NPY file, or those of a NPZ file by name.
+
+    Nothing stays open or in memory between two parts, except arrays of a NPZ file that are packed: those are held from
+    the first part to the last.
+    """
 
     def __init__(self, path: Path):
         self.path = path
-        lengths = {name: array.shape[:1] for name, array in self._arrays.items()}
-        if len(set(lengths.values())) != 1 or () in lengths.values():
-            shapes = {name: array.shape for name, array in self._arrays.items()}
+        self._unpacked: dict[str, np.ndarray] = {}
+        arrays = self._arrays()
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if len({shape[:1] for shape in shapes.values()}) != 1 or () in shapes.values():
             raise InputError(f"{path}: expected arrays with one number of frames in front, not {shapes}")
-        (self.length,) = next(iter(lengths.values()))
+        self.length = next(iter(shapes.values()))[0]
+        self.frame: Mapping[str, tuple[int, ...]] = {name: shape[1:] for name, shape in shapes.items()}
+        self._unpacked = {}
 
-    @functools.cached_property
     def _arrays(self) -> Mapping[str, np.ndarray]:
         try:
             if self.path.suffix.lower() == ".npy":
                 return {SAMPLES: np.load(self.path, mmap_mode="r", allow_pickle=False)}
-            with np.load(self.path, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            with zipfile.ZipFile(self.path) as archive:
+                members = archive.infolist()
+                return {each.filename.removesuffix(".npy"): self._member(archive, each) for each in members}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
             raise InputError(f"{self.path} is not a NumPy file of arrays: {error}") from error
+
+    def _member(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+        held = self._unpacked
+        if member.filename in held:
+            return held[member.filename]
+        with archive.open(member) as file:
+            if member.compress_type != zipfile.ZIP_STORED:
+                held[member.filename] = np.lib.format.read_array(file, allow_pickle=False)
+                return held[member.filename]
+            version = np.lib.format.read_magic(file)
+            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            if version not in readers:
+                raise ValueError(f"{member.filename} is of version {version}")
+            shape, in_columns, dtype = readers[version](file)
+            head = file.tell()
+        if dtype.hasobject:
+            raise ValueError(f"{member.filename} holds objects")
+        if not math.prod(shape):
+            return np.zeros(shape, dtype)
+        with open(self.path, "rb") as file:
+            # The member's own header, which may differ from that in the archive's list, says where it begins.
+            file.seek(member.header_offset + 26)
+            name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
+        offset = member.header_offset + 30 + name + extra + head
+        return np.memmap(self.path, dtype, "r", offset, shape, "F" if in_columns else "C")
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Frames ``[stop - start, ...]`` of every array."""
         first, last = max(start, 0), max(min(stop, self.length), 0)
         parts = {}
-        for name, array in self._arrays.items():
-            found = np.asarray(array[first : max(first, last)])
+        for name, array in self._arrays().items():
+            found = np.array(array[first : max(first, last)])
             before = min(first, stop) - start
             pads = [(before, stop - start - before - len(found)), *[(0, 0)] * (array.ndim - 1)]
             parts[name] = np.pad(found, pads)
+        if stop >= self.length:
+            self._unpacked = {}
         return parts

@@ -6,10 +6,11 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from jaxrnn.evaluation.journal import Journal
 
@@ -48,32 +49,35 @@ def run_workers(
     """
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(_started(arguments, index, count)) for index in range(count)]
-        while any(process.poll() is None for process in processes):
+        # All are asked: one that was killed is a process still, whose claim stands, until it is.
+        while None in [process.poll() for process, _ in processes]:
             if watch is not None:
                 watch(journal.finished())
             time.sleep(0.2)
         if watch is not None:
             watch(journal.finished())
         return [
-            Ended(index, process.returncode, _said(process))
-            for index, process in enumerate(processes)
+            Ended(index, process.returncode, _end_of(said))
+            for index, (process, said) in enumerate(processes)
             if process.returncode != 0
         ]
 
 
 @contextlib.contextmanager
-def _started(arguments: Sequence[str], index: int, count: int) -> Iterator[subprocess.Popen[bytes]]:
+def _started(arguments: Sequence[str], index: int, count: int) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     command = [sys.executable, "-m", "jaxrnn", "evaluate", *arguments, HOST_OPTION, f"{index}/{count}"]
     cores = _cores(index, count)
     # The child sets its own cores before it imports JAX, which makes as many threads as it sees.
     environment = dict(os.environ) | ({"JAXRNN_CORES": ",".join(map(str, cores))} if cores else {})
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-        process.wait()
+    # A file, for a pipe that nobody reads until the end would stop a process that says much.
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment)
+        try:
+            yield process, said
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.wait()
 
 
 def _cores(index: int, count: int) -> list[int]:
@@ -84,6 +88,6 @@ def _cores(index: int, count: int) -> list[int]:
     return cores[index::count] or [cores[index % len(cores)]]
 
 
-def _said(process: subprocess.Popen[bytes]) -> str:
-    assert process.stderr is not None
-    return process.stderr.read().decode(errors="replace").strip()[-2000:]
+def _end_of(said: IO[bytes]) -> str:
+    said.seek(0)
+    return said.read().decode(errors="replace").strip()[-2000:]

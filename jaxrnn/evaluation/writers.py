@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxrnn.errors import InputError
+
+
+def runs(process: str) -> bool:
+    """Whether a process of this machine is there."""
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 class Writer:
@@ -22,7 +35,7 @@ class Writer:
 
     def __init__(self, path: Path, rate: int):
         self.path, self._rate = path, rate
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._partial = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
         self._file: Any = None
         self._shape: tuple[int, ...] = ()
         self._dtype = np.dtype(np.float32)
@@ -37,6 +50,7 @@ class Writer:
         try:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._tidy()
                 self._file = self._open(values)
             if self.path.suffix == ".wav":
                 self._file.write(np.clip(values, -1, 1))
@@ -46,6 +60,13 @@ class Writer:
         except (OSError, RuntimeError) as error:
             self.discard()
             raise InputError(f"{self.path} cannot be written: {error}") from error
+
+    def _tidy(self) -> None:
+        """Remove what processes of this machine left of the same file when they were killed."""
+        machine = f".{self.path.name}.{socket.gethostname()}."
+        for left in self.path.parent.glob(f"{glob.escape(machine)}*.partial"):
+            if not runs(left.name.removeprefix(machine).removesuffix(".partial")):
+                left.unlink(missing_ok=True)
 
     def _open(self, values: np.ndarray) -> Any:
         if self.path.suffix == ".wav":

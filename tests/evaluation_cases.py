@@ -1,0 +1,109 @@
+"""What the tests of evaluations share: the packaged denoiser as a chain, generated corpora, and a runner of chunks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import soundfile
+
+import jaxrnn
+from jaxrnn.demo import PACKAGED
+from jaxrnn.evaluation import Chain, Evaluation, Stage, from_folder, si_sdr
+
+RATE = 16_000
+CONFIG = """
+corpus: {folder: noisy, reference: clean}
+system:
+  frames: {size: 256, hop: 128, window: sqrt_hann}
+  stages: [{model: MODEL, takes: magnitude, gives: mask}]
+metrics: [si_sdr]
+batch: 4
+chunk: 0.25
+keep: true
+out: out
+"""
+
+
+def denoiser():
+    return Chain((Stage(jaxrnn.load(PACKAGED), "magnitude", "mask"),), 256, 128, "sqrt_hann")
+
+
+def sound(samples, seed=0):
+    """Noise that comes and goes."""
+    noise = np.random.default_rng(seed).normal(0, 0.1, samples)
+    return (noise * (1 + np.sin(np.arange(samples) / 2000))).astype(np.float32)
+
+
+def make_corpus(folder, lengths, seed=0):
+    """``noisy`` and ``clean`` below a folder, files of so many samples each."""
+    generator = np.random.default_rng(seed)
+    for kind in ("noisy", "clean"):
+        (folder / kind).mkdir(parents=True)
+    for number, length in enumerate(lengths):
+        clean = 0.3 * np.sin(np.arange(length) * generator.uniform(0.05, 0.3))
+        noisy = clean + generator.normal(0, 0.05, length)
+        for kind, samples in (("noisy", noisy), ("clean", clean)):
+            soundfile.write(folder / kind / f"f{number:02d}.wav", samples.astype(np.float32), RATE, subtype="FLOAT")
+    return folder
+
+
+def evaluation_of(folder, out: str | Path = "out", system=None, **options: Any):
+    corpus = from_folder(folder / "noisy", reference=folder / "clean")
+    options = {"batch": 4, "chunk": 0.25, "keep": True, **options}
+    return Evaluation(denoiser() if system is None else system, corpus, [si_sdr()], folder / out, **options)
+
+
+def write_config(folder, text=CONFIG, name="config.yaml"):
+    (folder / name).write_text(text.replace("MODEL", json.dumps(str(PACKAGED))))
+    return folder / name
+
+
+def outputs(folder):
+    """Every file below a folder of results that holds an output, by name, with its samples."""
+    return {path.name: soundfile.read(path, dtype="float32")[0] for path in sorted((folder / "outputs").rglob("*.wav"))}
+
+
+def leftovers(folder):
+    """What a torn write would leave."""
+    return [path for path in folder.rglob(".*") if path.is_file() or path.parent.name == "units"]
+
+
+def through(system, recordings, chunk):
+    """Recordings ``[{name: [time, ...]}]`` through a system as one batch: ``[{output: [frames, ...]}]`` in time."""
+    lengths = [len(next(iter(each.values()))) for each in recordings]
+    left, alive = np.array([system.padded(length) for length in lengths]), np.ones(len(lengths), bool)
+    chunk = -(-chunk // system.multiple) * system.multiple
+    carry, start = system.start(len(lengths)), 0
+    found = [{} for _ in lengths]
+    while alive.any():
+        parts = {
+            name: np.stack([_part(each[name], start - system.before, start + chunk) for each in recordings])
+            for name in recordings[0]
+        }
+        frames = np.clip(left, 0, chunk)
+        ending = bool((frames < chunk).any())
+        pieces, carry = system.run(carry, parts, jnp.asarray(frames, jnp.int32), ending=ending)
+        for place in np.flatnonzero(alive):
+            for name, piece in pieces.items():
+                found[place].setdefault(name, []).append(np.asarray(piece.values)[place, : int(piece.counts[place])])
+        alive &= frames == chunk
+        left, start = left - frames, start + chunk
+    return [
+        {
+            name: np.concatenate(values)[system.delay[name] :][: system.expected(name, length)]
+            for name, values in each.items()
+        }
+        for each, length in zip(found, lengths, strict=True)
+    ]
+
+
+def _part(array, start, stop):
+    places = np.arange(start, stop)
+    inside = (places >= 0) & (places < len(array))
+    found = np.zeros((stop - start, *array.shape[1:]), array.dtype)
+    found[inside] = array[places[inside]]
+    return found
