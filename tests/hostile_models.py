@@ -217,7 +217,7 @@ WISHES = {
         lambda: model(
             node("Resize", ["x", "", "", "sizes"], mode="nearest"), tensors=numbers(sizes=np.array([10**6, 10**6]))
         ),
-        "value_bytes",
+        "_bytes",
     ),
     "RandomNormal": (lambda: model(node("RandomNormal", [], shape=[HUGE]), inputs=[]), "value_bytes"),
     "a convolution's stride": (
