@@ -7,9 +7,15 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
 
-from jaxrnn.errors import InputError, JaxrnnError
+try:
+    from pydantic import BaseModel, ValidationError
+except ImportError as error:
+    raise MissingPackageError(
+        "a configuration file needs pydantic: pip install 'jaxrnn[train]' or 'jaxrnn[evaluate]'"
+    ) from error
+
 from jaxrnn.settings.functions import near
 from jaxrnn.settings.source import Keys, Source, brief
 
