@@ -1,4 +1,4 @@
-"""``python -m benchmarks step|recording|sequence|train|pulses|streams|start|scale|accelerator|all|report``."""
+"""``python -m benchmarks step|recording|corpus|sequence|train|pulses|streams|start|scale|accelerator|all|report``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _SUMMARIES = {
     "step": "Single steps of streaming networks, NumPy in and out, and with device arrays.",
     "recording": "Ten seconds of audio: one scan beside a call a frame; all of DTLN; many streams at once.",
+    "corpus": "A thousand files through DTLN, from files to a table; on all cores; files of three hours.",
     "sequence": "LSTM, GRU and RNN over sequences, as operators and as bodies of Scan; one iteration.",
     "train": "Forward and backward pass of LSTM and GRU layers, beside PyTorch.",
     "pulses": "One pulse of streamed offline networks, beside tract's pulse.",

@@ -41,7 +41,7 @@ def _rows(plan: Plan, seconds: float) -> Iterator[Row]:
     samples = (0.1 * rng.standard_normal(round(seconds * RATE))).astype(np.float32)
 
     def denoiser(overs: list[Callable[[Arrays], dict[str, np.ndarray]]]) -> Call:
-        first, second = (_over_blocks(over, model) for over, model in zip(overs, models, strict=True))
+        first, second = (over_blocks(over, model) for over, model in zip(overs, models, strict=True))
         return lambda: {"samples": denoise(samples, first, second)}
 
     whole = jax.jit(functools.partial(denoise_traced, *models))
@@ -59,7 +59,8 @@ def _rows(plan: Plan, seconds: float) -> Iterator[Row]:
     yield row
 
 
-def _over_blocks(over: Callable[[Arrays], dict[str, np.ndarray]], model: jaxrnn.Model) -> OverBlocks:
+def over_blocks(over: Callable[[Arrays], dict[str, np.ndarray]], model: jaxrnn.Model) -> OverBlocks:
+    """A network over frames as a function of its one input to its one output."""
     (block,), (result,) = model.step_inputs, model.step_outputs
     return lambda blocks: over({block.name: blocks})[result.name]
 

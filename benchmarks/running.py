@@ -18,7 +18,18 @@ from benchmarks.results import Result
 from jaxrnn.cli.output import counting
 
 #: In the order in which ``all`` runs them.
-BENCHMARKS = ("step", "recording", "sequence", "train", "pulses", "streams", "start", "scale", "accelerator")
+BENCHMARKS = (
+    "step",
+    "recording",
+    "corpus",
+    "sequence",
+    "train",
+    "pulses",
+    "streams",
+    "start",
+    "scale",
+    "accelerator",
+)
 
 #: The one that runs on whatever device comes first; the others run on the CPU, as the peers do.
 ON_FIRST_DEVICE = "accelerator"

@@ -5,12 +5,9 @@ What it holds before the first call, the parameters and the compiled function, d
 
 from __future__ import annotations
 
-import contextlib
 import json
-import resource
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +16,7 @@ import numpy as np
 
 import jaxrnn
 from benchmarks.layers import onnx_layer
+from benchmarks.memory import forget_peak, peak_bytes
 
 
 def main(job: dict[str, Any]) -> None:
@@ -39,7 +37,7 @@ def main(job: dict[str, Any]) -> None:
     params = jax.device_put(dict(model.params))
     compiled = jax.jit(function).lower(params, x).compile()
     planned = compiled.memory_analysis()
-    before = _forget_peak()
+    before = forget_peak()
     samples = []
     for _ in range(job["rounds"] + 1):
         start = time.perf_counter_ns()
@@ -47,29 +45,10 @@ def main(job: dict[str, Any]) -> None:
         samples.append((time.perf_counter_ns() - start) / 1000)
     report = {
         "us": samples[1:],
-        "peak_bytes": max(_peak() - before, 0),
+        "peak_bytes": max(peak_bytes() - before, 0),
         "planned_bytes": planned.temp_size_in_bytes + planned.output_size_in_bytes if planned else 0,
     }
     print(json.dumps(report))
-
-
-def _forget_peak() -> int:
-    """Have the system count the peak anew; returns the bytes held now, from which it counts."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return _peak()
-
-
-def _peak() -> int:
-    """The most bytes that the process has held, or on an accelerator, the device."""
-    statistics = jax.devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in statistics:
-        return int(statistics["peak_bytes_in_use"])
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if __name__ == "__main__":

@@ -91,6 +91,13 @@ TARGETS = (
         "recording",
         mean_of_groups("64 streams, bfloat16", contender=ALONE),
     ),
+    Target(
+        "corpus of files through DTLN",
+        "ONNX Runtime's loop",
+        0.25,
+        "corpus",
+        mean_of_groups("corpus", contender="ONNX Runtime", rows_at_least=1),
+    ),
     Target("sequence, LSTM and GRU", "best peer at each size", 1.0, "sequence", mean_of_groups("LSTM", "GRU")),
     Target("sequence, RNN", "best peer at each size", 0.5, "sequence", mean_of_groups("RNN")),
     Target(

@@ -36,6 +36,7 @@ from benchmarks.timing import AGREEMENT, DisagreementError, Effort, Timing  # no
 SMALLEST = {
     "step": ("predictor_net", True),
     "recording": ("dtln_1, streams", True),
+    "corpus": ("DTLN, 12 files", True),
     "sequence": ("RNN H64 T50 B1", False),
     "train": ("LSTM H64 T100 B8", False),
     "pulses": ("keyword_net", True),

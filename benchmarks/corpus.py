@@ -1,0 +1,208 @@
+"""A corpus through DTLN from files to a table of SI-SDR, beside loops of other engines; cores; and files of hours.
+
+Every contender reads the same files and judges what it made by the same metric. A loop is file after file, frame after
+frame, its transforms over all frames of a file at once; jaxrnn is what ``jaxrnn evaluate`` does, its start, its journal
+and all that it compiles included.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from benchmarks.corpora import write_corpus, write_features, write_sound
+from benchmarks.corpus_child import LONG, SYSTEMS, dtln
+from benchmarks.networks import RATE, SPEECH, describe, load, path_of
+from benchmarks.peers import open_all
+from benchmarks.pipeline import BLOCK, HOP, OverBlocks, denoise, over_blocks
+from benchmarks.plan import Cases, Plan
+from benchmarks.recording import loop
+from benchmarks.results import SUBJECT, Row, row_of
+from benchmarks.start import run_child
+from benchmarks.timing import check
+from jaxrnn.evaluation import Evaluation, Item, from_folder, si_sdr
+from jaxrnn.evaluation.evaluate import OUTPUTS
+
+TITLE = "a corpus through DTLN, from files to a table"
+UNIT = "s"
+
+#: Files of the corpus, of which so many are compared sample by sample before anything is timed.
+FILES, COMPARED = 1000, 30
+#: Seconds of each file that are on the device at once, and files at once.
+CHUNK, BATCH = 4.0, 16
+#: What samples of one file may differ by when it is alone and when it is one of a batch.
+ALONE_AGREEMENT = 1e-5
+
+ONE_PROCESS = "jaxrnn, one process on one core"
+FACTS = "times real time"
+
+#: From the samples of a recording to as many.
+OverSamples = Callable[[np.ndarray], np.ndarray]
+
+_CONFIG = """
+corpus: {{folder: noisy, reference: clean}}
+system:
+  frames: {{size: {block}, hop: {hop}}}
+  stages:
+    - {{model: {first}, takes: magnitude, gives: mask}}
+    - {{model: {second}, takes: samples, gives: samples}}
+metrics: [si_sdr]
+out: out
+"""
+
+
+def cases(plan: Plan) -> Cases:
+    """The corpus beside other engines, on more cores, and long files."""
+    files = 12 if plan.quick else FILES
+    seconds = (10, 20) if plan.quick else (10, 3 * 3600)
+    return {
+        f"DTLN, {files} files": functools.partial(_beside_peers, plan, files),
+        f"DTLN, {files} files, all cores": functools.partial(_on_cores, plan, files),
+        **{f"{name}, long": functools.partial(_long, name, seconds) for name in SYSTEMS},
+    }
+
+
+def _beside_peers(plan: Plan, files: int) -> Iterator[Row]:
+    name = f"DTLN, {files} files"
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        seconds = write_corpus(folder, files)
+        corpus = from_folder(folder / "noisy", reference=folder / "clean")
+        loops, refused = _loops(plan)
+        some = corpus[:COMPARED]
+        outputs = {SUBJECT: _kept(some, folder / "batched", BATCH)}
+        alone = {"one of a batch": outputs[SUBJECT], "alone": _kept(some, folder / "alone", 1)}
+        difference_alone = check(f"{name}, file by file", alone, ALONE_AGREEMENT)
+        for engine, over in loops.items():
+            outputs[engine] = {
+                item.id: np.clip(over(soundfile.read(item.path, dtype="float32")[0]), -1, 1) for item in some
+            }
+        apart = check(name, outputs)
+
+        def evaluated(number: int) -> list[float]:
+            evaluation = Evaluation(dtln(), corpus, [si_sdr()], folder / f"run{number}", batch=BATCH, chunk=CHUNK)
+            evaluation.run()
+            return [row["si_sdr"] for row in evaluation.rows()]
+
+        calls: dict[str, Callable[[int], list[float]]] = {SUBJECT: evaluated}
+        for engine, over in loops.items():
+            calls[engine] = lambda number, over=over: [_judged(item, over) for item in corpus]
+        samples: dict[str, list[float]] = {contender: [] for contender in calls}
+        found: dict[str, dict[str, Any]] = {}
+        for number in range(1 if plan.quick else 2):
+            for contender, call in calls.items():
+                began = time.perf_counter()
+                values = call(number)
+                samples[contender].append((time.perf_counter() - began) * 1e6)
+                found[contender] = {"si_sdr": np.asarray(values)}
+            check(f"{name}: SI-SDR", found)
+    row = row_of(name, "corpus", samples, difference=apart, refused=refused)
+    row.facts |= {
+        FACTS: seconds / (row.timings[SUBJECT].median / 1e6),
+        "hours of sound": seconds / 3600,
+        "difference to file by file": difference_alone,
+    }
+    yield row
+
+
+def _loops(plan: Plan) -> tuple[dict[str, OverSamples], dict[str, str]]:
+    """By engine, a file's samples through DTLN, aligned with them; and why other engines do not take it."""
+    entries = SPEECH[:2]
+    models = [load(entry) for entry in entries]
+    opened = [open_all(describe(e, m), plan.threads) for e, m in zip(entries, models, strict=True)]
+    (first, refused), (second, more) = opened
+
+    def over(samples: np.ndarray, *networks: OverBlocks) -> np.ndarray:
+        late = BLOCK - HOP
+        padded = np.pad(samples, (0, late + -(len(samples) + late) % HOP))
+        return denoise(padded, *networks)[late : late + len(samples)]
+
+    found = {}
+    for engine in first.keys() & second.keys():
+        networks = [
+            over_blocks(loop(stepper), model)
+            for stepper, model in zip((first[engine], second[engine]), models, strict=True)
+        ]
+        found[engine] = lambda samples, networks=networks: over(samples, *networks)
+    return found, refused | more
+
+
+def _judged(item: Item, over: OverSamples) -> float:
+    assert item.reference is not None
+    noisy, clean = (soundfile.read(path, dtype="float32")[0] for path in (item.path, item.reference))
+    metric = si_sdr().start(RATE)
+    metric.add(over(noisy), clean, noisy)
+    return metric.result()["si_sdr"]
+
+
+def _kept(corpus: Sequence[Item], folder: Path, batch: int) -> dict[str, np.ndarray]:
+    """The samples that an evaluation writes, by recording."""
+    Evaluation(dtln(), corpus, [], folder, batch=batch, chunk=CHUNK, keep=True).run()
+    return {item.id: soundfile.read(folder / OUTPUTS / f"{item.id}.wav", dtype="float32")[0] for item in corpus}
+
+
+def _on_cores(plan: Plan, files: int) -> Iterator[Row]:
+    """The whole command, in one process on one core and in one on each core."""
+    cores = range(os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        seconds = write_corpus(folder, files)
+        first, second = (path_of(entry.file) for entry in SPEECH[:2])
+        config = folder / "dtln.yaml"
+        config.write_text(_CONFIG.format(block=BLOCK, hop=HOP, first=first, second=second))
+        samples: dict[str, list[float]] = {SUBJECT: [], ONE_PROCESS: []}
+        found: dict[str, dict[str, Any]] = {}
+        for number in range(1 if plan.quick else 3):
+            for contender, used in ((SUBJECT, cores), (ONE_PROCESS, cores[:1])):
+                out = folder / f"{len(used)}_{number}"
+                took, said = _command(config, out, list(used))
+                samples[contender].append(took * 1e6)
+                found[contender] = {"mean": np.asarray(said["summary"]["si_sdr"]["mean"])}
+    row = row_of(f"DTLN, {files} files, the command on {len(cores)} cores", "cores", samples)
+    row.difference = check(row.name, found)
+    row.facts[FACTS] = seconds / (row.timings[SUBJECT].median / 1e6)
+    yield row
+
+
+def _command(config: Path, out: Path, cores: list[int]) -> tuple[float, dict[str, Any]]:
+    """Seconds of the whole command, and what it said."""
+    command = [sys.executable, "-m", "jaxrnn", "evaluate", str(config), "--json"]
+    command += ["--processes", str(len(cores)), "--set", f"out={out}"]
+    environment = dict(os.environ) | {"JAXRNN_CORES": ",".join(map(str, cores)), "JAX_PLATFORMS": "cpu"}
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return time.perf_counter() - began, json.loads(done.stdout)
+
+
+def _long(name: str, lengths: tuple[int, int]) -> Iterator[Row]:
+    """A short file and a long one in a fresh process each: their time, and the most memory that the process held."""
+    peaks: list[float] = []
+    for seconds in lengths:
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            (folder / "in").mkdir()
+            rate, inputs = LONG[name]
+            if inputs is None:
+                write_sound(folder / "in" / "long.wav", seconds)
+            else:
+                write_features(folder / "in" / "long.npz", seconds, rate, inputs)
+            found = run_child("benchmarks.corpus_child", name, made)
+        peaks.append(found["peak_bytes"] / 1e6)
+        row = row_of(f"{name}, one file of {seconds} s", "long files", {SUBJECT: [found["us"]]})
+        row.facts |= {
+            FACTS: seconds / (found["us"] / 1e6),
+            "peak MB": peaks[-1],
+            "MB more than the short one": peaks[-1] - peaks[0] if len(peaks) > 1 else None,
+        }
+        yield row

@@ -1,0 +1,57 @@
+"""A fresh process that takes the one recording of a folder through a network and says how much memory it ever held."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import jaxrnn
+from benchmarks.memory import peak_bytes
+from benchmarks.networks import RATE, path_of
+from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, System, from_folder
+
+
+def dtln() -> Chain:
+    """DTLN over frames of 512 samples, 128 of them new."""
+    first, second = (jaxrnn.load(path_of(name)) for name in ("dtln_1", "dtln_2"))
+    return Chain((Stage(first, "magnitude", "mask"), Stage(second, "samples", "samples")), 512, 128)
+
+
+def gtcrn() -> Chain:
+    """GTCRN over frames of 512 samples, half of them new."""
+    return Chain((Stage(jaxrnn.load(path_of("gtcrn")), "spectrum", "spectrum"),), 512, 256, "sqrt_hann")
+
+
+def filter_net() -> Offline:
+    """filter_net, streamed."""
+    return Offline(jaxrnn.load(path_of("filter_net")), pulse=1, rate=LONG["filter_net"][0])
+
+
+SYSTEMS = {"DTLN": dtln, "GTCRN": gtcrn, "filter_net": filter_net}
+
+#: Frames or samples a second, and where a recording is features, the shape of a frame of each input.
+LONG: dict[str, tuple[int, dict[str, tuple[int, ...]] | None]] = {
+    "DTLN": (RATE, None),
+    "GTCRN": (RATE, None),
+    "filter_net": (100, {"feat_erb": (32,), "feat_spec": (2, 96)}),
+}
+
+
+def main(name: str, folder: Path) -> None:
+    """Evaluate what is in ``folder/in`` and print one JSON object."""
+    system: System = SYSTEMS[name]()
+    sound = LONG[name][1] is None
+    began = time.perf_counter()
+    evaluation = Evaluation(system, from_folder(folder / "in"), [], folder / "out", keep=sound)
+    evaluation.run()
+    took = time.perf_counter() - began
+    (row,) = evaluation.rows()
+    if row["status"] != "ok":
+        raise RuntimeError(f"{name}: {row}")
+    print(json.dumps({"us": took * 1e6, "peak_bytes": peak_bytes()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
