@@ -32,7 +32,7 @@ from benchmarks.results import SUBJECT, Row, row_of
 from benchmarks.start import run_child
 from benchmarks.timing import check
 from jaxrnn.evaluation import Evaluation, Item, from_folder, si_sdr
-from jaxrnn.evaluation.evaluate import OUTPUTS
+from jaxrnn.evaluation.evaluation import OUTPUTS
 
 TITLE = "a corpus through DTLN, from files to a table"
 UNIT = "s"

@@ -14,8 +14,7 @@ import click
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.evaluation import Chain, Evaluation, Stage, build_metric, from_manifest, write_report, write_results
-from jaxrnn.evaluation.report import Results
+from jaxrnn.evaluation import Chain, Stage, evaluate, from_manifest
 
 
 @click.command()
@@ -25,16 +24,11 @@ def main(manifest: Path, out: Path) -> None:
     """Evaluate the packaged denoiser on the recordings that MANIFEST lists."""
     try:
         denoiser = Chain((Stage(jaxrnn.load(PACKAGED), "magnitude", "mask"),), size=256, hop=128, window="sqrt_hann")
-        corpus = from_manifest(manifest)
-        metrics = [build_metric(name) for name in ("si_sdr", "si_sdr_improvement", "sdr")]
-        evaluation = Evaluation(denoiser, corpus, metrics, out, facts={"model": PACKAGED.name}, keep=True)
-        evaluation.run(watch=lambda unit, rows: click.echo(f"{len(rows)} recordings more"))
-        rows = evaluation.rows()
-        said = write_results(out, rows, metrics, slices=("snr", "noise"))
-        write_report(out / "report.html", Results(out.name, rows, said, out / "outputs"), corpus=corpus)
+        metrics = ["si_sdr", "si_sdr_improvement", "sdr"]
+        results = evaluate(denoiser, from_manifest(manifest), metrics, out, slices=["snr", "noise"], keep=True)
     except jaxrnn.JaxrnnError as error:
         raise click.ClickException(str(error)) from error
-    for name, found in said["summary"].items():
+    for name, found in results.said["summary"].items():
         click.echo(f"{name}: {found['mean']:.2f} dB ({found['low']:.2f} to {found['high']:.2f})")
     click.echo(f"wrote {out / 'results.parquet'}, {out / 'results.json'} and {out / 'report.html'}")
 

@@ -39,6 +39,7 @@ class Model:
     Attributes:
         inputs: name, dtype and shape of every input that is not bound by ``static``.
         outputs: the same of every output.
+        static: the values that ``static`` bound, by input.
         declared_state: the pairs of input and output given to ``load(..., state=...)``.
         opsets: opset version by domain (``""`` is ONNX's own).
         proto: the file's content, as it was read.
@@ -63,8 +64,8 @@ class Model:
         self.opsets = {normal_domain(entry.domain): entry.version for entry in file.proto.opset_import}
         declared = tuple(map(tensor_info, program.block.inputs))
         self.outputs: tuple[TensorInfo, ...] = tuple(map(tensor_info, program.block.outputs))
-        self._static = bind_static(declared, static)
-        self.inputs: tuple[TensorInfo, ...] = tuple(info for info in declared if info.name not in self._static)
+        self.static = bind_static(declared, static)
+        self.inputs: tuple[TensorInfo, ...] = tuple(info for info in declared if info.name not in self.static)
         self._compilable = True
         self.declared_state = check_pairs(self.inputs, self.outputs, state)
 
@@ -82,7 +83,7 @@ class Model:
         Raises:
             StateError: it is ambiguous; lists the candidates and shows how to name the right one.
         """
-        return find_state(self.program, self.declared_state, self._static)
+        return find_state(self.program, self.declared_state, self.static)
 
     def apply(self, params: Arrays, inputs: Arrays, *, remat: Remat = None) -> dict[str, Any]:
         """The whole graph, as a pure function: it can be jitted, differentiated, mapped and exported.
@@ -313,8 +314,7 @@ class Model:
                 bind_inputs(self.inputs, {**self.initial_values, **inputs} if self.initial_values else inputs)
             )
             arguments = [
-                self._static[key.name] if key.name in self._static else next(values)
-                for key in self.program.block.inputs
+                self.static[key.name] if key.name in self.static else next(values) for key in self.program.block.inputs
             ]
             outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
             self._check_strings(outputs, (params, arguments))
@@ -349,7 +349,7 @@ class Model:
         opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items())
         lines = [f"Model {self.label} ({opsets}; {count:,} parameters in {len(self.program.parameters)} arrays)"]
         lines += [f"  input   {info}" for info in self.inputs]
-        lines += [f"  static  {name} = {_brief(value)}" for name, value in self._static.items()]
+        lines += [f"  static  {name} = {_brief(value)}" for name, value in self.static.items()]
         lines += [f"  output  {info}" for info in self.outputs]
         lines += [f"  state   {given} <- {updated}" for given, updated in self.declared_state.items()]
         return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import re
@@ -342,13 +343,21 @@ def test_arrays_of_another_shape_are_rows_with_errors(tmp_path):
             alone.run()
 
 
+def with_other_weights(chain):
+    """As after one step of training: nothing but numbers differ."""
+    (stage,) = chain.stages
+    return dataclasses.replace(chain, params=[{name: array + 1e-6 for name, array in stage.model.params.items()}])
+
+
 def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path):
     folder, rows, _ = done
     others: list[tuple[dict[str, Any], str]] = [
         ({"batch": 8}, "batch"),
         ({"chunk": 0.5}, "chunk"),
         ({"keep": False}, "keep"),
-        ({"facts": {"system": "another"}}, "system"),
+        ({"facts": {"weather": "rain"}}, "weather"),
+        ({"system": dataclasses.replace(denoiser(), window=None)}, "system"),
+        ({"system": with_other_weights(denoiser())}, "system"),
     ]
     for options, named in others:
         with pytest.raises(InputError, match=rf"differs in {named}: choose"):

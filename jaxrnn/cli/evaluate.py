@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,12 @@ from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
     from jaxrnn.evaluation.hosts import Host
-    from jaxrnn.evaluation.session import Session
+    from jaxrnn.evaluation.prepared import Prepared
 
 #: Environment variable with the cores that a worker of ``--processes`` keeps to.
 CORES = "JAXRNN_CORES"
+
+INTERVAL = "95 % interval"
 
 #: What a program interrupted from the keyboard leaves behind.
 INTERRUPTED = 130
@@ -98,25 +99,26 @@ def evaluate(
         raise InputError("--coordinator needs --host I/N")
     _keep_to_cores()
     place = _place(host, cluster, coordinator)
-    from jaxrnn.evaluation.session import read_session
+    from jaxrnn.evaluation.conclusion import times_of
+    from jaxrnn.evaluation.prepared import prepare
 
     with busy(f"reading {config.name}"):
-        session = read_session(config, overrides)
-    folder = session.evaluation.journal.folder
-    before, began = session.evaluation.journal.finished(), time.monotonic()
+        prepared = prepare(config, overrides)
+    folder = prepared.evaluation.journal.folder
+    before, began = prepared.evaluation.journal.finished(), time.monotonic()
     try:
-        for line in _work(session, place, processes, _arguments(config, overrides)):
+        for line in _work(prepared, place, processes, _arguments(config, overrides)):
             click.echo(line, err=True)
     except KeyboardInterrupt:
         click.echo(f"interrupted; the same command goes on in {folder}", err=True)
         ctx.exit(INTERRUPTED)
-    if not session.evaluation.is_complete:
+    if not prepared.evaluation.is_complete:
         raise InputError("not all recordings are done; run the same command again")
     if place.index != 0:
         return
-    times = _times(session, before, time.monotonic() - began)
+    times = times_of(prepared.evaluation, before, time.monotonic() - began)
     with busy("writing the report"):
-        said = session.conclude(times, against)
+        said = prepared.conclude(times, against).said
     if as_json:
         print_json({"out": str(folder), "times": times, **{key: said[key] for key in said if key != "rows"}})
     else:
@@ -148,47 +150,22 @@ def _arguments(config: Path, overrides: tuple[str, ...]) -> list[str]:
     return [str(config), *(part for override in overrides for part in ("--set", override))]
 
 
-def _work(session: Session, place: Host, processes: int, arguments: list[str]) -> list[str]:
+def _work(prepared: Prepared, place: Host, processes: int, arguments: list[str]) -> list[str]:
     """Do all units; what went wrong in other processes, in words."""
     from jaxrnn.evaluation.hosts import shared
+    from jaxrnn.evaluation.progress import showing
     from jaxrnn.evaluation.workers import run_workers
 
-    evaluation = session.evaluation
-    seconds = {unit.index: evaluation.seconds(unit) for unit in evaluation.units}
-    with _progress(sum(seconds.values())) as advance:
-
-        def watch(finished: set[int]) -> None:
-            advance(sum(seconds[index] for index in finished & seconds.keys()))
-
-        watch(evaluation.journal.finished())
+    evaluation = prepared.evaluation
+    with showing(None, evaluation) as show:
         if processes == 1:
-            evaluation.run(shared(evaluation, place), lambda unit, rows: watch(evaluation.journal.finished()))
+            evaluation.run(shared(evaluation, place), lambda unit, rows: show(evaluation.journal.finished()))
             return []
-        ended = run_workers(arguments, processes, evaluation.journal, watch)
+        ended = run_workers(arguments, processes, evaluation.journal, show)
     return [f"process {each.index} ended with status {each.status}: {each.said}".rstrip(": ") for each in ended]
 
 
-@contextlib.contextmanager
-def _progress(total: float) -> Iterator[Callable[[float], None]]:
-    """A bar in seconds of sound on standard error, if that is a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    out = console(stderr=True)
-    text = TextColumn("{task.completed:.0f} of {task.total:.0f} s of recordings")
-    columns = (TextColumn("evaluating"), BarColumn(), text, TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-def _times(session: Session, before: set[int], took: float) -> dict[str, Any]:
-    """What this command took for the units that were not done before it."""
-    units = session.evaluation.units
-    sound = sum(session.evaluation.seconds(unit) for unit in units if unit.index not in before)
-    return {"seconds": took, "seconds_of_recordings": sound, "times_real_time": sound / took if sound else None}
-
-
-def _print(folder: Path, said: dict[str, Any], times: dict[str, Any]) -> None:
+def _print(folder: Path, said: Mapping[str, Any], times: Mapping[str, Any]) -> None:
     out = console()
     counts = said["recordings"]
     sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
@@ -196,13 +173,21 @@ def _print(folder: Path, said: dict[str, Any], times: dict[str, Any]) -> None:
     work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them done before"
     out.print(f"{counts['all']} recordings{failed}, {work}")
     rows = [
-        (name, each["n"], number(each["mean"]), f"{number(each['low'])} to {number(each['high'])}",
-         number(each["median"]), number(each["deviation"]))
+        (name, each["n"], number(each["mean"]), _interval(each), number(each["median"]), number(each["deviation"]))
         for name, each in said["summary"].items()
-    ]  # fmt: skip
-    columns = ("metric", "recordings", "mean", "95 % interval", "median", "standard deviation")
-    print_table(out, "Over the corpus", columns, rows, right=columns[1:])
+    ]
+    columns = ("metric", "recordings", "mean", INTERVAL, "median", "standard deviation")
+    print_table(out, "Of the recordings, each for itself", columns, rows, right=columns[1:])
+    for metric, found in said["corpus"].items():
+        rows = [(name, number(each["value"]), _interval(each)) for name, each in found["values"].items()]
+        print_table(
+            out, f"{metric}, of all recordings as one", ("", "value", INTERVAL), rows, right=("value", INTERVAL)
+        )
     out.print()
     out.print(
         f"table: {folder / 'results.parquet'}, summary: {folder / 'results.json'}, page: {folder / 'report.html'}"
     )
+
+
+def _interval(ends: Mapping[str, Any]) -> str:
+    return f"{number(ends['low'])} to {number(ends['high'])}"

@@ -42,7 +42,7 @@ class Syllable(NamedTuple):
 
 
 def voiced(rng: np.random.Generator, samples: int) -> Samples:
-    """Draw a speech-like signal of one speaker: ``float32[samples]`` of unit power."""
+    """Draw a speech-like signal of one speaker: ``float32[samples]`` of unit power, at least 2 samples."""
     ticks = samples // TICK + 2
     syllables = _rhythm(rng, samples / RATE)
     loudness = _envelope(syllables, ticks)
@@ -58,7 +58,8 @@ def voiced(rng: np.random.Generator, samples: int) -> Samples:
 
 def _rhythm(rng: np.random.Generator, seconds: float) -> list[Syllable]:
     """Syllables one after another, with a pause now and then; at least one."""
-    syllables, now = [], rng.uniform(0.05, 0.25)
+    # The first syllable is inside a short signal too.
+    syllables, now = [], min(rng.uniform(0.05, 0.25), seconds / 4)
     while now < seconds or not syllables:
         length = rng.uniform(0.12, 0.36)
         syllables.append(Syllable(now, length, rng.uniform(0.4, 1.0)))

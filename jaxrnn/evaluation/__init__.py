@@ -5,7 +5,8 @@ from __future__ import annotations
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.compare import Comparison, compare
 from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
-from jaxrnn.evaluation.evaluate import Evaluation
+from jaxrnn.evaluation.evaluate import evaluate
+from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.hosts import Host, join, shared
 from jaxrnn.evaluation.metrics import (
     METRICS,
@@ -19,7 +20,7 @@ from jaxrnn.evaluation.metrics import (
     si_sdr,
 )
 from jaxrnn.evaluation.offline import Offline
-from jaxrnn.evaluation.report import write_report
+from jaxrnn.evaluation.report import Results, write_report
 from jaxrnn.evaluation.statistics import Resampling
 from jaxrnn.evaluation.systems import Piece, System
 from jaxrnn.evaluation.tables import read_results, write_results
@@ -38,10 +39,12 @@ __all__ = [
     "Offline",
     "Piece",
     "Resampling",
+    "Results",
     "Stage",
     "System",
     "build_metric",
     "compare",
+    "evaluate",
     "from_folder",
     "from_manifest",
     "join",

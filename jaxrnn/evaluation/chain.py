@@ -14,6 +14,7 @@ import numpy as np
 from scipy import signal
 
 from jaxrnn.errors import InputError
+from jaxrnn.evaluation.identity import model_identity
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import Piece
 
@@ -159,13 +160,25 @@ class Chain:
         values = np.sqrt(values) if root else values
         return values.astype(np.float32), float(self.hop / np.sum(values**2))
 
+    @property
+    def _given(self) -> Sequence[Any]:
+        return self.params if self.params is not None else [stage.model.params for stage in self.stages]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The frames, and each network with what it takes and gives."""
+        stages = [
+            {"takes": stage.takes, "gives": stage.gives, "names": stage.names, **model_identity(stage.model, params)}
+            for stage, params in zip(self.stages, self._given, strict=True)
+        ]
+        return {"size": self.size, "hop": self.hop, "window": self.window, "rate": self.rate, "stages": stages}
+
     @functools.cached_property
     def _packed(self) -> tuple[Any, ...]:
-        given = self.params if self.params is not None else [stage.model.params for stage in self.stages]
         with jax.ensure_compile_time_eval():  # the first call may come while something around is traced
             return tuple(
                 stage.model.pack(params, dims=self._open(stage))
-                for stage, params in zip(self.stages, given, strict=True)
+                for stage, params in zip(self.stages, self._given, strict=True)
             )
 
     def _open(self, stage: Stage) -> dict[str, int]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import jax
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.evaluate import Evaluation
+from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.units import Unit
 from jaxrnn.evaluation.writers import runs
 

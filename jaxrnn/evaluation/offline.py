@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
+from jaxrnn.evaluation.identity import model_identity
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import Piece
 
@@ -41,6 +42,11 @@ class Offline:
             raise InputError(f"{model.label}: no output has a frame for every frame of time")
         self._params = model.params if params is None else params
         self._steps: dict[int, Any] = {}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The model, and how it is streamed."""
+        return {"symbol": self._symbol, "rate": self.rate, **model_identity(self._model, self._params)}
 
     @property
     def multiple(self) -> int:

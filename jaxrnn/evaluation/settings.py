@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.evaluation.offline import Offline
@@ -180,17 +177,3 @@ def _model(section: ModelFile) -> Model:
     from jaxrnn.loading import load
 
     return load(section.file, static=section.static, state=section.state)
-
-
-def facts_of(config: EvaluationConfig, source: Source) -> dict[str, Any]:
-    """What decides on results besides the corpus: the system as it stands in the file, and the models' content."""
-    section = config.system
-    files = [stage.model.file for stage in section.stages]
-    files += [section.stream.model.file] if section.stream is not None else []
-    digests = {}
-    for path in files:
-        try:
-            digests[path.name] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    return {"system": source.values.get("system"), "models": digests, "measured": source.values.get("metrics", [])}

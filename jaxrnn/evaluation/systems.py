@@ -25,6 +25,9 @@ class System(Protocol):
 
     `run` is given frames that follow on those of the call before. A stream whose frames have ended is filled up with
     zeros; that changes nothing in the others, nor in what its own state was.
+
+    A system may also have ``identity``, plain values of all that decides on what it gives, its parameters among them:
+    the results of another are then not mixed with its own.
     """
 
     @property

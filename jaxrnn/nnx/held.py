@@ -46,7 +46,7 @@ class Held:
     def __reduce__(self) -> tuple[Callable[..., Held], tuple[Any, ...]]:
         model = self.model
         arguments = {
-            "static": model._static,
+            "static": model.static,
             "state": model.declared_state,
             "max_trip_count": dict(_loop_bounds(model.program.block)),
         }

@@ -1,0 +1,58 @@
+"""What decides on results besides the corpus: the system with its parameters, and what it runs on."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+import jaxrnn
+from jaxrnn.evaluation.systems import System
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+
+
+def identity_of(system: System) -> dict[str, Any]:
+    """What a system says that it is, as plain values; nothing of one that does not say."""
+    return {"system": system.identity} if hasattr(system, "identity") else {}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def model_identity(model: Model, params: Any) -> dict[str, Any]:
+    """A model with its parameters, as plain values: another graph, bound value or weight gives others.
+
+    Args:
+        model: the model.
+        params: those that it runs with.
+    """
+    graph = hashlib.sha256(model.proto.SerializeToString(deterministic=True)).hexdigest()
+    return {
+        "model": PurePath(model.label).name,
+        "graph": graph,
+        "static": _digest(model.static),
+        "params": _digest(params),
+    }
+
+
+def _digest(arrays: Any) -> str:
+    digest = hashlib.sha256()
+    for place, array in jax.tree_util.tree_leaves_with_path(arrays):
+        values = np.asarray(array)
+        digest.update(f"{jax.tree_util.keystr(place)} {values.dtype} {values.shape}\n".encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def surroundings() -> dict[str, Any]:
+    """What else results may depend on: another version or kind of device makes another evaluation."""
+    return {
+        "jaxrnn": jaxrnn.__version__,
+        "jax": jax.__version__,
+        "device": jax.devices()[0].platform,
+        "devices": jax.local_device_count(),
+        "machine": platform.machine(),
+    }
