@@ -15,6 +15,7 @@ import jaxrnn
 from benchmarks.networks import RATE, SPEECH, Entry, load, random_frames
 from benchmarks.plan import Cases, Plan
 from benchmarks.results import Row, row_of
+from benchmarks.scans import speed
 from benchmarks.timing import Call, DisagreementError, check, interleaved, largest_difference
 
 #: Streams at once; the last two take seconds and gigabytes.
@@ -33,8 +34,6 @@ def cases(plan: Plan) -> Cases:
 
 
 def _rows(plan: Plan, entry: Entry) -> Iterator[Row]:
-    from benchmarks.recording import speed
-
     model, seconds = load(entry), 0.25 if plan.quick else 2.0
     counts = STREAMS[:2] if plan.quick else STREAMS
     steps = round(seconds * RATE) // entry.hop

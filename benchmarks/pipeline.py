@@ -18,6 +18,7 @@ from benchmarks.networks import RATE, SPEECH, describe, load
 from benchmarks.peers import Arrays, open_all
 from benchmarks.plan import Cases, Plan, timed
 from benchmarks.results import Row
+from benchmarks.scans import loop, scanner, speed
 from benchmarks.timing import Call
 
 BLOCK, HOP = 512, 128
@@ -33,8 +34,6 @@ def cases(plan: Plan, seconds: float) -> Cases:
 
 
 def _rows(plan: Plan, seconds: float) -> Iterator[Row]:
-    from benchmarks.recording import loop, scanner, speed
-
     entries = SPEECH[:2]
     models = [load(entry) for entry in entries]
     rng = np.random.default_rng(0)

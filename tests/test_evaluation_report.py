@@ -1,16 +1,12 @@
-"""The report of an evaluation: what it says, that it shows foreign text as text, and that it works in a browser."""
+"""The report of an evaluation: what it says, that it shows foreign text as text."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import html.parser
 import io
-import json
 import math
 import re
-import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +14,11 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
+from report_cases import HOSTILE, RATE, SDR, Page, make_report, make_results, named, results, row_of, tone
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.compare import compare
-from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.metrics import Metric, detection
+from jaxrnn.evaluation.metrics import detection
 from jaxrnn.evaluation.report import Limits, Results, write_report
 from jaxrnn.evaluation.report.pictures import HEIGHT, levels
 from jaxrnn.evaluation.report.plots import edges
@@ -30,126 +26,15 @@ from jaxrnn.evaluation.report.sounds import Player, encode
 from jaxrnn.evaluation.report.wording import NONE, decimals, duration, number, text
 from jaxrnn.evaluation.tables import document
 
-RATE = 16_000
-HOSTILE = "</td></script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
-
-
-class Page(html.parser.HTMLParser):
-    """A page as its elements, each with its attributes and the text inside it."""
-
-    EMPTY = frozenset({"meta", "link", "img", "input"})
-
-    def __init__(self, content: str):
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
-        self._open: list[list[str]] = []
-        self.feed(content)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        words: list[str] = []
-        self.elements.append((tag, dict(attrs), words))
-        if tag not in self.EMPTY:
-            self._open.append(words)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs), []))
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open.pop()
-
-    def handle_data(self, data: str) -> None:
-        for words in self._open:
-            words.append(data)
-
-    def all(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
-        return [(attributes, "".join(words)) for found, attributes, words in self.elements if found == tag]
-
-    @property
-    def text(self) -> str:
-        return self.all("body")[0][1]
-
-    def rows(self, label: str) -> list[list[str]]:
-        """The cells of a table's rows."""
-        table = next(
-            place
-            for place, (tag, attributes, _) in enumerate(self.elements)
-            if tag == "div" and attributes.get("aria-label") == label
-        )
-        rows: list[list[str]] = []
-        for tag, attributes, words in self.elements[table + 1 :]:
-            if tag == "tr":
-                rows.append([])
-            elif tag in ("td", "th"):
-                rows[-1].append("".join(words))
-            elif attributes.get("role") == "region":
-                break
-        return rows
-
-
-def named(name: str) -> Metric:
-    return Metric(name, lambda rate: pytest.fail("nothing is judged here"))
-
-
-SDR = dataclasses.replace(named("si_sdr"), unit="dB")
-
-
-def results(
-    name: str, rows: list[dict[str, Any]], *metrics: Metric, outputs: Path | None = None, slices: Any = (), **facts: Any
-) -> Results:
-    return Results(name, rows, document(rows, metrics or (SDR,), slices=slices, facts=facts), outputs)
-
-
-def row_of(name: str, path: Path, **columns: Any) -> dict[str, Any]:
-    return {"id": name, "path": str(path), "seconds": 1.0, "status": "ok", "error": None, **columns}
-
-
-def tone(frequency: float, seconds: float, level: float = 0.3) -> np.ndarray:
-    return level * np.sin(2 * np.pi * frequency * np.arange(round(seconds * RATE)) / RATE)
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """12 recordings of 0.5 to 1.6 s with references and outputs, one more that is gone, and one that failed."""
-    folder = tmp_path_factory.mktemp("corpus")
-    rng = np.random.default_rng(0)
-    items, rows, others = [], [], []
-    for kind in ("noisy", "clean", "outputs"):
-        (folder / kind).mkdir()
-    for place in range(12):
-        name, seconds = f"file{place}", 0.5 + place / 10
-        clean = tone(200 + 100 * place, seconds)
-        for kind, noise in (("noisy", 0.1), ("clean", 0.0), ("outputs", 0.02)):
-            samples = clean + noise * rng.standard_normal(len(clean))
-            soundfile.write(folder / kind / f"{name}.wav", samples, RATE, subtype="FLOAT")
-        items.append(Item(name, folder / "noisy" / f"{name}.wav", folder / "clean" / f"{name}.wav"))
-        columns = {"noise": "car" if place % 2 else "babble", "snr": float(place % 3 * 5), "talker": HOSTILE}
-        row = row_of(name, items[-1].path, **columns)
-        rows.append({**row, "seconds": seconds, "si_sdr": 2.0 * place, "stoi": 0.5 + place / 100})
-        others.append({**rows[-1], "si_sdr": 2.0 * place - (1.5 if place else -3.0)})
-    gone = Item("gone", folder / "noisy" / "gone.wav")
-    rows.append(row_of("gone", gone.path, noise="car", snr=0.0, talker=None, si_sdr=-20.0, stoi=None))
-    broken = folder / "noisy" / f"{HOSTILE.replace('/', '|')}.wav"
-    failed = row_of(HOSTILE, broken, noise="car", snr=None, talker=None)
-    rows.append({**failed, "seconds": None, "status": "error", "error": f"{broken} cannot be read"})
-    return folder, [*items, gone, Item(HOSTILE, broken)], rows, others
+    return make_results(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="module")
 def report(corpus):
-    """The page of all of that, beside another system's."""
-    folder, items, rows, others = corpus
-    path = folder / "report" / "report.html"
-    outputs, metrics = folder / "outputs", (SDR, named("stoi"))
-    facts = {"models": {"dtln.onnx": "0123"}, HOSTILE: [HOSTILE]}
-    write_report(
-        path,
-        results("first", rows, *metrics, outputs=outputs, slices=["noise", "talker"], **facts),
-        baseline=results("second", others, *metrics, outputs=outputs),
-        corpus=items,
-        times={"times_real_time": 151.4},
-        limits=Limits(examples=2, seconds=1.0),
-    )
-    return path
+    return make_report(corpus)
 
 
 @pytest.fixture(scope="module")
@@ -455,198 +340,3 @@ def test_wording():
         found = edges(np.array(values, float))
         assert (np.diff(found) > 0).all()
         assert len(found) <= 51
-
-
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking "
-    "--disable-component-update --disable-sync --no-first-run --disable-extensions --hide-scrollbars --mute-audio"
-)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """Debian's Chromium, which reaches no network."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("there is no chromium: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    started.set_script_timeout(60)
-    yield started
-    started.quit()
-
-
-def opened(browser: Any, path: Path) -> None:
-    for kind in ("browser", "performance"):
-        browser.get_log(kind)
-    browser.get(path.as_uri())
-
-
-def column(browser: Any, table: str, place: int) -> list[str]:
-    """The visible cells of a column."""
-    return browser.execute_script(
-        "return [...document.getElementById(arguments[0]).tBodies[0].rows]"
-        ".filter(row => !row.hidden && row.getClientRects().length).map(row => row.cells[arguments[1]].textContent)",
-        table,
-        place,
-    )
-
-
-def test_browser_needs_nothing_else(browser, report, page):
-    opened(browser, report)
-    assert browser.title == "Evaluation of first"
-    assert browser.get_log("browser") == []
-    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    # The browser's own empty page, which was there before, may still ask for something.
-    requests = {
-        event["params"]["requestId"]: event["params"]["request"]["url"]
-        for event in events
-        if event["method"] == "Network.requestWillBeSent" and event["params"]["documentURL"] == report.as_uri()
-    }
-    assert {url for url in requests.values() if not url.startswith("data:")} == {report.as_uri()}
-    failed = [event["params"]["requestId"] for event in events if event["method"] == "Network.loadingFailed"]
-    assert not requests.keys() & failed
-    assert browser.execute_script("return [...document.images].every(image => image.naturalWidth > 200)")
-    shown = browser.execute_script("return [...document.querySelectorAll('table')].map(t => t.tBodies[0].rows.length)")
-    assert sum(shown) + len(shown) == len(page.all("tr"))
-
-
-def test_browser_plays_every_sound(browser, report, page):
-    opened(browser, report)
-    found = browser.execute_async_script("""
-        const done = arguments[0], players = [...document.querySelectorAll("audio")];
-        const ready = (player) => player.readyState >= 1 ? null : new Promise((resolve, reject) => {
-            player.addEventListener("loadedmetadata", resolve);
-            player.addEventListener("error", () => reject(player.error.message));
-        });
-        Promise.all(players.map(ready)).then(
-            () => done(players.map((player) => [player.getAttribute("aria-label"), player.duration])),
-            (reason) => done([["" + reason, 0]]));
-    """)
-    wanted = {}
-    for attributes, _ in page.all("audio"):
-        samples, rate = soundfile.read(io.BytesIO(base64.b64decode(str(attributes["src"]).split(",")[1])))
-        wanted[attributes["aria-label"]] = pytest.approx(len(samples) / rate, abs=0.01)
-    assert dict(found) == wanted
-    assert len(found) == 3 * 4
-    # A click on a picture plays from there, and no two sounds at once.
-    sounds = browser.find_elements("css selector", ".sound:has(audio)")
-    for place in (4, 5):
-        picture = sounds[place].find_element("css selector", ".pictures")
-        browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", picture)
-        picture.click()
-    # The page stops the one when it hears that the other plays, which is a moment after it does.
-    playing = "return [...document.querySelectorAll('audio')].map((player) => !player.paused)"
-    end = time.monotonic() + 10
-    while (found := browser.execute_script(playing)) != [place == 5 for place in range(12)]:
-        assert time.monotonic() < end, found
-    assert 0.4 <= browser.execute_script("return arguments[0].querySelector('audio').currentTime", sounds[5]) <= 1.0
-
-
-def test_browser_sorts_and_filters(browser, tmp_path):
-    rng = np.random.default_rng(0)
-    values = [None, math.inf, -math.inf, *rng.normal(0, 10, 1000).round(3).tolist()]
-    rows = [row_of(f"f{place}", Path("f.wav"), si_sdr=value, part=place % 7) for place, value in enumerate(values)]
-    write_report(tmp_path / "r.html", results("it", rows), limits=Limits(examples=0))
-    opened(browser, tmp_path / "r.html")
-    headers = browser.find_elements("css selector", "#files-table thead th")
-    assert [header.text.split()[0] for header in headers] == ["id", "seconds", "si_sdr", "part"]
-    by_id = column(browser, "files-table", 0)
-    assert by_id == sorted(row["id"] for row in rows)
-    order = sorted(value for value in values if value is not None)
-    headers[2].find_element("tag name", "button").click()
-    shown = column(browser, "files-table", 2)
-    assert shown[0] == "-∞"
-    assert shown[-2:] == ["∞", NONE]
-    assert [float(value) for value in shown[1:-2]] == pytest.approx(order[1:-1], abs=0.00501)
-    assert headers[2].get_attribute("aria-sort") == "ascending"
-    headers[2].find_element("tag name", "button").click()
-    assert column(browser, "files-table", 2) == [*shown[-2::-1], NONE]
-    assert headers[2].get_attribute("aria-sort") == "descending"
-    assert column(browser, "files-table", 0)[0] == "f1"
-    headers[0].find_element("tag name", "button").click()
-    assert column(browser, "files-table", 0) == [row["id"] for row in rows]  # f2 before f10
-    assert headers[2].get_attribute("aria-sort") == "none"
-    box = browser.find_element("css selector", "input[type=search]")
-    box.send_keys("F12 4")
-    kept = [row for row in rows if "f12" in row["id"] and any("4" in cell for cell in cells_of(browser, row["id"]))]
-    assert column(browser, "files-table", 0) == [row["id"] for row in kept]
-    assert browser.find_element("tag name", "output").text == f"{len(kept)} of {len(rows)}"
-    box.clear()
-    box.send_keys("zz")
-    assert column(browser, "files-table", 0) == []
-    # The head of the table stays in sight.
-    box.clear()
-    box.send_keys(" ")
-    places = browser.execute_script("""
-        const frame = document.getElementById("files-table").parentElement;
-        frame.scrollTop = 5000;
-        return [frame.getBoundingClientRect().top, frame.querySelector("th").getBoundingClientRect().top];
-    """)
-    assert places[1] == pytest.approx(places[0], abs=2)
-    assert browser.get_log("browser") == []
-
-
-def cells_of(browser: Any, name: str) -> list[str]:
-    kept = browser.execute_script(
-        "return window.kept ??= Object.fromEntries([...document.getElementById('files-table').tBodies[0].rows]"
-        ".map(row => [row.cells[0].textContent, [...row.cells].map(cell => cell.textContent)]))"
-    )
-    return kept[name]
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_browser_on_phone_and_desk(browser, report, width):
-    emulate = browser.execute_cdp_cmd
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
-    emulate("Emulation.setDeviceMetricsOverride", size)
-    try:
-        opened(browser, report)
-        assert browser.execute_script("return document.documentElement.scrollWidth") == width
-        for scheme in ("light", "dark"):
-            emulate("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-            picture = np.asarray(Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("L"), float) / 255
-            assert picture.shape == (800, width)
-            assert np.median(picture) > 0.95 if scheme == "light" else np.median(picture) < 0.15
-            for name in ("ink", "muted", "link", "first", "second"):
-                assert contrast(browser, name, "paper") >= 4.5
-            assert contrast(browser, "muted", "shade") >= 4.5
-            # Plots have the page's colours.
-            axis = browser.execute_script("return getComputedStyle(document.querySelector('.plot text')).fill")
-            assert axis == browser.execute_script("return getComputedStyle(document.body).color")
-    finally:
-        emulate("Emulation.clearDeviceMetricsOverride", {})
-        emulate("Emulation.setEmulatedMedia", {"features": []})
-
-
-def contrast(browser: Any, one: str, two: str) -> float:
-    """The ratio of WCAG 2: of relative luminances."""
-    found = []
-    for name in (one, two):
-        value = browser.execute_script(
-            "const probe = document.body.appendChild(document.createElement('p'));"
-            "probe.style.color = `var(--${arguments[0]})`; const found = getComputedStyle(probe).color;"
-            "probe.remove(); return found;",
-            name,
-        )
-        channels = np.array([int(part) for part in re.findall(r"\d+", value)[:3]]) / 255
-        linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-        found.append(float(linear @ [0.2126, 0.7152, 0.0722]))
-    return (max(found) + 0.05) / (min(found) + 0.05)
-
-
-def test_browser_runs_no_foreign_script(browser, report, tmp_path):
-    """Not even were one to get into the page."""
-    opened(browser, report)
-    assert browser.execute_script("return document.title") == "Evaluation of first"
-    content = report.read_text(encoding="utf-8").replace("<main>", f"<main>{HOSTILE}", 1)
-    (tmp_path / "r.html").write_text(content, encoding="utf-8")
-    opened(browser, tmp_path / "r.html")
-    assert browser.title == "Evaluation of first"
-    assert "Content Security Policy" in str(browser.get_log("browser"))

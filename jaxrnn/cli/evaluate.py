@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxrnn.cli.cores import share_cores
 from jaxrnn.cli.options import json_option
 from jaxrnn.cli.output import busy, console, number, print_json, print_table
 from jaxrnn.errors import InputError
@@ -17,9 +17,6 @@ from jaxrnn.errors import InputError
 if TYPE_CHECKING:
     from jaxrnn.evaluation.hosts import Host
     from jaxrnn.evaluation.prepared import Prepared
-
-#: Environment variable with the cores that a worker of ``--processes`` keeps to.
-CORES = "JAXRNN_CORES"
 
 INTERVAL = "95 % interval"
 
@@ -97,8 +94,8 @@ def evaluate(
         raise InputError("--processes are of this machine alone: give either them, or --host or --cluster")
     if coordinator is not None and host is None:
         raise InputError("--coordinator needs --host I/N")
-    _keep_to_cores()
-    place = _place(host, cluster, coordinator)
+    others = share_cores(processes)
+    place = _place(processes, host, cluster, coordinator)
     from jaxrnn.evaluation.conclusion import times_of
     from jaxrnn.evaluation.prepared import prepare
 
@@ -107,7 +104,7 @@ def evaluate(
     folder = prepared.evaluation.journal.folder
     before, began = prepared.evaluation.journal.finished(), time.monotonic()
     try:
-        for line in _work(prepared, place, processes, _arguments(config, overrides)):
+        for line in _work(prepared, place, _arguments(config, overrides), others):
             click.echo(line, err=True)
     except KeyboardInterrupt:
         click.echo(f"interrupted; the same command goes on in {folder}", err=True)
@@ -125,20 +122,13 @@ def evaluate(
         _print(folder, said, times)
 
 
-def _keep_to_cores() -> None:
-    """Stay on the cores that another process has given to this one, before JAX counts them."""
-    cores = os.environ.get(CORES)
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
-
-
-def _place(host: str | None, cluster: bool, coordinator: str | None) -> Host:
+def _place(processes: int, host: str | None, cluster: bool, coordinator: str | None) -> Host:
     from jaxrnn.evaluation.hosts import Host, join
 
     if cluster:
         return join()
     if host is None:
-        return Host()
+        return Host(0, processes)
     index, slash, count = host.partition("/")
     if not slash or not index.isdigit() or not count.isdigit():
         raise InputError(f"--host {host}: expected I/N, such as 0/4")
@@ -150,19 +140,16 @@ def _arguments(config: Path, overrides: tuple[str, ...]) -> list[str]:
     return [str(config), *(part for override in overrides for part in ("--set", override))]
 
 
-def _work(prepared: Prepared, place: Host, processes: int, arguments: list[str]) -> list[str]:
-    """Do all units; what went wrong in other processes, in words."""
+def _work(prepared: Prepared, place: Host, arguments: list[str], others: list[dict[str, str]]) -> list[str]:
+    """Do all units, with other processes beside this one; what went wrong in them, in words."""
     from jaxrnn.evaluation.hosts import shared
     from jaxrnn.evaluation.progress import showing
-    from jaxrnn.evaluation.workers import run_workers
+    from jaxrnn.evaluation.workers import workers
 
     evaluation = prepared.evaluation
-    with showing(None, evaluation) as show:
-        if processes == 1:
-            evaluation.run(shared(evaluation, place), lambda unit, rows: show(evaluation.journal.finished()))
-            return []
-        ended = run_workers(arguments, processes, evaluation.journal, show)
-    return [f"process {each.index} ended with status {each.status}: {each.said}".rstrip(": ") for each in ended]
+    with showing(None, evaluation) as show, workers(arguments, others) as ended:
+        evaluation.run(shared(evaluation, place), lambda unit, rows: show(evaluation.journal.finished()))
+        return [f"process {each.index} ended with status {each.status}: {each.said}".rstrip(": ") for each in ended()]
 
 
 def _print(folder: Path, said: Mapping[str, Any], times: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrnn.evaluation.chain import Chain, Stage
+from jaxrnn.evaluation.chain import Chain
 from jaxrnn.evaluation.compare import Comparison, compare
 from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluate import evaluate
@@ -21,6 +21,7 @@ from jaxrnn.evaluation.metrics import (
 )
 from jaxrnn.evaluation.offline import Offline
 from jaxrnn.evaluation.report import Results, write_report
+from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.statistics import Resampling
 from jaxrnn.evaluation.systems import Piece, System
 from jaxrnn.evaluation.tables import read_results, write_results

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,67 +14,14 @@ import numpy as np
 from scipy import signal
 
 from jaxrnn.errors import InputError
+from jaxrnn.evaluation.frames import complex_of, cut_frames, features_of, join_frames, with_mask
 from jaxrnn.evaluation.identity import model_identity
 from jaxrnn.evaluation.recordings import SAMPLES
+from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.systems import Piece
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
-
-#: What a network can be given of a frame, and what its output can be.
-TAKES = ("samples", "magnitude", "spectrum")
-GIVES = ("samples", "spectrum", "mask", "result")
 
 #: The sound that a chain gives.
 AUDIO = "audio"
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One network of a chain.
-
-    Attributes:
-        model: it takes one frame a step.
-        takes: ``"samples"`` of the frame, the ``"magnitude"`` of its spectrum, or the ``"spectrum"`` itself, with real
-            and imaginary part last.
-        gives: ``"samples"`` or a ``"spectrum"`` in place of the frame's, a ``"mask"`` to multiply the spectrum with
-            (real or complex), or a ``"result"``, which is an output of the chain and changes nothing.
-        input: the model's input; by default its only one.
-        output: the model's output; by default its only one.
-    """
-
-    model: Model
-    takes: str = "samples"
-    gives: str = "result"
-    input: str | None = None
-    output: str | None = None
-
-    def __post_init__(self) -> None:
-        for value, known, what in ((self.takes, TAKES, "takes"), (self.gives, GIVES, "gives")):
-            if value not in known:
-                raise InputError(f"{self.model.label}: {what} must be one of {', '.join(known)}, not {value!r}")
-        self.names  # noqa: B018 - refuses what does not fit
-
-    @functools.cached_property
-    def names(self) -> tuple[str, str]:
-        """The model's input and output."""
-        return (
-            _only(self.model, "input", self.input, self.model.step_inputs),
-            _only(self.model, "output", self.output, self.model.step_outputs),
-        )
-
-
-def _only(model: Model, what: str, name: str | None, infos: Sequence[Any]) -> str:
-    names = [info.name for info in infos]
-    if name is None and len(names) == 1:
-        return names[0]
-    if name is None or name not in names:
-        asked = f"has no {what} {name!r}" if name is not None else f"has {len(names)} {what}s besides its state"
-        raise InputError(f"{model.label} {asked}: name one of {', '.join(names)} as {what}")
-    if what == "input" and len(names) > 1:
-        others = ", ".join(other for other in names if other != name)
-        raise InputError(f"{model.label} also takes {others}: bind it with static")
-    return name
 
 
 @dataclass(frozen=True)
@@ -198,7 +145,7 @@ class Chain:
     def run(
         self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
-        """One chunk of sound."""
+        """One chunk of sound, ``ending`` or not: a function that never masks would not win back its compiling."""
         if SAMPLES not in parts:
             raise InputError(f"a chain takes sound, not arrays called {', '.join(parts)}")
         samples = parts[SAMPLES]
@@ -207,18 +154,18 @@ class Chain:
                 f"a chain takes sound of one channel as floats, full scale 1, not {samples.dtype} samples of shape "
                 f"{samples.shape[2:]}"
             )
-        return self._compiled(self._packed, carry, samples, frames, masked=ending)
+        return self._compiled(self._packed, carry, samples, frames)
 
     @functools.cached_property
     def _compiled(self) -> Any:
-        return jax.jit(self._run, static_argnames=("masked",))
+        return jax.jit(self._run)
 
     def _run(
-        self, packed: tuple[Any, ...], carry: Any, samples: jax.Array, frames: jax.Array, *, masked: bool
+        self, packed: tuple[Any, ...], carry: Any, samples: jax.Array, frames: jax.Array
     ) -> tuple[dict[str, Piece], Any]:
         hops = (frames + self.hop - 1) // self.hop
         window, scale = self._window
-        current = _cut(samples.astype(jnp.float32), self.size, self.hop)
+        current = cut_frames(samples.astype(jnp.float32), self.size, self.hop)
         current = current if window is None else current * window
         spectrum = None
         results, states = {}, []
@@ -226,7 +173,7 @@ class Chain:
             if stage.takes != "samples" and spectrum is None:
                 spectrum = jnp.fft.rfft(current)
             given = {"samples": current, "magnitude": spectrum, "spectrum": spectrum}[stage.takes]
-            output, state = self._step(stage, params, state, _features(stage.takes, given), hops if masked else None)
+            output, state = self._step(stage, params, state, features_of(stage.takes, given), hops)
             states.append(state)
             if stage.gives == "result":
                 results[stage.names[1]] = Piece(jnp.moveaxis(output, 0, 1), hops)
@@ -235,15 +182,15 @@ class Chain:
                 current, spectrum = output.reshape(current.shape), None
                 continue
             bins = (*current.shape[:2], self.size // 2 + 1)
-            factor = output.reshape(bins) if output[0, 0].size == bins[2] else _complex(output.reshape((*bins, 2)))
+            factor = output.reshape(bins) if output[0, 0].size == bins[2] else complex_of(output.reshape((*bins, 2)))
             if spectrum is None:
                 spectrum = jnp.fft.rfft(current)
-            spectrum = _masked(spectrum, factor) if stage.gives == "mask" else factor
+            spectrum = with_mask(spectrum, factor) if stage.gives == "mask" else factor
             current = jnp.fft.irfft(spectrum, self.size)
         overlap = carry["overlap"]
         if self.gives_sound:
             joined = current if window is None else current * (window * np.float32(scale))
-            sound, overlap = _join(joined, overlap, self.hop)
+            sound, overlap = join_frames(joined, overlap, self.hop)
             results[AUDIO] = Piece(sound, hops * self.hop)
         return results, {"states": tuple(states), "overlap": overlap}
 
@@ -269,39 +216,3 @@ class Chain:
             axis = (declared.shape or ()).index(symbol) if symbol in (declared.shape or ()) else 0
             value = jnp.moveaxis(value, axis + 1, 1)
         return value.reshape(time, batch, *value.shape[2:]) if len(lead) == 2 or symbol else value[:, None], state
-
-
-def _cut(samples: jax.Array, size: int, hop: int) -> jax.Array:
-    """Frames ``[time, batch, size]`` of ``[batch, samples]``, each ``hop`` after the one before."""
-    count = (samples.shape[1] - size) // hop + 1
-    if size % hop:
-        places = np.arange(count)[:, None] * hop + np.arange(size)
-        return jnp.moveaxis(samples[:, places], 1, 0)
-    hops = jnp.moveaxis(samples.reshape(samples.shape[0], -1, hop), 1, 0)
-    return jnp.concatenate([hops[part : part + count] for part in range(size // hop)], -1)
-
-
-def _join(frames: jax.Array, overlap: jax.Array, hop: int) -> tuple[jax.Array, jax.Array]:
-    """Sound ``[batch, time * hop]`` of frames ``[time, batch, size]``, and what later frames are added to."""
-    time, batch, size = frames.shape
-    result = jnp.pad(overlap, ((0, 0), (0, time * hop))).reshape(batch, -1, hop)
-    for part in range(size // hop):
-        result = result.at[:, part : part + time].add(jnp.moveaxis(frames[..., part * hop : (part + 1) * hop], 0, 1))
-    flat = result.reshape(batch, -1)
-    return flat[:, : time * hop], flat[:, time * hop :]
-
-
-def _features(takes: str, given: Any) -> jax.Array:
-    if takes == "spectrum":
-        return jnp.stack([given.real, given.imag], -1)
-    return jnp.abs(given) if takes == "magnitude" else given
-
-
-def _masked(spectrum: jax.Array, mask: jax.Array) -> jax.Array:
-    if jnp.iscomplexobj(mask):
-        return spectrum * mask
-    return jax.lax.complex(spectrum.real * mask, spectrum.imag * mask)
-
-
-def _complex(pairs: jax.Array) -> jax.Array:
-    return jax.lax.complex(pairs[..., 0], pairs[..., 1])

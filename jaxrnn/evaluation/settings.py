@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Self
 
-from jaxrnn.evaluation.chain import Chain, Stage
+from jaxrnn.evaluation.chain import Chain
 from jaxrnn.evaluation.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.evaluation.offline import Offline
+from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.systems import System
 from jaxrnn.settings.functions import check_options, find_function
 from jaxrnn.settings.problems import at, problem, validated

@@ -16,7 +16,8 @@ class Unit:
     Attributes:
         index: its number.
         members: places of its recordings in the corpus.
-        lanes: streams of the batch; those without a recording stay empty.
+        lanes: streams of the batch; those without a recording stay empty, for a batch of another size would have to be
+            compiled.
     """
 
     index: int
@@ -36,12 +37,5 @@ def plan_units(lengths: Sequence[int | None], batch: int) -> tuple[Unit, ...]:
         key=lambda place: (-(lengths[place] or 0), place),
     )
     groups = [tuple(order[start : start + batch]) for start in range(0, len(order), batch)]
-    return tuple(Unit(index, group, _lanes(len(group), batch)) for index, group in enumerate(groups))
-
-
-def _lanes(members: int, batch: int) -> int:
-    """The batch, or for a small rest a power of two: each size is compiled once."""
-    lanes = 1
-    while lanes < members:
-        lanes *= 2
-    return min(lanes, batch)
+    lanes = batch if len(groups) > 1 else min(batch, 1 << (len(order) - 1).bit_length())
+    return tuple(Unit(index, group, lanes) for index, group in enumerate(groups))

@@ -1,4 +1,4 @@
-"""Several processes of this machine at one evaluation, each on cores of its own."""
+"""Other processes of this machine at the evaluation that this one works at."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
-
-from jaxrnn.evaluation.journal import Journal
+from typing import IO
 
 #: The option of ``jaxrnn evaluate`` that a worker is started with.
 HOST_OPTION = "--host"
@@ -33,59 +31,65 @@ class Ended:
     said: str
 
 
-def run_workers(
-    arguments: Sequence[str], count: int, journal: Journal, watch: Callable[[set[int]], Any] | None = None
-) -> list[Ended]:
-    """Run so many processes until all of them have ended.
+@contextlib.contextmanager
+def workers(arguments: Sequence[str], environments: Sequence[Mapping[str, str]]) -> Iterator[Callable[[], list[Ended]]]:
+    """Processes 1, 2, ... at the evaluation that this process, number 0, works at; they end with the context.
 
     Args:
         arguments: those of ``jaxrnn evaluate`` that all of them get.
-        count: how many.
-        journal: what they work at.
-        watch: called now and then with the units that are finished.
+        environments: for each of them, what its environment holds besides this one's.
 
-    Returns:
-        Those that failed; what they left was done by the others, if any were left.
+    Yields:
+        A function that waits until all others have ended, and gives those that failed; what these left was done by the
+        rest.
     """
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(_started(arguments, index, count)) for index in range(count)]
-        # All are asked: one that was killed is a process still, whose claim stands, until it is.
-        while None in [process.poll() for process, _ in processes]:
-            if watch is not None:
-                watch(journal.finished())
-            time.sleep(0.2)
-        if watch is not None:
-            watch(journal.finished())
-        return [
-            Ended(index, process.returncode, _end_of(said))
-            for index, (process, said) in enumerate(processes)
-            if process.returncode != 0
+        count = len(environments) + 1
+        others = [
+            stack.enter_context(_started([*arguments, HOST_OPTION, f"{index}/{count}"], environment))
+            for index, environment in enumerate(environments, 1)
         ]
+        over = threading.Event()
+        reaper = threading.Thread(target=_reap, args=([process for process, _ in others], over), daemon=True)
+        reaper.start()
+
+        def ended() -> list[Ended]:
+            for process, _ in others:
+                process.wait()
+            return [
+                Ended(index, process.returncode, _end_of(said))
+                for index, (process, said) in enumerate(others, 1)
+                if process.returncode != 0
+            ]
+
+        try:
+            yield ended
+        finally:
+            over.set()
+            reaper.join()
+
+
+def _reap(processes: Sequence[subprocess.Popen[bytes]], over: threading.Event) -> None:
+    """Ask after all of them: one that was killed is a process still, whose claim stands, until it is asked after."""
+    while not over.wait(0.2):
+        for process in processes:
+            process.poll()
 
 
 @contextlib.contextmanager
-def _started(arguments: Sequence[str], index: int, count: int) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    command = [sys.executable, "-m", "jaxrnn", "evaluate", *arguments, HOST_OPTION, f"{index}/{count}"]
-    cores = _cores(index, count)
-    # The child sets its own cores before it imports JAX, which makes as many threads as it sees.
-    environment = dict(os.environ) | ({"JAXRNN_CORES": ",".join(map(str, cores))} if cores else {})
+def _started(
+    arguments: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    command = [sys.executable, "-m", "jaxrnn", "evaluate", *arguments]
     # A file, for a pipe that nobody reads until the end would stop a process that says much.
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, **environment})
         try:
             yield process, said
         finally:
             if process.poll() is None:
                 process.terminate()
             process.wait()
-
-
-def _cores(index: int, count: int) -> list[int]:
-    """The cores of one of several processes; none where the system does not tell."""
-    if not hasattr(os, "sched_getaffinity"):
-        return []
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[index::count] or [cores[index % len(cores)]]
 
 
 def _end_of(said: IO[bytes]) -> str:

@@ -1,0 +1,51 @@
+"""A whole recording by each engine: one scan here, a loop of calls elsewhere; and how fast that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+import jaxrnn
+from benchmarks.peers import Arrays, Stepper
+
+
+def scanner(model: jaxrnn.Model, dims: Mapping[str, int]) -> Callable[[Arrays], dict[str, np.ndarray]]:
+    """A function from the frames of a recording to their outputs by ``Model.scan``, the parameters compiled in."""
+    packed, start = model.pack(model.params, dims=dims), model.init_state()
+    scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0])
+
+    def over(frames: Arrays) -> dict[str, np.ndarray]:
+        return {name: np.asarray(value) for name, value in scan(frames).items()}
+
+    return over
+
+
+def loop(stepper: Stepper) -> Callable[[Arrays], dict[str, np.ndarray]]:
+    """The same by one call a frame, from a fresh state."""
+
+    def over(frames: Arrays) -> dict[str, np.ndarray]:
+        stepper.reset()
+        count = len(next(iter(frames.values())))
+        found = [stepper({name: array[index] for name, array in frames.items()}) for index in range(count)]
+        return {name: np.stack([values[name] for values in found]) for name in found[0]}
+
+    return over
+
+
+def speed(microseconds: float, length: float, cores: int, streams: int = 1) -> dict[str, Any]:
+    """How fast that is, of ``length`` seconds of audio for each stream.
+
+    Args:
+        microseconds: for one stream.
+        length: seconds of audio of a stream.
+        cores: on which it ran.
+        streams: that ran at once.
+    """
+    return {
+        "ms a second of audio": microseconds / 1000 / length,
+        "times real time, a core": length / (microseconds / 1e6) / cores,
+        "streams": streams,
+    }

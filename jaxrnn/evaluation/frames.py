@@ -1,0 +1,48 @@
+"""Sound cut into overlapping frames and joined again, and what networks are given of a frame's spectrum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def cut_frames(samples: jax.Array, size: int, hop: int) -> jax.Array:
+    """Frames ``[time, batch, size]`` of ``[batch, samples]``, each ``hop`` after the one before."""
+    count = (samples.shape[1] - size) // hop + 1
+    if size % hop:
+        places = np.arange(count)[:, None] * hop + np.arange(size)
+        return jnp.moveaxis(samples[:, places], 1, 0)
+    hops = jnp.moveaxis(samples.reshape(samples.shape[0], -1, hop), 1, 0)
+    return jnp.concatenate([hops[part : part + count] for part in range(size // hop)], -1)
+
+
+def join_frames(frames: jax.Array, overlap: jax.Array, hop: int) -> tuple[jax.Array, jax.Array]:
+    """Sound ``[batch, time * hop]`` of frames ``[time, batch, size]``, and what later frames are added to."""
+    time, batch, size = frames.shape
+    result = jnp.pad(overlap, ((0, 0), (0, time * hop))).reshape(batch, -1, hop)
+    for part in range(size // hop):
+        result = result.at[:, part : part + time].add(jnp.moveaxis(frames[..., part * hop : (part + 1) * hop], 0, 1))
+    flat = result.reshape(batch, -1)
+    return flat[:, : time * hop], flat[:, time * hop :]
+
+
+def features_of(takes: str, given: Any) -> jax.Array:
+    """What a network takes of frames or of their spectrum: ``[..., 2]`` of a spectrum, real and imaginary part."""
+    if takes == "spectrum":
+        return jnp.stack([given.real, given.imag], -1)
+    return jnp.abs(given) if takes == "magnitude" else given
+
+
+def with_mask(spectrum: jax.Array, mask: jax.Array) -> jax.Array:
+    """A spectrum times a mask, real or complex."""
+    if jnp.iscomplexobj(mask):
+        return spectrum * mask
+    return jax.lax.complex(spectrum.real * mask, spectrum.imag * mask)
+
+
+def complex_of(pairs: jax.Array) -> jax.Array:
+    """Complex numbers of ``[..., 2]``."""
+    return jax.lax.complex(pairs[..., 0], pairs[..., 1])
