@@ -41,8 +41,7 @@ class Distortion:
         """One column."""
         if self._own[0] <= 0 or self._energy == 0:
             raise NoValueError(f"the {'output' if self._own[0] > 0 else 'reference'} is silent")
-        matrix = scipy.linalg.toeplitz(self._own)
-        along = min(max(float(_solved(matrix, self._cross) @ self._cross), 0.0), self._energy)
+        along = min(max(float(_solved(self._own, self._cross) @ self._cross), 0.0), self._energy)
         rest = self._energy - along
         return {self._name: decibels(along, rest if rest > ROUNDING * self._energy else 0.0)}
 
@@ -67,12 +66,17 @@ def _correlated(sounds: np.ndarray, known: np.ndarray, taps: int) -> np.ndarray:
     return np.fft.irfft(spectra.sum(1), size)[:, :taps][:, ::-1]
 
 
-def _solved(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The filter; where the reference lacks frequencies and leaves it open, the smallest."""
-    with contextlib.suppress(np.linalg.LinAlgError):
-        found = np.linalg.solve(matrix, right)
-        if np.abs(matrix @ found - right).max() <= _RESIDUAL * np.abs(right).max():
-            return found
+def _solved(column: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The filter of a symmetric Toeplitz matrix; where the reference lacks frequencies and leaves it open, the smallest.
+
+    Levinson's recursion comes first: its sums are in one order, whatever threads a linear algebra library has.
+    """
+    matrix = scipy.linalg.toeplitz(column)
+    for solve in (lambda: scipy.linalg.solve_toeplitz(column, right), lambda: np.linalg.solve(matrix, right)):
+        with contextlib.suppress(np.linalg.LinAlgError):
+            found = solve()
+            if np.abs(matrix @ found - right).max() <= _RESIDUAL * np.abs(right).max():
+                return found
     return np.linalg.lstsq(matrix, right, rcond=ROUNDING * len(matrix))[0]
 
 
