@@ -67,7 +67,7 @@ def _correlated(sounds: np.ndarray, known: np.ndarray, taps: int) -> np.ndarray:
 
 
 def _solved(column: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The filter of a symmetric Toeplitz matrix; where the reference lacks frequencies and leaves it open, the smallest.
+    """The filter of a symmetric Toeplitz matrix; the smallest where the reference lacks frequencies and leaves it open.
 
     Levinson's recursion comes first: its sums are in one order, whatever threads a linear algebra library has.
     """
