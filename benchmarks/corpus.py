@@ -74,7 +74,7 @@ def cases(plan: Plan) -> Cases:
     seconds = (10, 20) if plan.quick else (10, 3 * 3600)
     return {
         f"DTLN, {files} files": functools.partial(_beside_peers, plan, files),
-        f"DTLN, {files} files, all cores": functools.partial(_on_cores, plan, files),
+        f"DTLN on all cores, {files} files": functools.partial(_on_cores, plan, files),
         **{f"{name}, long": functools.partial(_long, name, seconds) for name in SYSTEMS},
     }
 
