@@ -26,7 +26,7 @@ from jaxrnn import Limits
 from jaxrnn.inspection import inspect_model
 
 #: Small, so that what stays just below them takes no time.
-SMALL = Limits(value_bytes=2**24, constant_bytes=2**22, evaluations=1000)
+SMALL = Limits(value_bytes=2**24, constant_bytes=2**22, evaluations=200)
 
 
 def inputs_of(loaded):
