@@ -29,8 +29,10 @@ jax.config.update("jax_disable_most_optimizations", True)
 def pytest_configure(config: pytest.Config) -> None:
     """What one test has compiled, no other compiles again: not in another worker, in a child process or in a next run.
 
-    The folder is pytest's own; ``pytest --cache-clear`` empties it.
+    The folder is pytest's own; ``pytest --cache-clear`` empties it, and ``-p no:cacheprovider`` does without.
     """
+    if not hasattr(config, "cache"):
+        return
     kept = {
         "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
         "jax_persistent_cache_min_compile_time_secs": 0,
