@@ -135,13 +135,14 @@ def test_rows_of_four_devices_are_those_of_one(corpus, whole, tmp_path):
     assert json.loads((tmp_path / "out" / "run.json").read_text())["devices"] == 4
 
 
-def test_processes_join_through_jax(corpus, whole, tmp_path):
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_join_through_jax(corpus, whole, tmp_path, count):
     """Each ends when all is done; the first of them writes the table."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     config = config_in(tmp_path, corpus)
-    for process in [start(config, "--host", f"{index}/2", "--coordinator", address) for index in range(2)]:
+    for process in [start(config, "--host", f"{index}/{count}", "--coordinator", address) for index in range(count)]:
         finish(process)
     assert (tmp_path / "out" / "results.parquet").read_bytes() == (whole / "results.parquet").read_bytes()
 
