@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxrnn.cli.cores import share_cores
-from jaxrnn.cli.options import json_option
+from jaxrnn.cli.options import INTERRUPTED, config_options, json_option
 from jaxrnn.cli.output import busy, console, number, print_json, print_table
 from jaxrnn.errors import InputError
 
@@ -20,19 +20,9 @@ if TYPE_CHECKING:
 
 INTERVAL = "95 % interval"
 
-#: What a program interrupted from the keyboard leaves behind.
-INTERRUPTED = 130
-
 
 @click.command()
-@click.argument("config", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY.SUB=VALUE",
-    multiple=True,
-    help="Put a value in place of the file's; may be given several times. Example: --set corpus.limit=100.",
-)
+@config_options("corpus.limit=100")
 @click.option(
     "--processes",
     default=1,

@@ -10,26 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from jaxrnn.cli.options import json_option
+from jaxrnn.cli.options import INTERRUPTED, config_options, json_option
 from jaxrnn.cli.output import busy, console, number, print_json, print_table
 
 if TYPE_CHECKING:
     from jaxrnn.training import Fitted
     from jaxrnn.training.recipe import Recipe
 
-#: What a program interrupted from the keyboard leaves behind.
-INTERRUPTED = 130
-
 
 @click.command()
-@click.argument("config", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY.SUB=VALUE",
-    multiple=True,
-    help="Put a value in place of the file's; may be given several times. Example: --set loss.power=0.5.",
-)
+@config_options("loss.power=0.5")
 @click.option(
     "--resume/--fresh",
     default=None,

@@ -15,6 +15,9 @@ import numpy as np
 from jaxrnn.errors import InputError
 from jaxrnn.writing import in_place_of
 
+#: What a program interrupted from the keyboard leaves behind.
+INTERRUPTED = 130
+
 model_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 static_option = click.option(
@@ -31,6 +34,23 @@ state_option = click.option(
     multiple=True,
     help="Say which output carries the updated value of a state input, where the file leaves it open.",
 )
+
+
+def config_options(example: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The argument ``CONFIG.yaml`` and the option ``--set``.
+
+    Args:
+        example: a key and its value, for the help.
+    """
+    argument = click.argument("config", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
+    option = click.option(
+        "--set",
+        "overrides",
+        metavar="KEY.SUB=VALUE",
+        multiple=True,
+        help=f"Put a value in place of the file's; may be given several times. Example: --set {example}.",
+    )
+    return lambda command: argument(option(command))
 
 
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
