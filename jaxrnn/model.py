@@ -13,14 +13,15 @@ from jax.core import Tracer
 
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.errors import InputError, StaticValueError
+from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs, bind_static, tensor_info
-from jaxrnn.onnx.program import BoundNode, Program
+from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import StateVar, check_pairs, find_state
 from jaxrnn.onnx.text import holds_text
-from jaxrnn.onnx.values import exact_types, is_text, traced
+from jaxrnn.onnx.values import exact_types, is_text, traced, unstacked
 from jaxrnn.packing import Packed, narrow_type, plain
 from jaxrnn.scanning import scan
 from jaxrnn.steps import Stepper
@@ -319,7 +320,7 @@ class Model:
             outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
             self._check_strings(outputs, (params, arguments))
             named = zip((info.name for info in self.outputs), outputs, strict=True)
-            return {name: jax.tree.map(_as_array, value) for name, value in named}
+            return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
 
     def _check_strings(self, outputs: Sequence[Any], given: Any) -> None:
         """Refuse outputs that hold strings where they would have to pass through a transformation."""

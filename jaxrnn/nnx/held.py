@@ -12,7 +12,7 @@ import onnx
 from jaxrnn.errors import InputError, ModelError
 from jaxrnn.loading import load
 from jaxrnn.model import Model
-from jaxrnn.onnx.program import Block
+from jaxrnn.onnx.blocks import Block
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.tensors import tensors_of
 

@@ -13,11 +13,11 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
+from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.foresight import check_ahead
 from jaxrnn.onnx.limits import Budget, current, spending
-from jaxrnn.onnx.program import Block, BoundNode
 from jaxrnn.onnx.text import holds_text, run_on_text
-from jaxrnn.onnx.values import Value, describe, settle, static
+from jaxrnn.onnx.values import Value, describe, is_sequence, settle, static
 
 Watch = Callable[[BoundNode, Sequence[Value]], None]
 
@@ -57,6 +57,17 @@ class BoundSubgraph:
     def output_count(self) -> int:
         """How many outputs the subgraph gives."""
         return len(self.block.outputs)
+
+    def with_block(self, block: Block) -> BoundSubgraph:
+        """Another graph in the same scope."""
+        return BoundSubgraph(block, self.outer)
+
+    def value_outside(self, key: ir.Value) -> Value:
+        """A value of the graphs around; None where they have none of that name yet."""
+        try:
+            return self.outer[key]
+        except KeyError:
+            return None
 
     def __call__(self, *inputs: Value) -> tuple[Value, ...]:
         """The outputs for values of the inputs."""
@@ -131,7 +142,7 @@ def check_sequences(node: BoundNode, inputs: Sequence[Value]) -> None:
     """Refuse a sequence where the operator takes a tensor."""
     operator = node.operator
     for place, value in enumerate(inputs):
-        if isinstance(value, tuple) and onnx.defs.has(operator.name, operator.since, operator.domain):
+        if is_sequence(value) and onnx.defs.has(operator.name, operator.since, operator.domain):
             formal = onnx.defs.get_schema(operator.name, operator.since, operator.domain).inputs
             declared = formal[min(place, len(formal) - 1)]
             if not any(kind.startswith(("seq(", "optional(")) for kind in declared.types):

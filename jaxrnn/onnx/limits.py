@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxrnn.errors import InputError, LimitError
@@ -164,11 +165,7 @@ def current() -> Budget:
 
 def leaves_of(values: Any) -> Iterator[Any]:
     """The arrays among values, those in sequences too."""
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            yield from leaves_of(value)
-        elif value is not None:
-            yield value
+    yield from jax.tree.leaves(list(values))
 
 
 def raised(field: str) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxrnn.errors import InputError
+from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.operators.loops import loop_with
-from jaxrnn.onnx.program import Block, BoundNode, Program
+from jaxrnn.onnx.program import Program
 
 
 def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None = None) -> None:

@@ -6,8 +6,9 @@ parameters are:
 
 - what an operator needs while tracing (axes, pads, the scales of Resize): inputs marked ``Static``, and every
   constant that only reaches such an input through other operators;
-- numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), and ``Constant`` nodes
-  of rank 0, which is how exporters write the 1e-5 in ``sqrt(x + 1e-5)``.
+- numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), ``Constant`` nodes of
+  rank 0, which is how exporters write the 1e-5 in ``sqrt(x + 1e-5)``, and constants that are compared and nothing else;
+- zeros from which recurrences start and which nothing else reads: some exporters write the state that nobody gave so.
 
 One tensor of the file is one parameter, however often the function that holds it is called.
 """
@@ -20,11 +21,16 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.graph import subgraphs_of
+from jaxrnn.onnx.carries import starts_recurrence
+from jaxrnn.onnx.graph import graphs_of, subgraphs_of
 from jaxrnn.onnx.origins import Address, origin_of, tensor_origin
 from jaxrnn.onnx.registry import Operator
 
 FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
+
+COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+#: Operators that hand the elements of their first input on.
+MOVEMENTS = frozenset({"Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
 
 #: Operators whose output depends on the shape of their input and not on its values.
 SHAPE_ONLY = frozenset({"Shape", "Size"})
@@ -36,7 +42,7 @@ def name_parameters(
     constant_of: Callable[[ir.Value], np.ndarray | None],
 ) -> dict[ir.Value, str]:
     """The parameters' values in the graph, and their names, in the order in which the file gives them."""
-    fixed = _needed_while_tracing(graph, operator_of)
+    fixed = _needed_while_tracing(graph, operator_of) | _never_trained(graph, constant_of)
     fixed_tensors = _held_elsewhere(graph, fixed)
     names: dict[ir.Value, str] = {}
     of_tensor: dict[Address, str] = {}
@@ -105,6 +111,37 @@ def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Oper
         seen.add(value)
         pending.extend(_sources(value))
     return seen
+
+
+def _never_trained(graph: ir.Graph, constant_of: Callable[[ir.Value], np.ndarray | None]) -> set[ir.Value]:
+    """Constants that only reach comparisons, and zeros that only reach the initial values of recurrences."""
+    found = set()
+    for value in _constants(graph):
+        array = constant_of(value)
+        if array is None or array.dtype not in FLOATS:
+            continue
+        ends = list(_ends(value))
+        zeros = not np.any(array) and all(starts_recurrence(node, index) for node, index in ends)
+        if ends and (zeros or all(node is not None and node.op_type in COMPARISONS for node, _ in ends)):
+            found.add(value)
+    return found
+
+
+def _constants(graph: ir.Graph) -> Iterable[ir.Value]:
+    for inner in graphs_of(graph):
+        yield from inner.initializers.values()
+        yield from (node.outputs[0] for node in inner if node.op_type == "Constant")
+
+
+def _ends(value: ir.Value) -> Iterable[tuple[ir.Node | None, int]]:
+    """The uses of a value, through nodes that only move its elements; None stands for being an output."""
+    if value.is_graph_output():
+        yield None, 0
+    for node, index in value.uses():
+        if index == 0 and node.op_type in MOVEMENTS and not node.domain:
+            yield from _ends(node.outputs[0])
+        else:
+            yield node, index
 
 
 def _is_constant(value: ir.Value) -> bool:

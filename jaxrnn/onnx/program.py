@@ -6,13 +6,14 @@ Whatever cannot be run is found here, all of it together, so that nothing is lef
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.errors import ModelError, UnsupportedError
+from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.graph import node_label, normal_domain
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import find_operator
@@ -21,30 +22,6 @@ from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.signatures import check_signature, given_inputs
 from jaxrnn.onnx.text import text_array
-
-
-@dataclass(frozen=True)
-class BoundNode:
-    """A node with its operator found and its attributes read; a graph attribute is a `Block`."""
-
-    name: str
-    operator: Operator
-    inputs: tuple[ir.Value | None, ...]
-    outputs: tuple[ir.Value, ...]
-    attributes: Mapping[str, Any]
-
-
-@dataclass
-class Block:
-    """A graph or subgraph: its constants, its parameters by name, its nodes in order, and what it may ask for."""
-
-    name: str
-    inputs: tuple[ir.Value, ...]
-    outputs: tuple[ir.Value, ...]
-    constants: dict[ir.Value, np.ndarray] = field(default_factory=dict)
-    parameters: dict[ir.Value, str] = field(default_factory=dict)
-    nodes: list[BoundNode] = field(default_factory=list)
-    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)

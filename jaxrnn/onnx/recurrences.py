@@ -10,37 +10,11 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from jaxrnn.onnx.carries import CELLS, LOOPS, QUANTIZED, STATEFUL
 from jaxrnn.onnx.graph import normal_domain, subgraphs_of
 from jaxrnn.onnx.inference import can_be_inferred
 from jaxrnn.onnx.interface import tensor_info
 from jaxrnn.onnx.program import node_label, read_constant
-
-#: Operators that carry a state from step to step.
-CELLS = ("LSTM", "GRU", "RNN")
-LOOPS = ("Scan", "Loop")
-#: An LSTM of quantised weights, which lie the other way around.
-QUANTIZED = ("com.microsoft", "DynamicQuantizeLSTM")
-
-
-@dataclass(frozen=True)
-class Stateful:
-    """An operator over time that takes its state as one input and gives it as its last output.
-
-    Attributes:
-        slot: what its state is called.
-        past: the number of that input.
-        time_axis: the axis of the first input that is time.
-    """
-
-    slot: str
-    past: int
-    time_axis: int
-
-
-STATEFUL = {
-    "CausalConvWithState": Stateful("state", past=3, time_axis=2),
-    "LinearAttention": Stateful("state", past=3, time_axis=1),
-}
 
 
 @dataclass(frozen=True)

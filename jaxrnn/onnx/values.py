@@ -2,8 +2,9 @@
 
 A *static* value is a NumPy array: it is known while tracing, so arithmetic on shapes folds away. Integers that
 depend on a symbolic dimension are static too, as NumPy arrays of dtype ``object`` whose items are Python ints and
-JAX symbolic dimensions; they stand for int64. Strings are static always: NumPy arrays of dtype `TEXT`, since JAX has
-none. A *traced* value is a JAX array. A sequence is a tuple of values, and an absent optional is ``None``.
+JAX symbolic dimensions; they stand for int64. So are whole floats and comparisons (`symbols`). Strings are static
+always: NumPy arrays of dtype `TEXT`, since JAX has none. A *traced* value is a JAX array. A sequence is a tuple of
+values, or `Stacked` where a loop made it; an absent optional is ``None``.
 
 Evaluation runs inside `exact_types`, so a traced int64 or float64 has its full width whatever ``jax_enable_x64`` says.
 """
@@ -11,28 +12,83 @@ Evaluation runs inside `exact_types`, so a traced int64 or float64 has its full 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx_ir as ir
 from jax.core import Tracer
 
 from jaxrnn.errors import StaticValueError
+from jaxrnn.onnx import symbols
 
-Value = Any  # np.ndarray | jax.Array | tuple[Value, ...] | None
+if TYPE_CHECKING:
+    from jaxrnn.onnx.blocks import Block
+
+Value = Any  # np.ndarray | jax.Array | tuple[Value, ...] | Stacked | None
 
 #: The element type of strings inside a graph. Callers give and get arrays of dtype ``object``, which here mean sizes.
 TEXT = np.dtypes.StringDType()
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Stacked:
+    """A sequence whose elements have one type and one shape, as a loop over time makes it.
+
+    Attributes:
+        array: the elements along the first axis, whose size may be symbolic.
+    """
+
+    array: Any
+
+    def elements(self) -> tuple[Any, ...]:
+        """The sequence as a tuple.
+
+        Raises:
+            StaticValueError: its length depends on a symbolic dimension.
+        """
+        length = self.array.shape[0]
+        if not isinstance(length, int):
+            raise StaticValueError(
+                f"of a sequence of {length} elements, one can be read or all of them joined, and nothing else; call "
+                "apply on arrays of known length"
+            )
+        return tuple(self.array[index] for index in range(length))
+
+
+def unstacked(value: Value) -> Value:
+    """The value, a sequence as a tuple."""
+    return value.elements() if isinstance(value, Stacked) else value
+
+
+def is_sequence(value: Value) -> bool:
+    """Whether a value is of ONNX's sequence type."""
+    return isinstance(value, (tuple, Stacked))
 
 
 class Subgraph(Protocol):
     """A graph attribute as an operator receives it: a function of values, which also sees the outer graph's."""
 
     @property
+    def block(self) -> Block:
+        """The graph."""
+        ...
+
+    @property
     def output_count(self) -> int:
         """How many outputs the subgraph gives."""
+        ...
+
+    def with_block(self, block: Block) -> Subgraph:
+        """Another graph in the same scope."""
+        ...
+
+    def value_outside(self, key: ir.Value) -> Value:
+        """A value of the graphs around; None where they have none of that name yet."""
         ...
 
     def __call__(self, *inputs: Value) -> tuple[Value, ...]:
@@ -69,13 +125,15 @@ def is_text(value: Value) -> bool:
 
 def dtype_of(value: Value) -> np.dtype:
     """The ONNX element type of a value, as a NumPy dtype: symbolic integers are int64."""
-    return np.dtype(np.int64) if is_symbolic(value) else np.dtype(value.dtype)
+    return symbols.type_of(value) if is_symbolic(value) else np.dtype(value.dtype)
 
 
 def settle(value: Value) -> Value:
     """Bring what an operator returned into the forms above: no NumPy scalars, no object arrays of plain integers."""
     if isinstance(value, (list, tuple)):
         return tuple(settle(item) for item in value)
+    if isinstance(value, Stacked):
+        return value
     if isinstance(value, str):  # what NumPy hands out as the item of an array of strings
         return np.asarray(value, TEXT)
     if isinstance(value, np.generic):
@@ -88,6 +146,8 @@ def settle(value: Value) -> Value:
     if not is_symbolic(value):
         return value
     items = np.asarray(value)
+    if all(isinstance(item, (bool, np.bool_)) for item in items.flat):
+        return items.astype(bool)
     return items.astype(np.int64) if all(isinstance(item, (int, np.integer)) for item in items.flat) else items
 
 
@@ -100,16 +160,33 @@ def traced(value: Value) -> jax.Array:
     if is_text(value):
         raise TypeError("the operator computes in JAX, which has no strings")
     if is_symbolic(value):
-        items = [jnp.asarray(item, dtype=jnp.int64) for item in value.flat]
+        items = [symbols.traced_item(item) for item in value.flat]
         return jnp.stack(items).reshape(value.shape) if items else jnp.zeros(value.shape, jnp.int64)
     return jnp.asarray(value)
 
 
-def operands(*values: Value) -> tuple[Any, tuple[Any, ...]]:
-    """The array module that fits the values, and the values as its arrays: NumPy if all are static, else JAX."""
-    if is_static(*values):
+def all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
+    """Every array as a JAX array, those in sequences too, so that a loop can carry them."""
+    return tuple(jax.tree.map(traced, tuple(values)))
+
+
+def operands(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
+    """The array module that fits the values, and the values as its arrays: NumPy if all are static, else JAX.
+
+    Args:
+        values: of any kind.
+        whole: the operation makes whole numbers of whole numbers, so that symbolic floats stay known too.
+    """
+    if is_static(*values) and _are_closed(values, whole):
         return np, values
     return jnp, tuple(traced(value) for value in values)
+
+
+def _are_closed(values: tuple[Value, ...], whole: bool) -> bool:
+    """Whether NumPy can combine static values: symbolic ones that are no integers only in some operations."""
+    if all(dtype_of(value).kind in "iu" for value in values if is_symbolic(value)):
+        return True
+    return whole and all(map(symbols.are_whole, values))
 
 
 def static(value: Value, what: str = "value") -> np.ndarray:
@@ -139,5 +216,7 @@ def describe(value: Value) -> str:
         return "absent"
     if isinstance(value, (list, tuple)):
         return "(" + ", ".join(describe(item) for item in value) + ")"
+    if isinstance(value, Stacked):
+        return f"sequence of {value.array.shape[0]} {describe(value.array[0])}"
     shape = ", ".join(map(str, value.shape))
     return f"{'string' if is_text(value) else dtype_of(value).name}[{shape}]"

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from jaxrnn.model import Model
-from jaxrnn.onnx.program import Block
+from jaxrnn.onnx.blocks import Block
 from jaxrnn.onnx.values import exact_types
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.peaks import Peaks

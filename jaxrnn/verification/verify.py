@@ -14,8 +14,8 @@ from jax.core import Tracer
 from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.loading import load
 from jaxrnn.model import Model
+from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.interface import bind_inputs, tensor_info
-from jaxrnn.onnx.program import BoundNode
 from jaxrnn.onnx.reading import Source
 from jaxrnn.onnx.values import exact_types
 from jaxrnn.verification.comparison import Comparison, compare

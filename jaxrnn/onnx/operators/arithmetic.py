@@ -10,8 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import max_dim, min_dim
 
+from jaxrnn.onnx import symbols
 from jaxrnn.onnx.registry import Foldable, since
 from jaxrnn.onnx.values import Value, dtype_of, is_symbolic, operands, traced
 
@@ -21,25 +21,34 @@ def is_integer(value: Value) -> bool:
     return np.issubdtype(dtype_of(value), np.integer) or jnp.issubdtype(dtype_of(value), jnp.integer)
 
 
-def alike(*values: Value) -> tuple[Any, tuple[Any, ...]]:
-    """`operands`, for operators whose inputs must have one element type."""
-    found = {dtype_of(value).name for value in values}
-    if len(found) > 1:
-        raise TypeError(f"the inputs must have one element type, not {', '.join(sorted(found))}; add a Cast")
-    return operands(*values)
+def alike(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
+    """`operands`, for operators whose inputs must have one element type.
+
+    Sizes that depend on a symbolic dimension are integers of any type: what a file casts them to is not kept.
+    """
+    sizes = [is_symbolic(value) and dtype_of(value).kind == "i" for value in values]
+    found = {dtype_of(value).name for value, is_size in zip(values, sizes, strict=True) if not is_size}
+    wide = any(sizes) and not all(map(is_integer, values))
+    if len(found) > 1 or wide:
+        names = sorted({dtype_of(value).name for value in values})
+        raise TypeError(f"the inputs must have one element type, not {', '.join(names)}; add a Cast")
+    np_or_jnp, arrays = operands(*values, whole=whole)
+    if np_or_jnp is jnp and any(sizes) and found:
+        arrays = tuple(array.astype(*found) for array in arrays)
+    return np_or_jnp, arrays
 
 
-def binary(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
+def binary(function: Callable[[Any, Any], Any], *, whole: bool = False) -> Callable[[Value, Value], Value]:
     """An operator of two broadcast inputs of one type, from a Python function that serves NumPy and JAX."""
 
     def apply(a: Value, b: Value) -> Value:
-        _, (a, b) = alike(a, b)
+        _, (a, b) = alike(a, b, whole=whole)
         return function(a, b)
 
     return apply
 
 
-add, subtract, multiply = binary(operator.add), binary(operator.sub), binary(operator.mul)
+add, subtract, multiply = (binary(function, whole=True) for function in (operator.add, operator.sub, operator.mul))
 
 
 def divide(a: Value, b: Value) -> Value:
@@ -90,13 +99,18 @@ def unary(function: Callable[[Any], Any]) -> Callable[[Value], Value]:
     return apply
 
 
-def either(name: str) -> Callable[[Value], Value]:
-    """An operator of one input that NumPy and JAX name alike and that appears in arithmetic on shapes."""
+def either(name: str, symbolic: Callable[[Any], Any] | None = None) -> Callable[[Value], Value]:
+    """An operator of one input that NumPy and JAX name alike and that appears in arithmetic on shapes.
+
+    Args:
+        name: theirs.
+        symbolic: the same for one whole number that depends on a symbolic dimension; None where there is none.
+    """
 
     def apply(x: Value) -> Value:
-        np_or_jnp, (x,) = operands(x)
-        if is_symbolic(x):
-            return np.vectorize({"abs": abs, "negative": operator.neg}.get(name, lambda item: item), otypes=[object])(x)
+        np_or_jnp, (x,) = operands(x, whole=symbolic is not None)
+        if is_symbolic(x) and symbolic is not None:
+            return symbols.each(symbolic, x)
         return getattr(np_or_jnp, name)(x).astype(x.dtype)
 
     return apply
@@ -106,7 +120,7 @@ def fold(function: Callable[[Any, Any, Any], Any]) -> Callable[..., Value]:
     """A variadic operator that combines its broadcast inputs from the left."""
 
     def apply(*values: Value) -> Value:
-        np_or_jnp, arrays = alike(*values)
+        np_or_jnp, arrays = alike(*values, whole=True)
         return functools.reduce(lambda a, b: function(np_or_jnp, a, b), arrays)
 
     return apply
@@ -115,13 +129,13 @@ def fold(function: Callable[[Any, Any, Any], Any]) -> Callable[..., Value]:
 def _extreme(name: str, symbolic: Callable[[Any, Any], Any]) -> Callable[..., Value]:
     def combine(np_or_jnp: Any, a: Any, b: Any) -> Any:
         if is_symbolic(a) or is_symbolic(b):
-            return np.frompyfunc(symbolic, 2, 1)(a, b)
+            return symbols.each(symbolic, a, b)
         return getattr(np_or_jnp, name)(a, b)
 
     return fold(combine)
 
 
-maximum, minimum = _extreme("maximum", max_dim), _extreme("minimum", min_dim)
+maximum, minimum = _extreme("maximum", symbols.larger), _extreme("minimum", symbols.smaller)
 total = fold(lambda _, a, b: a + b)
 
 
@@ -157,7 +171,7 @@ def shift(x: Value, y: Value, *, direction: str) -> Value:
 
 
 OPERATORS = {
-    "Abs": since(either("abs"), 6, 13),
+    "Abs": since(either("abs", abs), 6, 13),
     "Acos": since(unary(jnp.arccos), 7, 22),
     "Acosh": since(unary(jnp.arccosh), 9, 22),
     "Add": since(add, 7, 13, 14),
@@ -170,21 +184,21 @@ OPERATORS = {
     "BitwiseNot": since(unary(jnp.bitwise_not), 18),
     "BitwiseOr": since(binary(operator.or_), 18),
     "BitwiseXor": since(binary(operator.xor), 18),
-    "Ceil": since(either("ceil"), 6, 13),
+    "Ceil": since(either("ceil", lambda item: item), 6, 13),
     "Clip": since(clip_6, 6) | since(clip, 11, 12, 13),
     "Cos": since(unary(jnp.cos), 7, 22),
     "Cosh": since(unary(jnp.cosh), 9, 22),
     "Div": since(divide, 7, 13, 14),
     "Erf": since(unary(lax.erf), 9, 13),
     "Exp": since(unary(jnp.exp), 6, 13),
-    "Floor": since(either("floor"), 6, 13),
+    "Floor": since(either("floor", lambda item: item), 6, 13),
     "Log": since(unary(jnp.log), 6, 13),
     "Max": since(maximum, 6, 8, 12, 13),
     "Mean": since(mean, 6, 8, 13),
     "Min": since(minimum, 6, 8, 12, 13),
     "Mod": since(modulo, 10, 13, 28),
     "Mul": since(multiply, 7, 13, 14),
-    "Neg": since(either("negative"), 6, 13),
+    "Neg": since(either("negative", operator.neg), 6, 13),
     "Pow": since(power, 7, 12, 13, 15),
     "Reciprocal": since(unary(lambda x: 1 / x), 6, 13),
     "Round": since(unary(jnp.round), 11, 22),

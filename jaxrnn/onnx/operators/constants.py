@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn.onnx import symbols
 from jaxrnn.onnx.operators.types import numpy_dtype
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_symbolic
@@ -66,7 +67,10 @@ def value_range(start: Static, limit: Static, delta: Static, *, stash_type: int 
     first, last, step = (item.reshape(()).item() for item in (start, limit, delta))
     dtype = dtype_of(start)
     if any(is_symbolic(item) for item in (start, limit, delta)):
-        return jnp.arange(first, last, step, dtype=jnp.int64)
+        first, last, step = map(symbols.size_of, (first, last, step))
+        if None in (first, last, step):
+            raise ValueError("a range whose length depends on a symbolic dimension starts and steps by whole numbers")
+        return jnp.arange(first, last, step, dtype=jnp.int64).astype(dtype)
     if step == 0:
         raise ValueError("delta must not be 0")
     count = max(int(np.ceil((last - first) / step)), 0)

@@ -13,10 +13,10 @@ from jax import lax
 
 from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
-from jaxrnn.onnx.operators.loops import all_traced, loop, types_of
+from jaxrnn.onnx.operators.loops import loop, types_of
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.values import Subgraph, Value, describe, is_known, traced
+from jaxrnn.onnx.values import Subgraph, Value, all_traced, describe, is_known, traced
 from jaxrnn.transforms import recognition
 
 

@@ -7,22 +7,43 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
+from jaxrnn.onnx import symbols
 from jaxrnn.onnx.operators.arithmetic import alike, unary
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.values import Value, is_symbolic, operands, traced
+from jaxrnn.onnx.values import Value, is_static, is_symbolic, operands, traced
 
 
-def compare(function: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
-    """A comparison of two broadcast inputs of one type."""
+def compare(
+    function: Callable[[Any, Any], Any], symbolic: Callable[[Any, Any], Any]
+) -> Callable[[Value, Value], Value]:
+    """A comparison of two broadcast inputs of one type.
+
+    Args:
+        function: the comparison of arrays.
+        symbolic: that of two whole numbers of which one depends on a symbolic dimension.
+    """
 
     def apply(a: Value, b: Value) -> Value:
-        _, (a, b) = alike(a, b)
-        result = function(a, b)
-        return np.asarray(result).astype(bool) if is_symbolic(a) or is_symbolic(b) else result
+        _, (a, b) = alike(a, b, whole=True)
+        if is_symbolic(a) or is_symbolic(b):
+            return symbols.each(symbolic, a, b)
+        return function(a, b)
 
     return apply
+
+
+def equal(first: Any, second: Any) -> bool:
+    """Whether two whole numbers are equal, of which one depends on a symbolic dimension."""
+    return bool(symbols.size_of(first) == symbols.size_of(second))
+
+
+def conjunction(a: Value, b: Value) -> Value:
+    """And."""
+    if is_static(a, b) and (is_symbolic(a) or is_symbolic(b)):
+        return symbols.each(operator.and_, a, b)
+    np_or_jnp, (a, b) = operands(a, b)
+    return np_or_jnp.logical_and(a, b)
 
 
 def logical(name: str) -> Callable[[Value, Value], Value]:
@@ -55,14 +76,14 @@ def is_infinite(x: Value, *, detect_negative: int = 1, detect_positive: int = 1)
 
 
 OPERATORS = {
-    "And": since(logical("logical_and"), 7),
-    "Equal": since(compare(operator.eq), 7, 11, 13, 19),
-    "Greater": since(compare(operator.gt), 7, 9, 13),
-    "GreaterOrEqual": since(compare(operator.ge), 12, 16),
+    "And": since(conjunction, 7),
+    "Equal": since(compare(operator.eq, equal), 7, 11, 13, 19),
+    "Greater": since(compare(operator.gt, lambda a, b: symbols.less(b, a, or_equal=False)), 7, 9, 13),
+    "GreaterOrEqual": since(compare(operator.ge, lambda a, b: symbols.less(b, a, or_equal=True)), 12, 16),
     "IsInf": since(is_infinite, 10, 20),
     "IsNaN": since(unary(jnp.isnan), 9, 13, 20),
-    "Less": since(compare(operator.lt), 7, 9, 13),
-    "LessOrEqual": since(compare(operator.le), 12, 16),
+    "Less": since(compare(operator.lt, lambda a, b: symbols.less(a, b, or_equal=False)), 7, 9, 13),
+    "LessOrEqual": since(compare(operator.le, lambda a, b: symbols.less(a, b, or_equal=True)), 12, 16),
     "Not": since(negate, 1),
     "Or": since(logical("logical_or"), 7),
     "Where": since(where, 9, 16),

@@ -15,13 +15,8 @@ from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.forward_mode import forward_mode_only
-from jaxrnn.onnx.values import Subgraph, Value, describe, is_known, is_static, is_symbolic, traced
-from jaxrnn.transforms import recognition
-
-
-def all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
-    """Every array as a JAX array, sequences included, so that a loop can carry them."""
-    return tuple(jax.tree.map(traced, tuple(values)))
+from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop
+from jaxrnn.onnx.values import Subgraph, Value, all_traced, describe, is_known, is_static, is_symbolic, traced
 
 
 def types_of(values: Sequence[Value]) -> str:
@@ -59,30 +54,15 @@ def _loop(
     scanned = body.output_count - 1 - len(carried)
     limit = None if max_trip_count is None else max_trip_count.reshape(())
     go_on = np.asarray(True) if cond is None else cond.reshape(())
-    if is_known(go_on) and not bool(go_on):
-        limit = np.asarray(0)
-    if limit is None and _never_ends(carried, body):
+    walk = TimeLoop(body, carried)
+    trips = walk.trips(limit, go_on)
+    if trips is None and limit is None and _never_ends(carried, body):
         raise ValueError("the loop never ends: it has neither a trip count nor a condition that changes")
-    fixed = limit is not None and is_static(limit)
-    if is_known(go_on) and limit is not None and is_known(limit):
-        trips = int(limit)
-        if trips <= 0:
-            return [*carried, *_no_frames(carried, body)]
-        if trips == 1:
-            _, *outputs = body(np.asarray(0, np.int64), np.asarray(True), *carried)
-            return [*outputs[: len(carried)], *(traced(value)[None] for value in outputs[len(carried) :])]
-        try:
-            trace = _Trace(carried, body)
-        except StaticValueError:
-            # A shape or a position depends on the trip, which is known only where Python counts the trips.
-            return _python_loop(limit, None if fixed else bound, carried, body)
-        if trace.never_ends:
-            if bound is not None and trips > bound and not fixed:
-                raise ValueError(_beyond(bound, f"the loop makes {trips} trips"))
-            if trace.carry_keeps_its_type:
-                return _scanned_loop(trips, carried, body)
-            # The carry grows or changes its type: every trip is a computation of its own.
-            return _python_loop(limit, None, carried, body)
+    fixed = trips is not None and (limit is None or is_static(limit))
+    if trips is not None:
+        if bound is not None and isinstance(trips, int) and trips > bound and not fixed:
+            raise ValueError(_beyond(bound, f"the loop makes {trips} trips"))
+        return _counted_loop(walk, trips, carried, body)
     if scanned and all(is_known(leaf) for leaf in jax.tree.leaves((limit, go_on, carried))):
         return _python_loop(limit, bound, carried, body)
     if scanned:
@@ -99,6 +79,23 @@ def _loop(
         "for each node by name; forward mode (jax.jvp) needs none"
     )
     return [jax.tree.map(lambda leaf: forward_mode_only(leaf, reason), value) for value in values] if label else values
+
+
+def _counted_loop(walk: TimeLoop, trips: Any, carried: Sequence[Value], body: Subgraph) -> list[Value]:
+    """A loop whose number of trips is known while tracing, perhaps as a symbolic dimension."""
+    if isinstance(trips, int) and trips <= 0:
+        return [*carried, *_no_frames(carried, body)]
+    if isinstance(trips, int) and trips == 1:
+        _, *outputs = body(np.asarray(0, np.int64), np.asarray(True), *carried)
+        return [*outputs[: len(carried)], *(traced(value)[None] for value in outputs[len(carried) :])]
+    try:
+        return walk.run(trips)
+    except (StaticValueError, CarryTypeError):
+        if not isinstance(trips, int):
+            raise
+        # A shape or a position depends on the trip, or what is carried changes its type: every trip is a computation
+        # of its own.
+        return _python_loop(np.asarray(trips), None, carried, body)
 
 
 def _beyond(bound: int, what: str) -> str:
@@ -134,19 +131,6 @@ def _never_ends(carried: Sequence[Value], body: Subgraph) -> bool:
 def _no_frames(carried: Sequence[Value], body: Subgraph) -> list[Value]:
     """The scan outputs of a loop without a trip."""
     return [jnp.zeros((0, *item.shape), item.dtype) for item in _Trace(carried, body).scan_outputs]
-
-
-def _scanned_loop(trips: int, carried: Sequence[Value], body: Subgraph) -> list[Value]:
-    count = len(carried)
-    current().check((trips,), np.int64)
-
-    def step(state: tuple[Value, ...], index: Value) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-        _, *outputs = body(index, np.asarray(True), *state)
-        return all_traced(outputs[:count]), all_traced(outputs[count:])
-
-    trip_numbers = jnp.arange(trips, dtype=jnp.int64)
-    state, outputs = in_chunks(functools.partial(recognition.scan, step), all_traced(carried), trip_numbers)
-    return [*state, *outputs]
 
 
 def _signatures(values: Any) -> Any:

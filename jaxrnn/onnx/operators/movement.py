@@ -265,6 +265,9 @@ def triangle(x: Value, k: Static | None = None, *, upper: int = 1) -> Value:
 
 def reverse_sequence(x: Value, sequence_lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
     """ReverseSequence: the first ``sequence_lens`` frames of each row, backwards; the rest stays."""
+    size = x.shape[time_axis]
+    if is_static(sequence_lens) and all(str(length) == str(size) for length in sequence_lens.reshape(-1).tolist()):
+        return _flip(traced(x), time_axis % len(x.shape))
     x, lengths = jnp.moveaxis(traced(x), (batch_axis, time_axis), (0, 1)), traced(sequence_lens).astype(jnp.int64)
     steps = jnp.arange(x.shape[1])[None, :]
     source = jnp.where(steps < lengths[:, None], lengths[:, None] - 1 - steps, steps)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.onnx.limits import current
+from jaxrnn.onnx.operators.constants import shape_of
+from jaxrnn.onnx.operators.indexing import gather
 from jaxrnn.onnx.operators.movement import axes_of, concat, cut, squeeze, unsqueeze
 from jaxrnn.onnx.registry import Static, since
-from jaxrnn.onnx.values import Subgraph, Value, describe, dimensions
+from jaxrnn.onnx.values import Stacked, Subgraph, Value, describe, dimensions, is_sequence, traced
 
 Sequence = tuple[Value, ...]
 
 
 def _sequence(value: Value) -> Sequence:
+    if isinstance(value, Stacked):
+        return value.elements()
     if not isinstance(value, tuple):
         raise TypeError(f"a sequence is expected, not {describe(value)}")
     return value
@@ -50,6 +55,8 @@ def sequence_empty(*, dtype: int = 1) -> Value:
 
 def sequence_at(input_sequence: Value, position: Static) -> Value:
     """SequenceAt: the element at a position, which may count from the end."""
+    if isinstance(input_sequence, Stacked):
+        return gather(input_sequence.array, position.reshape(()))
     sequence = _sequence(input_sequence)
     return sequence[_position(position, len(sequence), len(sequence) - 1)]
 
@@ -70,6 +77,8 @@ def sequence_erase(input_sequence: Value, position: Static | None = None) -> Val
 
 def sequence_length(input_sequence: Value) -> Value:
     """SequenceLength."""
+    if isinstance(input_sequence, Stacked):
+        return shape_of(input_sequence.array, end=1).reshape(())
     return np.asarray(len(_sequence(input_sequence)), np.int64)
 
 
@@ -81,6 +90,9 @@ def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 
         sizes = dimensions(split)
     else:
         each = 1 if split is None else int(split)
+        if each == 1 and not isinstance(size, int):
+            frames = jnp.moveaxis(traced(input), axis, 0)
+            return Stacked(frames if split is None and not keepdims else jnp.expand_dims(frames, 1 + axis))
         if each < 1 or not isinstance(size, int):
             raise ValueError(f"axis {axis} of size {size} cannot be cut into parts of {each}")
         current().evaluate(-(-size // each))
@@ -99,6 +111,8 @@ def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 
 
 def concat_from_sequence(input_sequence: Value, *, axis: int, new_axis: int = 0) -> Value:
     """ConcatFromSequence along an axis, or with ``new_axis`` stacked along a new one."""
+    if isinstance(input_sequence, Stacked):
+        return _joined(input_sequence.array, axis, bool(new_axis))
     sequence = _sequence(input_sequence)
     if not sequence:
         raise ValueError("an empty sequence cannot be concatenated")
@@ -107,9 +121,19 @@ def concat_from_sequence(input_sequence: Value, *, axis: int, new_axis: int = 0)
     return concat(*sequence, axis=axis)
 
 
+def _joined(stacked: Value, axis: int, new_axis: bool) -> Value:
+    """Elements along the first axis, along another one in its place or merged with it."""
+    (axis,) = axes_of([axis], stacked.ndim if new_axis else stacked.ndim - 1)
+    moved = jnp.moveaxis(stacked, 0, axis)
+    if new_axis:
+        return moved
+    return moved.reshape((*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :]))
+
+
 def sequence_map(input_sequence: Value, *additional_inputs: Value, body: Subgraph) -> list[Value]:
     """SequenceMap: the body for each element; other sequences go along, tensors are the same for every element."""
     sequence = _sequence(input_sequence)
+    additional_inputs = tuple(_sequence(each) if is_sequence(each) else each for each in additional_inputs)
     for other in additional_inputs:
         if isinstance(other, tuple) and len(other) != len(sequence):
             raise ValueError(f"the sequences must have one length, not {len(sequence)} and {len(other)}")

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
+from jaxrnn.onnx import symbols
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.text import numbers, written
 from jaxrnn.onnx.values import TEXT, Value, dtype_of, is_symbolic, is_text, static, traced
@@ -46,8 +47,12 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
         return x if is_text(x) else written(static(x, "what is written as strings"))
     if is_text(x):
         x = numbers(x, dtype)
+    if is_symbolic(x) and not symbols.are_whole(x):
+        return x if dtype.kind == "b" else traced(x).astype(dtype)
     if is_symbolic(x):
-        return x if np.issubdtype(dtype, np.integer) else traced(x).astype(dtype)
+        if jnp.issubdtype(dtype, jnp.floating):
+            return symbols.as_floats(x, dtype)
+        return symbols.as_integers(x) if np.issubdtype(dtype, np.integer) else traced(x).astype(dtype)
     if dtype == _E8M0 and dtype_of(x) != _E8M0:
         return _to_power_of_two(x, saturate, round_mode)
     if dtype in _FLOAT8 and dtype_of(x).kind != "b":

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
+from jaxrnn.onnx.blocks import Block, BoundNode, captured
 from jaxrnn.onnx.evaluate import BoundSubgraph, Scope, check_outputs
 from jaxrnn.onnx.foresight import check_ahead
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.program import Block, BoundNode
 from jaxrnn.onnx.state.flows import Flow
-from jaxrnn.onnx.values import Value, settle, static, traced
+from jaxrnn.onnx.time_loops import TimeLoop
+from jaxrnn.onnx.values import Stacked, Value, is_sequence, settle, static, traced
 
 
 def call(node: BoundNode, arguments: Sequence[Value], scope: Scope | None = None) -> list[Value]:
@@ -39,13 +41,16 @@ def call(node: BoundNode, arguments: Sequence[Value], scope: Scope | None = None
     return outputs
 
 
-def output_shapes(
-    node: BoundNode,
-    inputs: Sequence[Flow | None],
-    outer: Mapping[ir.Value, Flow],
-    parameters: Mapping[str, np.ndarray],
-) -> list[jax.ShapeDtypeStruct]:
-    """Shapes and dtypes of a node's outputs, from its operator.
+class Result(NamedTuple):
+    """What is known of an output without computing it: of a sequence, the shape of its elements stacked."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    sequence: bool
+
+
+class Abstract:
+    """A node called on values of which only shapes are known.
 
     Args:
         node: the node.
@@ -53,29 +58,63 @@ def output_shapes(
         outer: what is known of the values that its subgraphs may see.
         parameters: the program's parameters.
     """
-    seen = [key for key in captured(node) if key in outer]
-    flows = [*inputs, *(outer[key] for key in seen)]
-    unknown = [flow for flow in flows if flow is not None and flow.value is None]
 
-    def run(*arrays: Value) -> list[Any]:
-        remaining = iter(arrays)
-        values = [None if f is None else f.value if f.value is not None else next(remaining) for f in flows]
-        scope = Scope(parameters)
-        for key, value in zip(seen, values[len(inputs) :], strict=True):
-            scope[key] = value
-        return [traced(value) for value in call(node, values[: len(inputs)], scope)]
+    def __init__(
+        self,
+        node: BoundNode,
+        inputs: Sequence[Flow | None],
+        outer: Mapping[ir.Value, Flow],
+        parameters: Mapping[str, np.ndarray],
+    ):
+        self.node, self.count, self.parameters = node, len(inputs), parameters
+        self.seen = [key for key in captured(node) if key in outer]
+        self.flows = [*inputs, *(outer[key] for key in self.seen)]
 
-    return jax.eval_shape(run, *(jax.ShapeDtypeStruct(flow.shape or (), flow.dtype) for flow in unknown))
+    def _run(self, function: Callable[[Sequence[Value], Scope], Any]) -> Any:
+        unknown = [flow for flow in self.flows if flow is not None and flow.value is None]
+
+        def run(*arrays: Value) -> Any:
+            remaining = iter(arrays)
+            values = [None if flow is None else _argument(flow, remaining) for flow in self.flows]
+            scope = Scope(self.parameters)
+            for key, value in zip(self.seen, values[self.count :], strict=True):
+                scope[key] = value
+            return function(values[: self.count], scope)
+
+        return jax.eval_shape(run, *(jax.ShapeDtypeStruct(flow.shape or (), flow.dtype) for flow in unknown))
+
+    def results(self) -> list[Result]:
+        """What is known of the outputs, from the operator."""
+        sequences: list[bool] = []
+
+        def outputs(arguments: Sequence[Value], scope: Scope) -> list[Any]:
+            values = call(self.node, arguments, scope)
+            sequences[:] = map(is_sequence, values)
+            return [traced(_stacked(value)) for value in values]
+
+        structs = self._run(outputs)
+        return [Result(x.shape, x.dtype, sequence) for x, sequence in zip(structs, sequences, strict=True)]
+
+    def trips(self) -> int | None:
+        """How often a Loop runs; None where that depends on data."""
+        found: list[Any] = []
+
+        def count(arguments: Sequence[Value], scope: Scope) -> None:
+            limit, go_on, *carried = arguments
+            loop = TimeLoop(BoundSubgraph(self.node.attributes["body"], scope), carried)
+            found.append(loop.trips(limit, np.asarray(True) if go_on is None else go_on))
+
+        self._run(count)
+        return found[0]
 
 
-def captured(node: BoundNode) -> list[ir.Value]:
-    """What the subgraphs of a node read of the graphs around them."""
-    found: dict[ir.Value, None] = {}
-    blocks = [value for value in node.attributes.values() if isinstance(value, Block)]
-    while blocks:
-        block = blocks.pop()
-        found |= dict.fromkeys(block.outputs)
-        for inner in block.nodes:
-            found |= dict.fromkeys(key for key in inner.inputs if key is not None)
-            blocks += [value for value in inner.attributes.values() if isinstance(value, Block)]
-    return list(found)
+def _argument(flow: Flow, arrays: Iterator[Value]) -> Value:
+    if flow.value is not None:
+        return flow.value
+    return Stacked(next(arrays)) if flow.sequence else next(arrays)
+
+
+def _stacked(value: Value) -> Value:
+    if isinstance(value, Stacked):
+        return value.array
+    return jnp.stack([traced(item) for item in value]) if isinstance(value, tuple) else value

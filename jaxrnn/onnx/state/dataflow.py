@@ -15,14 +15,15 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.errors import LimitError
+from jaxrnn.onnx.blocks import Block, BoundNode, captured
+from jaxrnn.onnx.carries import STATEFUL
 from jaxrnn.onnx.evaluate import check_outputs
 from jaxrnn.onnx.interface import tensor_info
 from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.operators import activations, arithmetic, logic
-from jaxrnn.onnx.program import Block, BoundNode, Program
-from jaxrnn.onnx.recurrences import STATEFUL
+from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state import provenance
-from jaxrnn.onnx.state.abstract import call, captured, output_shapes
+from jaxrnn.onnx.state.abstract import Abstract, call
 from jaxrnn.onnx.state.flows import (
     DataFlow,
     Flow,
@@ -33,12 +34,13 @@ from jaxrnn.onnx.state.flows import (
     constant,
     deeper,
     is_all,
-    loop_facts,
     origin,
+    scan_facts,
     union,
     without_neutral,
 )
 from jaxrnn.onnx.state.movements import MOVED_INPUTS, SCATTERS, moved
+from jaxrnn.onnx.time_loops import LoopBody
 
 #: Operators that sum over a whole axis with weights; two of them between a state and its update are no cell.
 _CONTRACTIONS = frozenset(
@@ -159,7 +161,7 @@ class _Walk:
             self.result.lengths[id(node)] = (given[0].shape or ())[2:]
         blocks = any(isinstance(value, Block) for value in node.attributes.values())
         if not blocks and all(flow.value is not None for flow in given):
-            return [constant(np.asarray(value)) for value in call(node, [f and f.value for f in inputs])]
+            return [constant(value) for value in call(node, [f and f.value for f in inputs])]
         if name in MOVED_INPUTS:
             outputs = moved(node, inputs)
             if outputs is not None:
@@ -168,14 +170,19 @@ class _Walk:
                 return outputs
         if name in _ELEMENTWISE:
             return [self._elementwise(node, name, given)]
-        shapes = output_shapes(node, inputs, self.values, self.program.parameters)
+        abstract = Abstract(node, inputs, self.values, self.program.parameters)
+        shapes = abstract.results()
         if node.operator.name in _CARRIES:
             return self._cell(node, inputs, shapes)
         if name in STATEFUL:
             return self._stateful(node, inputs, shapes)
-        if name in ("Scan", "Loop"):
-            return self._loop(node, inputs, shapes)
-        outputs = [self._fresh((node.name,), shape.shape, shape.dtype, self._read(node, given)) for shape in shapes]
+        if name == "Scan":
+            skipped, steps, forward = scan_facts(node, inputs)
+            carried = inputs[skipped : len(inputs) - node.attributes["num_scan_inputs"]]
+            return self._recurrence(node, carried, 0, steps, forward, shapes, given)
+        if name == "Loop":
+            return self._recurrence(node, inputs[2:], 1, abstract.trips(), True, shapes, given)
+        outputs = self._made(node, shapes, self._read(node, given))
         if name in SCATTERS:  # what is not written at some place that depends on data is kept
             outputs[0].codes = combined("write", outputs[0].shape or (), given[:1], given[1:])
         # A product of two values that depend on data, as in attention, is no cell's product with weights.
@@ -261,24 +268,49 @@ class _Walk:
         self.result.sites.append(site)
         return [y, final]
 
-    def _loop(self, node: BoundNode, inputs: list[Flow | None], shapes: list[Any]) -> list[Flow]:
+    def _recurrence(
+        self,
+        node: BoundNode,
+        carried: list[Flow | None],
+        head: int,
+        steps: int | None,
+        forward: bool,
+        shapes: list[Any],
+        given: list[Flow],
+    ) -> list[Flow]:
+        """A Scan or Loop whose body has ``head`` outputs, and twice as many inputs, before what is carried."""
         body: Block = node.attributes["body"]
-        skipped, steps, forward = loop_facts(node, inputs)
-        read = self._read(node, [flow for flow in inputs if flow is not None])
-        outputs = [deeper(self._fresh((node.name,), shape.shape, shape.dtype, read), 2) for shape in shapes]
-        carries = inputs[skipped : len(inputs) - node.attributes.get("num_scan_inputs", 0)]
-        first = 0 if node.operator.name == "Scan" else 2
-        results = body.outputs[0 if node.operator.name == "Scan" else 1 :]
+        outputs = [deeper(flow, 2) for flow in self._made(node, shapes, self._read(node, given))]
         self.result.lengths[id(node)] = (steps or 0,)
-        for index, start in enumerate(carries):
+        slots, results = body.inputs[2 * head :], body.outputs[head:]
+        aside = self._aside(body, carried) if node.operator.name == "Loop" else set()
+        for index, start in enumerate(carried):
             if start is None or start.shape != outputs[index].shape:
                 continue
-            slot = body.inputs[first + index]
+            slot = slots[index]
             if origin(results[index], body) is slot:
                 outputs[index] = start  # the loop only hands it on
+                continue
+            if index in aside:
                 continue
             if forward:
                 carry(outputs[index], start)
             name = node.operator.name
             self.result.sites.append(Site(node.name, name, str(slot.name), steps, forward, start, outputs[index]))
         return outputs
+
+    def _aside(self, body: Block, carried: list[Flow | None]) -> set[int]:
+        """What a loop carries and no recurrence needs: counters, and what only grows."""
+
+        def known(flow: Flow | None) -> np.ndarray | None:
+            return flow.value if flow is not None and isinstance(flow.value, np.ndarray) else None
+
+        sorted_body = LoopBody(body, lambda key: known(self.values.get(key)), [known(flow) for flow in carried])
+        return {*sorted_body.counters, *sorted_body.growing}
+
+    def _made(self, node: BoundNode, results: list[Any], read: list[Flow]) -> list[Flow]:
+        """New elements for the outputs of a node."""
+        flows = [self._fresh((node.name,), result.shape, result.dtype, read) for result in results]
+        for flow, result in zip(flows, results, strict=True):
+            flow.sequence = result.sequence
+        return flows

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.program import Block, BoundNode
+from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.state import provenance
 
 
@@ -31,16 +31,18 @@ class Flow:
         depth: by source, the least number of contractions on the way.
         deps: the graph inputs whose values it depends on.
         made: as bits, the numbers of the nodes that it was computed from.
+        sequence: whether it is a sequence, its elements along the first axis of the shape.
     """
 
     shape: tuple[int, ...] | None
     dtype: Any
-    value: np.ndarray | None = None
+    value: Any = None
     ids: np.ndarray | None = None
     codes: dict[str, np.ndarray] = field(default_factory=dict)
     depth: dict[str, int] = field(default_factory=dict)
     deps: frozenset[str] = frozenset()
     made: int = 0
+    sequence: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,11 @@ class DataFlow:
         return any(last.made >> maker & 1 for maker in starts - ends)
 
 
-def constant(value: np.ndarray) -> Flow:
-    """A value that is known while tracing."""
+def constant(value: Any) -> Flow:
+    """A value that is known while tracing, an array or a sequence."""
+    if isinstance(value, tuple):
+        return Flow((len(value),), None, value, sequence=True)
+    value = np.asarray(value)
     return Flow(value.shape, value.dtype, value)
 
 
@@ -147,7 +152,7 @@ def combined(
 
 def is_all(flow: Flow, number: int) -> bool:
     """Whether every element is known to be this number."""
-    return flow.value is not None and flow.value.dtype.kind in "iuf" and bool(np.all(flow.value == number))
+    return isinstance(flow.value, np.ndarray) and flow.value.dtype.kind in "iuf" and bool(np.all(flow.value == number))
 
 
 def without_neutral(name: str, operands: Sequence[Flow]) -> Sequence[Flow]:
@@ -159,11 +164,8 @@ def without_neutral(name: str, operands: Sequence[Flow]) -> Sequence[Flow]:
     return [*kept, *(flow for flow in operands[len(kept) :] if not is_all(flow, neutral))]
 
 
-def loop_facts(node: BoundNode, inputs: Sequence[Flow | None]) -> tuple[int, int | None, bool]:
-    """How many inputs come before the carries, how many steps there are, and whether they go forward."""
-    if node.operator.name == "Loop":
-        count = inputs[0].value if inputs[0] is not None else None
-        return 2, None if count is None else int(count.reshape(())), True
+def scan_facts(node: BoundNode, inputs: Sequence[Flow | None]) -> tuple[int, int | None, bool]:
+    """How many inputs of a Scan come before the carries, how many steps there are, and whether they go forward."""
     old = node.operator.since < 9
     axes = node.attributes.get("scan_input_axes")
     axis = 1 if old else axes[-1] if axes else 0

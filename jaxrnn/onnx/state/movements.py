@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.foresight import check_ahead
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.types import numpy_dtype
-from jaxrnn.onnx.program import BoundNode
 from jaxrnn.onnx.state.flows import Flow
 
 _FIRST = (0,)

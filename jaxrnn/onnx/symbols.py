@@ -1,0 +1,166 @@
+"""Scalars that depend on a symbolic dimension and are no integers: sizes as floats, and comparisons not decided yet.
+
+Exporters cast a length to float before they count up to it, and compare counters with it as floats. What is whole
+stays exact that way, so a size stays known while tracing: `Whole` is such a float. A comparison of sizes that JAX can
+decide for every length is a bool; one that it cannot is a `Claim`, which the trip count of a loop may be read from.
+Both lie in NumPy arrays of dtype ``object``, as symbolic dimensions do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import max_dim, min_dim
+
+
+def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:
+    """A function of items, applied to each element of broadcast arrays."""
+    return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
+
+
+def is_number(item: Any) -> bool:
+    """Whether an item is a plain number."""
+    return isinstance(item, (int, float, np.integer, np.floating))
+
+
+def size_of(item: Any) -> Any:
+    """The integer or symbolic dimension that an item stands for; None where it is no whole number."""
+    if isinstance(item, Whole):
+        return item.size
+    if isinstance(item, (float, np.floating)) or (is_number(item) and not isinstance(item, (int, np.integer))):
+        return int(item) if float(item).is_integer() else None
+    return int(item) if is_number(item) else item
+
+
+def _arithmetic(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Callable[[Whole, Any], Whole]:
+    def apply(self: Whole, other: Any) -> Whole:
+        size = size_of(other)
+        if size is None:
+            return NotImplemented
+        return Whole(function(size, self.size) if swapped else function(self.size, size), self.element_type)
+
+    return apply
+
+
+def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Whole, Any], bool]:
+    return lambda self, other: function(self.size, size_of(other))
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A float whose value is a whole number that depends on a symbolic dimension.
+
+    Attributes:
+        size: the number, as an integer or a symbolic dimension.
+        element_type: the float type.
+    """
+
+    size: Any
+    element_type: np.dtype
+
+    __add__, __radd__ = _arithmetic(operator.add), _arithmetic(operator.add, swapped=True)
+    __sub__, __rsub__ = _arithmetic(operator.sub), _arithmetic(operator.sub, swapped=True)
+    __mul__, __rmul__ = _arithmetic(operator.mul), _arithmetic(operator.mul, swapped=True)
+    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
+    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
+
+    def __neg__(self) -> Whole:
+        return Whole(-self.size, self.element_type)
+
+    def __abs__(self) -> Whole:
+        return Whole(abs(self.size), self.element_type)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A comparison of sizes whose outcome depends on the length: all of some differences are below zero.
+
+    Attributes:
+        below_zero: the differences, integers or symbolic dimensions.
+    """
+
+    below_zero: tuple[Any, ...]
+
+    def __and__(self, other: Any) -> Any:
+        if isinstance(other, Claim):
+            return Claim(tuple(dict.fromkeys((*self.below_zero, *other.below_zero))))
+        return self if other else False
+
+    __rand__ = __and__
+
+    def __bool__(self) -> bool:
+        # JAX's own error says which comparison is inconclusive, and which constraint decides it.
+        return all(difference < 0 for difference in self.below_zero)
+
+
+def is_claim(array: Any) -> bool:
+    """Whether an array holds a comparison that is not decided."""
+    return isinstance(array, np.ndarray) and array.dtype == object and any(isinstance(x, Claim) for x in array.flat)
+
+
+def traced_item(item: Any) -> jax.Array:
+    """An item as a JAX scalar of its element type."""
+    if isinstance(item, Claim):
+        return jnp.all(jnp.stack([traced_item(difference) < 0 for difference in item.below_zero]))
+    whole = jnp.asarray(size_of(item), dtype=jnp.int64)
+    return whole.astype(item.element_type) if isinstance(item, Whole) else whole
+
+
+def type_of(array: np.ndarray) -> np.dtype:
+    """The element type that an array of dtype ``object`` stands for."""
+    for item in array.flat:
+        if isinstance(item, Whole):
+            return item.element_type
+        if isinstance(item, Claim):
+            return np.dtype(bool)
+    return np.dtype(np.int64)
+
+
+def as_floats(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Symbolic integers or floats as floats of a type."""
+    return each(lambda item: Whole(size_of(item), np.dtype(dtype)), array)
+
+
+def as_integers(array: np.ndarray) -> np.ndarray:
+    """Symbolic floats or integers as integers."""
+    return each(size_of, array)
+
+
+def are_whole(array: Any) -> bool:
+    """Whether every element of a static array is a whole number, so that symbolic floats may be combined with it."""
+    if array.dtype == object:
+        return not any(isinstance(item, Claim) for item in array.flat)
+    return array.dtype.kind in "iu" or (
+        array.dtype.kind != "b" and bool(np.all(np.asarray(array, np.float64) == np.floor(array.astype(np.float64))))
+    )
+
+
+def less(first: Any, second: Any, *, or_equal: bool) -> Any:
+    """``first < second`` of two items, or ``<=``: a bool where it holds for every length or for none, else a claim."""
+    a, b = size_of(first), size_of(second)
+    try:
+        return bool(a <= b if or_equal else a < b)
+    except jax.errors.InconclusiveDimensionOperation:
+        return Claim((a - b - 1 if or_equal else a - b,))
+
+
+def larger(first: Any, second: Any) -> Any:
+    """The larger of two items."""
+    return _extreme(max_dim, first, second)
+
+
+def smaller(first: Any, second: Any) -> Any:
+    """The smaller of two items."""
+    return _extreme(min_dim, first, second)
+
+
+def _extreme(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
+    result = function(size_of(first), size_of(second))
+    kinds = [item.element_type for item in (first, second) if isinstance(item, Whole)]
+    return Whole(result, kinds[0]) if kinds else result

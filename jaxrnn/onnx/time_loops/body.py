@@ -1,0 +1,194 @@
+"""What the body of a Loop does with what it carries.
+
+Converters write recurrent layers as Loops whose bodies count frames, hand on what never changes, and collect their
+outputs in a sequence or a tensor that grows. Only what is left is carried from frame to frame as a recurrence does it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxrnn.onnx.blocks import Block, BoundNode, reads_of
+
+#: Operators whose result changes by the same amount in every trip if their inputs do.
+_LINEAR = frozenset({"Add", "Concat", "Sub", "Sum"})
+#: The same for the first input, where the others are fixed.
+_LINEAR_IN_FIRST = frozenset(
+    {"Cast", "Expand", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
+)
+#: Narrower integers may wrap around.
+_LEAST_BYTES = 4
+
+FIXED, STEADY, FREE = "fixed", "steady", "free"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A carried value that only grows.
+
+    Attributes:
+        value: what each trip adds to it.
+        axis: the axis along which it is concatenated; None for a sequence.
+        front: it grows at its beginning, so that the last trip's value comes first.
+    """
+
+    value: ir.Value
+    axis: int | None
+    front: bool
+
+
+class LoopBody:
+    """The body of a Loop, its carried values sorted by what becomes of them.
+
+    Attributes:
+        block: the body: trip number, condition and carried values in; condition, carried values and scan outputs out.
+        trip: the trip number.
+        slots: the carried values, as the body reads them.
+        fixed: numbers of the slots that are handed on unchanged.
+        counters: by slot, what is added to an integer in each trip.
+        growing: by slot, how it grows.
+        carried: numbers of all other slots, which are a recurrence's.
+    """
+
+    def __init__(self, block: Block, known: Callable[[ir.Value], np.ndarray | None], start: Sequence[Any]):
+        """Sort the carried values.
+
+        Args:
+            block: the body.
+            known: the array of a value outside of the body that is known while tracing, else None.
+            start: the carried values before the first trip, each None where it is not known while tracing.
+        """
+        self.block, self._known = block, known
+        self.trip, self.condition, *slots = block.inputs
+        self.slots = tuple(slots)
+        self.makers = block.makers()
+        results = [self.origin(value) for value in block.outputs[1 : 1 + len(slots)]]
+        self.fixed = tuple(i for i, (slot, end) in enumerate(zip(slots, results, strict=True)) if end is slot)
+        self.growing: dict[int, Growth] = {}
+        self.counters: dict[int, np.ndarray] = {}
+        for place, (slot, end) in enumerate(zip(slots, results, strict=True)):
+            if place in self.fixed:
+                continue
+            growth = self._growth(slot, end)
+            step = None if start[place] is None else self._step(slot, end)
+            if growth is not None:
+                self.growing[place] = growth
+            elif step is not None and _is_integer(start[place]):
+                self.counters[place] = step
+        sorted_out = {*self.fixed, *self.growing, *self.counters}
+        self.carried = tuple(place for place in range(len(slots)) if place not in sorted_out)
+
+    def origin(self, value: ir.Value) -> ir.Value:
+        """The value that Identity nodes of the body hand on."""
+        maker = self.makers.get(value)
+        while maker is not None and maker.is_default and maker.operator.name == "Identity" and maker.inputs[0]:
+            value = maker.inputs[0]
+            maker = self.makers.get(value)
+        return value
+
+    def change(self, value: ir.Value) -> str:
+        """How a value changes from trip to trip.
+
+        Returns:
+            ``FIXED``: not at all; ``STEADY``: by the same amount in every trip, if it is a number; ``FREE``: in ways
+            that are not known.
+        """
+        return self._change(value)
+
+    @functools.cached_property
+    def _change(self) -> Callable[[ir.Value], str]:
+        places = {slot: place for place, slot in enumerate(self.slots)}
+
+        @functools.cache
+        def change(value: ir.Value) -> str:
+            if value is self.trip:
+                return STEADY
+            if value is self.condition:
+                return FIXED  # a body runs only while it holds
+            if value in places:
+                place = places[value]
+                return FIXED if place in self.fixed else STEADY if place in self.counters else FREE
+            maker = self.makers.get(value)
+            if maker is None:
+                return FIXED
+            return _combined(maker, [FIXED if key is None else change(key) for key in _all_reads(maker)])
+
+        return change
+
+    def constant(self, value: ir.Value) -> np.ndarray | None:
+        """The array of a constant that the body reads, if it is known while tracing."""
+        value = self.origin(value)
+        if value in self.block.constants:
+            return self.block.constants[value]
+        return None if value in self.makers or value in self.block.inputs else self._known(value)
+
+    def _step(self, slot: ir.Value, end: ir.Value) -> np.ndarray | None:
+        maker = self.makers.get(end)
+        if maker is None or not maker.is_default or maker.operator.name not in ("Add", "Sub"):
+            return None
+        first, second = maker.inputs
+        if first is None or second is None:
+            return None
+        if maker.operator.name == "Add" and self.origin(second) is slot:
+            first, second = second, first
+        step = self.constant(second)
+        if self.origin(first) is not slot or step is None or not _is_integer(step) or step.size != 1:
+            return None
+        return -step if maker.operator.name == "Sub" else step
+
+    def _growth(self, slot: ir.Value, end: ir.Value) -> Growth | None:
+        maker = self.makers.get(end)
+        if maker is None or not maker.is_default or self._uses(slot) != 1 or self._uses(end) != 1:
+            return None
+        if maker.operator.name == "Concat" and len(maker.inputs) == 2:
+            first, second = maker.inputs
+            if first is slot and second is not None and second is not slot:
+                return Growth(second, maker.attributes["axis"], front=False)
+            if second is slot and first is not None:
+                return Growth(first, maker.attributes["axis"], front=True)
+        if maker.operator.name == "SequenceInsert":
+            sequence, value, *position = maker.inputs
+            if sequence is not slot or value is None:
+                return None
+            if not position or position[0] is None:
+                return Growth(value, None, front=False)
+            place = self.constant(position[0])
+            if place is not None and place.size == 1 and int(place.reshape(())) == 0:
+                return Growth(value, None, front=True)
+        return None
+
+    @functools.cached_property
+    def _counts(self) -> dict[ir.Value, int]:
+        counts: dict[ir.Value, int] = {}
+        for value in (*self.block.outputs, *(key for node in self.block.nodes for key in reads_of(node))):
+            counts[value] = counts.get(value, 0) + 1
+        return counts
+
+    def _uses(self, value: ir.Value) -> int:
+        return self._counts.get(value, 0)
+
+
+def _all_reads(node: BoundNode) -> list[ir.Value | None]:
+    return [*node.inputs, *(key for key in reads_of(node) if key not in node.inputs)]
+
+
+def _combined(node: BoundNode, changes: Sequence[str]) -> str:
+    if all(change == FIXED for change in changes):
+        return FREE if "Random" in node.operator.name else FIXED
+    if FREE in changes or not node.is_default or node.blocks:
+        return FREE
+    name = node.operator.name
+    steady = name in _LINEAR or (name in _LINEAR_IN_FIRST and STEADY not in changes[1:])
+    return STEADY if steady or (name == "Mul" and changes.count(STEADY) == 1) else FREE
+
+
+def _is_integer(array: Any) -> bool:
+    if not isinstance(array, np.ndarray):
+        return False
+    return array.dtype == object or (array.dtype.kind in "iu" and array.dtype.itemsize >= _LEAST_BYTES)

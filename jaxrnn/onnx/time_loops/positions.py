@@ -1,0 +1,89 @@
+"""Where the counters of a loop are: numbers that change by the same amount in every trip, found from the first two.
+
+`LoopBody.change` says of which values that is true; what the amount is, the body itself tells, run on NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxrnn.errors import JaxrnnError, LimitError
+from jaxrnn.onnx import symbols
+from jaxrnn.onnx.time_loops.body import FREE, LoopBody
+from jaxrnn.onnx.values import Subgraph, Value, is_static
+
+
+@dataclass(frozen=True)
+class Line:
+    """A whole number that changes by the same amount in every trip: ``first + slope * trip``."""
+
+    first: Any
+    slope: int
+
+
+class Positions:
+    """What is known of the values of a loop's body in any trip.
+
+    Args:
+        body: the body.
+        carried: the carried values before the first trip.
+    """
+
+    def __init__(self, body: Subgraph, carried: Sequence[Value]):
+        self.graph, self.carried = body, tuple(carried)
+        start = [value if is_static(value) else None for value in carried]
+        self.body = LoopBody(body.block, self._outside, start)
+
+    def _outside(self, key: ir.Value) -> np.ndarray | None:
+        value = self.graph.value_outside(key)
+        return value if is_static(value) else None
+
+    def evaluate(self, keys: Sequence[ir.Value], trip: int) -> list[Value]:
+        """Values of the body in a trip, where nothing that is not known of it enters."""
+        body = self.body
+        slots = dict(enumerate(self.carried))
+        for place, step in body.counters.items():
+            slots[place] = self.carried[place] + step.reshape(()) * trip
+        part = body.block.part(body.block.inputs, keys)
+        return list(self.graph.with_block(part)(np.asarray(trip, np.int64), np.asarray(True), *slots.values()))
+
+    @functools.cache  # noqa: B019 - as long-lived as the loop
+    def known(self, key: ir.Value, trip: int) -> np.ndarray | None:
+        """A value in a trip, if it is known while tracing."""
+        if self.body.change(key) == FREE:
+            return None
+        try:
+            (value,) = self.evaluate([key], trip)
+        except LimitError:
+            raise
+        except JaxrnnError:
+            return None
+        return value if is_static(value) else None
+
+    def lines(self, key: ir.Value | None) -> tuple[Line, ...] | None:
+        """The elements of a value as lines; None where they are not known."""
+        first, second = (None, None) if key is None else (self.known(key, 0), self.known(key, 1))
+        if first is None or second is None or not symbols.are_whole(first) or first.shape != second.shape:
+            return None
+        lines = []
+        for one, other in zip(first.reshape(-1).tolist(), second.reshape(-1).tolist(), strict=True):
+            slope = symbols.size_of(other) - symbols.size_of(one)
+            if not isinstance(slope, int):
+                return None
+            lines.append(Line(symbols.size_of(one), slope))
+        return tuple(lines)
+
+
+def inside(line: Line, size: Any, trips: Any) -> bool:
+    """Whether a position lies inside an axis in every trip, whatever the length is."""
+    last = line.first + line.slope * (trips - 1)
+    return line.slope != 0 and all(
+        symbols.less(0, end, or_equal=True) is True and symbols.less(end, size, or_equal=False) is True
+        for end in (line.first, last)
+    )

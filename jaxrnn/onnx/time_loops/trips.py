@@ -1,0 +1,151 @@
+"""How many trips a loop makes: its condition, solved for the trip number."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from jax.core import max_dim, min_dim
+
+from jaxrnn.onnx import symbols
+from jaxrnn.onnx.blocks import BoundNode
+from jaxrnn.onnx.time_loops.body import FIXED
+from jaxrnn.onnx.time_loops.positions import Line, Positions
+from jaxrnn.onnx.values import Value, is_known, is_static
+
+#: A limit that is beyond any length: a Loop without one.
+_HUGE = 2**31
+#: By operator: whether the operands are swapped, and whether they may be equal.
+_ORDERED = {
+    "Less": (False, False),
+    "LessOrEqual": (False, True),
+    "Greater": (True, False),
+    "GreaterOrEqual": (True, True),
+}
+_HANDED_ON = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
+
+class Condition:
+    """The condition of a loop, as claims that lines are below zero: all must hold for another trip to follow."""
+
+    def __init__(self, positions: Positions):
+        self.positions, self.body = positions, positions.body
+
+    def trips(self, limit: Value, go_on: Value) -> Any:
+        """The number of trips, an integer or a symbolic dimension; None where it depends on data.
+
+        Args:
+            limit: the most trips, if there is such a number.
+            go_on: whether there is a first trip.
+        """
+        limit, go_on = _looked_at(limit), _looked_at(go_on)
+        bounds = []
+        if limit is not None:
+            if not is_static(limit):
+                return None
+            size = symbols.size_of(limit.reshape(()).item())
+            if size is None:
+                return None
+            if not isinstance(size, int) or size < _HUGE:
+                bounds.append(_positive(size))
+        if not is_static(go_on):
+            return None
+        started = go_on.reshape(()).item()
+        if not isinstance(started, symbols.Claim) and not started:
+            return 0
+        if not isinstance(started, symbols.Claim) and bounds and isinstance(bounds[0], int) and bounds[0] <= 1:
+            return bounds[0]  # after so few trips, nobody asks the condition
+        claims = self._claims(self.body.block.outputs[0])
+        if claims is None:
+            return None
+        counts = [_count(line) for line in claims if not _always(line)]
+        if None in counts:
+            return None
+        if isinstance(started, symbols.Claim):
+            # The first trip is asked for as all others are, or nothing is known of it.
+            before = [line.first - line.slope for line in claims]
+            if not all(any(_equal(each, other) for other in before) for each in started.below_zero):
+                return None
+            bounds += [_positive(count) for count in counts]
+        else:
+            bounds += [_at_least_one(count) for count in counts]
+        return functools.reduce(_least, bounds) if bounds else None
+
+    def _claims(self, key: ir.Value) -> list[Line] | None:
+        """What must be below zero after a trip for another one to follow; None where that is not known."""
+        body = self.body
+        key = body.origin(key)
+        if key is body.condition:
+            return []
+        if body.change(key) == FIXED:
+            return self._fixed_claims(self.positions.known(key, 0))
+        maker = body.makers.get(key)
+        if maker is None or not maker.is_default:
+            return None
+        name, inputs = maker.operator.name, [key for key in maker.inputs if key is not None]
+        if name == "And":
+            parts = [self._claims(part) for part in inputs]
+            return None if None in parts else [line for part in parts if part is not None for line in part]
+        if name in _HANDED_ON:
+            return self._claims(inputs[0])
+        if name == "Not":
+            inner = body.makers.get(body.origin(inputs[0]))
+            return None if inner is None else self._compared(inner, negated=True)
+        return self._compared(maker, negated=False)
+
+    def _fixed_claims(self, value: np.ndarray | None) -> list[Line] | None:
+        if value is None or value.size != 1:
+            return None
+        item = value.reshape(()).item()
+        if isinstance(item, symbols.Claim):
+            return [Line(difference, 0) for difference in item.below_zero]
+        return [] if item else [Line(0, 0)]
+
+    def _compared(self, node: BoundNode, *, negated: bool) -> list[Line] | None:
+        if not node.is_default or node.operator.name not in _ORDERED:
+            return None
+        first, second = (self.positions.lines(key) for key in node.inputs)
+        if first is None or second is None or len(first) != 1 or len(second) != 1:
+            return None
+        swapped, or_equal = _ORDERED[node.operator.name]
+        if swapped != negated:
+            first, second = second, first
+        ((a,), (b,)) = first, second
+        return [Line(a.first - b.first - (or_equal != negated), a.slope - b.slope)]
+
+
+def _looked_at(value: Value) -> Value:
+    """A value as NumPy has it, if Python can look at it."""
+    return np.asarray(value) if value is not None and not is_static(value) and is_known(value) else value
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return str(first - second) == "0"
+
+
+def _always(line: Line) -> bool:
+    """Whether a claim holds in every trip."""
+    return line.slope <= 0 and symbols.less(line.first, 0, or_equal=False) is True
+
+
+def _count(line: Line) -> Any:
+    """How many trips a claim admits, asked before the first one too; None where it never ends them, or not at once."""
+    before = line.first - line.slope
+    if line.slope > 0:
+        return -(before // line.slope)
+    ends = line.slope == 0 and symbols.less(line.first, 0, or_equal=False) is False
+    return 0 if ends else None
+
+
+def _positive(size: Any) -> Any:
+    return max(size, 0) if isinstance(size, int) else max_dim(size, 0)
+
+
+def _at_least_one(size: Any) -> Any:
+    return max(size, 1) if isinstance(size, int) else max_dim(size, 1)
+
+
+def _least(first: Any, second: Any) -> Any:
+    return first if _equal(first, second) else min_dim(first, second)
