@@ -245,7 +245,7 @@ def _bound(proto: onnx.ModelProto, model: ir.Model, limits: Limits | None) -> tu
 def _state(program: Program | None) -> tuple[tuple[StateVar, ...], str | None]:
     """The state, or why it cannot be told."""
     try:
-        return (() if program is None else find_state(program)), None
+        return (() if program is None else find_state(program).variables), None
     except (StateError, LimitError) as error:
         return (), str(error)
 

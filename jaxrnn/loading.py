@@ -34,7 +34,8 @@ def load(
         source: path, bytes or ``onnx.ModelProto``. External data is read only from beside the file.
         static: values for inputs that are fixed from here on, such as ``{"sr": 16000}``. They are known while tracing,
             so that branches on them fold; the model no longer has these inputs.
-        state: pairs of a state input and the output that carries its updated value, where the caller wants to say so.
+        state: pairs of a state input and the output that carries its updated value, where the caller wants to say so;
+            ``{}`` says that there are none.
             An input that the file also gives a value (an initializer of the same name) is state only if it is named
             here; the value is then where it starts.
         max_trip_count: how many trips an ONNX ``Loop`` makes at most where that depends on data: one number, or one
@@ -63,7 +64,7 @@ def load(
             program = bind(graph, limits)
             bound_loops(program, max_trip_count)
             check_shapes(file.proto)
-            return Model(file, program, static=static or {}, state=state or {}, label=label, initial=initial)
+            return Model(file, program, static=static or {}, state=state, label=label, initial=initial)
     except JaxrnnError as error:
         raise type(error)(f"{label}: {error}") from error
 

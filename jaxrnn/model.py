@@ -19,7 +19,7 @@ from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs, bind_static, tensor_info
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.reading import SourceFile
-from jaxrnn.onnx.state import StateVar, check_pairs, find_state
+from jaxrnn.onnx.state import Findings, StateVar, check_pairs, find_state
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import exact_types, is_text, traced, unstacked
 from jaxrnn.packing import Packed, narrow_type, plain
@@ -41,7 +41,7 @@ class Model:
         inputs: name, dtype and shape of every input that is not bound by ``static``.
         outputs: the same of every output.
         static: the values that ``static`` bound, by input.
-        declared_state: the pairs of input and output given to ``load(..., state=...)``.
+        declared_state: the pairs of input and output given to ``load(..., state=...)``; None where none were asked for.
         opsets: opset version by domain (``""`` is ONNX's own).
         proto: the file's content, as it was read.
     """
@@ -52,7 +52,7 @@ class Model:
         program: Program,
         *,
         static: Mapping[str, Any],
-        state: Mapping[str, str],
+        state: Mapping[str, str] | None,
         label: str,
         initial: Mapping[str, np.ndarray] | None = None,
     ):
@@ -68,7 +68,7 @@ class Model:
         self.static = bind_static(declared, static)
         self.inputs: tuple[TensorInfo, ...] = tuple(info for info in declared if info.name not in self.static)
         self._compilable = True
-        self.declared_state = check_pairs(self.inputs, self.outputs, state)
+        self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
 
     @functools.cached_property
     def params(self) -> dict[str, jax.Array]:
@@ -77,13 +77,25 @@ class Model:
         with exact_types(), jax.ensure_compile_time_eval():
             return {name: jnp.asarray(array) for name, array in self.program.parameters.items()}
 
-    @functools.cached_property
+    @property
     def state(self) -> tuple[StateVar, ...]:
         """Every state variable: what a caller carries from call to call, and what each call starts anew and forgets.
 
         Raises:
             StateError: it is ambiguous; lists the candidates and shows how to name the right one.
         """
+        return self._findings.variables
+
+    @property
+    def dimensions(self) -> Mapping[str, str]:
+        """For every open dimension of the inputs, the first name of those that the nodes need to be equal to it.
+
+        Some exporters give the batch another name in every input; `state`, `step_inputs` and `step_outputs` show one.
+        """
+        return self._findings.dimensions
+
+    @functools.cached_property
+    def _findings(self) -> Findings:
         return find_state(self.program, self.declared_state, self.static)
 
     def apply(self, params: Arrays, inputs: Arrays, *, remat: Remat = None) -> dict[str, Any]:
@@ -126,16 +138,21 @@ class Model:
         """The name of the batch dimension of the state; None where the file fixed it, so that a batch is lifted."""
         return self._stepper.batch_symbol
 
-    def init_state(self, batch: int = 1) -> dict[str, jax.Array]:
+    def init_state(self, batch: int = 1, *, dims: Mapping[str, int] | None = None) -> dict[str, jax.Array]:
         """The state before the first step, by the names that `state` shows: zeros, or the file's `initial_values`.
 
         A file that fixed its batch at 1 is lifted where another batch is asked for: every array gets a leading axis of
         that size, and `step` and `scan` then take inputs with such an axis too and map over it.
 
+        Args:
+            batch: the number of streams.
+            dims: sizes of other open dimensions of the state, such as the length of the memory that a decoder attends
+                to.
+
         Raises:
-            StateError: the model forgets its state after every call, so it has no steps.
+            StateError: the model forgets its state after every call, so it has no steps; or a size is missing.
         """
-        return self._stepper.init_state(batch)
+        return self._stepper.init_state(batch, dims)
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step, pure: outputs and the new state. State is neither among the inputs nor among the outputs.
@@ -352,7 +369,7 @@ class Model:
         lines += [f"  input   {info}" for info in self.inputs]
         lines += [f"  static  {name} = {_brief(value)}" for name, value in self.static.items()]
         lines += [f"  output  {info}" for info in self.outputs]
-        lines += [f"  state   {given} <- {updated}" for given, updated in self.declared_state.items()]
+        lines += [f"  state   {given} <- {updated}" for given, updated in (self.declared_state or {}).items()]
         return "\n".join(lines)
 
 

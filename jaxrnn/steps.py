@@ -44,23 +44,41 @@ class Stepper:
         self.state: dict[str, StateVar] = {variable.name: variable for variable in model.state}
         self._input_of = {str(variable.input): name for name, variable in self.state.items()}
         self._output_of = {str(variable.output): name for name, variable in self.state.items()}
-        self.inputs = tuple(info for info in model.inputs if info.name not in self._input_of)
-        self.outputs = tuple(info for info in model.outputs if info.name not in self._output_of)
-        symbols = {size for variable in self.state.values() for size in variable.shape if isinstance(size, str)}
-        if len(symbols) > 1:
-            raise StateError(f"the state has several open dimensions ({', '.join(sorted(symbols))}); bind all but one")
-        #: The name of the batch dimension, or None where the file froze it.
-        self.batch_symbol = next(iter(symbols), None)
+        self.inputs = tuple(self._named(info) for info in model.inputs if info.name not in self._input_of)
+        self.outputs = tuple(self._named(info) for info in model.outputs if info.name not in self._output_of)
+        sizes = [{size for size in variable.shape if isinstance(size, str)} for variable in self.state.values()]
+        #: The open dimensions of the state.
+        self.open = tuple(sorted(set[str]().union(*sizes)))
+        # A counter or a position may be one for all streams.
+        arrays = [
+            own for own, variable in zip(sizes, self.state.values(), strict=True) if own or len(variable.shape) > 1
+        ]
+        everywhere = sorted(set.intersection(*arrays)) if arrays else []
+        #: The name of the batch dimension, which every array of the state has, or None where the file froze it.
+        self.batch_symbol = everywhere[0] if len(everywhere) == 1 else None
         if self.batch_symbol is not None and not any(self.batch_symbol in (info.shape or ()) for info in self.inputs):
             self.inputs = tuple(_with_batch(info, self.batch_symbol) for info in self.inputs)
 
-    def init_state(self, batch: int) -> dict[str, jax.Array]:
+    def _named(self, info: TensorInfo) -> TensorInfo:
+        """An input or output, with one name for open dimensions that the nodes need to be equal."""
+        if not info.shape:
+            return info
+        return dataclasses.replace(info, shape=tuple(self.model.dimensions.get(str(size), size) for size in info.shape))
+
+    def init_state(self, batch: int, dims: Mapping[str, int] | None = None) -> dict[str, jax.Array]:
         """Zeros or the file's values for every state variable; with a leading axis where the batch must be lifted."""
         lead = () if self.batch_symbol is not None or batch == 1 else (batch,)
+        sizes = {**({} if self.batch_symbol is None else {self.batch_symbol: batch}), **(dims or {})}
+        missing = [symbol for symbol in self.open if symbol not in sizes]
+        if missing:
+            raise StateError(
+                f"the state has open dimensions that are no batch; say their sizes: init_state(..., dims="
+                f"{{{', '.join(f'{symbol!r}: SIZE' for symbol in missing)}}})"
+            )
         state = {}
         with exact_types():
             for name, variable in self.state.items():
-                shape = (*lead, *(batch if isinstance(size, str) else size for size in variable.shape))
+                shape = (*lead, *(sizes[size] if isinstance(size, str) else size for size in variable.shape))
                 start = self.model.initial_values.get(name, np.zeros((), variable.dtype))
                 state[name] = jnp.array(jnp.broadcast_to(start, shape))
         return state
@@ -137,7 +155,7 @@ class Stepper:
         if missing:
             raise StateError(f"state {missing[0]!r} is missing; init_state gives all of: {', '.join(self.state)}")
         lead: tuple[Any, ...] | None = None
-        batch: Any = None
+        sizes: dict[str, Any] = {}
         for name, variable in self.state.items():
             value = state[name]
             expected = f"{variable.dtype.name}[{', '.join(map(str, variable.shape))}]"
@@ -153,10 +171,12 @@ class Stepper:
                 raise StateError(
                     f"state {name!r} must be {expected} (one leading axis more in a batch), not {describe(value)}"
                 )
-            sizes = {s for e, s in zip(variable.shape, core, strict=True) if isinstance(e, str)}
-            if lead not in (None, own) or len(sizes | ({batch} - {None})) > 1:
+            same = all(
+                sizes.setdefault(e, s) == s for e, s in zip(variable.shape, core, strict=True) if isinstance(e, str)
+            )
+            if lead not in (None, own) or not same:
                 raise StateError(f"state {name!r} is {describe(value)}, of another batch than the rest of the state")
-            lead, batch = own, next(iter(sizes), batch)
+            lead = own
         return bool(lead)
 
     def _check_lifted(self, state: Arrays, inputs: Arrays) -> None:

@@ -19,8 +19,17 @@ from jaxrnn.onnx.time_loops import TimeLoop
 from jaxrnn.onnx.values import Stacked, Value, is_sequence, settle, static, traced
 
 
-def call(node: BoundNode, arguments: Sequence[Value], scope: Scope | None = None) -> list[Value]:
-    """The outputs of a node's operator; ``scope`` is what its subgraphs see."""
+def call(
+    node: BoundNode, arguments: Sequence[Value], scope: Scope | None = None, count: int | None = None
+) -> list[Value]:
+    """The outputs of a node's operator.
+
+    Args:
+        node: the node.
+        arguments: its inputs.
+        scope: what its subgraphs see.
+        count: how many outputs are asked for, also ones that the node does not name; None for those that it names.
+    """
     for index, value in enumerate(arguments):
         slot = node.operator.slot(index)
         if slot is not None and slot.static and value is not None:
@@ -30,7 +39,7 @@ def call(node: BoundNode, arguments: Sequence[Value], scope: Scope | None = None
         for key, value in node.attributes.items()
     }
     if node.operator.wants_output_count:
-        attributes["output_count"] = len(node.outputs)
+        attributes["output_count"] = len(node.outputs) if count is None else count
     budget = current()
     budget.evaluate()
     check_ahead(node.operator, arguments, attributes, budget)
@@ -83,12 +92,12 @@ class Abstract:
 
         return jax.eval_shape(run, *(jax.ShapeDtypeStruct(flow.shape or (), flow.dtype) for flow in unknown))
 
-    def results(self) -> list[Result]:
-        """What is known of the outputs, from the operator."""
+    def results(self, count: int | None = None) -> list[Result]:
+        """What is known of the outputs, from the operator; of so many as `call` says."""
         sequences: list[bool] = []
 
         def outputs(arguments: Sequence[Value], scope: Scope) -> list[Any]:
-            values = call(self.node, arguments, scope)
+            values = call(self.node, arguments, scope, count)
             sequences[:] = map(is_sequence, values)
             return [traced(_stacked(value)) for value in values]
 

@@ -33,6 +33,7 @@ from jaxrnn.onnx.state.flows import (
     combined,
     constant,
     deeper,
+    halves,
     is_all,
     origin,
     scan_facts,
@@ -171,9 +172,10 @@ class _Walk:
         if name in _ELEMENTWISE:
             return [self._elementwise(node, name, given)]
         abstract = Abstract(node, inputs, self.values, self.program.parameters)
-        shapes = abstract.results()
         if node.operator.name in _CARRIES:
-            return self._cell(node, inputs, shapes)
+            # Whether or not a node names its final values, it has them.
+            return self._cell(node, inputs, abstract.results(1 + len(_CARRIES[node.operator.name])))
+        shapes = abstract.results()
         if name in STATEFUL:
             return self._stateful(node, inputs, shapes)
         if name == "Scan":
@@ -241,10 +243,16 @@ class _Walk:
         self.result.lengths[id(node)] = (steps,)
         forward = direction in ("", "forward") or steps == 1
         y, *finals = (deeper(self._fresh((node.name,), s.shape, s.dtype, read), 2) for s in shapes)
+        both = direction == "bidirectional" and steps != 1
         for slot, start, final in zip(_CARRIES[node.operator.name], initial, finals, strict=False):
             if forward:
                 carry(final, start)
-            self.result.sites.append(Site(node.name, node.operator.name, slot, steps, forward, start, final))
+            if not both:
+                self.result.sites.append(Site(node.name, node.operator.name, slot, steps, forward, start, final))
+                continue
+            starts, ends = (halves(flow, 1 if layout else 0) for flow in (start, final))
+            for name, ahead, begin, end in zip((slot, f"{slot}_reverse"), (True, False), starts, ends, strict=True):
+                self.result.sites.append(Site(node.name, node.operator.name, name, steps, ahead, begin, end))
         last = (slice(None), -1) if layout else (-1,)
         if forward and lengths is None and initial[0] is not None:
             for name, codes in initial[0].codes.items():

@@ -12,6 +12,7 @@ from jaxrnn.onnx.state.provenance import (
     COPY,
     DENSE,
     EXPOSED,
+    GATED,
     MIXED,
     RETAINED,
     SCALED,
@@ -24,7 +25,7 @@ from jaxrnn.onnx.state.provenance import (
 )
 
 #: Kinds of evidence, the strongest last; `SUSPECT` ones are no pairs, but too near one to be passed over in silence.
-SUSPECT, CELL, KEPT, LAST_OUTPUT, BUFFER, CARRIED = range(6)
+SUSPECT, NAMED, CELL, KEPT, LAST_OUTPUT, BUFFER, CARRIED = range(7)
 
 #: Words of names that say when a value is meant, not which.
 _WHEN = {
@@ -68,9 +69,30 @@ class Edge:
 def find_edge(flow: DataFlow, source: str, output: str) -> Edge | None:
     """What speaks for an output being the updated value of an input of the same shape and dtype."""
     target = flow.outputs[output]
-    if target.ids is None:
+    if target.ids is None or not target.deps:
         return None  # a constant
     codes = target.codes.get(source, np.zeros(target.shape or (), np.int64)).ravel()
+    edge = _by_flow(flow, source, output, codes)
+    if edge is not None:
+        return edge
+    # A value that a step replaces, such as attention weights or the last input, owes nothing to the old one.
+    named = Edge(source, output, NAMED)
+    return named if named.affinity == 2 and may_be_state(flow, named) else None
+
+
+def may_be_state(flow: DataFlow, edge: Edge) -> bool:
+    """Whether an output could be an updated value: it depends on data, and is more than the input with a mask."""
+    target = flow.outputs[edge.output]
+    if target.ids is None or not target.deps:
+        return False
+    codes = target.codes.get(edge.source, np.zeros(target.shape or (), np.int64)).ravel()
+    masked = (positions(codes) == np.arange(codes.size)) & np.isin(grades(codes), (COPY, GATED))
+    return not masked.all()
+
+
+def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge | None:
+    """The evidence that lies in where the elements went."""
+    target = flow.outputs[output]
     place, grade = positions(codes), grades(codes)
     own = place == np.arange(codes.size)
     copied = own & (grade == COPY)
@@ -110,8 +132,11 @@ def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Ed
     own = place == np.arange(codes.size)
     used = any(flow.derived(other, output) for other in flow.outputs if other != output)
     counts = target.dtype is not None and np.dtype(target.dtype).kind in "iu"
+    retained = own & (grade == RETAINED)
+    if retained.any() and (retained | (codes == 0)).all():
+        return edge if edge.affinity or used or counts else None  # the rest is replaced
     if (codes >= DENSE).all():
-        if (own & (grade == RETAINED)).any():
+        if retained.any():
             return edge if edge.affinity or used or counts else None
         if (own & ((grade == SUMMED) | (grade == MIXED))).any():
             return edge if edge.affinity else None

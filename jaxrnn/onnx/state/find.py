@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,9 +12,9 @@ import numpy as np
 from jaxrnn.errors import StateError
 from jaxrnn.onnx.interface import Dimension, TensorInfo, tensor_info
 from jaxrnn.onnx.program import Program
-from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, KEPT, LAST_OUTPUT, Edge, find_edge
+from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, KEPT, LAST_OUTPUT, NAMED, Edge, find_edge, may_be_state
 from jaxrnn.onnx.state.flows import Site
-from jaxrnn.onnx.state.pairing import choose
+from jaxrnn.onnx.state.pairing import choose, incomplete
 from jaxrnn.onnx.state.probe import Probe
 from jaxrnn.onnx.state.provenance import STEP
 from jaxrnn.onnx.values import exact_types
@@ -27,6 +28,7 @@ _REASONS = {
     "counter or the cell of an LSTM does",
     CELL: "{output!r} has the shape of {input!r} and follows from it through one product with weights, as in a "
     "recurrent cell made of single operators",
+    NAMED: "{output!r} has the shape of {input!r} and is called like it: a value that every step replaces",
     CARRIED: "{sites} {start} from {input!r} and {end} in {output!r}, at the same places",
 }
 
@@ -57,14 +59,29 @@ class StateVar:
     reason: str
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What was found about the state of a graph.
+
+    Attributes:
+        variables: every state variable: the external ones in the order of the inputs, then the internal ones.
+        dimensions: for every open dimension of the inputs, the first name of those that the nodes need to be equal to
+            it, or its own.
+    """
+
+    variables: tuple[StateVar, ...]
+    dimensions: Mapping[str, str]
+
+
 def find_state(
     program: Program, declared: Mapping[str, str] | None = None, static: Mapping[str, np.ndarray] | None = None
-) -> tuple[StateVar, ...]:
-    """Every state variable of a graph: the external ones in the order of the inputs, then the internal ones.
+) -> Findings:
+    """Every state variable of a graph.
 
     Args:
         program: the bound graph.
-        declared: pairs of an input and the output with its updated value that are certain.
+        declared: pairs of an input and the output with its updated value that are certain. None of them says that the
+            caller carries nothing.
         static: values of inputs that are bound.
 
     Raises:
@@ -72,12 +89,14 @@ def find_state(
             cannot be followed; says what to write.
     """
     with exact_types(), jax.ensure_compile_time_eval():
-        return _Finder(program, dict(declared or {}), dict(static or {})).find()
+        finder = _Finder(program, declared, dict(static or {}))
+        return Findings(finder.find(), finder.probe.dimensions)
 
 
 class _Finder:
-    def __init__(self, program: Program, declared: dict[str, str], static: dict[str, np.ndarray]):
-        self.program, self.static, self.declared = program, static, declared
+    def __init__(self, program: Program, declared: Mapping[str, str] | None, static: dict[str, np.ndarray]):
+        self.program, self.static, self.declared = program, static, dict(declared or {})
+        self.asked = declared is None
         infos = map(tensor_info, program.block.inputs)
         self.inputs = {info.name: info for info in infos if info.name not in static}
         self.outputs = {info.name: info for info in map(tensor_info, program.block.outputs)}
@@ -85,7 +104,7 @@ class _Finder:
             (given, updated)
             for given, source in self.inputs.items()
             for updated, target in self.outputs.items()
-            if agree(source, target)
+            if agree(source, target) and (self.asked or self.declared)
         ]
         self.probe = Probe(
             program, list(self.inputs.values()), static, list(dict.fromkeys(s for s, _ in self.candidates))
@@ -108,6 +127,8 @@ class _Finder:
             if (edge := find_edge(self.flow, given, updated)) is not None
         ]
         pairs = choose(edges, self.flow, taken, self._over_time, self.inputs)
+        if self.asked:
+            self._check_complete(pairs)
         external = [self._external(pairs[name]) for name in self.inputs if name in pairs]
         return (*external, *self._internal(pairs))
 
@@ -115,8 +136,45 @@ class _Finder:
         shape = self.flow.inputs[given].shape
         return shape is not None and shape == self.flow.outputs[updated].shape
 
-    def _over_time(self, name: str) -> bool:
-        return any(size in self.probe.time for size in self.inputs[name].shape or ())
+    def _check_complete(self, pairs: Mapping[str, Edge]) -> None:
+        """Refuse to leave an input and an output aside that may be state as well, where names do not say.
+
+        Raises:
+            StateError: there are such; lists them.
+        """
+        inputs = [name for name in self.inputs if name not in pairs]
+        outputs = [name for name in self.outputs if name not in {edge.output for edge in pairs.values()}]
+        if not pairs or all(edge.affinity for edge in pairs.values()) or min(len(inputs), len(outputs)) < 2:
+            return  # what is not called as the rest of the state is, is none; and some data must go in and come out
+        candidates = [
+            edge
+            for given, updated in self.candidates
+            if given in inputs and updated in outputs and self._same_size(given, updated)
+            if may_be_state(self.flow, edge := Edge(given, updated, NAMED)) and not self._over_time(edge)
+        ]
+        if candidates:
+            found = ", ".join(f"{edge.source!r} -> {edge.output!r}" for edge in pairs.values())
+            raise incomplete(candidates, found)
+
+    def _over_time(self, edge: Edge) -> bool:
+        """Whether the input of a pair runs along time, as data does.
+
+        A step may slide along another axis, such as the weights of an attention over a memory. Where names make a pair,
+        that is no time unless an output which no name makes the update of an input grows along it, too.
+        """
+        symbols = [size for size in self.inputs[edge.source].shape or () if size in self.probe.time]
+        if edge.affinity < 2 or not symbols:
+            return bool(symbols)
+        return any(self._grows(name, symbol) for symbol in symbols for name in self._unlike_inputs)
+
+    @functools.cached_property
+    def _unlike_inputs(self) -> list[str]:
+        """The outputs that are called like no input."""
+        return [out for out in self.outputs if not any(Edge(name, out, NAMED).affinity == 2 for name in self.inputs)]
+
+    def _grows(self, output: str, symbol: str) -> bool:
+        longer = self.probe.longer(symbol)
+        return longer is not None and longer.outputs[output].shape != self.flow.outputs[output].shape
 
     def _external(self, edge: Edge) -> StateVar:
         info, target = self.inputs[edge.source], self.flow.outputs[edge.output]
@@ -132,9 +190,8 @@ class _Finder:
             words = {"input": edge.source, "output": edge.output, "sites": _spelled(sites), "start": start, "end": end}
             reason = _REASONS[edge.rank].format(**words)
         node = ", ".join(labels or edge.joins or made)
-        return StateVar(
-            edge.source, EXTERNAL, edge.source, edge.output, node, info.shape or (), np.dtype(info.dtype), reason
-        )
+        shape = tuple(self.probe.dimensions.get(str(size), size) for size in info.shape or ())
+        return StateVar(edge.source, EXTERNAL, edge.source, edge.output, node, shape, np.dtype(info.dtype), reason)
 
     def _internal(self, pairs: Mapping[str, Edge]) -> list[StateVar]:
         found, names = [], set()
@@ -156,8 +213,10 @@ class _Finder:
 
     def _why_internal(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> str | None:
         """Why every call forgets what a recurrence carries, or None where it does not."""
-        if not site.forward or any(_starts_from(site, source) for source in pairs):
-            return None  # what runs backwards, no later call could continue
+        if any(_starts_from(site, source) for source in pairs):
+            return None
+        if not site.forward and pairs and not self.probe.time:
+            return None  # a step whose state is in its inputs runs backwards along another axis than time
         deps = sorted(site.initial.deps) if site.initial is not None else []
         if site.length != 1 and not self._may_be_time(index, site, pairs):
             return None
@@ -169,6 +228,11 @@ class _Finder:
             start = f"starts from what is computed from {', '.join(map(repr, deps))}"
         else:
             start = "starts from a constant"
+        if not site.forward:
+            return (
+                f"{site.slot} of {site.operator} {site.label!r} {start} at every call and runs backwards from the last "
+                "frame, so that no later call can go on from it"
+            )
         ids = site.final.ids
         seen = [
             name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -117,6 +118,28 @@ def deeper(flow: Flow, contractions: int) -> Flow:
     """The same flow, some contractions later."""
     flow.depth = {name: depth + contractions for name, depth in flow.depth.items()}
     return flow
+
+
+def halves(flow: Flow | None, axis: int) -> list[Any]:
+    """The two directions of what a bidirectional cell carries."""
+    if flow is None:
+        return [None, None]
+    assert flow.shape is not None
+    shape = tuple(1 if index == axis else size for index, size in enumerate(flow.shape))
+
+    def half(place: int) -> Flow:
+        def cut(array: np.ndarray) -> np.ndarray:
+            return np.take(array, [place], axis)
+
+        return dataclasses.replace(
+            flow,
+            shape=shape,
+            value=None if flow.value is None else cut(flow.value),
+            ids=None if flow.ids is None else cut(flow.ids),
+            codes={name: cut(codes) for name, codes in flow.codes.items()},
+        )
+
+    return [half(0), half(1)]
 
 
 def carry(final: Flow, start: Flow | None) -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from jaxrnn.errors import StateError
-from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, KEPT, LAST_OUTPUT, SUSPECT, Edge
+from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, KEPT, LAST_OUTPUT, NAMED, SUSPECT, Edge
 from jaxrnn.onnx.state.flows import DataFlow
 
 #: More inputs than this that no evidence tells apart are told apart by name alone.
@@ -17,7 +17,7 @@ def choose(
     edges: Iterable[Edge],
     flow: DataFlow,
     taken: dict[str, Edge],
-    over_time: Callable[[str], bool],
+    over_time: Callable[[Edge], bool],
     inputs: Collection[str],
 ) -> dict[str, Edge]:
     """The pairs that the evidence supports, by input.
@@ -29,7 +29,7 @@ def choose(
         edges: every possible pair.
         flow: where the elements went.
         taken: the pairs that are certain already, by input.
-        over_time: whether an input has a dimension that is time.
+        over_time: whether the input of a pair runs along time, as data does.
         inputs: all inputs of the model.
 
     Raises:
@@ -40,7 +40,7 @@ def choose(
     for rank in (CARRIED, BUFFER, LAST_OUTPUT, KEPT, CELL):
         free = [edge for edge in edges if edge.rank == rank and not _uses(chosen.values(), edge)]
         if rank < CARRIED:
-            free = [edge for edge in free if not over_time(edge.source)]
+            free = [edge for edge in free if not over_time(edge)]
         free = _first_hand(free, flow)
         if rank < BUFFER and any(edge.affinity for edge in free):
             free = [edge for edge in free if edge.affinity]
@@ -54,6 +54,8 @@ def choose(
         for group in groups:
             for edge in _best(group, limit):
                 chosen[edge.source] = edge
+    for edge in _named([edge for edge in edges if not over_time(edge)], chosen, flow, inputs):
+        chosen[edge.source] = edge
     for edge in edges:
         if edge.rank == SUSPECT and not _uses(chosen.values(), edge):
             raise StateError(
@@ -61,6 +63,15 @@ def choose(
                 f"it is the state's updated value. If it is, say so: {_how([edge])}"
             )
     return chosen
+
+
+def _named(edges: list[Edge], chosen: dict[str, Edge], flow: DataFlow, inputs: Collection[str]) -> list[Edge]:
+    """The pairs that names alone make; none where they would leave no data to go in or to come out."""
+    free = [edge for edge in edges if edge.rank == NAMED and not _uses(chosen.values(), edge)]
+    limit = min(len(inputs), len(flow.outputs)) - 1 - len(chosen)
+    if len({edge.source for edge in free}) > limit:
+        return []
+    return [edge for group in _groups(free) for edge in _best(group, limit)]
 
 
 def _uses(chosen: Iterable[Edge], edge: Edge) -> bool:
@@ -123,6 +134,16 @@ def _by_name(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
     if not named or shared or len(named) > limit:
         raise _ambiguous(shared or named or edges, (shared or named or edges)[:1])
     return tuple(named)
+
+
+def incomplete(candidates: Sequence[Edge], found: str) -> StateError:
+    """The error for pairs that may be state beside those that were found."""
+    listed = ", ".join(f"{edge.source!r} -> {edge.output!r}" for edge in candidates)
+    return StateError(
+        f"the model's state may be incomplete: {found} was found, and neither the flow of data nor names tell whether "
+        f"these are state as well: {listed}. Name every pair that is, and none that is not, for instance: "
+        f"{_how(candidates[:1])}; state={{}} says that there is none"
+    )
 
 
 def _ambiguous(candidates: Iterable[Edge], example: Iterable[Edge]) -> StateError:

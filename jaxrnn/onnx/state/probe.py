@@ -36,7 +36,7 @@ class Probe:
         self._program, self._static = program, static
         self.symbols = list(dict.fromkeys(s for info in inputs for s in info.shape or () if isinstance(s, str)))
         self.sizes, self.flow = self._fit(sources)
-        self._longer: dict[str, DataFlow | None] = {}
+        self._longer: dict[frozenset[str], DataFlow | None] = {}
 
     def _fit(self, sources: Sequence[str]) -> tuple[dict[str, int], DataFlow]:
         trials = []
@@ -55,14 +55,35 @@ class Probe:
         return trials[0], follow(self._program, trials[0], self._static, sources, strict=False)
 
     def longer(self, symbol: str) -> DataFlow | None:
-        """The flow with one dimension twice as long, or None if that does not fit."""
-        if symbol not in self._longer:
-            sizes = {**self.sizes, symbol: 2 * self.sizes[symbol]}
+        """The flow with one dimension twice as long, under all of its names, or None if that does not fit."""
+        first = self.dimensions[symbol]
+        return self._doubled(frozenset(name for name, other in self.dimensions.items() if other == first))
+
+    def _doubled(self, names: frozenset[str]) -> DataFlow | None:
+        if names not in self._longer:
+            sizes = {name: size * 2 if name in names else size for name, size in self.sizes.items()}
             try:
-                self._longer[symbol] = follow(self._program, sizes, self._static, (), strict=True)
+                self._longer[names] = follow(self._program, sizes, self._static, (), strict=True)
             except (NotFollowedError, LimitError):
-                self._longer[symbol] = None
-        return self._longer[symbol]
+                self._longer[names] = None
+        return self._longer[names]
+
+    @functools.cached_property
+    def dimensions(self) -> dict[str, str]:
+        """For every open dimension, the first name of the ones that the nodes need to be equal to it, or its own.
+
+        Some exporters give each input a batch of its own. One of them alone cannot grow; all of them together can.
+        """
+        first = {symbol: symbol for symbol in self.symbols}
+        tied = [symbol for symbol in self.symbols if self._doubled(frozenset((symbol,))) is None]
+        while tied and self._doubled(frozenset(tied)) is not None:
+            together = set(tied)
+            for other in tied[1:]:
+                if self._doubled(frozenset(together - {other})) is not None:
+                    together.remove(other)
+            first.update(dict.fromkeys(together, tied[0]))
+            tied = [symbol for symbol in tied if symbol not in together]
+        return first
 
     @functools.cached_property
     def time(self) -> tuple[str, ...]:
@@ -79,7 +100,7 @@ class Probe:
         """The shape that the site with this number carries, with open dimensions by name."""
         sizes = self.flow.sites[index].final.shape or ()
         shape: list[Any] = list(sizes)
-        for symbol in self.symbols:
+        for symbol in dict.fromkeys(self.dimensions.values()):
             longer = self.longer(symbol)
             others = sizes if longer is None else longer.sites[index].final.shape or ()
             for axis, (size, other) in enumerate(zip(sizes, others, strict=True)):
