@@ -6,8 +6,9 @@ parameters are:
 
 - what an operator needs while tracing (axes, pads, the scales of Resize): inputs marked ``Static``, and every
   constant that only reaches such an input through other operators;
-- numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), ``Constant`` nodes of
-  rank 0, which is how exporters write the 1e-5 in ``sqrt(x + 1e-5)``, and constants that are compared and nothing else;
+- numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), constants that are
+  compared and nothing else, and scalars as exporters write the 1e-5 in ``sqrt(x + 1e-5)`` and the 1 in ``1 - z``:
+  ``Constant`` nodes, initializers inside subgraphs, and those with names that exporters make up for numbers;
 - zeros from which recurrences start and which nothing else reads: some exporters write the state that nobody gave so.
 
 One tensor of the file is one parameter, however often the function that holds it is called.
@@ -15,6 +16,7 @@ One tensor of the file is one parameter, however often the function that holds i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 import ml_dtypes
@@ -27,6 +29,9 @@ from jaxrnn.onnx.origins import Address, origin_of, tensor_origin
 from jaxrnn.onnx.registry import Operator
 
 FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
+
+#: What PyTorch's and TensorFlow's exporters call scalars that were written as numbers.
+_NUMBER = re.compile(r"val_\d+|scalar_tensor_default(_\d+)?|(.*/)?[xy]:0")
 
 COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 #: Operators that hand the elements of their first input on.
@@ -69,7 +74,9 @@ def name_parameters(
 
     def walk(graph: ir.Graph, path: str) -> None:
         for value in graph.initializers.values():
-            add(value, path)
+            array = constant_of(value)
+            if array is not None and (array.ndim > 0 or not (path or _NUMBER.fullmatch(str(value.name)))):
+                add(value, path)
         for node in graph:
             if node.op_type == "Constant":
                 array = constant_of(node.outputs[0])
