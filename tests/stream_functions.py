@@ -178,7 +178,70 @@ def shifted_twice(x):
     return sum(near(by) for by in (-2, -1, 1, 2))
 
 
+def one_buffer(x):
+    """Frames of one delay and one array, of two lengths."""
+    return x[1:] - x[:-1], jnp.einsum("tc,td->cd", x, jnp.concatenate([x[1:], jnp.ones((1, 3), x.dtype)]))
+
+
+def late_and_different(x):
+    """A stream beside its own future, and its differences, in one array."""
+    return x + jnp.concatenate([x[1:], jnp.zeros((1, 3), x.dtype)]), jnp.diff(x, axis=0)
+
+
+def beside_the_carry(x):
+    """A loop whose body brings its carry, and what the carry was at first, together with the future of each."""
+
+    def body(carry, weight):
+        one, other = (y + weight * conv(y, (0, 1), kernel=KERNEL[:2]) for y in (carry, sums))
+        return jnp.pad(one - other, ((1, 0), (0, 0)))[: x.shape[0]], None
+
+    sums = jnp.cumsum(x, 0)
+    return lax.scan(body, sums, jnp.arange(1, 3, dtype=x.dtype))[0]
+
+
+def counted(x):
+    """A loop whose carry counts frames at first, and something else later."""
+
+    def body(_, carry):
+        place, value = carry
+        return place - 1, jnp.where((place >= 0)[:, None], value + x, 2 * value)
+
+    return lax.fori_loop(0, 3, body, (jnp.arange(x.shape[0]), x))[1]
+
+
+def beside_first_frames(x):
+    """What is known from some frame on, used in all of them: added, in front, multiplied, chosen by, and as a carry."""
+    longer = jnp.concatenate([x[1:2] + x[0], x])
+    product = jnp.einsum("tc,c->t", longer, conv(x, (0, 1), kernel=KERNEL[:2])[1])
+    chosen = jnp.where(x[0, 0] > 0, x, -x)
+    scanned = lax.scan(lambda carry, frame: (0.5 * carry + frame * 0.1, carry + frame), x[0], chosen[1:])
+    return x - x[1], product, scanned
+
+
+def last_frames(x):
+    """Masks of the last frames, and what is known at the end in frames behind it."""
+    places, frames = jnp.arange(x.shape[0]), x.shape[0]
+    last = jnp.where((places == frames - 1)[:, None], 7.0, conv(x, (2, 0))).astype(x.dtype)
+    return (places < frames - 2), (places >= frames - 3), jnp.concatenate([last, x.sum(0)[None]]), x[-2]
+
+
+def wrapping(x):
+    """Numbers of frames in a type that holds none below 0."""
+    return rnn(jnp.pad(x, ((3, 0), (0, 0)))), lax.iota(jnp.uint8, x.shape[0]) - 1
+
+
 CASES: dict[str, Case] = {
+    "one buffer, frames of two lengths": Case(one_buffer, {"lengths": (2, 3, 5, 8)}),
+    "one buffer, a stream and its differences": Case(late_and_different),
+    "a loop beside what it began with": Case(beside_the_carry),
+    "a loop that counts": Case(counted, gradients=False),
+    "beside the first frames": Case(beside_first_frames, {"lengths": (2, 3, 5, 9), "constraints": ("S >= 2",)}),
+    "the last frames": Case(last_frames, gradients=False),
+    "repeated edges": Case(lambda x: rnn(jnp.pad(x, ((2, 3), (0, 0)), mode="edge"))),
+    "a recurrence of nothing": Case(
+        lambda x: lax.scan(lambda c, _: (2 * c % 7, c), jnp.int32(1), x)[1], gradients=False
+    ),
+    "numbers that wrap around": Case(wrapping, gradients=False),
     "equal pads twice": Case(shifted_twice),
     "element-wise": Case(lambda x: jnp.tanh(2 * x) + 1),
     "recurrence": Case(rnn),

@@ -15,8 +15,8 @@ from jaxrnn.transforms import Streamed, stream
 from jaxrnn.transforms.streaming import transform
 from jaxrnn.transforms.streaming.passes import Absent
 
-#: NaN in every frame that does not exist, and nothing that would launder it.
-POISON = Absent(value=float("nan"), harmless=None)
+#: NaN in every frame that does not exist, a number like no other in integers, and nothing that would launder them.
+POISON = Absent(value=float("nan"), integer=77, harmless=None)
 
 
 class Streaming:

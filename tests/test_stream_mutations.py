@@ -5,6 +5,8 @@ These tests test the tests: a mask that could go without anyone noticing is eith
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import pytest
 from stream_functions import CASES
@@ -12,7 +14,9 @@ from streaming_verifier import check_gradients, check_values
 
 from jaxrnn.transforms.streaming.passes import Facts, Pass
 from jaxrnn.transforms.streaming.plan import Plan
+from jaxrnn.transforms.streaming.rules import elementwise
 from jaxrnn.transforms.streaming.rules import time as time_rules
+from jaxrnn.transforms.streaming.rules.templates import Template
 from jaxrnn.transforms.streaming.timeline import Timeline
 
 
@@ -85,16 +89,42 @@ def keeps_nothing(original):
     return lambda run, name, value: run.new.__setitem__(name, run.state[name]) if run.state is not None else None
 
 
-def shared_by_array(original):
-    """Delay buffers told apart by their array alone, which slices share."""
+def shared_by_lineage(original):
+    """Delay buffers told apart by what is in the array alone, which slices of it share at other delays."""
 
     def delayed(run, chunk, delay):
-        for key in list(run._aligned):
-            if key[0] == id(chunk.array) and key[2] == delay:
-                return run._aligned[key][1]
+        for (lineage, _, later), (array, token) in run._delayed.items():
+            if lineage is chunk.lineage and later == delay:
+                return dataclasses.replace(chunk, array=array, delay=delay, lineage=token)
         return original(run, chunk, delay)
 
     return delayed
+
+
+def facts_of_the_first(original):
+    """A buffer that is shared with all that was known of the chunk that asked for it first."""
+    first = {}
+
+    def delayed(run, chunk, delay):
+        if chunk.delay >= delay:
+            return original(run, chunk, delay)
+        key = (run, chunk.lineage, chunk.delay, delay)
+        return first.setdefault(tuple(map(id, key[:2])) + key[2:], (key, original(run, chunk, delay)))[1]
+
+    return delayed
+
+
+def lineage_of_the_first(original):
+    """What a loop makes of its carry stands for what the carry was at first."""
+    return lambda template, array, axis=0: (
+        original(template, array, axis)
+        if template.chunk is None
+        else dataclasses.replace(template.chunk, array=array, axis=template.chunk.axis + axis)
+    )
+
+
+def never_waits(original):
+    return lambda run, values, timeline: min(0, original(run, values, timeline))
 
 
 #: By mutation: what it replaces, with what, and functions of which at least one must come out wrong.
@@ -111,7 +141,17 @@ VALUES = {
     "buffers begin with what is absent": (Pass, "window", history_of_nothing, ["causal"]),
     "chunks begin a frame late": (Pass, "start", first_frame_late, ["positions", "many pads into a recurrence"]),
     "state is not carried on": (Pass, "keep", keeps_nothing, ["recurrence"]),
-    "delay buffers mixed up": (Pass, "delayed", shared_by_array, ["slices of one buffer"]),
+    "delay buffers mixed up": (Pass, "delayed", shared_by_lineage, ["slices of one buffer"]),
+    "facts shared with a buffer": (Pass, "delayed", facts_of_the_first, ["one buffer, frames of two lengths"]),
+    "facts shared with a buffer, refused": (
+        Pass,
+        "delayed",
+        facts_of_the_first,
+        ["one buffer, a stream and its differences"],
+    ),
+    "a carry keeps its lineage": (Template, "around", lineage_of_the_first, ["a loop beside what it began with"]),
+    "a carry keeps on counting": (Template, "around", lineage_of_the_first, ["a loop that counts"]),
+    "values used before they are known": (elementwise, "known_by", never_waits, ["beside the first frames"]),
     "slices begin at frame 0": (time_rules, "settled", lambda _: lambda start, size: 0, ["first frames cut"]),
 }
 

@@ -16,10 +16,10 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from jaxrnn.transforms.streaming.access import avals
 from jaxrnn.transforms.streaming.dimensions import symbolic_axes
 from jaxrnn.transforms.streaming.passes import Pass
-from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended, is_known, is_length
+from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended, is_known, is_length, settled_since
 
-#: What may take a value that cannot be streamed, and choose another.
-PASSING = ("select_n", "jit", "pjit")
+#: What looks at a value that cannot be streamed: it may choose another, or say better what is wrong.
+LOOKING = ("select_n", "jit", "pjit", "gather")
 
 
 def interpret(run: Pass, inner: Any, arguments: Sequence[Any]) -> list[Any]:
@@ -41,8 +41,8 @@ def interpret(run: Pass, inner: Any, arguments: Sequence[Any]) -> list[Any]:
 def evaluate(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     """The results of one equation."""
     unusable = next((value for value in operands if isinstance(value, Deferred)), None)
-    if unusable is not None and equation.primitive.name not in PASSING:
-        raise unusable.error
+    if unusable is not None and equation.primitive.name not in LOOKING:
+        return [unusable] * len(equation.outvars)
     from jaxrnn.transforms.streaming.rules import find_rule, fold
 
     shapes = [getattr(variable.aval, "shape", ()) for variable in equation.outvars]
@@ -68,4 +68,4 @@ def evaluate(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         )
     ended = any(isinstance(value, Ended) or is_length(value) for value in operands)
     results = run.bind(equation, [run.plain(value) for value in operands])
-    return [Ended(result) for result in results] if ended else results
+    return [Ended(result, settled_since(operands)) for result in results] if ended else results

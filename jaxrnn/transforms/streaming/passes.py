@@ -26,12 +26,20 @@ class Absent:
 
     Attributes:
         value: in buffers before the first frame, and in the input behind the last.
+        integer: the same for integers; for booleans, whether it is zero.
         harmless: what operations with a singular derivative read in place of such frames, so that no gradient becomes
             NaN; None to let them read what is there.
     """
 
     value: float = 0.0
+    integer: int = 0
     harmless: float | None = 0.5
+
+    def of(self, dtype: Any) -> Any:
+        """What stands in frames of an element type."""
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return self.value
+        return bool(self.integer) if jnp.issubdtype(dtype, np.bool_) else self.integer
 
 
 @dataclass
@@ -87,7 +95,8 @@ class Pass:
     new: dict[str, Any] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
     _equation: JaxprEqn | None = None
-    _aligned: dict[tuple[int, int, int], tuple[Chunk, Chunk]] = field(default_factory=dict)
+    #: Delayed arrays and their lineages, by the lineage and delay that they had and the delay that they have.
+    _delayed: dict[tuple[object, int, int], tuple[Any, object]] = field(default_factory=dict)
 
     # -- applying
 
@@ -195,9 +204,7 @@ class Pass:
         assert chunk.delay is not None
         exists = self.exists(chunk.timeline, chunk.delay)
         if exists is True:
-            # In other passes there is something to fill. What comes of it must be a value of its own in all of them,
-            # or buffers that are shared here would not be there; when compiled, the copy is none.
-            return dataclasses.replace(chunk, array=jnp.array(chunk.array, copy=True))
+            return chunk.holding(chunk.array)
         value = jnp.asarray(value, chunk.array.dtype)
         if exists is False:
             return chunk.holding(jnp.broadcast_to(value, chunk.array.shape))
@@ -222,14 +229,19 @@ class Pass:
         delay: int | None,
         reach: Reach | None,
         affine: Affine | None = None,
+        lineage: object = None,
     ) -> Chunk:
-        """The one way to make a streamed value: it sees to the warm-up, and delays frames until they are certain."""
+        """The one way to make a streamed value: it sees to the warm-up, and delays frames until they are certain.
+
+        With the lineage of another chunk, it holds that chunk's very array.
+        """
+        lineage = object() if lineage is None else lineage
         if delay is None:
-            return Chunk(array, axis, timeline, None, reach, affine)
+            return Chunk(array, axis, timeline, None, reach, affine, lineage)
         delay = int(delay)
         self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
         self.facts.wait_for(timeline, delay)
-        chunk = Chunk(array, axis, timeline, delay, reach, affine)
+        chunk = Chunk(array, axis, timeline, delay, reach, affine, lineage)
         return self.delayed(chunk, max(delay, timeline.certain))
 
     def spread(self, chunk: Chunk, delay: int | None = None) -> Chunk:
@@ -249,22 +261,22 @@ class Pass:
         return self.make(jnp.moveaxis(flat, 0, axis), axis, timeline, least, chunk.reach)
 
     def delayed(self, chunk: Chunk, delay: int) -> Chunk:
-        """The chunk with a larger delay, the frames in between kept in a buffer."""
+        """The chunk with a larger delay, the frames in between kept in a buffer.
+
+        Chunks of one lineage share the buffer, and nothing else.
+        """
         assert chunk.delay is not None
         wait = delay - chunk.delay
         if wait <= 0:
             return chunk
         self.facts.wait_for(chunk.timeline, delay)
-        # Slices of one chunk share its array, at different frames.
-        key = (id(chunk.array), chunk.delay, delay)
-        if key not in self._aligned:
+        key = (chunk.lineage, chunk.delay, delay)
+        if key not in self._delayed:
             first = self.window(chunk, wait, "delay")[: chunk.frames]
             first = jnp.moveaxis(first, 0, chunk.axis + (chunk.outer > 1))
-            result = Chunk(
-                first.reshape(chunk.array.shape), chunk.axis, chunk.timeline, delay, chunk.reach, chunk.affine
-            )
-            self._aligned[key] = (chunk, result)
-        return self._aligned[key][1]
+            self._delayed[key] = first.reshape(chunk.array.shape), object()
+        array, lineage = self._delayed[key]
+        return dataclasses.replace(chunk, array=array, delay=delay, lineage=lineage)
 
     def window(self, chunk: Chunk, history: int, kind: str, initial: Any = None) -> Any:
         """The chunk's frames with frames before it in front, from a buffer; a negative number drops frames instead.
@@ -276,9 +288,7 @@ class Pass:
         if history <= 0:
             return frames[-history:]
         shape = (history, *frames.shape[1:])
-        value = self.absent.value if initial is None else initial
-        if not jnp.issubdtype(frames.dtype, jnp.inexact) and initial is None:
-            value = 0
+        value = self.absent.of(frames.dtype) if initial is None else initial
         name, old = self.carry(kind, lambda: jnp.full(shape, value, frames.dtype))
         # In one dimension, these are plain copies to XLA's CPU backend; in several it computes an index each time.
         flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])

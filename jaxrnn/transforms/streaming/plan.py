@@ -103,11 +103,8 @@ class Plan:
                 continue
             timeline = run.clock.timeline(leaf.shape[leaf.axis])
             chunk = run.make(array, leaf.axis, timeline, 0, Reach(timeline.rate * 0, timeline.rate * 0))
-            values.append(chunk if run.existing is None else run.fill(chunk, self._absent_for(leaf.dtype)))
+            values.append(chunk if run.existing is None else run.fill(chunk, self.absent.of(leaf.dtype)))
         return values
-
-    def _absent_for(self, dtype: Any) -> Any:
-        return self.absent.value if jnp.issubdtype(dtype, jnp.inexact) else 0
 
     def _pass(self, params: Sequence[Any], arrays: Sequence[Any], run: Pass) -> list[Any]:
         values = interpret(run, self.closed, [*params, *self._inputs(run, arrays)])
@@ -150,7 +147,7 @@ class Plan:
         return [
             next(given)
             if leaf.axis is None
-            else jnp.full(leaf.frames(units * self.clock.unit), self._absent_for(leaf.dtype), leaf.dtype)
+            else jnp.full(leaf.frames(units * self.clock.unit), self.absent.of(leaf.dtype), leaf.dtype)
             for leaf in self.leaves
         ]
 

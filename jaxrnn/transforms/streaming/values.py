@@ -5,8 +5,8 @@ Everything else, a parameter or what is computed from parameters alone, is a pla
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -60,6 +60,9 @@ class Chunk:
         reach: what a frame depends on; None where it depends on no input at all.
         affine: for integers that count frames, scale and offsets: frame i holds ``scale * i + offsets``. The offsets
             are known, of the array's rank, with one frame.
+        lineage: stands for what the array holds. New content has one of its own, which slices of it along time share,
+            at other delays and with facts of their own. The function alone decides that, so it is the same in every
+            pass; whether two arrays are one object is not.
     """
 
     array: Any
@@ -68,6 +71,7 @@ class Chunk:
     delay: int | None
     reach: Reach | None
     affine: Affine | None = None
+    lineage: object = field(default_factory=object, compare=False, repr=False)
 
     @property
     def outer(self) -> int:
@@ -81,7 +85,7 @@ class Chunk:
 
     def holding(self, array: Any, axis: int | None = None) -> Chunk:
         """The same frames with other content, perhaps elsewhere in the layout."""
-        return dataclasses.replace(self, array=array, axis=self.axis if axis is None else axis, affine=None)
+        return Chunk(array, self.axis if axis is None else axis, self.timeline, self.delay, self.reach)
 
 
 @dataclass(frozen=True)
@@ -89,16 +93,38 @@ class Ended:
     """A value that is known when the stream ends: a final carry, a sum over all of time.
 
     In a step, the array holds what the value would be if the stream ended there.
+
+    Attributes:
+        array: the value.
+        since: units of input after which it stays as it is, as the first frame does; None where the end settles it.
     """
 
     array: Any
+    since: Fraction | None = None
+
+    def holding(self, array: Any) -> Ended:
+        """Another value that is known when this one is."""
+        return Ended(array, self.since)
+
+
+def settled_since(values: Iterable[Any]) -> Fraction | None:
+    """Units after which what is computed from values that are no streams stays as it is; None if only the end does."""
+    since = [value.since if isinstance(value, Ended) else None if is_length(value) else Fraction(0) for value in values]
+    known = [units for units in since if units is not None]
+    return max(known, default=Fraction(0)) if len(known) == len(since) else None
 
 
 @dataclass(frozen=True)
 class Deferred:
-    """A value that cannot be streamed, which matters only if something uses it."""
+    """A value that cannot be streamed, nor what is computed from it, which matters only if it is chosen in the end.
+
+    Attributes:
+        error: why.
+        backwards: whether it counts down from the end.
+    """
 
     error: StreamError
+    backwards: bool = False
 
 
 def is_known(value: Any) -> bool:

@@ -11,13 +11,12 @@ from jaxrnn.transforms.streaming.access import out_shape
 from jaxrnn.transforms.streaming.dimensions import symbolic_axes
 from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.accumulation import accumulate
-from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
-from jaxrnn.transforms.streaming.values import Chunk, union
+from jaxrnn.transforms.streaming.rules.elementwise import known_by, reach_of
+from jaxrnn.transforms.streaming.values import Chunk, Ended, is_length, union
 
 
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     """Products: time among the free or the batch axes, or summed over, which gives a value known at the end."""
-    refuse_ended(run, [left, right])
     (summed_left, summed_right), _ = equation.params["dimension_numbers"]
     axes = [value.axis if isinstance(value, Chunk) else None for value in (left, right)]
     if axes[0] in summed_left or axes[1] in summed_right:
@@ -35,7 +34,12 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         like, reach = left, union(left.reach, right.reach)
     else:
         like = left if isinstance(left, Chunk) else right
-        reach = like.reach
+        if any(isinstance(value, Ended) or is_length(value) for value in (left, right)):
+            like = run.spread(like)
+            assert like.delay is not None
+            like = run.delayed(like, max(like.delay, known_by(run, [left, right], like.timeline)))
+        reach = union(like.reach, reach_of(run, [left, right]))
+        left, right = (like if isinstance(value, Chunk) else run.plain(value) for value in (left, right))
     arrays = [value.array if isinstance(value, Chunk) else value for value in (left, right)]
     (array,) = run.bind(equation, arrays)
     return run.make(array, axis, like.timeline, like.delay, reach)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,8 +15,9 @@ from jaxrnn.errors import StreamError
 from jaxrnn.transforms.streaming.access import avals, out_shape
 from jaxrnn.transforms.streaming.dimensions import is_symbolic, settled
 from jaxrnn.transforms.streaming.passes import Pass
-from jaxrnn.transforms.streaming.rules.counting import affine_of, chosen
-from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended, is_length, union
+from jaxrnn.transforms.streaming.rules.counting import affine_of, against_the_length, chosen
+from jaxrnn.transforms.streaming.timeline import LARGEST, Timeline
+from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended, Reach, is_length, union
 
 # fmt: off
 NAMES = (
@@ -53,13 +56,17 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         case = chosen(operands[0], operands[1:])
         if case is not None:
             return [case]
-        for value in operands:
-            if isinstance(value, Deferred):
-                raise value.error
+        unusable = next((value for value in operands if isinstance(value, Deferred)), None)
+        if unusable is not None:
+            return [unusable]
+    known = against_the_length(run, name, operands)
+    if known is not None:
+        return [known]
     affine = affine_of(name, equation, operands)
     counting = [value.affine[0] for value in operands if isinstance(value, Chunk) and value.affine is not None]
-    if counting and any(map(is_length, operands)):
-        return [Deferred(backwards(run) if min(counting) < 0 else unknown_yet(run))]
+    if any(map(is_length, operands)):
+        down = min(counting, default=0) < 0
+        return [Deferred(backwards(run) if down else unknown_yet(run), down)]
     if name in HARMLESS:
         singular = _SINGULAR.get(name, range(len(operands)))
         operands = tuple(
@@ -90,7 +97,6 @@ def _same_shape(name: str, arrays: list[Any]) -> list[Any]:
 
 def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
     """The arrays of operands with one time axis, all of the same frames, and a chunk that stands for their result."""
-    refuse_ended(run, operands)
     chunks = [value for value in operands if isinstance(value, Chunk)]
     like = chunks[0]
     for chunk in chunks[1:]:
@@ -106,29 +112,54 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
             "its operands hold time and another axis merged in different orders",
             "merge the axes of both in the same way",
         )
-    reach = union(*(chunk.reach for chunk in chunks))
+    reach = union(*(chunk.reach for chunk in chunks), reach_of(run, operands))
+    earliest = known_by(run, operands, like.timeline)
     moving = [chunk for chunk in chunks if chunk.delay is not None]
-    if not moving:
+    if not moving and earliest == -LARGEST:
         widest = max(chunks, key=lambda chunk: chunk.array.shape[chunk.axis])
         return [value.array if isinstance(value, Chunk) else value for value in operands], Chunk(
             None, widest.axis, widest.timeline, None, reach
         )
-    delay = max(chunk.delay for chunk in moving if chunk.delay is not None)
-    timeline = moving[0].timeline
+    delay = max(earliest, *(chunk.delay for chunk in moving if chunk.delay is not None))
+    timeline = (moving or chunks)[0].timeline
     arrays = []
     for value in operands:
         if isinstance(value, Chunk):
             if value.delay is None:
                 value = run.spread(Chunk(value.array, value.axis, timeline, None, None), delay)
             value = run.delayed(value, delay).array
-        arrays.append(value)
-    return arrays, Chunk(None, moving[0].axis, timeline, delay, reach)
+        arrays.append(run.plain(value))
+    return arrays, Chunk(None, like.axis, timeline, delay, reach)
 
 
 def refuse_ended(run: Pass, operands: Sequence[Any]) -> None:
     """Refuse to mix a value that is known only at the end into the stream."""
     if any(isinstance(value, Ended) or is_length(value) for value in operands):
         raise unknown_yet(run)
+
+
+def known_by(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
+    """The smallest delay at which frames of a timeline may use values that are no streams.
+
+    Raises:
+        StreamError: one of them is known only when the stream has ended.
+    """
+    delay = -LARGEST
+    for value in values:
+        if is_length(value):
+            raise unknown_yet(run)
+        if isinstance(value, Ended):
+            if value.since is None:
+                raise unknown_yet(run)
+            # Frame 0 is handed out when more units than delay / per_unit have come.
+            delay = max(delay, timeline.per_unit * (math.ceil(value.since) - 1))
+    return delay
+
+
+def reach_of(run: Pass, values: Sequence[Any]) -> Reach | None:
+    """What a frame depends on that uses values which are no streams, such as the first frame."""
+    since = [value.since for value in values if isinstance(value, Ended) and value.since is not None]
+    return union(*(Reach(None, max(Fraction(0), units * run.clock.unit - 1)) for units in since))
 
 
 def backwards(run: Pass) -> StreamError:

@@ -15,8 +15,9 @@ from jaxrnn.transforms.streaming.passes import Pass, along
 from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
 from jaxrnn.transforms.streaming.rules.time import pick, take
 from jaxrnn.transforms.streaming.rules.windows import Window, framed
-from jaxrnn.transforms.streaming.values import Chunk, Ended, is_known, is_length, known_integer
+from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended, is_known, is_length, known_integer
 
+_ORDER = "it looks frames up in an order that is not a fixed step forward"
 _MEND = "take frames at fixed numbers, at a fixed step, or up to a fixed distance from the end"
 
 
@@ -35,12 +36,18 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk 
     begins = [0 if index == x.axis else value for index, value in enumerate(starts)]
     array = lax.dynamic_slice(taken.array, [jnp.asarray(value, jnp.int32) for value in begins], sizes)
     if isinstance(taken, Ended):
-        return Ended(array)
+        return taken.holding(array)
     return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach)
 
 
 def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended:
     """Indexing: any along other axes than time, slices and steps along time, and tables that a stream indexes."""
+    if isinstance(x, Deferred):
+        raise x.error
+    if isinstance(indices, Deferred):
+        if indices.backwards:
+            raise indices.error
+        run.refuse(_ORDER, _MEND)
     refuse_ended(run, [x] if is_known(indices) else [x, indices])
     numbers = equation.params["dimension_numbers"]
     if not isinstance(x, Chunk):
@@ -65,7 +72,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
     sizes[axis] = taken.array.shape[axis]
     (array,) = run.bind(equation, [taken.array, indices], slice_sizes=tuple(sizes))
     if isinstance(taken, Ended):
-        return Ended(array)
+        return taken.holding(array)
     kept = [d for d in range(len(sizes)) if d not in {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}]
     return run.make(array, numbers.offset_dims[kept.index(axis)], taken.timeline, taken.delay, taken.reach)
 
@@ -79,10 +86,10 @@ def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Ende
     )
     fills = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP and jnp.issubdtype(array.dtype, jnp.inexact)
     if end is None or not fills:
-        return Ended(array)
+        return first.holding(array)
     batch = [d for d in range(array.ndim) if d not in equation.params["dimension_numbers"].offset_dims]
     shape = [array.shape[d] if d in batch else 1 for d in range(array.ndim)]
-    return Ended(jnp.where((places[..., 0] < end).reshape(shape), array, jnp.nan))
+    return first.holding(jnp.where((places[..., 0] < end).reshape(shape), array, jnp.nan))
 
 
 def _is_fixed(indices: Any) -> bool:
@@ -105,7 +112,7 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
         and all(size == x.array.shape[d] for d, size in enumerate(sizes) if d != x.axis)
     )
     if not plain or not _inside(x, in_shape(equation, 1)[indices.axis], hop, int(np.max(offsets))):
-        run.refuse("it looks frames up in an order that is not a fixed step forward", _MEND)
+        run.refuse(_ORDER, _MEND)
     low = int(np.min(offsets))
     window = Window(length=int(np.max(offsets)) - low + 1, stride=hop, dilation=1, spacing=1, low=-low)
     size = in_shape(equation, 1)[indices.axis]

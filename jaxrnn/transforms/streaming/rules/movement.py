@@ -14,9 +14,9 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.transforms.streaming.access import in_shape, out_shape
 from jaxrnn.transforms.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.transforms.streaming.passes import Pass
-from jaxrnn.transforms.streaming.rules.elementwise import align, backwards, refuse_ended
+from jaxrnn.transforms.streaming.rules.elementwise import align, backwards, known_by, reach_of
 from jaxrnn.transforms.streaming.rules.time import split_time
-from jaxrnn.transforms.streaming.values import Chunk, is_known
+from jaxrnn.transforms.streaming.values import Chunk, Ended, is_known, is_length
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
@@ -37,9 +37,12 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
         array = lax.broadcast_in_dim(x.array, shape, dimensions)
         affine = x.affine and (x.affine[0], _stretched(x.affine[1], len(shape), dimensions))
         return run.make(array, axis, x.timeline, x.delay, x.reach, affine)
-    refuse_ended(run, [x])
     shape[axis] = 1
     timeline = run.clock.timeline(out_shape(equation)[axis])
+    if isinstance(x, Ended) or is_length(x):
+        delay = known_by(run, [x], timeline)
+        array = lax.broadcast_in_dim(run.plain(x), shape, dimensions)
+        return run.spread(Chunk(array, axis, timeline, None, reach_of(run, [x])), delay)
     known = is_known(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
     affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
     return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
@@ -72,8 +75,9 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     (axis,) = axes
     before, behind = math.prod(old[: x.axis]) * x.outer, math.prod(old[x.axis + 1 :])
     before_new, behind_new = math.prod(new[:axis]), math.prod(new[axis + 1 :])
-    if before == 0 or behind == 0 or before_new == 0 or behind_new == 0:
-        run.refuse("it has no elements", "leave it out")
+    if before * behind == 0:
+        new[axis] = 1
+        return run.make(jnp.zeros(new, x.array.dtype), axis, run.clock.timeline(out_shape(equation)[axis]), None, None)
     if before % before_new:
         run.refuse(
             "it cuts all of time into a number of parts, of which each begins only when the one before is complete",

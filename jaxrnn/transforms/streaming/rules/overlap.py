@@ -47,7 +47,9 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
         (parts,) = run.bind(equation, [x.array, kernel], padding=tuple(padding))
         parts = jnp.moveaxis(parts, axis, 0)
     frame = parts.shape[1:]
-    name, old = run.carry("sums", lambda: jnp.full((past, *frame), 0 if padded else run.absent.value, parts.dtype))
+    name, old = run.carry(
+        "sums", lambda: jnp.full((past, *frame), 0 if padded else run.absent.of(parts.dtype), parts.dtype)
+    )
     sums = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
     ready = parts.size - old.size
     run.keep(name, sums[ready:].reshape(old.shape))

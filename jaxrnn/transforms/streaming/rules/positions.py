@@ -6,11 +6,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.transforms.streaming.dimensions import symbolic_axes
 from jaxrnn.transforms.streaming.passes import Pass, along
+from jaxrnn.transforms.streaming.rules.counting import is_wide
 from jaxrnn.transforms.streaming.values import Chunk
 
 
@@ -27,11 +28,17 @@ def iota(run: Pass, equation: JaxprEqn) -> Chunk:
     run.facts.counts = True
     # Counted in the type of the result, it wraps around where the whole recording's would.
     units = run.count if isinstance(run.count, int) else run.units_before
-    first = jnp.asarray(units, dtype) * jnp.asarray(timeline.per_unit, dtype) - jnp.asarray(delay, dtype)
+    count, per_unit, late = (_wrapped(number, dtype) for number in (units, timeline.per_unit, delay))
+    first = count * per_unit - late
     frames = first + jnp.arange(run.frames_of(timeline), dtype=dtype)
     shape[axis] = run.frames_of(timeline)
     array = jnp.broadcast_to(along(frames, axis, len(shape)), shape)
-    return run.make(array, axis, timeline, delay, None, (1, np.zeros((1,) * len(shape), np.int64)))
+    affine = (1, np.zeros((1,) * len(shape), np.int64)) if is_wide(dtype) else None
+    return run.make(array, axis, timeline, delay, None, affine)
+
+
+def _wrapped(number: Any, dtype: Any) -> Any:
+    return number.astype(dtype) if isinstance(number, Array) else jnp.asarray(np.asarray(number).astype(dtype))
 
 
 def dim_as_value(run: Pass, equation: JaxprEqn) -> np.ndarray:

@@ -12,7 +12,8 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.transforms.equations import evaluate
 from jaxrnn.transforms.streaming.access import avals, scan_parts
 from jaxrnn.transforms.streaming.passes import Pass
-from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
+from jaxrnn.transforms.streaming.rules.elementwise import known_by, reach_of, refuse_ended
+from jaxrnn.transforms.streaming.timeline import Timeline
 from jaxrnn.transforms.streaming.values import Chunk, Ended, Reach, union
 
 
@@ -25,7 +26,6 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         )
     consts, carries = scan_parts(equation)
     fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
-    refuse_ended(run, [*fixed, *start])
     if any(isinstance(value, Chunk) for value in (*fixed, *start)):
         run.refuse("every frame sees a value that is as long as time", "let a frame see its own part only")
     refuse_ended(run, xs)
@@ -34,6 +34,7 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         run.refuse("it runs over time where another axis is merged in front of it", "split the axes first")
     timeline = run.clock.timeline(equation.params["length"])
     delay = max((x.delay for x in moving if x.delay is not None), default=timeline.certain)
+    delay = max(delay, known_by(run, [*fixed, *start], timeline))
     aligned = []
     for x in xs:
         x = run.delayed(run.spread(x, delay), delay)
@@ -41,15 +42,15 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     run.facts.sinks.append((timeline, delay))
     body = equation.params["jaxpr"]
     entries = [
-        run.carry(f"carry{index}" if carries > 1 else "carry", functools.partial(jnp.array, value))
+        run.carry(f"carry{index}" if carries > 1 else "carry", functools.partial(jnp.array, run.plain(value)))
         for index, value in enumerate(start)
     ]
-    before = [value for _, value in entries]
-    exists = run.exists(timeline, delay)
+    before = [_begun(run, value, first, timeline, delay) for (_, value), first in zip(entries, start, strict=True)]
+    exists, constant = run.exists(timeline, delay), [run.plain(value) for value in fixed]
 
     def step(carry: list[Any], frame: Any) -> tuple[list[Any], list[Any]]:
         here, given = frame
-        results = evaluate(body, [*fixed, *carry, *given])
+        results = evaluate(body, [*constant, *carry, *given])
         new, out = results[:carries], results[carries:]
         if here is not None:
             new = [jnp.where(here, after, earlier) for after, earlier in zip(new, carry, strict=True)]
@@ -66,10 +67,20 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
             after, outs = step(before, (None if mask is None else mask[0], [x[0] for x in aligned]))
             outs = [out[None] for out in outs]
         else:
-            after, outs = lax.scan(step, before, (mask, aligned), unroll=equation.params["unroll"])
+            after, outs = lax.scan(step, before, (mask, aligned), length=frames, unroll=equation.params["unroll"])
     for (name, _), value in zip(entries, after, strict=True):
         run.keep(name, value)
-    reach = union(*(x.reach for x in moving)) or Reach(timeline.rate * 0, timeline.rate * 0)
+    reach = union(*(x.reach for x in moving), reach_of(run, [*fixed, *start])) or Reach(
+        timeline.rate * 0, timeline.rate * 0
+    )
     reach = reach.unbounded if carries else reach
     chunks = [run.make(out, 0, timeline, delay, reach) for out in outs]
     return [*map(Ended, after), *chunks]
+
+
+def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) -> Any:
+    """The carry before a pass, which is the first value until frame 0: that may be known no earlier."""
+    if not isinstance(start, Ended):
+        return carry
+    run.facts.wait_for(timeline, delay + 1)
+    return jnp.where(run.start(timeline, delay) <= 0, start.array, carry)

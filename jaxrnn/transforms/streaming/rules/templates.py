@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxrnn.transforms.streaming.passes import Pass
-from jaxrnn.transforms.streaming.values import Chunk, Ended
+from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Template:
     def around(self, array: Any, axis: int = 0) -> Any:
         """The value of this kind that holds an array, in which time is so many axes further back."""
         if self.chunk is not None:
-            return dataclasses.replace(self.chunk, array=array, axis=self.chunk.axis + axis)
+            return self.chunk.holding(array, self.chunk.axis + axis)
         return Ended(array) if self.ended else array
 
     @property
@@ -44,7 +44,13 @@ class Template:
 
 
 def array_of(value: Any) -> Any:
-    """The array of a value."""
+    """The array of a value.
+
+    Raises:
+        StreamError: it cannot be streamed.
+    """
+    if isinstance(value, Deferred):
+        raise value.error
     return value.array if isinstance(value, (Chunk, Ended)) else value
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,11 +11,11 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.transforms.streaming.access import avals, out_shape
+from jaxrnn.transforms.streaming.access import avals, in_shape, out_shape
 from jaxrnn.transforms.streaming.dimensions import is_symbolic, settled
 from jaxrnn.transforms.streaming.passes import Pass, along
-from jaxrnn.transforms.streaming.rules.elementwise import refuse_ended
-from jaxrnn.transforms.streaming.values import Chunk, Ended, union
+from jaxrnn.transforms.streaming.rules.elementwise import known_by, reach_of, refuse_ended
+from jaxrnn.transforms.streaming.values import Chunk, Ended, Reach, is_length, union
 
 
 def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | Ended:
@@ -23,11 +25,14 @@ def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | Ended:
     start, limit, stride = starts[x.axis], limits[x.axis], strides[x.axis]
     size = out_shape(equation)[x.axis]
     taken = take(run, x, start, stride, size, None if is_symbolic(size) else limit)
+    others = [d for d in range(len(starts)) if d != x.axis]
+    if isinstance(taken, Chunk) and all(in_shape(equation)[d] == out_shape(equation)[d] for d in others):
+        return taken
     array = taken.array
     starts[x.axis], limits[x.axis], strides[x.axis] = 0, array.shape[x.axis], 1
     array = lax.slice(array, starts, limits, strides)
     if isinstance(taken, Ended):
-        return Ended(array)
+        return taken.holding(array)
     affine = taken.affine if taken.affine is not None and taken.affine[1].size == 1 else None
     return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach, affine)
 
@@ -54,7 +59,7 @@ def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = N
     array = x.array if stride == 1 else lax.slice_in_dim(x.array, first, None, stride, x.axis)
     reach = x.reach and x.reach.shifted(*(2 * (start / x.timeline.rate,)))
     affine = x.affine and (x.affine[0] * stride, x.affine[1] + x.affine[0] * start)
-    return run.make(array, x.axis, timeline, delay, reach, affine)
+    return run.make(array, x.axis, timeline, delay, reach, affine, x.lineage if stride == 1 else None)
 
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
@@ -64,9 +69,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
     if x.outer != 1:
         run.refuse("it cuts time where another axis is merged in front of it", "cut before the axes are merged")
     run.facts.sinks.append((x.timeline, x.delay))
-    size = (count - 1) * stride + 1
-    if not is_symbolic(start):
-        run.facts.wait_for(x.timeline, x.delay + int(start) + size)
+    size, since = (count - 1) * stride + 1, None
     if is_symbolic(start):
         back = x.timeline.size - start
         if is_symbolic(back):
@@ -74,16 +77,21 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
                 f"it takes {count} frame(s) from {start} on, a place that moves through the stream",
                 "take frames at a known distance from the beginning or the end",
             )
-        name, old = run.carry("last", lambda: _empty(x, int(back), run.absent.value))
+        back = int(back)
+        run.facts.wait_for(x.timeline, x.delay + back)
+        name, old = run.carry("last", lambda: _empty(run, x, back))
         frames = jnp.concatenate([old, x.array], x.axis)
         run.keep(name, lax.slice_in_dim(frames, x.frames, None, axis=x.axis))
         end = run.end(x.timeline)
         here = run.start(x.timeline, x.delay)
         last = here + x.frames if end is None else end
-        offset = jnp.clip(last - here, 0, x.frames)
+        # A recording too short for them gives its first ones, as JAX's indexing does.
+        offset = jnp.clip(last - here, 0, x.frames) + jnp.clip(back - last, 0, back)
         found = lax.dynamic_slice_in_dim(frames, offset, size, x.axis)
     else:
-        name, old = run.carry("first", lambda: _empty(x, int(start) + size, run.absent.value))
+        run.facts.wait_for(x.timeline, x.delay + int(start) + size)
+        since = Fraction(x.delay + int(start) + size, x.timeline.per_unit)
+        name, old = run.carry("first", lambda: _empty(run, x, int(start) + size))
         slots = np.arange(int(start) + size, dtype=np.int32)
         offsets = slots - run.start(x.timeline, x.delay)
         here = (offsets >= 0) & (offsets < x.frames)
@@ -94,13 +102,13 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
         # A recording too short for them gives its last ones, as JAX's indexing does.
         begin = int(start) if end is None else jnp.clip(jnp.minimum(int(start), end - size), 0)
         found = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
-    return Ended(lax.slice_in_dim(found, 0, size, stride, x.axis))
+    return Ended(lax.slice_in_dim(found, 0, size, stride, x.axis), since)
 
 
-def _empty(x: Chunk, frames: int, value: float) -> Any:
+def _empty(run: Pass, x: Chunk, frames: int) -> Any:
     shape = list(x.array.shape)
     shape[x.axis] = frames
-    return jnp.full(shape, value if jnp.issubdtype(x.array.dtype, jnp.inexact) else 0, x.array.dtype)
+    return jnp.full(shape, run.absent.of(x.array.dtype), x.array.dtype)
 
 
 def split_time(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
@@ -163,7 +171,6 @@ def check_pads(run: Pass, low: Any, high: Any) -> None:
 
 def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     """Joining along time: fixed frames in front of a stream and behind it."""
-    refuse_ended(run, operands)
     axis = equation.params["dimension"]
     sizes = [aval.shape[axis] for aval in avals(equation.invars)]
     streams = [index for index, size in enumerate(sizes) if is_symbolic(size)]
@@ -175,14 +182,17 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     (place,) = streams
     stream = operands[place]
     assert isinstance(stream, Chunk)
-    x = run.spread(stream)
-    assert x.delay is not None
-    if x.outer != 1:
+    if stream.outer != 1:
         run.refuse("it joins along time where another axis is merged in front of it", "join before the axes are merged")
-    front = [jnp.asarray(value) for value in operands[:place]]
-    behind = [jnp.asarray(value) for value in operands[place + 1 :]]
     low = sum(int(size) for size in sizes[:place])
     timeline = run.clock.timeline(out_shape(equation)[axis])
+    # What stands behind the end may be known as late as that.
+    x, last = run.spread(stream), operands[place + 1 :]
+    assert x.delay is not None
+    x = run.delayed(x, max(x.delay, known_by(run, operands[:place], timeline) + low))
+    assert x.delay is not None
+    front = [jnp.asarray(run.plain(value)) for value in operands[:place]]
+    behind = [jnp.asarray(run.plain(value)) for value in last]
     array = x.array
     where = jnp.asarray(run.indices(x.timeline, x.delay))
     if low and (isinstance(run.count, int) or x.delay > 0):
@@ -195,8 +205,20 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         taken = jnp.take(fixed, jnp.clip(where - end, 0, fixed.shape[axis] - 1), axis)
         array = jnp.where(along(where >= end, axis, array.ndim), taken, array)
     shift = low / x.timeline.rate
-    reach = union(x.reach and x.reach.shifted(-shift, -shift))
+    reach = union(
+        x.reach and x.reach.shifted(-shift, -shift), reach_of(run, operands[:place]), _of_the_end(x, low, last)
+    )
     return run.make(array, axis, timeline, x.delay - low, reach)
+
+
+def _of_the_end(x: Chunk, low: int, behind: Sequence[Any]) -> Reach | None:
+    """What frames behind the end, and ``low`` in front, depend on: what is known at the end depends on everything."""
+    if not any(isinstance(value, Ended) or is_length(value) for value in behind):
+        return None
+    rate, unit = x.timeline.rate, x.timeline.unit
+    totals = np.arange(1, (x.timeline.settled + 2) * unit)
+    lag = (totals - 1) * rate.numerator - (x.timeline.length(totals) + low) * rate.denominator
+    return Reach(None, Fraction(max(0, int(lag.max())), rate.numerator))
 
 
 RULES = {"slice": slice_, "pad": pad}
