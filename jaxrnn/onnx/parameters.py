@@ -55,7 +55,7 @@ def name_parameters(
 
     def add(value: ir.Value, path: str) -> None:
         array = constant_of(value)
-        if value in fixed or array is None or array.dtype not in FLOATS:
+        if value in fixed or array is None or array.dtype not in FLOATS or not array.size:
             return
         origin = origin_of(value)
         if origin is not None and origin.address in fixed_tensors:

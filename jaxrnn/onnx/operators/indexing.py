@@ -55,7 +55,16 @@ def gather(data: Value, indices: Value, *, axis: int = 0) -> Value:
     if isinstance(index, np.ndarray) and index.ndim == 0:
         # One known index is a slice, which says more to XLA and to a transformation than a gather does.
         return lax.index_in_dim(traced(data), int(index), axis, keepdims=False)
+    if isinstance(data.shape[axis], int) and data.shape[axis] == 0:
+        return _nothing(data, jnp.shape(index), axis)
     return read(traced(data), (slice(None),) * axis + (index.astype(np.int32),))
+
+
+def _nothing(data: Value, shape: tuple[Any, ...], axis: int) -> jax.Array:
+    """What data reads of an axis without elements, as the body of a loop that makes no trip does: nothing is inside."""
+    data = traced(data)
+    outside = jnp.nan if jnp.issubdtype(data.dtype, jnp.inexact) else 0
+    return jnp.full((*data.shape[:axis], *shape, *data.shape[axis + 1 :]), outside, data.dtype)
 
 
 def gather_elements(data: Value, indices: Value, *, axis: int = 0) -> Value:

@@ -130,6 +130,8 @@ def _never_ends(carried: Sequence[Value], body: Subgraph) -> bool:
 
 def _no_frames(carried: Sequence[Value], body: Subgraph) -> list[Value]:
     """The scan outputs of a loop without a trip."""
+    if body.output_count == 1 + len(carried):
+        return []
     return [jnp.zeros((0, *item.shape), item.dtype) for item in _Trace(carried, body).scan_outputs]
 
 

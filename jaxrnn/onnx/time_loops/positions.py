@@ -81,9 +81,11 @@ class Positions:
 
 
 def inside(line: Line, size: Any, trips: Any) -> bool:
-    """Whether a position lies inside an axis in every trip, whatever the length is."""
+    """Whether a position moves and lies inside an axis in every trip, whatever the length is and if there is a trip."""
     last = line.first + line.slope * (trips - 1)
-    return line.slope != 0 and all(
-        symbols.less(0, end, or_equal=True) is True and symbols.less(end, size, or_equal=False) is True
-        for end in (line.first, last)
+    low, high = (line.first, last) if line.slope > 0 else (last, line.first)
+    return (
+        line.slope != 0
+        and symbols.less(0, low, or_equal=True) is True
+        and symbols.less(high, size, or_equal=False) is True
     )

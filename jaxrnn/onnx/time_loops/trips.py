@@ -135,7 +135,7 @@ def _count(line: Line) -> Any:
     before = line.first - line.slope
     if line.slope > 0:
         return -(before // line.slope)
-    ends = line.slope == 0 and symbols.less(line.first, 0, or_equal=False) is False
+    ends = symbols.less(line.first, 0, or_equal=False) is False
     return 0 if ends else None
 
 

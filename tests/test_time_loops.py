@@ -1,0 +1,280 @@
+"""Loops that walk time, as converters write them: how many trips they make, what they read, what they collect."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from small_models import make_model
+
+import jaxrnn
+
+F32, I32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
+FEATURES = 3
+HUGE = np.int64(2**63 - 1)
+
+node, info = helper.make_node, helper.make_tensor_value_info
+
+#: How the frame of a trip is read: nodes of the body that make ``frame`` out of ``x`` at ``t``.
+READS = {
+    "gather": [node("Gather", ["x", "t"], ["frame"], axis=1)],
+    "gather one": [
+        node("Unsqueeze", ["t", "zero"], ["t1"]),
+        node("Gather", ["x", "t1"], ["frames"], axis=1),
+        node("Squeeze", ["frames", "one"], ["frame"]),
+    ],
+    "slice": [
+        node("Unsqueeze", ["t", "zero"], ["t1"]),
+        node("Add", ["t1", "one"], ["t2"]),
+        node("Slice", ["x", "t1", "t2", "one"], ["frames"]),
+        node("Squeeze", ["frames", "one"], ["frame"]),
+    ],
+    "sequence": [node("SequenceAt", ["frames_of_x", "t"], ["frame"])],
+    "window": [
+        node("Unsqueeze", ["t", "zero"], ["t1"]),
+        node("Add", ["t1", "two"], ["t3"]),
+        node("Slice", ["padded", "t1", "t3", "one"], ["frames"]),
+        node("ReduceSum", ["frames", "one"], ["frame"], keepdims=0),
+    ],
+    "backwards": [
+        node("Sub", ["last", "t"], ["place"]),
+        node("Gather", ["x", "place"], ["frame"], axis=1),
+    ],
+}
+#: How it is told that another trip follows ``next``: nodes that make ``go_on`` out of ``next`` and ``length``.
+CONDITIONS = {
+    "none": [node("Identity", ["go"], ["go_on"])],
+    "less": [node("Less", ["next", "length"], ["go_on"])],
+    "not": [node("GreaterOrEqual", ["next", "length"], ["over"]), node("Not", ["over"], ["go_on"])],
+    "two": [
+        node("Cast", ["next"], ["next_float"], to=F32),
+        node("Cast", ["length"], ["length_float"], to=F32),
+        node("Less", ["next_float", "length_float"], ["first"]),
+        node("Greater", ["length", "next"], ["second"]),
+        node("And", ["first", "second"], ["go_on"]),
+    ],
+    "up to": [node("Sub", ["length", "single"], ["most"]), node("LessOrEqual", ["next", "most"], ["go_on"])],
+}
+#: How outputs are collected.
+COLLECTS = ("scan output", "sequence", "sequence in front", "concat", "concat in front")
+
+
+def loop_model(read="gather", condition="none", collect="scan output", *, counter="trip", valid=0):
+    """h' = tanh(frame @ V + h @ U), all h: a loop over the second axis of ``x``, less its first ``valid`` frames."""
+    rng = np.random.default_rng(0)
+    growing = collect != "scan output"
+    start = {"sequence": "empty", "concat": "nothing"}.get(collect.split()[0])
+    add = {
+        "scan output": [node("Identity", ["h_out"], ["h_seen"])],
+        "sequence": [node("SequenceInsert", ["so_far", "h_out"], ["all"])],
+        "sequence in front": [node("SequenceInsert", ["so_far", "h_out", "none"], ["all"])],
+        "concat": [node("Unsqueeze", ["h_out", "one"], ["h1"]), node("Concat", ["so_far", "h1"], ["all"], axis=1)],
+        "concat in front": [
+            node("Unsqueeze", ["h_out", "one"], ["h1"]),
+            node("Concat", ["h1", "so_far"], ["all"], axis=1),
+        ],
+    }[collect]
+    count = [node("Identity", ["i"], ["t"])] if counter == "trip" else []
+    body_nodes = [
+        *count,
+        node("Add", ["t", "single"], ["next"]),
+        *READS[read],
+        node("MatMul", ["frame", "V"], ["a"]),
+        node("MatMul", ["h", "U"], ["b"]),
+        node("Add", ["a", "b"], ["c"]),
+        node("Tanh", ["c"], ["h_out"]),
+        *add,
+        *CONDITIONS[condition],
+    ]
+    own = counter == "own"
+    sequence_type = helper.make_sequence_type_proto(helper.make_tensor_type_proto(F32, None))
+    so_far = helper.make_value_info("so_far", sequence_type) if "sequence" in collect else info("so_far", F32, None)
+    collected = helper.make_value_info("all", sequence_type) if "sequence" in collect else info("all", F32, None)
+    body = helper.make_graph(
+        body_nodes,
+        "body",
+        [info("i", I64, []), info("go", BOOL, []), info("h", F32, None)]
+        + ([info("t", I64, [])] if own else [])
+        + ([so_far] if growing else []),
+        [info("go_on", BOOL, []), info("h_out", F32, None)]
+        + ([info("next", I64, [])] if own else [])
+        + ([collected] if growing else [info("h_seen", F32, None)]),
+    )
+    results = ["h_last", *(["t_last"] if own else []), "collected"]
+    nodes = [
+        node("Slice", ["given", "valid", "huge", "one"], ["x"]),
+        node("Shape", ["x"], ["sizes"]),
+        node("Gather", ["sizes", "single"], ["length"]),
+        node("Sub", ["length", "single"], ["last"]),
+        node("Less", ["none", "length"], ["begin"]),
+        node("Pad", ["x", "pads"], ["padded"]),
+        node("SplitToSequence", ["x"], ["frames_of_x"], axis=1, keepdims=0),
+        node("SequenceEmpty", [], ["empty"]),
+        node(
+            "Loop",
+            [
+                "length" if condition == "none" else "limit",
+                "begin",
+                "h0",
+                *(["none"] if own else []),
+                *([start] if start else []),
+            ],
+            results,
+            name="loop",
+            body=body,
+        ),
+        *{
+            "scan output": [node("Transpose", ["collected"], ["y"], perm=[1, 0, 2])],
+            "sequence": [node("ConcatFromSequence", ["collected"], ["y"], axis=1, new_axis=1)],
+            "concat": [node("Identity", ["collected"], ["y"])],
+        }[collect.removesuffix(" in front")],
+    ]
+    if own:
+        nodes.append(node("Identity", ["t_last"], ["count"]))
+    constants = {
+        "V": rng.normal(size=(FEATURES, 4)).astype(np.float32),
+        "U": (rng.normal(size=(4, 4)) / 2).astype(np.float32),
+        "h0": np.zeros((1, 4), np.float32),
+        "nothing": np.zeros((1, 0, 4), np.float32),
+        "zero": np.array([0]),
+        "one": np.array([1]),
+        "two": np.array([2]),
+        "valid": np.array([valid]),
+        "huge": np.array([HUGE]),
+        "pads": np.array([0, 1, 0, 0, 0, 0]),
+        "none": np.array(0),
+        "single": np.array(1),
+        "limit": np.array(HUGE),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [info("given", F32, [1, "T", FEATURES])],
+        [info("y", F32, None), info("h_last", F32, None), *([info("count", I64, None)] if own else [])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    return make_model(graph, opset=17)
+
+
+def offline(model, x, read, collect, valid):
+    """The same in NumPy."""
+    v, u = (np.asarray(model.params[name], np.float64) for name in "VU")
+    x = x[:, valid:].astype(np.float64)
+    h, outputs = np.zeros((1, 4)), []
+    padded = np.concatenate([np.zeros_like(x[:, :1]), x], 1)
+    for t in range(x.shape[1]):
+        frame = padded[:, t : t + 2].sum(1) if read == "window" else x[:, -1 - t] if read == "backwards" else x[:, t]
+        h = np.tanh(frame @ v + h @ u)
+        outputs.append(h)
+    if collect.endswith("in front"):
+        outputs.reverse()
+    return np.stack(outputs, 1) if outputs else np.zeros((1, 0, 4)), h
+
+
+def samples(frames):
+    return np.random.default_rng(frames).normal(size=(1, frames, FEATURES)).astype(np.float32)
+
+
+CASES = [
+    *((read, "none", "scan output") for read in READS),
+    *(("gather", condition, "sequence") for condition in CONDITIONS),
+    *(("slice", "less", collect) for collect in COLLECTS),
+]
+
+
+@pytest.mark.parametrize(("read", "condition", "collect"), CASES)
+@pytest.mark.parametrize("counter", ["trip", "own"])
+def test_a_loop_over_time_is_a_scan(read, condition, collect, counter):
+    """Under jit, for a symbolic length too, with a gradient, as state and streamed."""
+    model = jaxrnn.load(loop_model(read, condition, collect, counter=counter))
+    assert set(model.params) == {"V", "U"}
+    assert [(variable.kind, variable.name) for variable in model.state] == [("internal", "loop.h")]
+    apply = jax.jit(model.apply)
+    for frames in (1, 2, 7):
+        x = samples(frames)
+        y, last = offline(model, x, read, collect, 0)
+        found = apply(model.params, {"given": x})
+        np.testing.assert_allclose(found["y"], y, atol=1e-5)
+        np.testing.assert_allclose(found["h_last"], last, atol=1e-5)
+        if counter == "own":
+            assert int(found["count"]) == frames
+    gradient = jax.grad(lambda params: model.apply(params, {"given": samples(5)})["y"].sum())(model.params)
+    assert all(float(jnp.abs(value).max()) > 0 for value in gradient.values())
+    backwards = read == "backwards" or collect.endswith("in front")
+    if backwards:
+        with pytest.raises(jaxrnn.StreamError, match="reverses time"):
+            model.stream("T")
+        return
+    streamed = model.stream("T", 2)
+    x = samples(7)
+    expected = apply(model.params, {"given": x})
+    found = jax.jit(streamed.run)(model.params, {"given": x})
+    for name in ("y", "h_last"):
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
+
+
+def test_a_length_that_may_be_zero():
+    """After a window without pads there may be no frame: whether the loop starts is its condition, asked before it."""
+    model = jaxrnn.load(loop_model("gather", "two", "concat", valid=2))
+    streamed = model.stream("T", 1)
+    for frames in (1, 2, 3, 8):
+        x = samples(frames)
+        y, last = offline(model, x, "gather", "concat", 2)
+        for found in (model(given=x), streamed.run(model.params, {"given": x})):
+            np.testing.assert_allclose(found["y"], y, atol=1e-5)
+            np.testing.assert_allclose(found["h_last"], last, atol=1e-5)
+
+
+@given(
+    start=st.integers(-3, 5),
+    step=st.integers(1, 3),
+    end=st.integers(-2, 12),
+    most=st.integers(0, 9),
+    name=st.sampled_from(["Less", "LessOrEqual", "Greater", "GreaterOrEqual"]),
+    swapped=st.booleans(),
+    negated=st.booleans(),
+)
+def test_trip_counts(start, step, end, most, name, swapped, negated):
+    """Solved from the condition, the number of trips is what counting says."""
+    operands = ["next", "end"][:: -1 if swapped else 1]
+    compared = node(name, operands, ["raw" if negated else "go_on"])
+    body = helper.make_graph(
+        [
+            node("Add", ["t", "step"], ["next"]),
+            compared,
+            *([node("Not", ["raw"], ["go_on"])] if negated else []),
+            node("Add", ["a", "a"], ["a_out"]),
+            node("Cast", ["t"], ["seen"], to=F32),
+        ],
+        "body",
+        [info("i", I64, []), info("go", BOOL, []), info("t", I64, []), info("a", F32, [1])],
+        [info("go_on", BOOL, []), info("next", I64, []), info("a_out", F32, [1]), info("seen", F32, [])],
+    )
+    constants = {"start": start, "step": step, "end": end, "most": most}
+    graph = helper.make_graph(
+        [node("Loop", ["most", "", "start", "x"], ["t_last", "a_last", "all"], body=body)],
+        "g",
+        [info("x", F32, [1])],
+        [info("t_last", I64, None), info("a_last", F32, None), info("all", F32, None)],
+        [numpy_helper.from_array(np.array(value), key) for key, value in constants.items()],
+    )
+    model = jaxrnn.load(make_model(graph, opset=17))
+    operations = {"Less": np.less, "LessOrEqual": np.less_equal}
+    operations |= {"Greater": np.greater, "GreaterOrEqual": np.greater_equal}
+    t, seen = start, []
+    while len(seen) < most:
+        seen.append(t)
+        t += step
+        pair = (t, end)[:: -1 if swapped else 1]
+        if bool(operations[name](*pair)) == negated:
+            break
+    closed = jax.make_jaxpr(model.apply)(model.params, {"x": np.ones(1, np.float32)})
+    assert "while[" not in str(closed)
+    found = model(x=np.ones(1, np.float32))
+    assert int(found["t_last"]) == t
+    np.testing.assert_array_equal(found["all"], np.array(seen, np.float32))
+    np.testing.assert_array_equal(found["a_last"], [2.0 ** len(seen)])
