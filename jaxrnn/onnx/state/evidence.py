@@ -211,5 +211,5 @@ def _words(name: str) -> tuple[str, ...]:
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
     found: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
     words = [_FINAL.get(word, word) for word in found]
-    named = any(not word.isdigit() for word in words)
-    return tuple(word for word in words if word not in _WHEN) if named else ()
+    left = tuple(word for word in words if word not in _WHEN)
+    return left if any(not word.isdigit() for word in left) else ()

@@ -150,9 +150,9 @@ class _Finder:
             edge
             for given, updated in self.candidates
             if given in inputs and updated in outputs and self._same_size(given, updated)
-            if may_be_state(self.flow, edge := Edge(given, updated, NAMED)) and not self._over_time(edge)
+            if may_be_state(self.flow, edge := Edge(given, updated, NAMED))
         ]
-        if candidates:
+        if not all(map(self._over_time, candidates)):
             found = ", ".join(f"{edge.source!r} -> {edge.output!r}" for edge in pairs.values())
             raise incomplete(candidates, found)
 

@@ -1,0 +1,193 @@
+"""`model.state` is complete or an error, whatever a recurrence begins from and whatever a step replaces."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import numpy as np
+import onnx
+import pytest
+from state_graphs import ONE, ROW, C, N, gru, internal, lstm, model_of, node, pairs
+
+import jaxrnn
+
+#: By name, the nodes that make the initial value ``h0`` of shape [1, 1, N], and the constants that they take.
+STARTS = {
+    "missing": ([], {}),
+    "initializer": ([], {"h0": np.zeros((1, 1, N), np.float32)}),
+    "trained": ([], {"h0": np.full((1, 1, N), 0.3, np.float32)}),
+    "constant of shape": ([node("ConstantOfShape", ["shape"], ["h0"])], {}),
+    "constant node": (
+        [node("Constant", [], ["h0"], value=onnx.numpy_helper.from_array(np.zeros((1, 1, N), np.float32)))],
+        {},
+    ),
+    "scalar through Expand": ([node("Expand", ["nought", "shape"], ["h0"])], {"nought": np.float32(0)}),
+    "row through Unsqueeze and Tile": (
+        [node("Unsqueeze", ["row", "zero"], ["rows"]), node("Tile", ["rows", "thrice"], ["h0"])],
+        {"row": np.zeros((1, N), np.float32), "thrice": np.ones(3, np.int64)},
+    ),
+    "batch of the input": (
+        [
+            node("Shape", ["x"], ["sizes"]),
+            node("Gather", ["sizes", "one"], ["batch"]),
+            node("Concat", ["one", "batch", "features"], ["wanted"], axis=0),
+            node("Expand", ["nought", "wanted"], ["h0"]),
+        ],
+        {"nought": np.float32(0), "features": np.array([N])},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+@pytest.mark.parametrize("frames", [1, "T"])
+@pytest.mark.parametrize("start", STARTS)
+def test_every_beginning_is_state(start, frames, kind):
+    """A recurrence begins anew at each call whatever its initial value is made of; its end has no name here."""
+    nodes, constants = STARTS[start]
+    initial = "" if start == "missing" else "h0"
+    cell = gru("cell", "x", initial, "Y") if kind == "GRU" else lstm("cell", "x", initial, initial, ["Y"])
+    constants = C | constants | {"shape": np.array([1, 1, N])}
+    model = model_of([*nodes, cell], {"x": [frames, 1, N]}, {"Y": [frames, 1, 1, N]}, constants)
+    carries = {"GRU": ("h",), "LSTM": ("h", "c")}[kind]
+    assert internal(model) == {f"cell.{carry}": (1, 1, N) for carry in carries}
+    assert ("h0" in model.params) == (start == "trained")
+    assert not {"nought", "row"} & set(model.params)
+    with pytest.raises(jaxrnn.StateError, match="forgets its state"):
+        model.init_state()
+
+
+def test_zeros_that_something_else_reads_stay_parameters():
+    """A bias that is still zero, and zeros that a loop only hands on, are trained."""
+    nodes = [gru("cell", "x", "h0", "Y"), node("Squeeze", ["Y", "one"], ["y"]), node("Add", ["y", "h0"], ["z"])]
+    constants = C | {"h0": np.zeros((1, 1, N), np.float32)}
+    assert "h0" in model_of(nodes, {"x": ["T", 1, N]}, {"z": None}, constants).params
+
+
+def replaced_model(names):
+    """A step that replaces what it keeps: the last input, and a mixture of the input with what it kept; no gate."""
+    (x, kept, last), (y, new, now) = names
+    nodes = [
+        node("Concat", [kept, last], ["joined"], axis=1),
+        node("MatMul", ["joined", "B"], ["hidden"]),
+        node("Relu", ["hidden"], ["active"]),
+        node("MatMul", ["active", "U"], ["mixed"]),
+        node("MatMul", [x, "A"], ["seen"]),
+        node("Add", ["mixed", "seen"], ["sum"]),
+        node("Softmax", ["sum"], [new]),
+        node("Mul", [x, "double"], [now]),
+        node("MatMul", [new, "V"], [y]),
+    ]
+    constants = C | {"B": np.random.default_rng(1).normal(size=(2 * N, N)).astype(np.float32)}
+    return nodes, {x: ROW, kept: ROW, last: ROW}, {y: ROW, new: ROW, now: ROW}, constants
+
+
+def test_what_a_step_replaces_is_state_where_names_pair_it():
+    for old, new in (("{}", "new_{}"), ("{}_in", "{}_out"), ("prev_{}", "{}"), ("{}", "{}_next")):
+        pairing = {old.format(word): new.format(word) for word in ("weights", "context")}
+        names = ("frame", *pairing), ("result", *pairing.values())
+        assert pairs(model_of(*replaced_model(names))) == pairing
+
+
+def test_without_data_names_pair_nothing():
+    """If every input were state, nothing would come in."""
+    names = ("frame", "weights", "context"), ("frame_out", "weights_out", "context_out")
+    assert pairs(model_of(*replaced_model(names))) == {}
+
+
+def test_masks_make_no_state():
+    """A denoiser's spectrum is its input times a mask, whatever it is called."""
+    nodes = [
+        gru("gru", "frame", "h", "Y", "h_out"),
+        node("Squeeze", ["h_out", "zero"], ["row"]),
+        node("Sigmoid", ["row"], ["mask"]),
+        node("Mul", ["spec", "mask"], ["spec_out"]),
+    ]
+    inputs = {"spec": ROW, "frame": ONE, "h": ONE}
+    assert pairs(model_of(nodes, inputs, {"spec_out": ROW, "mask": ROW, "h_out": ONE}, C)) == {"h": "h_out"}
+
+
+def test_neither_flow_nor_names():
+    """What has the shape of state and is neither found nor named is an error, which every spelling of the mend ends."""
+    nodes, inputs, outputs, constants = replaced_model((("in0", "in1", "in2"), ("out0", "out1", "out2")))
+    nodes = [*nodes, gru("gru", "in3", "in4", "out3", "out4")]
+    inputs, outputs = inputs | {"in3": ONE, "in4": ONE}, outputs | {"out3": [1, 1, 1, N], "out4": ONE}
+
+    def load(state):
+        return model_of(nodes, inputs, outputs, constants, load={"state": state})
+
+    with pytest.raises(jaxrnn.StateError) as caught:
+        _ = load(None).state
+    message = str(caught.value)
+    for given, updated in itertools.product(("in1", "in2"), ("out0", "out1", "out2")):
+        assert f"'{given}' -> '{updated}'" in message
+    assert "'in4' -> 'out4' was found" in message
+    assert 'state={"' in message
+    said = {"in1": "out1", "in2": "out2", "in4": "out4"}
+    assert pairs(load(said)) == said
+    assert pairs(load({})) == {}
+
+
+def generic(path, prefix=("in", "out")):
+    """A file whose inputs and outputs have numbers for names."""
+    proto = onnx.load(path)
+    renamed = {}
+    for kind, infos in zip(prefix, (proto.graph.input, proto.graph.output), strict=True):
+        renamed |= {info.name: f"{kind}{index}" for index, info in enumerate(infos)}
+    for info in (*proto.graph.input, *proto.graph.output):
+        info.name = renamed[info.name]
+    for each in proto.graph.node:
+        each.input[:] = [renamed.get(name, name) for name in each.input]
+        each.output[:] = [renamed.get(name, name) for name in each.output]
+    return proto, renamed
+
+
+@pytest.mark.parametrize("exporter", ["script", "dynamo"])
+def test_real_steps_without_names(models, exporter):
+    """Linear attention is found by its flow. The decoder's replaced values are not, and that is an error."""
+    proto, names = generic(models / "exports" / f"step_wkv_{exporter}.onnx")
+    assert pairs(jaxrnn.load(proto)) == {names["state"]: names["new_state"]}
+    proto, names = generic(models / "exports" / f"step_attend_{exporter}.onnx")
+    with pytest.raises(jaxrnn.StateError, match=f"may be incomplete.*'{names['context']}' -> '{names['out_context']}'"):
+        _ = jaxrnn.load(proto).state
+
+
+def test_sizes_of_one_batch_under_many_names():
+    """What nodes need to be equal is one dimension, which `init_state`, steps and scans take as the batch."""
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        gru("a", "t", "g", "Y", "g_out"),
+        node("Squeeze", ["Y", "one"], ["y"]),
+        gru("b", "y", "h", "Z", "h_out"),
+        node("Add", ["s", "k"], ["s_out"]),
+    ]
+    inputs = {"x": ["b1", "T", N], "g": [1, "b2", N], "h": [1, "b3", N], "s": ["other", N], "k": ["other", N]}
+    outputs = {"Z": None, "g_out": [1, "b7", N], "h_out": [1, "b8", N], "s_out": ["b9", N]}
+    model = model_of(nodes, inputs, outputs, C)
+    assert model.dimensions == {"b1": "b1", "T": "T", "b2": "b1", "b3": "b1", "other": "other"}
+    model = model_of(nodes[:-1], {k: inputs[k] for k in "xgh"}, {k: outputs[k] for k in ("Z", "g_out", "h_out")}, C)
+    assert {variable.name: variable.shape for variable in model.state} == {"g": (1, "b1", N), "h": (1, "b1", N)}
+    assert model.batch_symbol == "b1"
+    state = model.init_state(3)
+    outputs, state = jax.jit(model.step)(model.params, state, {"x": np.ones((3, 2, N), np.float32)})
+    assert state["h"].shape == (1, 3, N)
+
+
+def test_sizes_that_are_no_batch_are_asked_for():
+    """The length of a memory is no number of streams."""
+    nodes = [
+        node("Einsum", ["memory", "q"], ["scores"], equation="sn,n->s"),
+        node("Add", ["scores", "weights"], ["sum"]),
+        node("Softmax", ["sum"], ["weights_out"], axis=-1),
+        node("Einsum", ["weights_out", "memory"], ["context"], equation="s,sn->n"),
+        node("MatMul", ["h", "V"], ["moved"]),
+        node("Add", ["moved", "frame"], ["h_sum"]),
+        node("Tanh", ["h_sum"], ["h_out"]),
+    ]
+    constants = C | {"q": np.ones(N, np.float32)}
+    inputs = {"frame": ROW, "memory": ["S", N], "weights": ["S"], "h": ROW}
+    model = model_of(nodes, inputs, {"context": None, "weights_out": ["S"], "h_out": ROW}, constants)
+    assert pairs(model) == {"weights": "weights_out", "h": "h_out"}
+    with pytest.raises(jaxrnn.StateError, match=r"init_state\(\.\.\., dims=\{'S': SIZE\}\)"):
+        model.init_state()
+    assert model.init_state(dims={"S": 5})["weights"].shape == (5,)
