@@ -56,8 +56,6 @@ class Stepper:
         everywhere = sorted(set.intersection(*arrays)) if arrays else []
         #: The name of the batch dimension, which every array of the state has, or None where the file froze it.
         self.batch_symbol = everywhere[0] if len(everywhere) == 1 else None
-        if self.batch_symbol is not None and not any(self.batch_symbol in (info.shape or ()) for info in self.inputs):
-            self.inputs = tuple(_with_batch(info, self.batch_symbol) for info in self.inputs)
 
     def _named(self, info: TensorInfo) -> TensorInfo:
         """An input or output, with one name for open dimensions that the nodes need to be equal."""
@@ -191,13 +189,6 @@ class Stepper:
                     f"input {info} got {describe(value)}: the state is of a batch of {size}, so every input needs a "
                     f"leading axis of {size}"
                 )
-
-
-def _with_batch(info: TensorInfo, batch: str) -> TensorInfo:
-    """An input whose first dimension the file leaves open without a name: that is the batch, as the state's is."""
-    if not info.shape or info.shape[0] != f"{info.name}_dim_0":
-        return info
-    return dataclasses.replace(info, shape=(batch, *info.shape[1:]))
 
 
 def example_of(infos: Sequence[TensorInfo], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:

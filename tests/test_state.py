@@ -47,7 +47,7 @@ EXTERNAL = {
         },
     ),
     "silero_vad_16k_op15": ({}, {"state": ("stateN", "/model/decoder/rnn/LSTM", (2, "batch", 128))}),
-    "silero_vad": ({}, {"state": ("stateN", f"{LSTM_16}, {LSTM_8}", (2, "state_dim_1", 128))}),
+    "silero_vad": ({}, {"state": ("stateN", f"{LSTM_16}, {LSTM_8}", (2, "input_dim_0", 128))}),
     "gtcrn": (
         {},
         {
@@ -74,8 +74,8 @@ EXTERNAL = {
 }
 EXTERNAL |= {
     "silero_vad_16k_op15, sr=16000": ({"sr": 16000}, EXTERNAL["silero_vad_16k_op15"][1]),
-    "silero_vad, sr=16000": ({"sr": 16000}, {"state": ("stateN", LSTM_16, (2, "state_dim_1", 128))}),
-    "silero_vad, sr=8000": ({"sr": 8000}, {"state": ("stateN", LSTM_8, (2, "state_dim_1", 128))}),
+    "silero_vad, sr=16000": ({"sr": 16000}, {"state": ("stateN", LSTM_16, (2, "input_dim_0", 128))}),
+    "silero_vad, sr=8000": ({"sr": 8000}, {"state": ("stateN", LSTM_8, (2, "input_dim_0", 128))}),
 }
 INTERNAL = {
     "filter_net": {
@@ -84,7 +84,12 @@ INTERNAL = {
     "dual_path_net": {f"/inter.{block}/GRU.h": (1, 33, 12) for block in (0, 1)},
     "keyword_net": {f"/lstm/{name}.{slot}": (1, 1, 48) for name in ("LSTM", "LSTM_1") for slot in "hc"},
     "wave_net": {"/gru/GRU.h": (1, 1, 64)},
-    "ocr_net": {},
+    "ocr_net": {
+        f"/lstm/{name}.{slot}{end}": (1, "batch", 32)
+        for name in ("LSTM", "LSTM_1")
+        for slot in "hc"
+        for end in ("", "_reverse")
+    },
 }
 
 
@@ -110,6 +115,7 @@ def test_internal_state_of_real_models(models, name):
         assert variable.node == variable.name.rpartition(".")[0]
         assert variable.dtype == np.float32
         assert "starts from a constant at every call" in variable.reason
+        assert ("runs backwards" in variable.reason) == variable.name.endswith("_reverse")
 
 
 def test_internal_state_names_the_batch():
@@ -146,15 +152,18 @@ def test_wired_but_unseen_is_internal(steps):
     assert "becomes no output" in variable.reason
 
 
-def test_backwards_is_no_state():
-    """No later call can continue what runs backwards, over time or over frequency."""
-    for direction in ("reverse", "bidirectional"):
-        count = 2 if direction == "bidirectional" else 1
+def test_backwards_is_forgotten():
+    """No later call can continue what runs backwards, over time; every direction begins anew at each call."""
+    for direction, count in (("reverse", 1), ("bidirectional", 2)):
         constants = weights(W=(count, 3 * N, N), R=(count, 3 * N, N))
-        nodes = [node("GRU", ["x", "W", "R"], ["Y", "Y_h"], hidden_size=N, direction=direction)]
-        assert (
-            model_of(nodes, {"x": ["S", 1, N]}, {"Y": ["S", count, 1, N], "Y_h": [count, 1, N]}, constants).state == ()
-        )
+        cell = node("GRU", ["x", "W", "R"], ["Y", "Y_h"], name="gru", hidden_size=N, direction=direction)
+        outputs = {"Y": ["S", count, 1, N], "Y_h": [count, 1, N]}
+        model = model_of([cell], {"x": ["S", 1, N]}, outputs, constants)
+        assert internal(model) == {
+            "reverse": {"gru.h": (1, 1, N)},
+            "bidirectional": {"gru.h": (1, 1, N), "gru.h_reverse": (1, 1, N)},
+        }[direction]
+        assert "runs backwards from the last frame" in model.state[-1].reason
 
 
 def test_recurrences_inside_a_frame():
@@ -197,7 +206,8 @@ def test_scan():
     model = model_of([scan], {"x": ["S", N]}, outputs, constants)
     assert internal(model) == {"scan.s": (N,)}
     scan.attribute.append(helper.make_attribute("scan_input_directions", [1]))
-    assert model_of([scan], {"x": ["S", N]}, outputs, constants).state == ()
+    (variable,) = model_of([scan], {"x": ["S", N]}, outputs, constants).state
+    assert "runs backwards from the last frame" in variable.reason
 
 
 def loop_model(first, constants=()):

@@ -37,11 +37,14 @@ def choose(
     """
     edges = list(edges)
     chosen = dict(taken)
+    called_alike = [edge for edge in edges if edge.rank != SUSPECT and edge.affinity == 2 and not over_time(edge)]
     for rank in (CARRIED, BUFFER, LAST_OUTPUT, KEPT, CELL):
         free = [edge for edge in edges if edge.rank == rank and not _uses(chosen.values(), edge)]
         if rank < CARRIED:
             free = [edge for edge in free if not over_time(edge)]
         free = _first_hand(free, flow)
+        if rank < BUFFER:  # what is called like another is that one's update, if anything's
+            free = [edge for edge in free if edge.affinity == 2 or not _uses(called_alike, edge)]
         if rank < BUFFER and any(edge.affinity for edge in free):
             free = [edge for edge in free if edge.affinity]
         limit = len(free)
@@ -54,7 +57,7 @@ def choose(
         for group in groups:
             for edge in _best(group, limit):
                 chosen[edge.source] = edge
-    for edge in _named([edge for edge in edges if not over_time(edge)], chosen, flow, inputs):
+    for edge in _named(called_alike, chosen, flow, inputs):
         chosen[edge.source] = edge
     for edge in edges:
         if edge.rank == SUSPECT and not _uses(chosen.values(), edge):

@@ -76,12 +76,15 @@ class Probe:
         """
         first = {symbol: symbol for symbol in self.symbols}
         tied = [symbol for symbol in self.symbols if self._doubled(frozenset((symbol,))) is None]
-        while tied and self._doubled(frozenset(tied)) is not None:
-            together = set(tied)
-            for other in tied[1:]:
-                if self._doubled(frozenset(together - {other})) is not None:
+        while tied:
+            one, *others = tied
+            # One that has just a single size that fits spoils every set that it is in.
+            trials = [set(tied), *({*tied} - {other} for other in others), *({one, other} for other in others)]
+            together = next((names for names in trials if self._doubled(frozenset(names)) is not None), {one})
+            for other in others:
+                if other in together and self._doubled(frozenset(together - {other})) is not None:
                     together.remove(other)
-            first.update(dict.fromkeys(together, tied[0]))
+            first.update(dict.fromkeys(together, one))
             tied = [symbol for symbol in tied if symbol not in together]
         return first
 
