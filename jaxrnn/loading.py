@@ -34,8 +34,8 @@ def load(
         source: path, bytes or ``onnx.ModelProto``. External data is read only from beside the file.
         static: values for inputs that are fixed from here on, such as ``{"sr": 16000}``. They are known while tracing,
             so that branches on them fold; the model no longer has these inputs.
-        state: pairs of a state input and the output that carries its updated value, where the caller wants to say so;
-            ``{}`` says that there are none.
+        state: pairs of a state input and the output that carries its updated value, where neither the flow of data nor
+            names tell. What a recurrence or a buffer carries is found besides; ``{}`` says that there is no state.
             An input that the file also gives a value (an initializer of the same name) is state only if it is named
             here; the value is then where it starts.
         max_trip_count: how many trips an ONNX ``Loop`` makes at most where that depends on data: one number, or one

@@ -94,6 +94,11 @@ class Model:
         """
         return self._findings.dimensions
 
+    @property
+    def growing_dimensions(self) -> frozenset[str]:
+        """The open dimensions along which a state becomes longer with every step, as a cache of keys and values."""
+        return self._findings.growing
+
     @functools.cached_property
     def _findings(self) -> Findings:
         return find_state(self.program, self.declared_state, self.static)

@@ -53,7 +53,7 @@ class Stepper:
         arrays = [
             own for own, variable in zip(sizes, self.state.values(), strict=True) if own or len(variable.shape) > 1
         ]
-        everywhere = sorted(set.intersection(*arrays)) if arrays else []
+        everywhere = sorted(set.intersection(*arrays) - model.growing_dimensions) if arrays else []
         #: The name of the batch dimension, which every array of the state has, or None where the file froze it.
         self.batch_symbol = everywhere[0] if len(everywhere) == 1 else None
 

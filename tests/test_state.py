@@ -159,10 +159,13 @@ def test_backwards_is_forgotten():
         cell = node("GRU", ["x", "W", "R"], ["Y", "Y_h"], name="gru", hidden_size=N, direction=direction)
         outputs = {"Y": ["S", count, 1, N], "Y_h": [count, 1, N]}
         model = model_of([cell], {"x": ["S", 1, N]}, outputs, constants)
-        assert internal(model) == {
-            "reverse": {"gru.h": (1, 1, N)},
-            "bidirectional": {"gru.h": (1, 1, N), "gru.h_reverse": (1, 1, N)},
-        }[direction]
+        assert (
+            internal(model)
+            == {
+                "reverse": {"gru.h": (1, 1, N)},
+                "bidirectional": {"gru.h": (1, 1, N), "gru.h_reverse": (1, 1, N)},
+            }[direction]
+        )
         assert "runs backwards from the last frame" in model.state[-1].reason
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import onnx
 import pytest
-from state_graphs import ONE, ROW, C, N, gru, internal, lstm, model_of, node, pairs
+from state_graphs import BOOL, ONE, ROW, C, N, gru, internal, lstm, model_of, node, pairs
 
 import jaxrnn
 
@@ -91,8 +91,68 @@ def test_what_a_step_replaces_is_state_where_names_pair_it():
 
 def test_without_data_names_pair_nothing():
     """If every input were state, nothing would come in."""
-    names = ("frame", "weights", "context"), ("frame_out", "weights_out", "context_out")
-    assert pairs(model_of(*replaced_model(names))) == {}
+    names = ("alignment", "weights", "context"), ("alignment_out", "weights_out", "context_out")
+    with pytest.raises(jaxrnn.StateError, match="may be incomplete"):
+        _ = model_of(*replaced_model(names)).state
+    assert pairs(model_of(*replaced_model(names), load={"state": {}})) == {}
+
+
+def test_data_is_no_state_by_name():
+    """A frame that goes in and a frame that comes out are called alike, too."""
+    names = ("input_frame", "weights", "context"), ("output_frame", "weights_out", "context_out")
+    assert set(pairs(model_of(*replaced_model(names)))) == {"weights", "context"}
+
+
+def test_a_cell_alone():
+    """One output, which is the new state: names that say so make an error, as flow alone decides nothing."""
+    cell = [
+        node("MatMul", ["x", "A"], ["a"]),
+        node("MatMul", ["{h}", "V"], ["b"]),
+        node("Add", ["a", "b"], ["c"]),
+        node("Tanh", ["c"], ["{y}"]),
+    ]
+    for given, updated in (("h", "y"), ("state", "embedding"), ("0", "1"), ("prev_alignment", "scores")):
+        nodes = []
+        for each in cell:
+            copy = onnx.NodeProto()
+            copy.CopyFrom(each)
+            copy.input[:] = [name.format(h=given, y=updated) for name in each.input]
+            copy.output[:] = [name.format(h=given, y=updated) for name in each.output]
+            nodes.append(copy)
+        with pytest.raises(jaxrnn.StateError, match=f"'{given}' -> '{updated}'"):
+            _ = model_of(nodes, {"x": ROW, given: ROW}, {updated: ROW}, C).state
+
+
+def test_a_cache_that_grows():
+    """Its length is no batch; steps begin with a cache of any length."""
+    nodes = [
+        node("Concat", ["past_key", "frame"], ["present_key"], axis=1),
+        node("ReduceMean", ["present_key"], ["y"], axes=[1], keepdims=0),
+    ]
+    inputs = {"frame": [1, 1, N], "past_key": [1, "P", N]}
+    model = model_of(nodes, inputs, {"y": ROW, "present_key": [1, "Q", N]}, C)
+    assert pairs(model) == {"past_key": "present_key"}
+    assert model.growing_dimensions == {"P"}
+    assert model.batch_symbol is None
+    state = model.init_state(dims={"P": 0})
+    frames = np.arange(3 * N, dtype=np.float32).reshape(3, 1, 1, N)
+    for count, frame in enumerate(frames, 1):
+        outputs, state = model.step(model.params, state, {"frame": frame})
+        np.testing.assert_allclose(outputs["y"], frames[:count].mean(0)[0])
+
+
+def test_flags_and_counters_by_name():
+    """A flag that every step sets, and single letters that mean another thing elsewhere."""
+    nodes = [
+        node("Identity", ["true"], ["started_out"]),
+        node("Where", ["started", "n", "x"], ["first"]),
+        node("Max", ["first", "x"], ["n_new"]),
+        node("MatMul", ["n_new", "V"], ["y"]),
+    ]
+    constants = C | {"true": np.array(True)}
+    inputs = {"x": ROW, "started": (BOOL, []), "n": ROW}
+    model = model_of(nodes, inputs, {"y": ROW, "started_out": (BOOL, []), "n_new": ROW}, constants)
+    assert pairs(model) == {"started": "started_out", "n": "n_new"}
 
 
 def test_masks_make_no_state():

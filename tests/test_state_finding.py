@@ -84,11 +84,13 @@ def test_the_last_output_serves_where_nothing_else_does():
 
 
 def test_read_but_never_updated():
-    """An input that starts a recurrence and comes back nowhere is an input, even with outputs of its shape."""
+    """An input that starts a recurrence and comes back nowhere may still be state: another output has its shape."""
     nodes = [gru("gru", "x", "h", "Y"), node("MatMul", ["Y", "V"], ["z"]), node("Squeeze", ["z", "one"], ["y"])]
-    assert model_of(nodes, {"x": ONE, "h": ONE}, {"y": ONE}, C).state == ()
-    nodes = [gru("gru", "x", "h", "Y"), node("Squeeze", ["Y", "one"], ["z"]), node("Add", ["z", "x"], ["y"])]
-    assert model_of(nodes, {"x": ONE, "h": ONE}, {"y": ONE}, C).state == ()
+    others = [gru("gru", "x", "h", "Y"), node("Squeeze", ["Y", "one"], ["z"]), node("Add", ["z", "x"], ["y"])]
+    for graph in (nodes, others):
+        with pytest.raises(jaxrnn.StateError, match="'h' -> 'y'; nothing was found"):
+            _ = model_of(graph, {"x": ONE, "h": ONE}, {"y": ONE}, C).state
+        assert model_of(graph, {"x": ONE, "h": ONE}, {"y": ONE}, C, load={"state": {}}).state == ()
 
 
 def test_never_updated_over_many_steps_is_forgotten():
@@ -521,10 +523,14 @@ def test_data_that_is_used_further():
 
 def test_sums_are_state_by_name():
     """An integral and a residual connection are one arithmetic."""
-    for given, updated, expected in (("phase", "phase_out", True), ("a", "b", False)):
+    for given, updated, expected in (("phase", "phase_out", True), ("pitch", "enhanced", False), ("a", "b", None)):
         nodes = [node("Add", [given, "x"], [updated]), node("Sin", [updated], ["y"])]
         model = model_of(nodes, {"x": [1, 1], given: ROW}, {"y": ROW, updated: ROW}, C)
-        assert pairs(model) == ({given: updated} if expected else {})
+        if expected is None:
+            with pytest.raises(jaxrnn.StateError, match="may be incomplete"):
+                _ = model.state
+        else:
+            assert pairs(model) == ({given: updated} if expected else {})
 
 
 def test_a_cell_by_itself():

@@ -146,7 +146,7 @@ def settle(value: Value) -> Value:
     if not is_symbolic(value):
         return value
     items = np.asarray(value)
-    if all(isinstance(item, (bool, np.bool_)) for item in items.flat):
+    if items.size and all(isinstance(item, (bool, np.bool_)) for item in items.flat):
         return items.astype(bool)
     return items.astype(np.int64) if all(isinstance(item, (int, np.integer)) for item in items.flat) else items
 

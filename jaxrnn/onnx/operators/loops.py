@@ -90,9 +90,13 @@ def _counted_loop(walk: TimeLoop, trips: Any, carried: Sequence[Value], body: Su
         return [*outputs[: len(carried)], *(traced(value)[None] for value in outputs[len(carried) :])]
     try:
         return walk.run(trips)
-    except (StaticValueError, CarryTypeError):
+    except (StaticValueError, CarryTypeError) as error:
         if not isinstance(trips, int):
-            raise
+            raise StaticValueError(
+                f"the loop makes {trips} trips, so what it carries must keep its type, and shapes and positions inside "
+                f"must not depend on the trip ({error or 'a carried value changes its type'}); call apply on arrays of "
+                "known length"
+            ) from error
         # A shape or a position depends on the trip, or what is carried changes its type: every trip is a computation
         # of its own.
         return _python_loop(np.asarray(trips), None, carried, body)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
+from jaxrnn.onnx.state import names
 from jaxrnn.onnx.state.flows import DataFlow, Flow
 from jaxrnn.onnx.state.provenance import (
     COPY,
@@ -25,15 +25,7 @@ from jaxrnn.onnx.state.provenance import (
 )
 
 #: Kinds of evidence, the strongest last; `SUSPECT` ones are no pairs, but too near one to be passed over in silence.
-SUSPECT, NAMED, CELL, KEPT, LAST_OUTPUT, BUFFER, CARRIED = range(7)
-
-#: Words of names that say when a value is meant, not which.
-_WHEN = {
-    *("in", "input", "inputs", "i", "init", "initial", "old", "past", "prev", "previous", "t", "cur", "current"),
-    *("out", "output", "outputs", "o", "n", "new", "next", "present", "updated", "update", "final", "last"),
-}
-#: PyTorch's names of final states.
-_FINAL: dict[str, str] = {"hn": "h", "cn": "c"}
+SUSPECT, NAMED, CELL, KEPT, LAST_OUTPUT, BUFFER, CARRIED, GROWN = range(8)
 
 
 @dataclass(frozen=True)
@@ -59,25 +51,41 @@ class Edge:
     @property
     def affinity(self) -> int:
         """2 if the names say the same but for their direction, 1 if they also differ in numbers, else 0."""
-        first, second = _words(self.source), _words(self.output)
-        if first and first == second:
-            return 2
-        plain = [[word for word in words if not word.isdigit()] for words in (first, second)]
-        return int(bool(plain[0]) and plain[0] == plain[1])
+        return names.affinity(self.source, self.output)
 
 
 def find_edge(flow: DataFlow, source: str, output: str) -> Edge | None:
     """What speaks for an output being the updated value of an input of the same shape and dtype."""
     target = flow.outputs[output]
     if target.ids is None or not target.deps:
-        return None  # a constant
+        return _named(source, output)  # perhaps a flag that every step sets
     codes = target.codes.get(source, np.zeros(target.shape or (), np.int64)).ravel()
     edge = _by_flow(flow, source, output, codes)
     if edge is not None:
         return edge
     # A value that a step replaces, such as attention weights or the last input, owes nothing to the old one.
-    named = Edge(source, output, NAMED)
-    return named if named.affinity == 2 and may_be_state(flow, named) else None
+    named = _named(source, output)
+    return named if named is not None and may_be_state(flow, named) else None
+
+
+def _named(source: str, output: str) -> Edge | None:
+    """The evidence that lies in names alone."""
+    edge = Edge(source, output, NAMED)
+    return edge if edge.affinity == 2 and not names.says_data(source) else None
+
+
+def find_growth(flow: DataFlow, source: str, output: str) -> Edge | None:
+    """Whether an output is an input with more at its end or its beginning, as a cache of keys that grows."""
+    given, target = flow.inputs[source], flow.outputs[output]
+    if given.shape is None or target.shape is None or len(given.shape) != len(target.shape):
+        return None
+    longer = [new > old for old, new in zip(given.shape, target.shape, strict=True)]
+    codes = target.codes.get(source)
+    if sum(longer) != 1 or any(new < old for old, new in zip(given.shape, target.shape, strict=True)) or codes is None:
+        return None
+    whole = np.sort(positions(codes[grades(codes) == COPY]))
+    kept = np.array_equal(whole, np.arange(np.prod(given.shape)))
+    return Edge(source, output, GROWN) if kept and not names.says_data(source) else None
 
 
 def may_be_state(flow: DataFlow, edge: Edge) -> bool:
@@ -204,12 +212,3 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
             distance = max(distance, float(np.abs(step).sum()))
             labels.append(label)
     return mask, distance, tuple(labels)
-
-
-def _words(name: str) -> tuple[str, ...]:
-    """The words of a name that say what it is: ``hidden_state_out`` gives hidden and state; ``stateN`` gives state."""
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
-    found: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
-    words = [_FINAL.get(word, word) for word in found]
-    left = tuple(word for word in words if word not in _WHEN)
-    return left if any(not word.isdigit() for word in left) else ()

@@ -12,7 +12,20 @@ import numpy as np
 from jaxrnn.errors import StateError
 from jaxrnn.onnx.interface import Dimension, TensorInfo, tensor_info
 from jaxrnn.onnx.program import Program
-from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, KEPT, LAST_OUTPUT, NAMED, Edge, find_edge, may_be_state
+from jaxrnn.onnx.state import names
+from jaxrnn.onnx.state.evidence import (
+    BUFFER,
+    CARRIED,
+    CELL,
+    GROWN,
+    KEPT,
+    LAST_OUTPUT,
+    NAMED,
+    Edge,
+    find_edge,
+    find_growth,
+    may_be_state,
+)
 from jaxrnn.onnx.state.flows import Site
 from jaxrnn.onnx.state.pairing import choose, incomplete
 from jaxrnn.onnx.state.probe import Probe
@@ -28,6 +41,7 @@ _REASONS = {
     "counter or the cell of an LSTM does",
     CELL: "{output!r} has the shape of {input!r} and follows from it through one product with weights, as in a "
     "recurrent cell made of single operators",
+    GROWN: "{output!r} is {input!r} with new elements joined to it: a cache that grows with every step",
     NAMED: "{output!r} has the shape of {input!r} and is called like it: a value that every step replaces",
     CARRIED: "{sites} {start} from {input!r} and {end} in {output!r}, at the same places",
 }
@@ -67,10 +81,12 @@ class Findings:
         variables: every state variable: the external ones in the order of the inputs, then the internal ones.
         dimensions: for every open dimension of the inputs, the first name of those that the nodes need to be equal to
             it, or its own.
+        growing: the open dimensions along which a state becomes longer with every step.
     """
 
     variables: tuple[StateVar, ...]
     dimensions: Mapping[str, str]
+    growing: frozenset[str]
 
 
 def find_state(
@@ -90,13 +106,13 @@ def find_state(
     """
     with exact_types(), jax.ensure_compile_time_eval():
         finder = _Finder(program, declared, dict(static or {}))
-        return Findings(finder.find(), finder.probe.dimensions)
+        return Findings(finder.find(), finder.probe.dimensions, frozenset(finder.growing))
 
 
 class _Finder:
     def __init__(self, program: Program, declared: Mapping[str, str] | None, static: dict[str, np.ndarray]):
         self.program, self.static, self.declared = program, static, dict(declared or {})
-        self.asked = declared is None
+        self.asked, self.growing = declared is None, set[str]()
         infos = map(tensor_info, program.block.inputs)
         self.inputs = {info.name: info for info in infos if info.name not in static}
         self.outputs = {info.name: info for info in map(tensor_info, program.block.outputs)}
@@ -104,7 +120,7 @@ class _Finder:
             (given, updated)
             for given, source in self.inputs.items()
             for updated, target in self.outputs.items()
-            if agree(source, target) and (self.asked or self.declared)
+            if (self.asked or self.declared) and agree(source, target)
         ]
         self.probe = Probe(
             program, list(self.inputs.values()), static, list(dict.fromkeys(s for s, _ in self.candidates))
@@ -123,18 +139,27 @@ class _Finder:
         edges = [
             edge
             for given, updated in self.candidates
-            if given not in taken and self._same_size(given, updated)
-            if (edge := find_edge(self.flow, given, updated)) is not None
+            if (edge := (find_edge if self._same_size(given, updated) else find_growth)(self.flow, given, updated))
+            # What a caller leaves out is no state, unless a recurrence or a buffer says so.
+            if self.asked or edge.rank >= BUFFER
         ]
         pairs = choose(edges, self.flow, taken, self._over_time, self.inputs)
         if self.asked:
             self._check_complete(pairs)
+        for edge in pairs.values():
+            self._note_growth(edge)
         external = [self._external(pairs[name]) for name in self.inputs if name in pairs]
         return (*external, *self._internal(pairs))
 
     def _same_size(self, given: str, updated: str) -> bool:
         shape = self.flow.inputs[given].shape
         return shape is not None and shape == self.flow.outputs[updated].shape
+
+    def _note_growth(self, edge: Edge) -> None:
+        before, after = self.flow.inputs[edge.source].shape, self.flow.outputs[edge.output].shape
+        for symbol, old, new in zip(self.inputs[edge.source].shape or (), before or (), after or (), strict=False):
+            if old != new and isinstance(symbol, str):
+                self.growing.add(self.probe.dimensions[symbol])
 
     def _check_complete(self, pairs: Mapping[str, Edge]) -> None:
         """Refuse to leave an input and an output aside that may be state as well, where names do not say.
@@ -144,17 +169,17 @@ class _Finder:
         """
         inputs = [name for name in self.inputs if name not in pairs]
         outputs = [name for name in self.outputs if name not in {edge.output for edge in pairs.values()}]
-        if not pairs or all(edge.affinity for edge in pairs.values()) or min(len(inputs), len(outputs)) < 2:
-            return  # what is not called as the rest of the state is, is none; and some data must go in and come out
+        if len(inputs) < 2:
+            return  # some data must go in
         candidates = [
             edge
             for given, updated in self.candidates
             if given in inputs and updated in outputs and self._same_size(given, updated)
+            if names.says_state(given) or names.says_nothing(given)
             if may_be_state(self.flow, edge := Edge(given, updated, NAMED))
         ]
         if not all(map(self._over_time, candidates)):
-            found = ", ".join(f"{edge.source!r} -> {edge.output!r}" for edge in pairs.values())
-            raise incomplete(candidates, found)
+            raise incomplete(candidates, list(pairs.values()))
 
     def _over_time(self, edge: Edge) -> bool:
         """Whether the input of a pair runs along time, as data does.

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from jaxrnn.errors import StateError
-from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, KEPT, LAST_OUTPUT, NAMED, SUSPECT, Edge
+from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, NAMED, SUSPECT, Edge
 from jaxrnn.onnx.state.flows import DataFlow
 
 #: More inputs than this that no evidence tells apart are told apart by name alone.
@@ -38,7 +38,7 @@ def choose(
     edges = list(edges)
     chosen = dict(taken)
     called_alike = [edge for edge in edges if edge.rank != SUSPECT and edge.affinity == 2 and not over_time(edge)]
-    for rank in (CARRIED, BUFFER, LAST_OUTPUT, KEPT, CELL):
+    for rank in (GROWN, CARRIED, BUFFER, LAST_OUTPUT, KEPT, CELL):
         free = [edge for edge in edges if edge.rank == rank and not _uses(chosen.values(), edge)]
         if rank < CARRIED:
             free = [edge for edge in free if not over_time(edge)]
@@ -139,21 +139,24 @@ def _by_name(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
     return tuple(named)
 
 
-def incomplete(candidates: Sequence[Edge], found: str) -> StateError:
+def incomplete(candidates: Sequence[Edge], found: Sequence[Edge]) -> StateError:
     """The error for pairs that may be state beside those that were found."""
-    listed = ", ".join(f"{edge.source!r} -> {edge.output!r}" for edge in candidates)
     return StateError(
-        f"the model's state may be incomplete: {found} was found, and neither the flow of data nor names tell whether "
-        f"these are state as well: {listed}. Name every pair that is, and none that is not, for instance: "
-        f"{_how(candidates[:1])}; state={{}} says that there is none"
+        "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an input "
+        f"and an output of its shape are state: {_listed(candidates)}; {_listed(found) or 'nothing'} was found. Name all "
+        f"pairs that are, and no others, for instance: {_how([*found, candidates[0]])}; state={{}} says that there are "
+        "none"
     )
 
 
+def _listed(edges: Iterable[Edge]) -> str:
+    return ", ".join(f"{edge.source!r} -> {edge.output!r}" for edge in edges)
+
+
 def _ambiguous(candidates: Iterable[Edge], example: Iterable[Edge]) -> StateError:
-    listed = ", ".join(f"{edge.source!r} -> {edge.output!r}" for edge in candidates)
     return StateError(
         "the model's state is ambiguous: neither the flow of data nor names tell which of these pairs of an input and "
-        f"its updated value are meant: {listed}. Say which, for instance: {_how(example)}"
+        f"its updated value are meant: {_listed(candidates)}. Say which, for instance: {_how(example)}"
     )
 
 
