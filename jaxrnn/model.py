@@ -14,6 +14,7 @@ from jax.core import Tracer
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.onnx.evaluate import Scope, evaluate
+from jaxrnn.onnx.fingerprint import fingerprint_of
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs, bind_static, tensor_info
 from jaxrnn.onnx.program import BoundNode, Program
@@ -21,7 +22,7 @@ from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import StateVar, check_pairs, find_state
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import exact_types, is_text, traced
-from jaxrnn.packing import Packed, narrow_type, plain
+from jaxrnn.packing import Packed, Purpose, narrow_type, plain
 from jaxrnn.scanning import scan
 from jaxrnn.steps import Stepper
 from jaxrnn.streaming import stream_model
@@ -104,7 +105,7 @@ class Model:
             StaticValueError: under a transformation, a shape depends on data.
         """
         with recomputing(remat):
-            return self._evaluate(plain(params), inputs, None)
+            return self._evaluate(plain(params, self), inputs, None)
 
     @functools.cached_property
     def _stepper(self) -> Stepper:
@@ -240,15 +241,25 @@ class Model:
                 outputs shows ``jaxrnn profile --dtype bfloat16``.
 
         Raises:
-            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
+            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to. What
+                takes the result raises it where that was packed for another graph.
         """
         if any(variable.kind == "internal" for variable in self.state):
             if narrow_type(dtype) is not None:
                 raise InputError(
                     f"{self.label} has no steps, and weights are narrowed for steps: stream(...).pack(params, dtype)"
                 )
-            return Packed(dict(params))
+            return self.unfolded(params)
         return self._stepper.pack(params, dims or {}, dtype)
+
+    def unfolded(self, params: Arrays) -> Packed:
+        """Parameters packed for this model of which nothing can be done beforehand."""
+        return Packed(dict(params), (), Purpose(self.fingerprint, label=self.label))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """What tells the graph, and what `load` was told of it, from others; values of parameters do not count."""
+        return fingerprint_of(self.program, (self.static, self.declared_state))
 
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
         """`apply` with the file's own parameters, compiled; inputs by keyword, or as a dict.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from jax.core import Tracer
 
 from jaxrnn.errors import StreamError
 from jaxrnn.transforms.equations import trace_nested
+from jaxrnn.transforms.fingerprints import fingerprint
 from jaxrnn.transforms.streaming.access import symbolic_sizes, without_dead_code
 from jaxrnn.transforms.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.transforms.streaming.interpreter import interpret
@@ -69,6 +71,7 @@ class Plan:
         output_structure: the tree of the outputs.
         layout: the entries of the state, by name.
         absent: what stands in frames that do not exist.
+        label: what messages call the function.
     """
 
     def __init__(
@@ -78,8 +81,10 @@ class Plan:
         leaves: Sequence[Leaf],
         structure: Any,
         absent: Absent,
+        label: str,
     ):
         self.leaves = tuple(leaves)
+        self.label = label
         self.absent = absent
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         closed, self.output_structure = trace_nested(function, params, jax.tree.unflatten(structure, shapes))
@@ -92,6 +97,12 @@ class Plan:
         held = [shape for shape, leaf in zip(shapes, leaves, strict=True) if leaf.axis is None]
         jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
         self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """What tells the function, as it was traced, from any other."""
+        leaves = [(leaf.shape, str(leaf.dtype), leaf.axis, leaf.times) for leaf in self.leaves]
+        return fingerprint(self.closed.jaxpr, self.closed.consts, leaves)
 
     # -- passes
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn.errors import InputError
-from jaxrnn.packing import Packed, narrow_type
+from jaxrnn.packing import Packed, Purpose, narrow_type, plain
 from jaxrnn.transforms import stages
 from jaxrnn.transforms.equations import trace
-from jaxrnn.transforms.folding import fits, fold, run_folded
+from jaxrnn.transforms.folding import fits, fold, folding_of, run_folded
 from jaxrnn.transforms.streaming.arguments import Arguments, padded_to
 from jaxrnn.transforms.streaming.facts import StreamInput, StreamState, look_ahead_of, receptive_field_of, table_of
 from jaxrnn.transforms.streaming.plan import Plan, check_pulse, shape_of
@@ -176,11 +176,9 @@ class Streamed:
             InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
         """
         given = self._arguments.params(params)
-        return Packed(given, fold(self._stages(given), given, narrow_type(dtype)), self._purpose)
-
-    @property
-    def _purpose(self) -> str:
-        return f"pulse of {self.pulse}"
+        cut_step = self._stages(given)
+        purpose = Purpose(self._plan.fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
+        return Packed(given, fold(cut_step, given, narrow_type(dtype)), purpose)
 
     def _stages(self, params: Any) -> stages.Stages:
         frames = self._units * self._plan.clock.unit
@@ -188,9 +186,9 @@ class Streamed:
         return stages.cut(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
 
     def _one_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
-        if isinstance(params, Packed) and params.purpose == self._purpose:
-            cut_step = self._stages(params.params)
-            if fits(cut_step, params.folded):
+        if isinstance(params, Packed) and params.purpose.pulse == self.pulse:
+            cut_step = self._stages(plain(params, self._plan))
+            if fits(cut_step, params.folded, params.purpose.folding):
                 return run_folded(cut_step, params.folded, arrays, state)
         return self._plain_step(self._arguments.params(params), arrays, state)
 

@@ -90,7 +90,7 @@ def stream(
     context = functools.partial(jax.enable_x64, bool(jax.config.read("jax_enable_x64")))
     try:
         with context():
-            plan = Plan(whole, params, leaves, structure, ABSENT)
+            plan = Plan(whole, params, leaves, structure, ABSENT, f"the stream of {_name_of(function)}")
     except jax.errors.InconclusiveDimensionOperation as error:
         raise StreamError(
             f"while tracing over all of time: {str(error).splitlines()[0]} If every length is a multiple of some "
@@ -103,6 +103,13 @@ def stream(
             "x.shape for the length, and operations that do not need it as a Python number"
         ) from error
     return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context)
+
+
+def _name_of(function: Any) -> str:
+    """What messages call a function."""
+    if isinstance(function, functools.partial):
+        return _name_of(function.func)
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _axes_of(axes: Any, example: Any) -> list[int | None]:
