@@ -249,15 +249,15 @@ class Model:
                 raise InputError(
                     f"{self.label} has no steps, and weights are narrowed for steps: stream(...).pack(params, dtype)"
                 )
-            return self.unfolded(params)
+            return self._unfolded(params)
         return self._stepper.pack(params, dims or {}, dtype)
 
-    def unfolded(self, params: Arrays) -> Packed:
+    def _unfolded(self, params: Arrays) -> Packed:
         """Parameters packed for this model of which nothing can be done beforehand."""
-        return Packed(dict(params), (), Purpose(self.fingerprint, label=self.label))
+        return Packed(dict(params), (), Purpose(self._fingerprint, label=self.label))
 
     @functools.cached_property
-    def fingerprint(self) -> str:
+    def _fingerprint(self) -> str:
         """What tells the graph, and what `load` was told of it, from others; values of parameters do not count."""
         return fingerprint_of(self.program, (self.static, self.declared_state))
 
@@ -342,18 +342,21 @@ class Model:
                 "has none; call apply outside them"
             )
 
-    def _check_params(self, params: Arrays) -> None:
-        expected = self.program.parameters
+    def _check_params(self, params: Any) -> None:
+        """Hold parameters, plain or packed, against the model's.
+
+        Raises:
+            InputError: a name is missing or unknown, a shape is another one, or they were packed for another model.
+        """
+        params, expected = plain(params, self), self.program.parameters
         if not isinstance(params, Mapping):
             raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
         if params.keys() != expected.keys():
             missing, extra = sorted(expected.keys() - params.keys()), sorted(params.keys() - expected.keys())
             raise InputError(f"params do not fit the model: missing {missing[:5]}, unknown {extra[:5]}")
         for name, array in expected.items():
-            if tuple(params[name].shape) != array.shape:
-                raise InputError(
-                    f"params[{name!r}] has shape {tuple(params[name].shape)}, but {array.shape} is expected"
-                )
+            if np.shape(params[name]) != array.shape:
+                raise InputError(f"params[{name!r}] has shape {np.shape(params[name])}, but {array.shape} is expected")
 
     def __repr__(self) -> str:
         count = sum(array.size for array in self.program.parameters.values())

@@ -24,13 +24,13 @@ class Program(Protocol):
 
     Attributes:
         label: what messages call it.
-        fingerprint: equal for the same program, and for no other.
+        _fingerprint: equal for the same program, and for no other.
     """
 
     label: str
 
     @functools.cached_property
-    def fingerprint(self) -> str: ...  # noqa: D102
+    def _fingerprint(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def plain(params: Any, program: Program) -> Any:
     """
     if not isinstance(params, Packed):
         return params
-    if params.purpose.program != program.fingerprint:
+    if params.purpose.program != program._fingerprint:
         raise InputError(
             f"the parameters were packed for {params.purpose.label}, and were given to {program.label}, which is "
             "another program: pack again, with the pack of what takes them"

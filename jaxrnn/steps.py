@@ -91,9 +91,9 @@ class Stepper:
                         f"weights fold into {narrow.name} only for frames of known size: pack(..., "
                         f"dims={{{error.args[0]!r}: SIZE}})"
                     ) from error
-                return self.model.unfolded(params)  # an input of open length: how a step folds depends on it
+                return self.model._unfolded(params)  # an input of open length: how a step folds depends on it
             stages = self._cut(params, frame, self.init_state(1))
-            purpose = Purpose(self.model.fingerprint, folding_of(stages), label=self.model.label)
+            purpose = Purpose(self.model._fingerprint, folding_of(stages), label=self.model.label)
             return Packed(dict(params), fold(stages, dict(params), narrow), purpose)
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,6 +15,7 @@ from jax import lax
 from jax.core import Tracer
 
 from jaxrnn.errors import StreamError
+from jaxrnn.guards import own_arithmetic
 from jaxrnn.transforms.equations import trace_nested
 from jaxrnn.transforms.fingerprints import fingerprint
 from jaxrnn.transforms.streaming.access import symbolic_sizes, without_dead_code
@@ -95,11 +96,12 @@ class Plan:
         self.outputs: list[Any] = []
         param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
         held = [shape for shape, leaf in zip(shapes, leaves, strict=True) if leaf.axis is None]
-        jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
-        self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))
+        with own_arithmetic():
+            jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
+            self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))
 
     @functools.cached_property
-    def fingerprint(self) -> str:
+    def _fingerprint(self) -> str:
         """What tells the function, as it was traced, from any other."""
         leaves = [(leaf.shape, str(leaf.dtype), leaf.axis, leaf.times) for leaf in self.leaves]
         return fingerprint(self.closed.jaxpr, self.closed.consts, leaves)
@@ -238,7 +240,7 @@ def _known(value: Any) -> Any:
 def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """The shape of an example: an array, a number, or a shape already."""
     if not hasattr(leaf, "dtype"):
-        leaf = jnp.asarray(leaf)
+        return jax.eval_shape(lambda: jnp.asarray(leaf))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn.errors import InputError
+from jaxrnn.guards import own_arithmetic
 from jaxrnn.packing import Packed, Purpose, narrow_type, plain
 from jaxrnn.transforms import stages
 from jaxrnn.transforms.equations import trace
@@ -47,7 +48,7 @@ def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def inside(self: Streamed, *arguments: Any, **named: Any) -> Any:
-        with self._context():
+        with self._context(), own_arithmetic():
             return method(self, *arguments, **named)
 
     return inside
@@ -177,7 +178,7 @@ class Streamed:
         """
         given = self._arguments.params(params)
         cut_step = self._stages(given)
-        purpose = Purpose(self._plan.fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
+        purpose = Purpose(self._plan._fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
         return Packed(given, fold(cut_step, given, narrow_type(dtype)), purpose)
 
     def _stages(self, params: Any) -> stages.Stages:
@@ -324,6 +325,7 @@ class Streamed:
             for name, place in self._plan.layout.places.items()
         )
 
+    @_in_its_types
     def entries(self, state: State) -> dict[str, jax.Array]:
         """The entries of a state by the names in `state`; `step` takes and gives them joined, which is faster."""
         self._arguments.lead(state)
