@@ -25,7 +25,7 @@ def shape_of(array: Any, lead: Sequence[Any] = ()) -> jax.ShapeDtypeStruct:
 
 
 class Functions:
-    """The functions of a file, and the parameters that they take first.
+    """The functions of a file, and the parameters that they take first. They are pure: threads may call them at once.
 
     Attributes:
         label: what the file was compiled from.
