@@ -23,6 +23,7 @@ from jaxrnn.onnx.state import StateVar, check_pairs, find_state
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import exact_types, is_text, traced
 from jaxrnn.packing import Packed, Purpose, narrow_type, plain
+from jaxrnn.reloading import contents_of, reloaded
 from jaxrnn.scanning import scan
 from jaxrnn.steps import Stepper
 from jaxrnn.streaming import stream_model
@@ -36,6 +37,8 @@ Arrays = Mapping[str, Any]
 
 class Model:
     """An imported model. Its functions are pure; parameters and state are passed in and handed back.
+
+    A copy of a model is the model itself; a pickle holds its file, external data included.
 
     Attributes:
         inputs: name, dtype and shape of every input that is not bound by ``static``.
@@ -68,6 +71,8 @@ class Model:
         self.static = bind_static(declared, static)
         self.inputs: tuple[TensorInfo, ...] = tuple(info for info in declared if info.name not in self.static)
         self._compilable = True
+        #: What `load` was told besides ``static`` and ``state``: it makes the model again of a pickle.
+        self._told: dict[str, Any] = {}
         self.declared_state = check_pairs(self.inputs, self.outputs, state)
 
     @functools.cached_property
@@ -357,6 +362,15 @@ class Model:
         for name, array in expected.items():
             if np.shape(params[name]) != array.shape:
                 raise InputError(f"params[{name!r}] has shape {np.shape(params[name])}, but {array.shape} is expected")
+
+    def __copy__(self) -> Model:
+        return self  # nothing of it changes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Model], tuple[Any, ...]]:
+        return reloaded, contents_of(self)
 
     def __repr__(self) -> str:
         count = sum(array.size for array in self.program.parameters.values())

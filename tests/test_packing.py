@@ -6,43 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from small_models import make_model
+from small_models import WIDTH as N
+from small_models import frames_of, step_model
 
 import jaxrnn
 from jaxrnn import InputError
 
-N = 4
 ANOTHER = "packed for .*, and were given to .*another program: pack again"
 
 
-def rnn(*, transposed=False, seed=0, rows=1):
-    """``h' = tanh(x @ W + h @ R)`` with square weights: what is folded of W has one shape, transposed or not."""
-    rng = np.random.default_rng(seed)
-    weights = [numpy_helper.from_array(rng.standard_normal((N, N)).astype(np.float32), name) for name in "WR"]
-    nodes = [
-        *([helper.make_node("Transpose", ["W"], ["V"], perm=[1, 0])] if transposed else []),
-        helper.make_node("MatMul", ["x", "V" if transposed else "W"], ["a"]),
-        helper.make_node("ReduceSum", ["a", "axis"], ["one"], keepdims=1),
-        helper.make_node("MatMul", ["h", "R"], ["b"]),
-        helper.make_node("Add", ["one", "b"], ["s"]),
-        helper.make_node("Tanh", ["s"], ["h_next"]),
-        helper.make_node("Identity", ["h_next"], ["y"]),
-    ]
-    shapes = {"x": [rows, N], "h": [1, N], "y": [1, N], "h_next": [1, N]}
-    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()}
-    axis = numpy_helper.from_array(np.array([0]), "axis")
-    inputs, outputs = [infos["x"], infos["h"]], [infos["y"], infos["h_next"]]
-    graph = helper.make_graph(nodes, "rnn", inputs, outputs, [*weights, axis])
-    return jaxrnn.load(make_model(graph), state={"h": "h_next"})
-
-
-def frames_of(count, rows=1, seed=3):
-    return {"x": np.random.default_rng(seed).standard_normal((count, rows, N)).astype(np.float32)}
-
-
 def test_another_graph_with_equal_shapes_is_refused_wherever_parameters_go():
-    one, other = rnn(), rnn(transposed=True)
+    one, other = step_model(), step_model(transposed=True)
     packed = one.pack(one.params)
     assert [a.shape for a in packed.folded] == [a.shape for a in other.pack(other.params).folded]
     frames, state = frames_of(3), other.init_state()
@@ -65,7 +39,7 @@ def test_another_graph_with_equal_shapes_is_refused_wherever_parameters_go():
 
 def test_the_same_graph_takes_them_whatever_its_own_weights_are():
     """Parameters are arguments: packed ones mean what the plain ones in them mean, and compile nothing anew."""
-    one, again, tuned = rnn(), rnn(), rnn(seed=1)
+    one, again, tuned = step_model(), step_model(), step_model(seed=1)
     step, frames = jax.jit(again.step), frames_of(3)
     first = {name: array[0] for name, array in frames.items()}
     for model in (one, again, tuned, one):
@@ -80,7 +54,7 @@ def test_the_same_graph_takes_them_whatever_its_own_weights_are():
 
 
 def test_frames_of_other_sizes_work_with_the_plain_parameters():
-    model = rnn(rows="rows")
+    model = step_model(rows="rows")
     packed, open_sizes = model.pack(model.params, dims={"rows": 2}), model.pack(model.params)
     assert packed.folded
     assert not open_sizes.folded
@@ -89,7 +63,7 @@ def test_frames_of_other_sizes_work_with_the_plain_parameters():
         expected = model.step(model.params, *given)
         for params in (packed, open_sizes):
             jax.tree.map(np.testing.assert_array_equal, model.step(params, *given), expected)
-    other = rnn(rows="rows", transposed=True)
+    other = step_model(rows="rows", transposed=True)
     with pytest.raises(InputError, match=ANOTHER):
         other.step(open_sizes, other.init_state(), {"x": frames_of(1, 3)["x"][0]})
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-import itertools
 import operator
 import threading
 from collections import deque
@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.onnx.values import exact_types
+from jaxrnn.pickling import on_device, on_host
 from jaxrnn.streams.frames import Frame, Frames
 from jaxrnn.streams.single import single
 
@@ -55,7 +56,9 @@ class Streams:
     What a stream gives never depends on its neighbours: it is the same, to the last bit on one device, as that of the
     same stream alone in the pool. An error changes nothing.
 
-    Threads may share it: their calls take turns, and one that comes while another runs waits for it.
+    Threads may share it: their calls take turns, and one that comes while another runs waits for it. A copy is another
+    pool with the same streams, which go on from the same states; a pickle holds function, parameters, states and what
+    waits.
 
     Example::
 
@@ -80,12 +83,13 @@ class Streams:
     def __init__(self, function: Model | Streamed, params: Any, capacity: int):
         self.capacity = capacity = _positive(capacity)
         self._turn = threading.RLock()
+        self._given = {"function": function, "params": params, "capacity": capacity}
         self._single = single(function, params)
         self._frames = Frames(self._single.inputs, self._single.batch_symbol, capacity)
         self._state: Any = None
         self._free = list(reversed(range(capacity)))
         self._open: dict[int, _Open] = {}
-        self._names = itertools.count()
+        self._next = 0
 
         def run(state: Any, frames: Any, active: jax.Array) -> tuple[Any, Any]:
             outputs, new = jax.vmap(self._single.step)(state, frames)
@@ -101,6 +105,28 @@ class Streams:
             lambda state, start, slot: jax.tree.map(lambda x, fresh: x.at[slot].set(fresh), state, start),
             donate_argnums=0,
         )
+
+    @_in_turn
+    def __getstate__(self) -> dict[str, Any]:
+        streams = {
+            name: _Open(found.slot, on_host(found.start), deque(found.queue)) for name, found in self._open.items()
+        }
+        return {
+            "given": on_host(self._given),
+            "streams": streams,
+            "free": list(self._free),
+            "next": self._next,
+            "frames": copy.deepcopy(self._frames),
+            "state": on_host(self._state),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**on_device(state["given"]))
+        self._open, self._free, self._next = state["streams"], state["free"], state["next"]
+        self._frames = state["frames"]
+        for found in self._open.values():
+            found.start = on_device(found.start)
+        self._state = on_device(state["state"])
 
     @functools.cached_property
     def _fresh(self) -> dict[str, Any]:
@@ -130,7 +156,8 @@ class Streams:
             if self._state is None:
                 # A pool of one keeps the leading axis too.
                 self._state = jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, (self.capacity, *x.shape))), start)
-        stream, slot = next(self._names), self._free.pop()
+        stream, slot = self._next, self._free.pop()
+        self._next += 1
         self._open[stream] = _Open(slot, start)
         self._reset_slot(self._open[stream])
         return stream

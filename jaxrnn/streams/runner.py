@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.values import exact_types
+from jaxrnn.pickling import on_device, on_host
 from jaxrnn.streams.single import single
 from jaxrnn.transforms.streaming.layout import Layout
 
@@ -41,7 +42,8 @@ class Runner:
             outputs = run({"input": pulse})
         rest = run.flush()
 
-    Threads may share it: their calls take turns, each a whole step.
+    Threads may share it: their calls take turns, each a whole step. A copy is another stream, which goes on from the
+    same state; a pickle holds function, parameters and state.
 
     On CPU, a step is faster still in a process that begins with ``jax.config.update("jax_cpu_enable_async_dispatch",
     False)``: it then runs in the calling thread.
@@ -57,6 +59,7 @@ class Runner:
     """
 
     def __init__(self, function: Model | Streamed, params: Any, held: Arrays | None = None):
+        self._given = {"function": function, "params": params, "held": held}
         self._single = single(function, params)
         self._turn = threading.Lock()
         self._start = self._single.start(held)
@@ -67,6 +70,22 @@ class Runner:
         self._wide = not _WIDE.isdisjoint(declared)
         self._step = jax.jit(self._joined_step)
         self.reset()
+
+    def __copy__(self) -> Runner:
+        result = object.__new__(Runner)
+        # What is compiled is shared; the arrays of the state are never written to.
+        vars(result).update(vars(self), _turn=threading.Lock())
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Runner:
+        return self.__copy__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"given": on_host(self._given), "state": on_host(self._state)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**on_device(state["given"]))
+        self._state = on_device(state["state"])
 
     def _joined_step(self, vectors: dict[str, Any], inputs: Arrays) -> tuple[_Joined, dict[str, Any]]:
         outputs, new = self._single.step(self._layout.unpack(vectors), inputs)

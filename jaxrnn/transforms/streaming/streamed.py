@@ -60,6 +60,9 @@ class Streamed:
     They can be jitted, differentiated, mapped and exported. A batch of streams has a leading axis on every array of
     state, input and output; `init` makes such a state, and the functions recognise it.
 
+    A copy is the same object; a pickle holds the function that was streamed, which must be one that can be pickled: of
+    a model, or defined by a module.
+
     Attributes:
         pulse: input frames in each step.
         multiple: what every number of input frames is a multiple of.
@@ -74,8 +77,9 @@ class Streamed:
         pulse: int | None,
         multiple: int,
         context: Callable[[], AbstractContextManager[Any]],
+        again: Callable[..., Streamed],
     ):
-        self._plan, self._structure, self._context = plan, structure, context
+        self._plan, self._structure, self._context, self._again = plan, structure, context, again
         self._example = jax.tree.map(shape_of, params)
         self.multiple = multiple
         self._arguments = Arguments(plan, structure, self._example, multiple)
@@ -95,7 +99,17 @@ class Streamed:
             pulse=pulse,
             multiple=self.multiple,
             context=self._context,
+            again=self._again,
         )
+
+    def __copy__(self) -> Streamed:
+        return self  # nothing of it changes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Streamed:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Streamed], tuple[Any, ...]]:
+        return self._again, (self.pulse,)
 
     # -- functions
 
