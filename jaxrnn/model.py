@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -269,20 +270,30 @@ class Model:
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
         """`apply` with the file's own parameters, compiled; inputs by keyword, or as a dict.
 
-        A model whose shapes depend on data cannot be compiled and is evaluated node by node.
+        A model whose shapes depend on data cannot be compiled and is evaluated node by node, of which a `UserWarning`
+        tells once; so is one of strings.
         """
         if inputs is not None and not isinstance(inputs, Mapping):
             raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
         arguments = {**(inputs or {}), **named}
         with exact_types():
             bound = dict(zip(self._input_names, bind_inputs(self.inputs, arguments), strict=True))
+            reason = None
             if self._compilable and not any(map(is_text, jax.tree.leaves(bound))):
                 try:
                     results = self._compiled(self.params, bound)
                     return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
-                except StaticValueError:
-                    self._compilable = False
-            return self.apply(self.params, bound)
+                except StaticValueError as error:
+                    reason = error
+            results = self.apply(self.params, bound)
+            if reason is not None:
+                self._compilable = False
+                if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results)):  # strings leave no choice
+                    warnings.warn(
+                        f"{self.label} cannot be compiled and is evaluated node by node, which is slower: {reason}",
+                        stacklevel=2,
+                    )
+            return results
 
     @property
     def _input_names(self) -> list[str]:
