@@ -64,7 +64,9 @@ def load(
             program = bind(graph, limits)
             bound_loops(program, max_trip_count)
             check_shapes(file.proto)
-            return Model(file, program, static=static or {}, state=state, label=label, initial=initial)
+            model = Model(file, program, static=static or {}, state=state, label=label, initial=initial)
+            model._told |= {"max_trip_count": max_trip_count, "limits": limits}
+            return model
     except JaxrnnError as error:
         raise type(error)(f"{label}: {error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.evaluate import Scope, evaluate
+from jaxrnn.onnx.fingerprint import fingerprint_of
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs, bind_static, tensor_info
 from jaxrnn.onnx.program import Program
@@ -22,7 +24,8 @@ from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import Findings, StateVar, check_pairs, find_state
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import exact_types, is_text, traced, unstacked
-from jaxrnn.packing import Packed, narrow_type, plain
+from jaxrnn.packing import Packed, Purpose, narrow_type, plain
+from jaxrnn.reloading import contents_of, reloaded
 from jaxrnn.scanning import scan
 from jaxrnn.steps import Stepper
 from jaxrnn.streaming import stream_model
@@ -36,6 +39,8 @@ Arrays = Mapping[str, Any]
 
 class Model:
     """An imported model. Its functions are pure; parameters and state are passed in and handed back.
+
+    A copy of a model is the model itself; a pickle holds its file, external data included.
 
     Attributes:
         inputs: name, dtype and shape of every input that is not bound by ``static``.
@@ -68,6 +73,8 @@ class Model:
         self.static = bind_static(declared, static)
         self.inputs: tuple[TensorInfo, ...] = tuple(info for info in declared if info.name not in self.static)
         self._compilable = True
+        #: What `load` was told besides ``static`` and ``state``: it makes the model again of a pickle.
+        self._told: dict[str, Any] = {}
         self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
 
     @functools.cached_property
@@ -122,7 +129,7 @@ class Model:
             StaticValueError: under a transformation, a shape depends on data.
         """
         with recomputing(remat):
-            return self._evaluate(plain(params), inputs, None)
+            return self._evaluate(plain(params, self), inputs, None)
 
     @functools.cached_property
     def _stepper(self) -> Stepper:
@@ -263,33 +270,53 @@ class Model:
                 outputs shows ``jaxrnn profile --dtype bfloat16``.
 
         Raises:
-            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
+            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to. What
+                takes the result raises it where that was packed for another graph.
         """
         if any(variable.kind == "internal" for variable in self.state):
             if narrow_type(dtype) is not None:
                 raise InputError(
                     f"{self.label} has no steps, and weights are narrowed for steps: stream(...).pack(params, dtype)"
                 )
-            return Packed(dict(params))
+            return self._unfolded(params)
         return self._stepper.pack(params, dims or {}, dtype)
+
+    def _unfolded(self, params: Arrays) -> Packed:
+        """Parameters packed for this model of which nothing can be done beforehand."""
+        return Packed(dict(params), (), Purpose(self._fingerprint, label=self.label))
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        """What tells the graph, and what `load` was told of it, from others; values of parameters do not count."""
+        return fingerprint_of(self.program, (self.static, self.declared_state))
 
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
         """`apply` with the file's own parameters, compiled; inputs by keyword, or as a dict.
 
-        A model whose shapes depend on data cannot be compiled and is evaluated node by node.
+        A model whose shapes depend on data cannot be compiled and is evaluated node by node, of which a `UserWarning`
+        tells once; so is one of strings.
         """
         if inputs is not None and not isinstance(inputs, Mapping):
             raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
         arguments = {**(inputs or {}), **named}
         with exact_types():
             bound = dict(zip(self._input_names, bind_inputs(self.inputs, arguments), strict=True))
+            reason = None
             if self._compilable and not any(map(is_text, jax.tree.leaves(bound))):
                 try:
                     results = self._compiled(self.params, bound)
                     return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
-                except StaticValueError:
-                    self._compilable = False
-            return self.apply(self.params, bound)
+                except StaticValueError as error:
+                    reason = error
+            results = self.apply(self.params, bound)
+            if reason is not None:
+                self._compilable = False
+                if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results)):  # strings leave no choice
+                    warnings.warn(
+                        f"{self.label} cannot be compiled and is evaluated node by node, which is slower: {reason}",
+                        stacklevel=2,
+                    )
+            return results
 
     @property
     def _input_names(self) -> list[str]:
@@ -354,18 +381,30 @@ class Model:
                 "has none; call apply outside them"
             )
 
-    def _check_params(self, params: Arrays) -> None:
-        expected = self.program.parameters
+    def _check_params(self, params: Any) -> None:
+        """Hold parameters, plain or packed, against the model's.
+
+        Raises:
+            InputError: a name is missing or unknown, a shape is another one, or they were packed for another model.
+        """
+        params, expected = plain(params, self), self.program.parameters
         if not isinstance(params, Mapping):
             raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
         if params.keys() != expected.keys():
             missing, extra = sorted(expected.keys() - params.keys()), sorted(params.keys() - expected.keys())
             raise InputError(f"params do not fit the model: missing {missing[:5]}, unknown {extra[:5]}")
         for name, array in expected.items():
-            if tuple(params[name].shape) != array.shape:
-                raise InputError(
-                    f"params[{name!r}] has shape {tuple(params[name].shape)}, but {array.shape} is expected"
-                )
+            if np.shape(params[name]) != array.shape:
+                raise InputError(f"params[{name!r}] has shape {np.shape(params[name])}, but {array.shape} is expected")
+
+    def __copy__(self) -> Model:
+        return self  # nothing of it changes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Model], tuple[Any, ...]]:
+        return reloaded, contents_of(self)
 
     def __repr__(self) -> str:
         count = sum(array.size for array in self.program.parameters.values())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import functools
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,37 @@ _REFUSED = {
 }
 
 
+class Program(Protocol):
+    """What parameters can be packed for.
+
+    Attributes:
+        label: what messages call it.
+        _fingerprint: equal for the same program, and for no other.
+    """
+
+    label: str
+
+    @functools.cached_property
+    def _fingerprint(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Purpose:
+    """What parameters were packed for; hashable, and the same whenever the same program is packed for.
+
+    Attributes:
+        program: the fingerprint of the program.
+        folding: that of the work that is done; empty where there is none.
+        pulse: the frames in each step of a streamed function.
+        label: what messages call it.
+    """
+
+    program: str
+    folding: str = ""
+    pulse: int | None = None
+    label: str = dataclasses.field(default="", compare=False)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Packed:
@@ -27,17 +59,29 @@ class Packed:
         params: the plain parameters.
         folded: what a step reads of them: transposed, joined and folded arrays, in the order of its jaxpr. Empty where
             the model has no step. Weights of matrix products can be narrower than their parameters.
-        purpose: which step they were folded for; others work with the plain parameters.
+        purpose: the program that they were packed for, which alone takes them, and the step that they were folded for:
+            its other functions, and steps of other sizes, work with the plain parameters.
     """
 
     params: Any
-    folded: tuple[jax.Array, ...] = ()
-    purpose: str = dataclasses.field(default="", metadata={"static": True})
+    folded: tuple[jax.Array, ...]
+    purpose: Purpose = dataclasses.field(metadata={"static": True})
 
 
-def plain(params: Any) -> Any:
-    """The plain parameters of packed ones; others are handed back as they are."""
-    return params.params if isinstance(params, Packed) else params
+def plain(params: Any, program: Program) -> Any:
+    """The plain parameters of those packed for a program; others are handed back as they are.
+
+    Raises:
+        InputError: they were packed for another program.
+    """
+    if not isinstance(params, Packed):
+        return params
+    if params.purpose.program != program._fingerprint:
+        raise InputError(
+            f"the parameters were packed for {params.purpose.label}, and were given to {program.label}, which is "
+            "another program: pack again, with the pack of what takes them"
+        )
+    return params.params
 
 
 def narrow_type(dtype: Any) -> np.dtype | None:

@@ -15,8 +15,8 @@ from jaxrnn.errors import InputError, StateError
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs
 from jaxrnn.onnx.state import StateVar
 from jaxrnn.onnx.values import describe, exact_types
-from jaxrnn.packing import Packed, narrow_type
-from jaxrnn.transforms.folding import fits, fold, run_folded
+from jaxrnn.packing import Packed, Purpose, narrow_type, plain
+from jaxrnn.transforms.folding import fits, fold, folding_of, run_folded
 from jaxrnn.transforms.stages import Stages, cut
 
 if TYPE_CHECKING:
@@ -107,18 +107,20 @@ class Stepper:
                         f"weights fold into {narrow.name} only for frames of known size: pack(..., "
                         f"dims={{{error.args[0]!r}: SIZE}})"
                     ) from error
-                return Packed(params)  # an input of open length: how a step folds depends on it
+                return self.model._unfolded(params)  # an input of open length: how a step folds depends on it
             stages = self._cut(params, frame, self.init_state(1))
-            return Packed(dict(params), fold(stages, dict(params), narrow), "step")
+            purpose = Purpose(self.model._fingerprint, folding_of(stages), label=self.model.label)
+            return Packed(dict(params), fold(stages, dict(params), narrow), purpose)
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step of arrays without a leading axis, not checked."""
         if not isinstance(params, Packed):
             return self._plain_step(params, inputs, state)
+        unpacked = plain(params, self.model)
         bound = dict(zip((info.name for info in self.inputs), bind_inputs(self.inputs, inputs), strict=True))
-        stages = self._cut(params.params, bound, state)
-        if params.purpose != "step" or not fits(stages, params.folded):
-            return self._plain_step(params.params, inputs, state)
+        stages = self._cut(unpacked, bound, state)
+        if not fits(stages, params.folded, params.purpose.folding):
+            return self._plain_step(unpacked, inputs, state)
         return run_folded(stages, params.folded, bound, dict(state))
 
     def _cut(self, params: Arrays, frame: Arrays, state: Arrays) -> Stages:

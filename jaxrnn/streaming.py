@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,25 @@ import jax
 
 from jaxrnn.errors import InputError, NodeError, StreamError
 from jaxrnn.onnx.values import exact_types
-from jaxrnn.packing import plain
 from jaxrnn.transforms import Streamed, stream
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """The whole graph of a model as a function of parameters and inputs."""
+
+    model: Model
+
+    @property
+    def __name__(self) -> str:
+        return self.model.label
+
+    def __call__(self, params: Any, inputs: Any) -> dict[str, Any]:
+        """As `Model.apply`."""
+        return self.model.apply(params, inputs)
 
 
 def open_dimensions(model: Model) -> list[str]:
@@ -55,13 +70,10 @@ def stream_model(
         ]
         example[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
 
-    def apply(params: Any, inputs: Any) -> dict[str, Any]:
-        return model.apply(plain(params), inputs)
-
     try:
         with exact_types():
             return stream(
-                apply,
+                Graph(model),
                 example,
                 axes=axes,
                 params=model.params,

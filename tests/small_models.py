@@ -9,9 +9,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import jaxrnn
 from jaxrnn.onnx import operators
 
 HIDDEN, FEATURES = 5, 3
+#: Of the input and the state of `step_model`.
+WIDTH = 4
 
 
 def layers_model(kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
@@ -51,6 +54,32 @@ def make_model(graph: onnx.GraphProto, *domains: str, opset: int = 17) -> onnx.M
     """The graph as a model that every engine takes."""
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="tests")
+
+
+def step_model(*, transposed=False, seed=0, rows=1):
+    """``h' = tanh(x @ W + h @ R)`` with square weights: what is folded of W has one shape, transposed or not."""
+    rng = np.random.default_rng(seed)
+    weights = [numpy_helper.from_array(rng.standard_normal((WIDTH, WIDTH)).astype(np.float32), name) for name in "WR"]
+    nodes = [
+        *([helper.make_node("Transpose", ["W"], ["V"], perm=[1, 0])] if transposed else []),
+        helper.make_node("MatMul", ["x", "V" if transposed else "W"], ["a"]),
+        helper.make_node("ReduceSum", ["a", "axis"], ["one"], keepdims=1),
+        helper.make_node("MatMul", ["h", "R"], ["b"]),
+        helper.make_node("Add", ["one", "b"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["h_next"]),
+        helper.make_node("Identity", ["h_next"], ["y"]),
+    ]
+    shapes = {"x": [rows, WIDTH], "h": [1, WIDTH], "y": [1, WIDTH], "h_next": [1, WIDTH]}
+    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()}
+    axis = numpy_helper.from_array(np.array([0]), "axis")
+    inputs, outputs = [infos["x"], infos["h"]], [infos["y"], infos["h_next"]]
+    graph = helper.make_graph(nodes, "rnn", inputs, outputs, [*weights, axis])
+    return jaxrnn.load(make_model(graph), state={"h": "h_next"})
+
+
+def frames_of(count, rows=1, seed=3):
+    """Frames of `step_model`, stacked."""
+    return {"x": np.random.default_rng(seed).standard_normal((count, rows, WIDTH)).astype(np.float32)}
 
 
 @contextlib.contextmanager

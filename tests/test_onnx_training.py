@@ -86,8 +86,9 @@ def encoded(image, kind):
 
 
 def decoded(data, **attributes):
-    model, arrays = one_operator("ImageDecoder", {"x": data}, opset=20, **attributes)
-    return np.asarray(jaxrnn.load(model)(arrays)["y0"])
+    proto, arrays = one_operator("ImageDecoder", {"x": data}, opset=20, **attributes)
+    model = jaxrnn.load(proto)
+    return np.asarray(model.apply(model.params, arrays)["y0"])
 
 
 def test_images():

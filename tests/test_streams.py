@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,8 +113,98 @@ def test_errors_change_nothing(dtln):
     assert pool.run() == {}
     assert len(pool) == 1
     np.testing.assert_array_equal(pool.state(name)["input_3"], before["input_3"])
-    with pytest.raises(jaxrnn.InputError, match="capacity"):
-        Streams(dtln, dtln.params, 0)
+
+
+@pytest.mark.parametrize("capacity", [0, -1, True, 2.0, "2", None, np.float32(2)])
+def test_a_capacity_is_a_positive_integer(dtln, capacity):
+    with pytest.raises(jaxrnn.InputError, match="capacity must be a positive integer"):
+        Streams(dtln, dtln.params, capacity)
+
+
+@pytest.mark.parametrize("make", [jaxrnn.Runner, lambda function, params: Streams(function, params, np.int32(2))])
+def test_parameters_are_checked_before_anything_runs(dtln, make):
+    params = dict(dtln.params)
+    name, array = next(iter(params.items()))
+    wrong = [
+        ({key: value for key, value in params.items() if key != name}, "missing"),
+        ({**params, "more": array}, r"unknown \['more'\]"),
+        ({**params, name: array[1:]}, "has shape"),
+        ({**params, name: 1.0}, "has shape"),
+        (None, "must be a dict"),
+    ]
+    for bad, said in wrong:
+        with pytest.raises(jaxrnn.InputError, match=said):
+            make(dtln, bad)
+    with pytest.raises(jaxrnn.InputError, match="expected a model or a streamed function, not function"):
+        make(lambda x: x, params)
+    assert make(dtln, params) is not None
+
+
+def counting():
+    """Each step adds its frame to all that have come."""
+    example = {"x": jax.ShapeDtypeStruct((8, 64), jnp.float32)}
+    return jaxrnn.stream(lambda x: {"y": jnp.cumsum(x["x"], 0)}, example, axes=0)
+
+
+def in_threads(*functions):
+    """Run functions in threads of their own, and raise the first error of any."""
+    errors = []
+
+    def guarded(function):
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        raise error
+
+
+def test_threads_take_turns():
+    pool, steps, ones = Streams(counting(), None, 8), 150, {"x": np.ones((1, 64), np.float32)}
+    streams = [pool.open() for _ in range(4)]
+    done, results = threading.Event(), {stream: [] for stream in streams}
+    for stream in streams:
+        for _ in range(steps):
+            pool.push(stream, ones)
+
+    def run():
+        while found := pool.run():
+            for stream, outputs in found.items():
+                results[stream].append(outputs["y"][0, 0])
+        done.set()
+
+    def look():
+        while not done.is_set():
+            for stream in streams:
+                assert all(np.isfinite(value).all() for value in pool.state(stream).values())
+
+    def come_and_go():
+        while not done.is_set():
+            other = pool.open()
+            pool.reset(other)
+            pool.flush(other)
+            pool.close(other)
+
+    in_threads(run, run, look, come_and_go)
+    for stream in streams:
+        assert sorted(results[stream]) == list(range(1, steps + 1))
+
+
+def test_threads_share_a_runner():
+    runner, ones = jaxrnn.Runner(counting(), None), {"x": np.ones((1, 64), np.float32)}
+    results = []
+
+    def run():
+        results.extend(runner(ones)["y"][0, 0] for _ in range(150))
+
+    in_threads(run, run, run)
+    assert sorted(results) == list(range(1, 451))
 
 
 def test_open_lengths_are_fixed_by_the_first_frame(models):

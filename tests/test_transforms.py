@@ -72,7 +72,7 @@ NAMES = ("lstm", "buffer", "through", "inner")
 
 @pytest.fixture(autouse=True)
 def in_float64():
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.numpy_rank_promotion("raise"):
         yield
 
 

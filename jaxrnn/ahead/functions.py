@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 
 from jaxrnn.ahead.format import Archive
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx.values import exact_types
+from jaxrnn.pickling import on_device, on_host
 
 
 def export(function: Callable[..., Any], platforms: Sequence[str] | None, *arguments: Any) -> bytes:
@@ -25,7 +26,7 @@ def shape_of(array: Any, lead: Sequence[Any] = ()) -> jax.ShapeDtypeStruct:
 
 
 class Functions:
-    """The functions of a file, and the parameters that they take first.
+    """The functions of a file, and the parameters that they take first. They are pure: threads may call them at once.
 
     Attributes:
         label: what the file was compiled from.
@@ -36,9 +37,19 @@ class Functions:
     def __init__(self, archive: Archive):
         self.label: str = archive.manifest["label"]
         self.params = tuple(archive.params)
+        self._archive = archive
         self._serialised = archive.functions
         self._loaded: dict[str, Any] = {}
         self._bound: dict[str, Any] = {}
+
+    def __copy__(self) -> Self:
+        return self  # nothing of it changes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
+        return _read_again, (type(self), self._archive._replace(params=on_host(self._archive.params)))
 
     def _call(self, name: str, params: Sequence[Any] | None, *arguments: Any) -> Any:
         with exact_types():
@@ -59,6 +70,10 @@ class Functions:
                 )
             self._loaded[name] = jax.jit(exported.call)
         return self._loaded[name]
+
+
+def _read_again(kind: Callable[[Archive], Any], archive: Archive) -> Any:
+    return kind(archive._replace(params=on_device(archive.params)))
 
 
 def facts_of(label: str) -> Mapping[str, Any]:

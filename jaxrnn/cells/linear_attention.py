@@ -18,6 +18,7 @@ from jax import lax
 from jaxrnn.cells.chunks import in_chunks
 from jaxrnn.cells.linear_attention_chunks import Frames, over_chunks
 from jaxrnn.cells.products import matrix_products_in, product, product_type
+from jaxrnn.guards import own_arithmetic
 
 
 def step(state: jax.Array, frame: Frames) -> tuple[jax.Array, jax.Array]:
@@ -70,6 +71,7 @@ def _sequence(dtype: np.dtype | None, state: jax.Array, frames: Frames) -> tuple
 
 
 @_sequence.defjvp
+@own_arithmetic()
 def _derivative(dtype: np.dtype | None, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     with matrix_products_in(dtype):
         return jax.jvp(over_chunks, primals, tangents)

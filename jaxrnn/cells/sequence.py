@@ -19,6 +19,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from jaxrnn.cells.products import matrix_products_in
+from jaxrnn.guards import own_arithmetic
 
 if TYPE_CHECKING:
     from jaxrnn.cells.recurrence import Cell
@@ -61,6 +62,7 @@ def sequence(
         return lax.scan(step, initial, (cell.parts(projected), exists), reverse=reverse)
 
 
+@own_arithmetic()
 def _derivative(
     cell: Cell, reverse: bool, dtype: np.dtype | None, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[tuple[Carry, jax.Array], tuple[Carry, jax.Array]]:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import onnx
-
-from jaxrnn.errors import InputError, ModelError
-from jaxrnn.loading import load
+from jaxrnn.errors import InputError
 from jaxrnn.model import Model
-from jaxrnn.onnx.blocks import Block
-from jaxrnn.onnx.reading import SourceFile
-from jaxrnn.onnx.tensors import tensors_of
 
 
 class Held:
     """What a module's graph definition holds of its model.
 
-    A model is functions, which cannot be pickled, and weights, which the module has as parameters: a copy of the module
-    shares the model, and a pickle carries the file that it was read from.
+    The module has its weights as parameters of its own: a copy of the module shares the model.
     """
 
     __slots__ = ("model",)
@@ -43,48 +33,8 @@ class Held:
     def __deepcopy__(self, memo: dict[int, Any]) -> Held:
         return self
 
-    def __reduce__(self) -> tuple[Callable[..., Held], tuple[Any, ...]]:
-        model = self.model
-        arguments = {
-            "static": model.static,
-            "state": model.declared_state,
-            "max_trip_count": dict(_loop_bounds(model.program.block)),
-        }
-        return _reload, (_whole(model._file, model.label), arguments, model.label)
+    def __reduce__(self) -> tuple[type[Held], tuple[Model]]:
+        return Held, (self.model,)
 
     def __repr__(self) -> str:
         return self.model.label
-
-
-def _reload(data: bytes, arguments: Mapping[str, Any], label: str) -> Held:
-    model = load(data, **arguments)
-    model.label = label
-    return Held(model)
-
-
-def _loop_bounds(block: Block) -> Iterator[tuple[str, int]]:
-    """The bounds that loops were given when the model was loaded, by node name."""
-    for node in block.nodes:
-        match node.operator.function:
-            case functools.partial(args=(_, int(bound))) if node.operator.name == "Loop":
-                yield node.name, bound
-        for value in node.attributes.values():
-            if isinstance(value, Block):
-                yield from _loop_bounds(value)
-
-
-def _whole(file: SourceFile, label: str) -> bytes:
-    """A file with all of its tensors inside."""
-    proto = file.proto
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for _, tensor in tensors_of(proto.graph)):
-        proto = copy.deepcopy(proto)
-        try:
-            onnx.load_external_data_for_model(proto, str(file.folder))
-        except (OSError, ValueError, onnx.checker.ValidationError) as error:
-            raise ModelError(f"{label} cannot be pickled, because its external data cannot be read: {error}") from error
-    elif file.data is not None:
-        return file.data
-    try:
-        return proto.SerializeToString()
-    except (ValueError, MemoryError) as error:
-        raise ModelError(f"{label} cannot be pickled, because it is too large for one file: {error}") from error

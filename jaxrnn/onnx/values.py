@@ -23,6 +23,7 @@ import onnx_ir as ir
 from jax.core import Tracer
 
 from jaxrnn.errors import StaticValueError
+from jaxrnn.guards import own_arithmetic
 from jaxrnn.onnx import symbols
 
 if TYPE_CHECKING:
@@ -98,8 +99,11 @@ class Subgraph(Protocol):
 
 @contextlib.contextmanager
 def exact_types() -> Iterator[None]:
-    """64-bit types stay 64-bit inside this context; the caller's JAX configuration is untouched outside it."""
-    with jax.enable_x64(True), np.errstate(all="ignore"):
+    """64-bit types stay 64-bit inside this context; the caller's JAX configuration is untouched outside it.
+
+    Operators broadcast and use constants there as ONNX has it, whatever the caller forbids: see `own_arithmetic`.
+    """
+    with jax.enable_x64(True), own_arithmetic(), np.errstate(all="ignore"):
         yield
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-import itertools
+import operator
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.onnx.interface import bind_inputs
-from jaxrnn.onnx.values import describe, exact_types
+from jaxrnn.onnx.values import exact_types
+from jaxrnn.pickling import on_device, on_host
+from jaxrnn.streams.frames import Frame, Frames
 from jaxrnn.streams.single import single
 
 if TYPE_CHECKING:
@@ -23,6 +26,19 @@ if TYPE_CHECKING:
     from jaxrnn.transforms import Streamed
 
 Arrays = Mapping[str, Any]
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def _in_turn(method: Callable[Concatenate[Any, Given], Result]) -> Callable[Concatenate[Any, Given], Result]:
+    """A method of a pool that waits until no other of its methods runs."""
+
+    @functools.wraps(method)
+    def alone(self: Any, *arguments: Given.args, **named: Given.kwargs) -> Result:
+        with self._turn:
+            return method(self, *arguments, **named)
+
+    return alone
 
 
 @dataclass
@@ -31,7 +47,7 @@ class _Open:
 
     slot: int
     start: dict[str, Any]
-    queue: deque[dict[str, np.ndarray]] = field(default_factory=deque)
+    queue: deque[Frame] = field(default_factory=deque)
 
 
 class Streams:
@@ -39,6 +55,10 @@ class Streams:
 
     What a stream gives never depends on its neighbours: it is the same, to the last bit on one device, as that of the
     same stream alone in the pool. An error changes nothing.
+
+    Threads may share it: their calls take turns, and one that comes while another runs waits for it. A copy is another
+    pool with the same streams, which go on from the same states; a pickle holds function, parameters, states and what
+    waits.
 
     Example::
 
@@ -56,21 +76,20 @@ class Streams:
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the capacity is below 1, the parameters do not fit, or a streamed function has other trees.
+        InputError: the capacity is no integer from 1 up, the parameters do not fit, a streamed function has other
+            trees, or it is no function of these kinds.
     """
 
     def __init__(self, function: Model | Streamed, params: Any, capacity: int):
-        if capacity < 1:
-            raise InputError(f"capacity must be at least 1, not {capacity}")
-        self.capacity = capacity
+        self.capacity = capacity = _positive(capacity)
+        self._turn = threading.RLock()
+        self._given = {"function": function, "params": params, "capacity": capacity}
         self._single = single(function, params)
-        self._infos, self._batch_symbol = self._single.inputs, self._single.batch_symbol
+        self._frames = Frames(self._single.inputs, self._single.batch_symbol, capacity)
         self._state: Any = None
         self._free = list(reversed(range(capacity)))
         self._open: dict[int, _Open] = {}
-        self._names = itertools.count()
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._buffers: dict[str, np.ndarray] = {}
+        self._next = 0
 
         def run(state: Any, frames: Any, active: jax.Array) -> tuple[Any, Any]:
             outputs, new = jax.vmap(self._single.step)(state, frames)
@@ -87,6 +106,28 @@ class Streams:
             donate_argnums=0,
         )
 
+    @_in_turn
+    def __getstate__(self) -> dict[str, Any]:
+        streams = {
+            name: _Open(found.slot, on_host(found.start), deque(found.queue)) for name, found in self._open.items()
+        }
+        return {
+            "given": on_host(self._given),
+            "streams": streams,
+            "free": list(self._free),
+            "next": self._next,
+            "frames": copy.deepcopy(self._frames),
+            "state": on_host(self._state),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**on_device(state["given"]))
+        self._open, self._free, self._next = state["streams"], state["free"], state["next"]
+        self._frames = state["frames"]
+        for found in self._open.values():
+            found.start = on_device(found.start)
+        self._state = on_device(state["state"])
+
     @functools.cached_property
     def _fresh(self) -> dict[str, Any]:
         """The state before the first step, where it depends on no input."""
@@ -96,6 +137,7 @@ class Streams:
         """How many streams are open."""
         return len(self._open)
 
+    @_in_turn
     def open(self, held: Arrays | None = None) -> int:
         """Begin a stream with a fresh state; its id, which is never used again.
 
@@ -114,11 +156,13 @@ class Streams:
             if self._state is None:
                 # A pool of one keeps the leading axis too.
                 self._state = jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, (self.capacity, *x.shape))), start)
-        stream, slot = next(self._names), self._free.pop()
+        stream, slot = self._next, self._free.pop()
+        self._next += 1
         self._open[stream] = _Open(slot, start)
         self._reset_slot(self._open[stream])
         return stream
 
+    @_in_turn
     def push(self, stream: int, frame: Arrays) -> None:
         """Queue one frame of a stream, or one whole pulse: inputs by name, as one step of a single stream takes them.
 
@@ -126,8 +170,9 @@ class Streams:
             StateError: there is no such stream.
             InputError: the frame does not fit the function, or has another shape than the pool's other frames.
         """
-        self._find(stream).queue.append(self._checked(frame))
+        self._find(stream).queue.append(self._frames.checked(frame))
 
+    @_in_turn
     def run(self) -> dict[int, dict[str, np.ndarray]]:
         """One step for every stream that has a frame waiting, in one call; the others are untouched.
 
@@ -141,13 +186,10 @@ class Streams:
         active = np.zeros(self.capacity, bool)
         for found in waiting.values():
             active[found.slot] = True
-            for name, array in found.queue[0].items():
-                self._buffers[name][found.slot] = array
+            self._frames.put(found.slot, found.queue[0])
         with exact_types():
-            # A copy: on the CPU, JAX may read a NumPy array after the call has returned.
-            frames = {name: jnp.array(buffer) for name, buffer in self._buffers.items()}
-            outputs, self._state = self._run(self._state, frames, active)
-        host = {name: np.asarray(value) for name, value in outputs.items()}
+            outputs, self._state = self._run(self._state, self._frames.arrays(), active)
+            host = {name: np.asarray(value) for name, value in outputs.items()}
         for found in waiting.values():
             found.queue.popleft()
         return {
@@ -155,6 +197,7 @@ class Streams:
             for stream, found in waiting.items()
         }
 
+    @_in_turn
     def flush(self, stream: int, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
         """The rest of a recording that has ended; the stream has a fresh state then, and other streams are untouched.
 
@@ -181,23 +224,26 @@ class Streams:
         self._reset_slot(found)
         return rest
 
+    @_in_turn
     def reset(self, stream: int) -> None:
         """Give a stream a fresh state and forget its waiting frames."""
         found = self._find(stream)
         found.queue.clear()
         self._reset_slot(found)
 
+    @_in_turn
     def close(self, stream: int) -> None:
         """End a stream; its place is free again."""
         self._free.append(self._find(stream).slot)
         del self._open[stream]
 
+    @_in_turn
     def state(self, stream: int) -> dict[str, np.ndarray]:
         """A copy of a stream's state, by name, as `Model.init_state` or `Streamed.entries` gives it."""
         slot = self._find(stream).slot
         with exact_types():
             entries = self._single.entries(self._take(self._state, np.int32(slot)))
-        return {name: np.asarray(value) for name, value in entries.items()}
+            return {name: np.asarray(value) for name, value in entries.items()}
 
     def _find(self, stream: int) -> _Open:
         if stream not in self._open:
@@ -210,41 +256,13 @@ class Streams:
         with exact_types():
             self._state = self._clear(self._state, found.start, np.int32(found.slot))
 
-    def _checked(self, frame: Arrays) -> dict[str, np.ndarray]:
-        if not self._shapes or not self._fits(frame):
-            with exact_types():
-                bound = bind_inputs(self._infos, frame)
-            frame = {info.name: np.asarray(value) for info, value in zip(self._infos, bound, strict=True)}
-            shapes = {name: array.shape for name, array in frame.items()}
-            if not self._shapes:
-                self._fix_shapes(frame)
-            elif shapes != self._shapes:
-                name = next(name for name in shapes if shapes[name] != self._shapes[name])
-                raise InputError(
-                    f"input {name!r} got {describe(frame[name])}, but every frame of this pool has shape "
-                    f"{list(self._shapes[name])}"
-                )
-        return {name: np.array(frame[name]) for name in self._shapes}
 
-    def _fits(self, frame: Arrays) -> bool:
-        return (
-            isinstance(frame, Mapping)
-            and frame.keys() == self._shapes.keys()
-            and all(
-                isinstance(array, np.ndarray)
-                and array.shape == self._shapes[name]
-                and array.dtype == self._buffers[name].dtype
-                for name, array in frame.items()
-            )
-        )
-
-    def _fix_shapes(self, frame: Mapping[str, np.ndarray]) -> None:
-        """The first frame decides the lengths that the file leaves open; a stream's batch is 1."""
-        for info in self._infos:
-            for name, size in zip(info.shape or (), frame[info.name].shape, strict=False):
-                if name == self._batch_symbol and size != 1:
-                    raise InputError(
-                        f"input {info} got {describe(frame[info.name])}: a stream's frame has a batch of 1"
-                    )
-        self._shapes = {name: array.shape for name, array in frame.items()}
-        self._buffers = {name: np.zeros((self.capacity, *array.shape), array.dtype) for name, array in frame.items()}
+def _positive(capacity: Any) -> int:
+    """A capacity, or an `InputError`."""
+    try:
+        number = 0 if isinstance(capacity, bool) else operator.index(capacity)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise InputError(f"capacity must be a positive integer, how many streams may be open at once, not {capacity!r}")
+    return number

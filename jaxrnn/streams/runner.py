@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ import numpy as np
 
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.values import exact_types
+from jaxrnn.pickling import on_device, on_host
 from jaxrnn.streams.single import single
 from jaxrnn.transforms.streaming.layout import Layout
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from jaxrnn.transforms import Streamed
 
 Arrays = Mapping[str, Any]
+
+_AS_IT_IS = contextlib.nullcontext()
 
 _WIDE = {"int64", "uint64", "float64", "complex128"}
 
@@ -37,6 +42,9 @@ class Runner:
             outputs = run({"input": pulse})
         rest = run.flush()
 
+    Threads may share it: their calls take turns, each a whole step. A copy is another stream, which goes on from the
+    same state; a pickle holds function, parameters and state.
+
     On CPU, a step is faster still in a process that begins with ``jax.config.update("jax_cpu_enable_async_dispatch",
     False)``: it then runs in the calling thread.
 
@@ -47,11 +55,13 @@ class Runner:
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the parameters do not fit, or a streamed function has other trees.
+        InputError: the parameters do not fit, a streamed function has other trees, or it is no function of these kinds.
     """
 
     def __init__(self, function: Model | Streamed, params: Any, held: Arrays | None = None):
+        self._given = {"function": function, "params": params, "held": held}
         self._single = single(function, params)
+        self._turn = threading.Lock()
         self._start = self._single.start(held)
         self._layout = Layout(self._start)
         self._dtypes = {info.name: info.dtype for info in self._single.inputs}
@@ -61,13 +71,29 @@ class Runner:
         self._step = jax.jit(self._joined_step)
         self.reset()
 
+    def __copy__(self) -> Runner:
+        result = object.__new__(Runner)
+        # What is compiled is shared; the arrays of the state are never written to.
+        vars(result).update(vars(self), _turn=threading.Lock())
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Runner:
+        return self.__copy__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"given": on_host(self._given), "state": on_host(self._state)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**on_device(state["given"]))
+        self._state = on_device(state["state"])
+
     def _joined_step(self, vectors: dict[str, Any], inputs: Arrays) -> tuple[_Joined, dict[str, Any]]:
         outputs, new = self._single.step(self._layout.unpack(vectors), inputs)
         return _Joined.of(outputs), self._layout.pack(new)
 
     def reset(self) -> None:
         """Begin a new stream."""
-        with exact_types():
+        with self._turn, exact_types():
             self._state: dict[str, Any] = self._layout.pack(self._start)
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
@@ -87,18 +113,17 @@ class Runner:
             if type(array) is not np.ndarray or array.dtype != self._dtypes.get(name):
                 inputs = self._bound(inputs)
                 break
-        if self._wide:
-            with jax.enable_x64(True):  # `exact_types` less what only evaluation needs
+        # `exact_types` less what only evaluation needs: entering it takes time.
+        with jax.transfer_guard_host_to_device("allow"), jax.transfer_guard_device_to_host("allow"):
+            with self._turn, jax.enable_x64(True) if self._wide else _AS_IT_IS:
                 results, self._state = self._step(self._state, inputs)
-        else:
-            results, self._state = self._step(self._state, inputs)
-        return results.arrays()
+            return results.arrays()
 
     def _bound(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """The inputs as arrays of the declared types."""
         with exact_types():
-            values = map(np.asarray, bind_inputs(self._single.inputs, inputs))
-        return {info.name: value for info, value in zip(self._single.inputs, values, strict=True)}
+            values = bind_inputs(self._single.inputs, inputs)
+            return {info.name: np.asarray(value) for info, value in zip(self._single.inputs, values, strict=True)}
 
     def flush(self, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
         """The rest of a streamed function, by name; then a new stream begins.
@@ -109,18 +134,16 @@ class Runner:
             tail: input frames that do not fill a pulse.
             valid: how many of them exist.
         """
-        results = self._single.flush(self._unpacked(), tail, valid)
-        self.reset()
+        with self._turn, exact_types():
+            results = self._single.flush(self._layout.unpack(self._state), tail, valid)
+            self._state = self._layout.pack(self._start)
         return results
 
     @property
     def state(self) -> dict[str, Any]:
         """The state behind the last step, by the names that ``Model.state`` or ``Streamed.state`` list."""
-        return self._single.entries(self._unpacked())
-
-    def _unpacked(self) -> dict[str, Any]:
         with exact_types():
-            return self._layout.unpack(self._state)
+            return self._single.entries(self._layout.unpack(self._state))
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["vectors"], meta_fields=["places"])

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
+from jaxrnn.model import Model
 from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.ports import fill_pulse, input_ports, output_axes
 from jaxrnn.transforms import Streamed
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
 
 Arrays = Mapping[str, Any]
 State = dict[str, Any]
@@ -58,9 +56,14 @@ def single(function: Model | Streamed, params: Any) -> Single:
 
     Raises:
         StateError: a model without steps.
-        InputError: a streamed function of other trees than dicts by name, or other parameters than it has.
+        InputError: neither of them, a streamed function of other trees than dicts by name, or other parameters than it
+            has.
     """
-    return SingleStreamed(function, params) if isinstance(function, Streamed) else SingleModel(function, params)
+    if isinstance(function, Streamed):
+        return SingleStreamed(function, params)
+    if isinstance(function, Model):
+        return SingleModel(function, params)
+    raise InputError(f"expected a model or a streamed function, not {type(function).__name__}")
 
 
 class SingleModel:
@@ -69,6 +72,7 @@ class SingleModel:
     def __init__(self, model: Model, params: Any):
         self._model, self._params = model, params
         self.inputs, self.batch_symbol = model.step_inputs, model.batch_symbol
+        model._check_params(params)
 
     def start(self, held: Arrays | None) -> State:
         """As `Model.init_state`."""
@@ -97,7 +101,8 @@ class SingleStreamed:
     batch_symbol: str | None = None
 
     def __init__(self, streamed: Streamed, params: Any):
-        self._streamed, self._params = streamed, streamed.check_params(params)
+        self._streamed, self._params = streamed, params
+        streamed.check_params(params)
         self._ports, self._axes = input_ports(streamed), output_axes(streamed)
         self.inputs = tuple(TensorInfo(port.name, port.dtype, port.shape) for port in self._ports)
         self._flush = jax.jit(lambda state, tail, valid: streamed.flush(self._params, state, tail, valid))

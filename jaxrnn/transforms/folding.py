@@ -12,7 +12,8 @@ from jax.extend.core.primitives import dot_general_p
 
 from jaxrnn.errors import InputError
 from jaxrnn.transforms.equations import Environment, in_scope, read, run, variables
-from jaxrnn.transforms.stages import AFTER, BEFORE, CORE, PACK, Stages, run_stage
+from jaxrnn.transforms.fingerprints import fingerprint_of_equations
+from jaxrnn.transforms.stages import AFTER, BEFORE, CORE, PACK, Stages, needed_by, run_stage
 
 Folded = tuple[jax.Array, ...]
 
@@ -69,10 +70,17 @@ def _type_of(atom: Var | Literal) -> Any:
     return atom.aval
 
 
-def fits(stages: Stages, folded: Folded) -> bool:
-    """Whether arrays are what `fold` gives for this very step, and not for frames of another length."""
-    folded_variables: tuple[Any, ...] = stages.folded
-    return [v.aval.shape for v in folded_variables] == [array.shape for array in folded]
+def folding_of(stages: Stages) -> str:
+    """The fingerprint of what `fold` computes: where it is the same, so are the arrays."""
+    needed = needed_by(stages.equations[PACK], stages.folded)
+    work = [each for each in stages.equations[PACK] if not needed.isdisjoint(each.outvars)]
+    return fingerprint_of_equations(work, stages.params, stages.constants(), stages.folded)
+
+
+def fits(stages: Stages, folded: Folded, folding: str) -> bool:
+    """Whether arrays, folded as a fingerprint says, are what `fold` gives for this very step: its sizes may differ."""
+    shapes = [_type_of(variable).shape for variable in stages.folded]
+    return shapes == [array.shape for array in folded] and folding == folding_of(stages)
 
 
 def run_folded(stages: Stages, folded: Folded, frame: Any, carry: Any) -> Any:

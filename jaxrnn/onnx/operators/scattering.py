@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn.guards import own_arithmetic
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.indexing import element_index, wrap_indices, wrap_tuples
 from jaxrnn.onnx.operators.movement import axes_of
@@ -70,6 +71,7 @@ def _multiplied(data: jax.Array, updates: jax.Array, *index: jax.Array) -> jax.A
 
 
 @_multiplied.defjvp
+@own_arithmetic()
 def _multiplied_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     """One update after another: where several meet in one element, JAX has no derivative of doing them at once."""
     (data, updates, *index), (d_data, d_updates, *_) = primals, tangents

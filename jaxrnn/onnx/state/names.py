@@ -10,8 +10,9 @@ _SIDES = {"in", "input", "inputs", "out", "output", "outputs", "arg", "args", "o
 _WHEN = {
     *("init", "initial", "old", "past", "prev", "previous", "cur", "current"),
     *("new", "next", "present", "updated", "update", "final", "last"),
-    *("i", "t", "o", "n"),
 }
+#: The same as letters, which may mean another thing.
+_LETTERS = {"i", "t", "o", "n"}
 #: PyTorch's names of final states.
 _FINAL = {"hn": "h", "cn": "c"}
 
@@ -66,10 +67,11 @@ def _parts(name: str) -> list[str]:
 def words(name: str) -> tuple[str, ...]:
     """The words of a name that say what it is: ``hidden_state_out`` gives hidden and state; ``stateN`` gives state."""
     said = [word for word in _parts(name) if word not in _SIDES]
-    left = [word for word in said if word not in _WHEN]
-    if all(word.isdigit() for word in left):
-        left = said  # "last" and "n" may be all that a name says
-    return () if all(word.isdigit() for word in left) else tuple(left)
+    for little in (_WHEN | _LETTERS, _WHEN, set()):  # "n" and "last" may be all that a name says
+        left = tuple(word for word in said if word not in little)
+        if not all(word.isdigit() for word in left):
+            return left
+    return ()
 
 
 def affinity(first: str, second: str) -> int:

@@ -143,9 +143,8 @@ def incomplete(candidates: Sequence[Edge], found: Sequence[Edge]) -> StateError:
     """The error for pairs that may be state beside those that were found."""
     return StateError(
         "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an input "
-        f"and an output of its shape are state: {_listed(candidates)}; {_listed(found) or 'nothing'} was found. Name all "
-        f"pairs that are, and no others, for instance: {_how([*found, candidates[0]])}; state={{}} says that there are "
-        "none"
+        f"and an output of its shape are state: {_listed(candidates)}; found: {_listed(found) or 'none'}. Name "
+        f"all that are, and no others, for instance: {_how([*found, candidates[0]])}; state={{}} says that there are none"
     )
 
 

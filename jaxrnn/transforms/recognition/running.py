@@ -13,6 +13,7 @@ from jax.extend.core import Var
 from jaxrnn.cells.chunks import in_blocks
 from jaxrnn.cells.products import product_type
 from jaxrnn.cells.sequence import sequence
+from jaxrnn.guards import own_arithmetic
 from jaxrnn.transforms.equations import Environment, read, run, variables
 from jaxrnn.transforms.recognition.arrays import elements
 from jaxrnn.transforms.recognition.frames import Frames, fixed_values
@@ -22,6 +23,7 @@ from jaxrnn.transforms.recognition.positions import Atom, Elements, shape_of, ty
 from jaxrnn.transforms.recognition.weights import Gates
 
 
+@own_arithmetic()
 def run_plan(plan: Plan, params: list[Any], frames: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
     """The body over all frames.
 

@@ -75,9 +75,9 @@ class Arguments:
         """Plain parameters, held against those that the function was streamed with.
 
         Raises:
-            InputError: they are missing, or differ in structure, shape or dtype.
+            InputError: they are missing, differ in structure, shape or dtype, or were packed for another function.
         """
-        given = plain(params)
+        given = plain(params, self.plan)
         expected, structure = jax.tree.flatten(self.example)
         if given is None and expected:
             raise InputError("the function was streamed with parameters: give params")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +15,9 @@ from jax import lax
 from jax.core import Tracer
 
 from jaxrnn.errors import StreamError
+from jaxrnn.guards import own_arithmetic
 from jaxrnn.transforms.equations import trace_nested
+from jaxrnn.transforms.fingerprints import fingerprint
 from jaxrnn.transforms.streaming.access import symbolic_sizes, without_dead_code
 from jaxrnn.transforms.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.transforms.streaming.interpreter import interpret
@@ -69,6 +72,7 @@ class Plan:
         output_structure: the tree of the outputs.
         layout: the entries of the state, by name.
         absent: what stands in frames that do not exist.
+        label: what messages call the function.
     """
 
     def __init__(
@@ -78,8 +82,10 @@ class Plan:
         leaves: Sequence[Leaf],
         structure: Any,
         absent: Absent,
+        label: str,
     ):
         self.leaves = tuple(leaves)
+        self.label = label
         self.absent = absent
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         closed, self.output_structure = trace_nested(function, params, jax.tree.unflatten(structure, shapes))
@@ -90,8 +96,15 @@ class Plan:
         self.outputs: list[Any] = []
         param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
         held = [shape for shape, leaf in zip(shapes, leaves, strict=True) if leaf.axis is None]
-        jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
-        self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))
+        with own_arithmetic():
+            jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
+            self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        """What tells the function, as it was traced, from any other."""
+        leaves = [(leaf.shape, str(leaf.dtype), leaf.axis, leaf.times) for leaf in self.leaves]
+        return fingerprint(self.closed.jaxpr, self.closed.consts, leaves)
 
     # -- passes
 
@@ -224,7 +237,7 @@ def _known(value: Any) -> Any:
 def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """The shape of an example: an array, a number, or a shape already."""
     if not hasattr(leaf, "dtype"):
-        leaf = jnp.asarray(leaf)
+        return jax.eval_shape(lambda: jnp.asarray(leaf))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 

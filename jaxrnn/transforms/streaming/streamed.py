@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn.errors import InputError
-from jaxrnn.packing import Packed, narrow_type
+from jaxrnn.guards import own_arithmetic
+from jaxrnn.packing import Packed, Purpose, narrow_type, plain
 from jaxrnn.transforms import stages
 from jaxrnn.transforms.equations import trace
-from jaxrnn.transforms.folding import fits, fold, run_folded
+from jaxrnn.transforms.folding import fits, fold, folding_of, run_folded
 from jaxrnn.transforms.streaming.arguments import Arguments, padded_to
 from jaxrnn.transforms.streaming.facts import StreamInput, StreamState, look_ahead_of, receptive_field_of, table_of
 from jaxrnn.transforms.streaming.plan import Plan, check_pulse, shape_of
@@ -47,7 +48,7 @@ def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def inside(self: Streamed, *arguments: Any, **named: Any) -> Any:
-        with self._context():
+        with self._context(), own_arithmetic():
             return method(self, *arguments, **named)
 
     return inside
@@ -58,6 +59,9 @@ class Streamed:
 
     They can be jitted, differentiated, mapped and exported. A batch of streams has a leading axis on every array of
     state, input and output; `init` makes such a state, and the functions recognise it.
+
+    A copy is the same object; a pickle holds the function that was streamed, which must be one that can be pickled: of
+    a model, or defined by a module.
 
     Attributes:
         pulse: input frames in each step.
@@ -73,8 +77,9 @@ class Streamed:
         pulse: int | None,
         multiple: int,
         context: Callable[[], AbstractContextManager[Any]],
+        again: Callable[..., Streamed],
     ):
-        self._plan, self._structure, self._context = plan, structure, context
+        self._plan, self._structure, self._context, self._again = plan, structure, context, again
         self._example = jax.tree.map(shape_of, params)
         self.multiple = multiple
         self._arguments = Arguments(plan, structure, self._example, multiple)
@@ -94,7 +99,17 @@ class Streamed:
             pulse=pulse,
             multiple=self.multiple,
             context=self._context,
+            again=self._again,
         )
+
+    def __copy__(self) -> Streamed:
+        return self  # nothing of it changes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Streamed:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Streamed], tuple[Any, ...]]:
+        return self._again, (self.pulse,)
 
     # -- functions
 
@@ -176,11 +191,9 @@ class Streamed:
             InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
         """
         given = self._arguments.params(params)
-        return Packed(given, fold(self._stages(given), given, narrow_type(dtype)), self._purpose)
-
-    @property
-    def _purpose(self) -> str:
-        return f"pulse of {self.pulse}"
+        cut_step = self._stages(given)
+        purpose = Purpose(self._plan._fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
+        return Packed(given, fold(cut_step, given, narrow_type(dtype)), purpose)
 
     def _stages(self, params: Any) -> stages.Stages:
         frames = self._units * self._plan.clock.unit
@@ -188,9 +201,9 @@ class Streamed:
         return stages.cut(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
 
     def _one_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
-        if isinstance(params, Packed) and params.purpose == self._purpose:
-            cut_step = self._stages(params.params)
-            if fits(cut_step, params.folded):
+        if isinstance(params, Packed) and params.purpose.pulse == self.pulse:
+            cut_step = self._stages(plain(params, self._plan))
+            if fits(cut_step, params.folded, params.purpose.folding):
                 return run_folded(cut_step, params.folded, arrays, state)
         return self._plain_step(self._arguments.params(params), arrays, state)
 
@@ -326,6 +339,7 @@ class Streamed:
             for name, place in self._plan.layout.places.items()
         )
 
+    @_in_its_types
     def entries(self, state: State) -> dict[str, jax.Array]:
         """The entries of a state by the names in `state`; `step` takes and gives them joined, which is faster."""
         self._arguments.lead(state)

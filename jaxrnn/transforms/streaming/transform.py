@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxrnn.errors import StreamError
+from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.transforms.streaming.passes import Absent
 from jaxrnn.transforms.streaming.plan import Plan, shape_of, symbolic_leaf
 from jaxrnn.transforms.streaming.streamed import Streamed
@@ -87,10 +89,11 @@ def stream(
         name = "x" + jax.tree_util.keystr(path)
         leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, times, name, scope))
     # 64-bit types are what they are here and now, whatever they are where the result is called.
-    context = functools.partial(jax.enable_x64, bool(jax.config.read("jax_enable_x64")))
+    wide = bool(jax.config.read("jax_enable_x64"))
+    context = functools.partial(jax.enable_x64, wide)
     try:
         with context():
-            plan = Plan(whole, params, leaves, structure, ABSENT)
+            plan = Plan(whole, params, leaves, structure, ABSENT, f"the stream of {_name_of(function)}")
     except jax.errors.InconclusiveDimensionOperation as error:
         raise StreamError(
             f"while tracing over all of time: {str(error).splitlines()[0]} If every length is a multiple of some "
@@ -102,7 +105,57 @@ def stream(
             f"the function cannot be traced over a time axis of any length: {type(error).__name__}: {reason} Use "
             "x.shape for the length, and operations that do not need it as a Python number"
         ) from error
-    return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context)
+    shapes, of_params = jax.tree.map(shape_of, (example, params))
+    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), wide)
+    return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context, again=again)
+
+
+@dataclass(frozen=True)
+class Again:
+    """Streams a function again as it was streamed before: what a pickle of the result holds."""
+
+    function: Callable[..., Any]
+    example: Any
+    params: Any
+    axes: Any
+    multiple: int
+    constraints: tuple[str, ...]
+    wide: bool
+
+    def __call__(self, pulse: int) -> Streamed:
+        """The streamed function in pulses of this size."""
+        with jax.enable_x64(self.wide):
+            return stream(
+                self.function,
+                self.example,
+                axes=self.axes,
+                params=self.params,
+                pulse=pulse,
+                multiple=self.multiple,
+                constraints=self.constraints,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        try:
+            pickle.dumps(self.function)
+        except JaxrnnError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"the stream of {_name_of(self.function)} cannot be pickled, because the function cannot: {error}; "
+                "stream one that a module defines, or make the stream anew where it is needed"
+            ) from error
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def _name_of(function: Any) -> str:
+    """What messages call a function."""
+    if isinstance(function, functools.partial):
+        return _name_of(function.func)
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _axes_of(axes: Any, example: Any) -> list[int | None]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.guards import own_arithmetic
 from jaxrnn.transforms.streaming.access import avals
 from jaxrnn.transforms.streaming.interpreter import interpret
 from jaxrnn.transforms.streaming.passes import Pass
@@ -97,6 +98,7 @@ class Moment:
         self.names = [name for name in ("count", "existing", "before") if isinstance(getattr(run, name), jax.Array)]
         self.arrays = [getattr(run, name) for name in self.names]
 
+    @own_arithmetic()
     def interpret(self, arrays: Any, jaxpr: Any, templates: list[Template], operands: Any) -> list[Any]:
         """The results of a jaxpr that keeps no state, at the moment that the arrays say."""
         child = self.run.child("", None, local=True)

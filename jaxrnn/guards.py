@@ -1,0 +1,27 @@
+"""The library's own arithmetic under whatever its caller forbids JAX to do implicitly."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import jax
+
+
+@contextlib.contextmanager
+def own_arithmetic() -> Iterator[None]:
+    """Inside, ranks are promoted and arrays moved between host and device, also where the caller's JAX refuses both.
+
+    Operators of ONNX broadcast as NumPy does, by specification; constants of a graph, and arrays of NumPy that an
+    object takes by contract, have to get to the device. What the caller's own code does is the caller's: functions of
+    theirs are not called inside. The configuration outside is untouched.
+
+    A derivative rule enters it by itself: JAX may run it long after the function that it belongs to.
+    """
+    # Not `jax.transfer_guard`, which guards moves between devices too and takes ten times as long to enter.
+    with (
+        jax.numpy_rank_promotion("allow"),
+        jax.transfer_guard_host_to_device("allow"),
+        jax.transfer_guard_device_to_host("allow"),
+    ):
+        yield

@@ -1,0 +1,35 @@
+"""The fingerprint of a bound graph: of its nodes, constants and names, and not of its parameters' values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import onnx_ir as ir
+
+from jaxrnn.onnx.blocks import Block, BoundNode
+from jaxrnn.onnx.program import Program
+from jaxrnn.transforms.fingerprints import fingerprint
+
+
+def fingerprint_of(program: Program, told: Any) -> str:
+    """The fingerprint of a graph, and of what its caller fixed of it."""
+    parameters = {name: (array.dtype.name, array.shape) for name, array in program.parameters.items()}
+    return fingerprint(_block(program.block), parameters, told)
+
+
+def _block(block: Block) -> Any:
+    constants = {str(value.name): array for value, array in block.constants.items()}
+    parameters = {str(value.name): name for value, name in block.parameters.items()}
+    return _names(block.inputs), _names(block.outputs), constants, parameters, list(map(_node, block.nodes))
+
+
+def _node(node: BoundNode) -> Any:
+    operator = node.operator
+    attributes = {name: _block(value) if isinstance(value, Block) else value for name, value in node.attributes.items()}
+    named = (operator.domain, operator.name, operator.since)
+    return named, _names(node.inputs), _names(node.outputs), attributes
+
+
+def _names(values: Iterable[ir.Value | None]) -> list[str | None]:
+    return [None if value is None else str(value.name) for value in values]
