@@ -144,7 +144,7 @@ def incomplete(candidates: Sequence[Edge], found: Sequence[Edge]) -> StateError:
     return StateError(
         "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an input "
         f"and an output of its shape are state: {_listed(candidates)}; found: {_listed(found) or 'none'}. Name "
-        f"all that are, and no others, for instance: {_how([*found, candidates[0]])}; state={{}} says that there are none"
+        f"all that are and no others, for instance: {_how([*found, candidates[0]])}; state={{}} says that there is none"
     )
 
 
