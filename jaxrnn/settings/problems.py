@@ -17,7 +17,8 @@ except ImportError as error:
     ) from error
 
 from jaxrnn.settings.functions import near
-from jaxrnn.settings.source import Keys, Source, brief
+from jaxrnn.settings.loader import Keys, brief
+from jaxrnn.settings.source import Source
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
