@@ -77,6 +77,7 @@ def reading(count):
 
 ADD = node("Add", ["x", "weight"])
 INT = helper.make_tensor_value_info("i", TensorProto.INT64, [2, 3])
+BOOL = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
 
 #: What is wrong: the model, and words that the message must hold.
 FILES = {
@@ -85,6 +86,9 @@ FILES = {
     "another protobuf": (RELU.SerializeToString(), ["ONNX"]),
     "truncated": (model(RELU).SerializeToString()[:-20], ["truncated"]),
     "no such file": ("nowhere.onnx", ["nowhere.onnx", "No such file"]),
+    "a path that cannot be": ("model\0.onnx", ["cannot be the name of a file"]),
+    "a device": (os.devnull, ["a device, not a regular file"]),
+    "a folder": (os.curdir, ["a folder, not a regular file"]),
     "not a source": (5, ["path, bytes or onnx.ModelProto", "int"]),
     "a cycle": (
         model(node("Add", ["x", "b"], ["y"], "first"), node("Relu", ["y"], ["b"], "second")),
@@ -266,14 +270,41 @@ def quantised_with_flat_weights():
     return proto
 
 
-def referring_to_graphs():
+def referring(kind=onnx.AttributeProto.FLOAT, name="slope", *, inside=True):
+    """A node whose attribute is one of the function that it is in, or is said to be."""
     inner = node("Elu", ["a"], ["b"])
-    inner.attribute.append(onnx.AttributeProto(name="alpha", type=onnx.AttributeProto.GRAPHS, ref_attr_name="slope"))
+    inner.attribute.append(onnx.AttributeProto(name="alpha", type=kind, ref_attr_name=name))
+    if not inside:
+        inner.input[0], inner.output[0] = "x", "y"
+        return model(inner)
     function = helper.make_function("own", "Bend", ["a"], ["b"], [inner], [helper.make_opsetid("", 17)], ["slope"])
     proto = model(node("Bend", ["x"], domain="own"))
     proto.functions.append(function)
     proto.opset_import.append(helper.make_opsetid("own", 1))
     return proto
+
+
+def referring_to_graphs():
+    return referring(onnx.AttributeProto.GRAPHS)
+
+
+def branching_on_no_attribute():
+    branch = helper.make_graph([referring(inside=False).graph.node[0]], "branch", [], [Y])
+    return model(node("If", ["c"], then_branch=branch, else_branch=branch), inputs=[X, BOOL])
+
+
+@pytest.mark.parametrize(
+    ("proto", "words"),
+    [
+        (referring(inside=False), "'alpha' takes its value from an attribute 'slope'.* in no function"),
+        (referring(name="steep"), "'alpha' takes its value from an attribute 'steep'.* declares slope"),
+        (branching_on_no_attribute(), "_branch: node 'n' .*'alpha'.* in no function"),
+    ],
+)
+def test_attributes_that_refer_to_nothing(proto, words):
+    for look in (inspect_model, jaxrnn.load):
+        with pytest.raises(jaxrnn.ModelError, match=words):
+            look(proto)
 
 
 @pytest.mark.parametrize("build", [mistyped_constant, quantised_with_flat_weights, referring_to_graphs])
@@ -344,6 +375,8 @@ def folder(tmp_path):
     (inside / "w.bin").write_bytes(np.arange(6, dtype=np.float32).tobytes())
     (inside / "link.bin").symlink_to(tmp_path / "secret.bin")
     (inside / "near.bin").symlink_to("w.bin")
+    (inside / "null").symlink_to(os.devnull)
+    os.mkfifo(inside / "pipe")
     (tmp_path / "linked").symlink_to(inside)
     return inside
 
@@ -371,6 +404,10 @@ def test_external_data_is_read(folder):
         os.chdir(previous)
 
 
+#: What Python's `int` takes, or nearly, and other programs read otherwise.
+ODD_NUMBERS = ("many", "1_0", " 10", "10\n", "+1", "-1", "\uff11", "0x8", "", "9" * 5000)
+
+
 @pytest.mark.parametrize(
     ("location", "details", "word"),
     [
@@ -380,9 +417,11 @@ def test_external_data_is_read(folder):
         ("nothing.bin", {}, "No such file"),
         ("w.bin", {"shape": (20, 30)}, "ends at 24"),
         ("w.bin", {"offset": 8}, "ends at 24"),
-        ("w.bin", {"offset": -8}, "-8"),
+        ("w.bin", {"offset": -8}, "'-8'"),
         ("w.bin", {"length": 8}, "needs 24"),
-        ("w.bin", {"offset": "many"}, "integers"),
+        *(("w.bin", {key: text}, f"{key} must be a number") for key in ("offset", "length") for text in ODD_NUMBERS),
+        ("pipe", {}, "a FIFO"),
+        ("null", {}, "outside"),
         ("w.bin", {"shape": (2**40, 2**20)}, "ends at 24"),
         (".", {}, "regular file"),
         ("", {}, "location"),
@@ -393,6 +432,56 @@ def test_external_data_is_refused(folder, location, details, word):
         jaxrnn.load(with_external(folder, location, **details))
     assert "'weight'" in str(caught.value)
     assert "model.onnx" in str(caught.value)
+
+
+def test_entries_of_external_data_stand_once(folder):
+    proto = onnx.load(with_external(folder, "w.bin"), load_external_data=False)
+    proto.graph.initializer[0].external_data.add(key="location", value="../secret.bin")
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(jaxrnn.ModelError, match=r"'weight'.*stand there twice"):
+        jaxrnn.load(folder / "model.onnx")
+
+
+#: Where a tensor's elements may be: the field, and one element for it.
+PLACES = {
+    "raw_data": b"\1",
+    "float_data": [1.0],
+    "int32_data": [1],
+    "int64_data": [1],
+    "double_data": [1.0],
+    "uint64_data": [1],
+    "string_data": [b"1"],
+    "external_data": [onnx.StringStringEntryProto(key="location", value="w.bin")],
+}
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.INT4])
+def test_the_data_of_a_tensor_is_in_one_place(folder, kind):
+    """Otherwise one program takes this, and another that. What is in the right place is read."""
+    array = np.ones(1, helper.tensor_dtype_to_np_dtype(kind))
+    raw = numpy_helper.from_array(array, "weight")
+    typed = helper.make_tensor("weight", kind, [1], [1])
+    (folder / "w.bin").write_bytes(raw.raw_data)
+    external = TensorProto(name="weight", data_type=kind, dims=[1], data_location=TensorProto.EXTERNAL)
+    external.external_data.extend(PLACES["external_data"])
+    for tensor in (raw, typed, external):
+        (home,) = {field.name for field, _ in tensor.ListFields()} & PLACES.keys()
+        for place in PLACES:
+            both = TensorProto()
+            both.CopyFrom(tensor)
+            if place != home and place == "raw_data":
+                both.raw_data = PLACES[place]
+            elif place != home:
+                getattr(both, place).extend(PLACES[place])
+            path = folder / "model.onnx"
+            wide = node("Cast", ["weight"], to=TensorProto.FLOAT)
+            path.write_bytes(model(wide, inputs=[], initializers=[both], opset=21, ir_version=10).SerializeToString())
+            if place == home:
+                assert jaxrnn.load(path)()["y"].tolist() == [1.0]
+                continue
+            with pytest.raises(jaxrnn.ModelError, match=r"'weight': its data belongs into .* in one place") as caught:
+                jaxrnn.load(path)
+            assert place in str(caught.value) or home in str(caught.value)
 
 
 def test_absolute_external_data_is_refused(folder):

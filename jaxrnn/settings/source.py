@@ -79,8 +79,10 @@ class Source:
         ``${NAME:-other}`` stands for ``other`` where the variable is not set.
 
         Raises:
-            ValueError: a variable is not set.
+            ValueError: a variable is not set, or the text cannot be a path.
         """
+        if "\0" in text:
+            raise ValueError(f"{text!r} cannot be a path: it holds a NUL")
 
         def value_of(found: re.Match[str]) -> str:
             name = found["name"] or found["bare"]
