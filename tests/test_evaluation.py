@@ -178,10 +178,10 @@ def endless(data):
         ("a.wav", lambda data: b"not a sound" * 50, "cannot be read"),
         ("a.raw", lambda data: data, "cannot be read"),
         ("a.flac", endless, "does not say how long"),
-        ("a.npy", lambda data: data[:200], "not a NumPy file"),
-        ("a.npy", lambda data: b"", "not a NumPy file"),
-        ("a.npz", lambda data: data[:200], "not a NumPy file"),
-        ("a.npz", lambda data: b"PK\x03\x04", "not a NumPy file"),
+        ("a.npy", lambda data: data[:200], "does not hold NumPy arrays"),
+        ("a.npy", lambda data: b"", "does not hold NumPy arrays"),
+        ("a.npz", lambda data: data[:200], "does not hold NumPy arrays"),
+        ("a.npz", lambda data: b"PK\x03\x04", "does not hold NumPy arrays"),
     ],
 )
 def test_what_is_not_a_recording_is_refused_by_name(tmp_path, name, spoil, said):

@@ -376,8 +376,8 @@ def test_all_mistakes_are_told_at_once(folder):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda path: path.write_bytes(b"PK\x03\x04 cut"), "does not hold NumPy arrays by name"),
-        (lambda path: path.write_bytes(b""), "does not hold NumPy arrays by name"),
+        (lambda path: path.write_bytes(b"PK\x03\x04 cut"), "does not hold NumPy arrays of numbers"),
+        (lambda path: path.write_bytes(b""), "does not hold NumPy arrays of numbers"),
         (lambda path: np.savez(path, x=np.zeros((3, 1, FEATURES), np.float32)), "has no array 'wanted'"),
         (lambda path: np.savez(path, x=np.zeros((3, 1, FEATURES)), wanted=np.ones((3, 2), bool)), "'x' is float64"),
         (

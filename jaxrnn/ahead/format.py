@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxrnn.errors import ModelError
+from jaxrnn.files import check_regular
 from jaxrnn.onnx.values import exact_types
 from jaxrnn.writing import in_place_of
 
@@ -55,7 +56,7 @@ def is_compiled(path: str | os.PathLike[str]) -> bool:
         ModelError: it cannot be read.
     """
     try:
-        with Path(path).open("rb") as opened:
+        with check_regular(path).open("rb") as opened:
             return opened.read(len(FAMILY)) == FAMILY
     except OSError as error:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
@@ -87,7 +88,7 @@ def read(path: str | os.PathLike[str]) -> Archive:
         ModelError: no such file, another kind of file, or one that has been damaged.
     """
     try:
-        data = Path(path).read_bytes()
+        data = check_regular(path).read_bytes()
     except OSError as error:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
     magic = next((magic for magic in (MAGIC, STREAMED_MAGIC) if data.startswith(magic)), None)
