@@ -13,6 +13,7 @@ from scipy import signal
 
 from jaxrnn.arrays import check_header, members_of, read_member, readable
 from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.evaluation.limits import resampling
 
 #: Endings of files that hold arrays; all others are sound.
 ARRAYS = (".npy", ".npz")
@@ -76,8 +77,10 @@ class SoundFile:
             raise InputError(f"{path} has {channels} channel(s), so there is no channel {channel} (they count from 0)")
         if self._frames >= UNKNOWN:
             raise InputError(f"{path} does not say how long it is: write it anew, with its length")
-        common = math.gcd(own, rate)
-        self._up, self._down = rate // common, own // common
+        try:
+            self._up, self._down = resampling(own, rate)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
         self.length = -(-self._frames * self._up // self._down)
 
     def _opened(self) -> Any:
