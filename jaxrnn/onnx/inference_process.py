@@ -15,7 +15,7 @@ import sys
 RESULT, MISFIT, FAILURE = b"=", b"!", b"?"
 
 #: What a model without its weights needs for inference is far below these, and hostile ones stop there.
-MEMORY, CPU_SECONDS = 2**30, 10
+MEMORY, CPU_SECONDS = 2**30, 5
 
 
 def _limit() -> None:
