@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import io
+import json
+import operator
 import subprocess
 import sys
+import zipfile
 from fractions import Fraction
 
 import jax
@@ -57,10 +63,17 @@ np.savez({str(path.with_suffix(".out.npz"))!r}, **outputs)
     close([{name: found[name] for name in found}], [expected])
 
 
-@pytest.fixture
-def small(models, tmp_path):
-    path = tmp_path / "dtln.jaxrnn"
+@pytest.fixture(scope="module")
+def small_once(models, tmp_path_factory):
+    path = tmp_path_factory.mktemp("compiled") / "dtln.jaxrnn"
     jaxrnn.save_compiled(jaxrnn.load(models / "dtln_1.onnx"), path)
+    return path
+
+
+@pytest.fixture
+def small(small_once, tmp_path):
+    path = tmp_path / "dtln.jaxrnn"
+    path.write_bytes(small_once.read_bytes())
     return path
 
 
@@ -81,6 +94,118 @@ def test_foreign_and_truncated_files_are_refused(small, models, tmp_path):
         jaxrnn.load_compiled(models / "dtln_1.onnx")
     with pytest.raises(jaxrnn.ModelError, match="No such file"):
         jaxrnn.load_compiled(tmp_path / "nothing.jaxrnn")
+
+
+def sealed(path, change, packed=False):
+    """Change the entries of a file, and give it the digest that is right for them."""
+    magic = path.read_bytes().partition(b"\n")[0] + b"\n"
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes()[len(magic) + 65 :])) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    entries = change(entries) or entries
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    seal(path, magic, body.getvalue())
+
+
+def seal(path, magic, body):
+    path.write_bytes(magic + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+
+
+def manifest(**changes):
+    """A change of facts in the manifest, by the path to them; None takes one away."""
+
+    def change(entries):
+        facts = json.loads(entries["manifest.json"])
+        for path, value in changes.items():
+            *outer, last = (int(part) if part.isdigit() else part for part in path.split("__"))
+            inner = functools.reduce(operator.getitem, outer, facts)
+            inner[last] = value
+            if value is None:
+                del inner[last]
+        entries["manifest.json"] = json.dumps(facts).encode()
+
+    return change
+
+
+def replaced(name, data):
+    return lambda entries: entries.update({name: data})
+
+
+def without(name):
+    return lambda entries: {key: value for key, value in entries.items() if key != name}
+
+
+def huge_array():
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "|V4", "fortran_order": False, "shape": (2**50,)})
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without("manifest.json"), "manifest.json"),
+        (without("params/0.npy"), "params/0.npy"),
+        (without("functions/scan"), "lacks the function.* scan"),
+        (replaced("manifest.json", b"{"), "JSON|Expecting|property name"),
+        (replaced("manifest.json", b"[" * 100_000), "recursion"),
+        (replaced("manifest.json", b"[]"), "the manifest is no object"),
+        (replaced("manifest.json", b"\xff"), "utf|UTF"),
+        (replaced("params/0.npy", huge_array()), r"\[1125899906842624\], which takes 4503599627370496 bytes"),
+        (replaced("params/0.npy", b"\x93NUMPY"), "has the digest that it gives, but not the content"),
+        (manifest(label=None), "the manifest lacks label"),
+        (manifest(dtypes__0="O"), r"dtypes\[0\] is 'O'"),
+        (manifest(dtypes__0="float64"), "not the content"),
+        (manifest(inputs="x"), "inputs is no list"),
+        (manifest(inputs__0__shape=[-1]), r"inputs\[0\]\.shape\[0\] is -1"),
+        (manifest(state__0__dtype="finfo"), r"state\[0\]\.dtype is 'finfo'"),
+        (manifest(state__0__shape=[2**40, 2**10]), "input_3 takes 4.0 PiB"),
+        (manifest(state__0__initial=[1, 2, 3]), "broadcast"),
+        (manifest(batch_symbol=5), "batch_symbol is 5"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_under_a_right_digest(small, change, words):
+    sealed(small, change)
+    with pytest.raises(jaxrnn.ModelError, match=words) as caught:
+        jaxrnn.load_compiled(small)
+    assert str(small) in str(caught.value)
+
+
+def test_nothing_is_unpacked(small):
+    """A small file would become a large one."""
+    zeros = b"\0" * 2**24
+    sealed(small, replaced("functions/other", zeros), packed=True)
+    with pytest.raises(jaxrnn.ModelError, match="packed"):
+        jaxrnn.load_compiled(small)
+    magic = small.read_bytes().partition(b"\n")[0] + b"\n"
+    for body in (b"", b"PK", zeros[:100]):
+        seal(small, magic, body)
+        with pytest.raises(jaxrnn.ModelError, match="not the content of a compiled model"):
+            jaxrnn.load_compiled(small)
+
+
+@pytest.mark.parametrize("damage", ["garbage", "cut", "code", "another function"])
+def test_functions_that_cannot_be_used_are_named(small, damage):
+    def change(entries):
+        manifest(jax="99.0")(entries)
+        step = entries["functions/step"]
+        entries["functions/step"] = {
+            "garbage": b"\1" * 100,
+            "cut": step[: len(step) // 2],
+            "code": step.replace(b"ML\xefR", b"ML\xefS"),
+            "another function": entries["functions/scan"],
+        }[damage]
+
+    sealed(small, change)
+    loaded = jaxrnn.load_compiled(small)
+    one = {"input_2": np.zeros((1, 1, 257), np.float32)}
+    words = (
+        rf"'step' of the compiled file cannot be used: .*with JAX 99\.0, and this is JAX {jax.__version__}: .*upgrade"
+    )
+    with pytest.raises(jaxrnn.ModelError, match=words):
+        loaded.step(None, loaded.init_state(), one)
 
 
 def test_another_platform_is_named(models, tmp_path):
@@ -149,6 +274,24 @@ def same(found, expected):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without("functions/flush_lifted"), "lacks the function.* flush_lifted"),
+        (manifest(multiple=0), "multiple is 0"),
+        (manifest(inputs__0__axis=9), "no axis 9"),
+        (manifest(outputs__0__rate="1/0"), r"outputs\[0\]\.rate is '1/0'"),
+        (manifest(vectors=None), "lacks vectors"),
+    ],
+)
+def test_pulses_that_make_no_sense_are_refused(streamed, tmp_path, change, words):
+    path = tmp_path / "changed.jaxrnn"
+    path.write_bytes(streamed[2].read_bytes())
+    sealed(path, change)
+    with pytest.raises(jaxrnn.ModelError, match=words):
+        jaxrnn.load_compiled(path)
 
 
 @pytest.mark.parametrize("lead", [(), (3,)], ids=str)

@@ -77,6 +77,7 @@ def reading(count):
 
 ADD = node("Add", ["x", "weight"])
 INT = helper.make_tensor_value_info("i", TensorProto.INT64, [2, 3])
+BOOL = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
 
 #: What is wrong: the model, and words that the message must hold.
 FILES = {
@@ -85,6 +86,9 @@ FILES = {
     "another protobuf": (RELU.SerializeToString(), ["ONNX"]),
     "truncated": (model(RELU).SerializeToString()[:-20], ["truncated"]),
     "no such file": ("nowhere.onnx", ["nowhere.onnx", "No such file"]),
+    "a path that cannot be": ("model\0.onnx", ["cannot be the name of a file"]),
+    "a device": (os.devnull, ["a device, not a regular file"]),
+    "a folder": (os.curdir, ["a folder, not a regular file"]),
     "not a source": (5, ["path, bytes or onnx.ModelProto", "int"]),
     "a cycle": (
         model(node("Add", ["x", "b"], ["y"], "first"), node("Relu", ["y"], ["b"], "second")),
@@ -176,8 +180,38 @@ def test_files(what):
         assert word in str(caught.value)
 
 
-#: What onnx's own inference of shapes answered by ending the process: it is loaded, or refused in words.
+def shaped_by(length):
+    """An Expand to a shape of so many sizes: those of an input, one behind the other."""
+    sides = helper.make_tensor_value_info("s", TensorProto.INT64, length)
+    flat = [node("Reshape", ["s", "all"], ["flat"], "flat"), node("Expand", ["x", "flat"])]
+    return model(*flat, inputs=[X, sides], initializers=[numpy_helper.from_array(np.array([-1]), "all")], opset=8)
+
+
+def beside_a_layer(*nodes, **options):
+    """With a layer whose weights are computed, which makes looking into the file ask inference for their shapes."""
+    extra = [numpy_helper.from_array(np.zeros((1, 4, size), np.float32), name) for name, size in (("w", 2), ("R", 1))]
+    sequence = helper.make_tensor_value_info("t", TensorProto.FLOAT, ["T", 1, 2])
+    layer = [node("Neg", ["w"], ["W"], "made"), node("LSTM", ["t", "W", "R"], ["", "", "c"], "layer", hidden_size=1)]
+    proto = model(*nodes, *layer, **options)
+    proto.graph.input.append(sequence)
+    proto.graph.initializer.extend(extra)
+    return proto
+
+
+LAST_NORM = node("LayerNormalization", ["x", "w3"], ["y", "m"], axis=2**31)
+GAIN = numpy_helper.from_array(np.ones(3, np.float32), "w3")
+
+#: What onnx's own inference of shapes answers by ending the process, or by taking all time and memory: it is loaded,
+#: or refused in words.
 CRASHES = {
+    "an axis that is no int": model(LAST_NORM, initializers=[GAIN]),
+    "an axis that is no int, looked into": beside_a_layer(LAST_NORM, initializers=[GAIN]),
+    "a rank that inference makes of two sizes": shaped_by([2**20, 2**20]),
+    "a shape without end as a value": beside_a_layer(
+        node("Cast", ["i"], ["y"], to=TensorProto.INT64),
+        inputs=[X, helper.make_tensor_value_info("i", TensorProto.INT64, [2**62])],
+        outputs=[helper.make_tensor_value_info("y", TensorProto.INT64, None)],
+    ),
     "a batch of negative rank": model(node("GatherND", ["x", "i"], batch_dims=-7), inputs=[X, INT]),
     "as many parts as there are not": model(node("Split", ["x"], ["y", "z"], num_outputs=1), opset=18),
     "no type to follow": edited(model(node("EyeLike", ["x"], dtype=1)), lambda p: p.graph.input[0].ClearField("type")),
@@ -190,12 +224,29 @@ CRASHES = {
 @pytest.mark.parametrize("what", CRASHES)
 def test_what_inference_does_not_survive(what):
     """A process that dies fails the whole run."""
+    with contextlib.suppress(jaxrnn.JaxrnnError):
+        inspect_model(CRASHES[what])
     try:
         loaded = jaxrnn.load(CRASHES[what])
     except jaxrnn.JaxrnnError:
         return
     with pytest.raises(jaxrnn.JaxrnnError):
         loaded(**{info.name: np.ones((2, 3), info.dtype or np.float32) for info in loaded.inputs}, q=1)
+
+
+def test_where_no_process_can_be_started(monkeypatch):
+    """Evaluation tells then what does not fit."""
+    unfit = FILES["inconsistent operands"][0]
+    for name, missing in (("executable", None), ("executable", "/no/such/interpreter"), ("frozen", True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"sys.{name}", missing, raising=False)
+            with pytest.raises(jaxrnn.NodeError, match="'product'"):
+                jaxrnn.load(unfit)(x=np.ones((2, 3), np.float32))
+
+
+def test_shapes_of_weights_that_are_computed():
+    (layer,) = inspect_model(beside_a_layer(RELU)).recurrent
+    assert (layer.input_size, layer.hidden_size, layer.weights) == (2, 1, 12)
 
 
 def test_nodes_of_functions_stand_in_any_order():
@@ -219,14 +270,41 @@ def quantised_with_flat_weights():
     return proto
 
 
-def referring_to_graphs():
+def referring(kind=onnx.AttributeProto.FLOAT, name="slope", *, inside=True):
+    """A node whose attribute is one of the function that it is in, or is said to be."""
     inner = node("Elu", ["a"], ["b"])
-    inner.attribute.append(onnx.AttributeProto(name="alpha", type=onnx.AttributeProto.GRAPHS, ref_attr_name="slope"))
+    inner.attribute.append(onnx.AttributeProto(name="alpha", type=kind, ref_attr_name=name))
+    if not inside:
+        inner.input[0], inner.output[0] = "x", "y"
+        return model(inner)
     function = helper.make_function("own", "Bend", ["a"], ["b"], [inner], [helper.make_opsetid("", 17)], ["slope"])
     proto = model(node("Bend", ["x"], domain="own"))
     proto.functions.append(function)
     proto.opset_import.append(helper.make_opsetid("own", 1))
     return proto
+
+
+def referring_to_graphs():
+    return referring(onnx.AttributeProto.GRAPHS)
+
+
+def branching_on_no_attribute():
+    branch = helper.make_graph([referring(inside=False).graph.node[0]], "branch", [], [Y])
+    return model(node("If", ["c"], then_branch=branch, else_branch=branch), inputs=[X, BOOL])
+
+
+@pytest.mark.parametrize(
+    ("proto", "words"),
+    [
+        (referring(inside=False), "'alpha' takes its value from an attribute 'slope'.* in no function"),
+        (referring(name="steep"), "'alpha' takes its value from an attribute 'steep'.* declares slope"),
+        (branching_on_no_attribute(), "_branch: node 'n' .*'alpha'.* in no function"),
+    ],
+)
+def test_attributes_that_refer_to_nothing(proto, words):
+    for look in (inspect_model, jaxrnn.load):
+        with pytest.raises(jaxrnn.ModelError, match=words):
+            look(proto)
 
 
 @pytest.mark.parametrize("build", [mistyped_constant, quantised_with_flat_weights, referring_to_graphs])
@@ -297,6 +375,8 @@ def folder(tmp_path):
     (inside / "w.bin").write_bytes(np.arange(6, dtype=np.float32).tobytes())
     (inside / "link.bin").symlink_to(tmp_path / "secret.bin")
     (inside / "near.bin").symlink_to("w.bin")
+    (inside / "null").symlink_to(os.devnull)
+    os.mkfifo(inside / "pipe")
     (tmp_path / "linked").symlink_to(inside)
     return inside
 
@@ -324,6 +404,10 @@ def test_external_data_is_read(folder):
         os.chdir(previous)
 
 
+#: What Python's `int` takes, or nearly, and other programs read otherwise.
+ODD_NUMBERS = ("many", "1_0", " 10", "10\n", "+1", "-1", "\uff11", "0x8", "", "9" * 5000)
+
+
 @pytest.mark.parametrize(
     ("location", "details", "word"),
     [
@@ -333,9 +417,11 @@ def test_external_data_is_read(folder):
         ("nothing.bin", {}, "No such file"),
         ("w.bin", {"shape": (20, 30)}, "ends at 24"),
         ("w.bin", {"offset": 8}, "ends at 24"),
-        ("w.bin", {"offset": -8}, "-8"),
+        ("w.bin", {"offset": -8}, "'-8'"),
         ("w.bin", {"length": 8}, "needs 24"),
-        ("w.bin", {"offset": "many"}, "integers"),
+        *(("w.bin", {key: text}, f"{key} must be a number") for key in ("offset", "length") for text in ODD_NUMBERS),
+        ("pipe", {}, "a FIFO"),
+        ("null", {}, "outside"),
         ("w.bin", {"shape": (2**40, 2**20)}, "ends at 24"),
         (".", {}, "regular file"),
         ("", {}, "location"),
@@ -346,6 +432,56 @@ def test_external_data_is_refused(folder, location, details, word):
         jaxrnn.load(with_external(folder, location, **details))
     assert "'weight'" in str(caught.value)
     assert "model.onnx" in str(caught.value)
+
+
+def test_entries_of_external_data_stand_once(folder):
+    proto = onnx.load(with_external(folder, "w.bin"), load_external_data=False)
+    proto.graph.initializer[0].external_data.add(key="location", value="../secret.bin")
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(jaxrnn.ModelError, match=r"'weight'.*stand there twice"):
+        jaxrnn.load(folder / "model.onnx")
+
+
+#: Where a tensor's elements may be: the field, and one element for it.
+PLACES = {
+    "raw_data": b"\1",
+    "float_data": [1.0],
+    "int32_data": [1],
+    "int64_data": [1],
+    "double_data": [1.0],
+    "uint64_data": [1],
+    "string_data": [b"1"],
+    "external_data": [onnx.StringStringEntryProto(key="location", value="w.bin")],
+}
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.INT4])
+def test_the_data_of_a_tensor_is_in_one_place(folder, kind):
+    """Otherwise one program takes this, and another that. What is in the right place is read."""
+    array = np.ones(1, helper.tensor_dtype_to_np_dtype(kind))
+    raw = numpy_helper.from_array(array, "weight")
+    typed = helper.make_tensor("weight", kind, [1], [1])
+    (folder / "w.bin").write_bytes(raw.raw_data)
+    external = TensorProto(name="weight", data_type=kind, dims=[1], data_location=TensorProto.EXTERNAL)
+    external.external_data.extend(PLACES["external_data"])
+    for tensor in (raw, typed, external):
+        (home,) = {field.name for field, _ in tensor.ListFields()} & PLACES.keys()
+        for place in PLACES:
+            both = TensorProto()
+            both.CopyFrom(tensor)
+            if place != home and place == "raw_data":
+                both.raw_data = PLACES[place]
+            elif place != home:
+                getattr(both, place).extend(PLACES[place])
+            path = folder / "model.onnx"
+            wide = node("Cast", ["weight"], to=TensorProto.FLOAT)
+            path.write_bytes(model(wide, inputs=[], initializers=[both], opset=21, ir_version=10).SerializeToString())
+            if place == home:
+                assert jaxrnn.load(path)()["y"].tolist() == [1.0]
+                continue
+            with pytest.raises(jaxrnn.ModelError, match=r"'weight': its data belongs into .* in one place") as caught:
+                jaxrnn.load(path)
+            assert place in str(caught.value) or home in str(caught.value)
 
 
 def test_absolute_external_data_is_refused(folder):

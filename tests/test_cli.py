@@ -237,7 +237,7 @@ def test_verify_tells_agreement_from_departure(layers):
 
 MISTAKES = {
     "no such file": (["inspect", "{dir}/none.onnx"], "No such file"),
-    "a folder": (["verify", "{dir}"], "Is a directory"),
+    "a folder": (["verify", "{dir}"], "a folder, not a regular file"),
     "not ONNX": (["inspect", "{dir}/text.npy"], "not an ONNX model"),
     "no inputs": (["run", "{model}"], "missing input(s): x"),
     "wrong name": (["run", "{model}", "--input", "y={dir}/x.npy"], "the inputs are: x"),

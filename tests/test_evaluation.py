@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from evaluation_cases import RATE, denoiser, evaluation_of, leftovers, make_corpus, outputs, sound, through
+from evaluation_cases import (
+    RATE,
+    denoiser,
+    evaluation_of,
+    leftovers,
+    make_corpus,
+    outputs,
+    sound,
+    through,
+    write_config,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import signal
@@ -21,6 +31,7 @@ import jaxrnn
 from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Chain, Offline, Stage, from_folder, from_manifest
+from jaxrnn.evaluation.prepared import prepare
 from jaxrnn.evaluation.recordings import open_recording
 
 
@@ -166,6 +177,57 @@ def test_a_thousand_files_of_arrays_are_not_held_open(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.parametrize(
+    ("own", "wanted", "said"),
+    [
+        (1, RATE, "1 samples a second, and the 16,000 that are asked for are more than 100 times away"),
+        (2**31 - 1, RATE, "from 1 to 1,000,000 samples a second, not 2,147,483,647"),
+        (159, RATE, "more than 100 times away"),
+        (999_983, RATE, "a filter of 999,983 phases is needed, and no more than 100,000"),
+        (RATE, 10**12, "the rate that is asked for must be from 1 to 1,000,000"),
+    ],
+)
+def test_rates_that_nothing_has(tmp_path, own, wanted, said):
+    """A head of 44 bytes would make a minute a year."""
+    path = tmp_path / "a.wav"
+    soundfile.write(path, sound(2000), RATE)
+    data = bytearray(path.read_bytes())
+    data[24:28] = own.to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=rf"a\.wav: .*{said}"):
+        open_recording(path, wanted)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"chunk": 1e300}, "chunk of 1e[+]300 seconds at 16,000 .* no more than 268,435,456 are allowed"),
+        ({"chunk": float("inf")}, "no more than 268,435,456"),
+        ({"chunk": float("nan")}, "above 0 seconds"),
+        ({"batch": 10**9}, "for a batch of 1,000,000,000"),
+    ],
+)
+def test_chunks_that_nothing_holds(tmp_path, options, said):
+    corpus = make_corpus(tmp_path, [3000])
+    with pytest.raises(InputError, match=said):
+        evaluation_of(corpus, **options)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("system.rate=1000000000000", "system.rate: expected a number of at most 1,000,000, got 1000000000000"),
+        ("chunk=1.0e+300", "chunk: a chunk of 1e[+]300 seconds .* no more than 268,435,456"),
+        ("system.frames.size=1000000000000", "at most 1,048,576 samples, not 1,000,000,000,000"),
+        ("batch=100000000", "no more than 268,435,456"),
+    ],
+)
+def test_settings_that_nothing_holds(tmp_path, line, said):
+    make_corpus(tmp_path, [3000])
+    with pytest.raises(InputError, match=said):
+        prepare(write_config(tmp_path), [line])
+
+
 def endless(data):
     """A FLAC whose head says that its length is not known."""
     return data[:21] + bytes([data[21] & 0xF0]) + bytes(4) + data[26:]
@@ -178,10 +240,10 @@ def endless(data):
         ("a.wav", lambda data: b"not a sound" * 50, "cannot be read"),
         ("a.raw", lambda data: data, "cannot be read"),
         ("a.flac", endless, "does not say how long"),
-        ("a.npy", lambda data: data[:200], "not a NumPy file"),
-        ("a.npy", lambda data: b"", "not a NumPy file"),
-        ("a.npz", lambda data: data[:200], "not a NumPy file"),
-        ("a.npz", lambda data: b"PK\x03\x04", "not a NumPy file"),
+        ("a.npy", lambda data: data[:200], "does not hold NumPy arrays"),
+        ("a.npy", lambda data: b"", "does not hold NumPy arrays"),
+        ("a.npz", lambda data: data[:200], "does not hold NumPy arrays"),
+        ("a.npz", lambda data: b"PK\x03\x04", "does not hold NumPy arrays"),
     ],
 )
 def test_what_is_not_a_recording_is_refused_by_name(tmp_path, name, spoil, said):

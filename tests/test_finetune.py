@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -220,7 +221,9 @@ def test_plain_values_are_those_of_yaml_1_2(tmp_path):
         ("a:\n  b: [1", "line 2: expected ',' or ']'"),
         ("- a", "expected keys and values"),
         ("a: !!python/object:os.x {}", "could not determine a constructor"),
-        ("&a [*a]", "is no YAML"),
+        ("&a [*a]", "line 1: an alias stands for what it is itself a part of"),
+        ("a: 1\nb: !!bool maybe", "line 2: 'maybe' is no bool"),
+        ("a: " + "[" * 5000, "line 1: lists and mappings lie in each other more than 50 deep"),
         ("a: \0", "is no YAML"),
         ("? [1]\n: 2", "a key must be a word or a number"),
         (None, "cannot be read: No such file"),
@@ -233,6 +236,49 @@ def test_files_that_are_no_configuration(tmp_path, text, said):
     with pytest.raises(jaxrnn.InputError, match=r"bad\.yaml") as caught:
         read_source(path)
     assert said in str(caught.value)
+
+
+def repeating(levels, line):
+    """Lines of which each repeats the one before, and names of those."""
+    names = [f"a{level}" for level in range(levels)]
+    return "\n".join(line(*pair) for pair in itertools.pairwise(names))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "a0: &a0 [x]\n" + repeating(40, lambda one, two: f"{two}: &{two} [{', '.join([f'*{one}'] * 9)}]"),
+            r"line 6: .* aliases repeat 1\d\d,\d\d\d characters, and no more than 100,000",
+        ),
+        (
+            "a0: &a0 {k: 1}\n" + repeating(60, lambda one, two: f"{two}: &{two}\n  <<: [*{one}, *{one}]"),
+            "no more than 100,000",
+        ),
+        ("a0: &a0 [x]\n" + repeating(60, lambda one, two: f"{two}: &{two} [*{one}]"), "line 50: .*more than 50 deep"),
+        (f"a: &a {'x' * 60_000}\nb: *a\nc: [1, *a]", "line 3: .*100,000"),
+    ],
+    ids=["lists", "merges", "depth", "text"],
+)
+def test_what_aliases_repeat_is_limited(tmp_path, text, said):
+    """A text of some hundred characters stands for more than there is memory for."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(jaxrnn.InputError, match=rf"bad\.yaml, {said}" if said[0] == "l" else said):
+        read_source(path)
+    path.write_text("a: 1")
+    with pytest.raises(jaxrnn.InputError, match="--set"):
+        read_source(path, ["b=&a [*a]"])
+
+
+def test_aliases_and_merges(tmp_path):
+    path = tmp_path / "good.yaml"
+    path.write_text("base: &base {rate: 1, sizes: &sizes [2, 3]}\nother: {<<: *base, rate: 4, more: *sizes}")
+    source = read_source(path, ["other.sizes=5"])
+    assert source.values == {
+        "base": {"rate": 1, "sizes": [2, 3]},
+        "other": {"rate": 4, "sizes": 5, "more": [2, 3]},
+    }
 
 
 @pytest.mark.parametrize(
@@ -330,8 +376,8 @@ def test_all_mistakes_are_told_at_once(folder):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda path: path.write_bytes(b"PK\x03\x04 cut"), "does not hold NumPy arrays by name"),
-        (lambda path: path.write_bytes(b""), "does not hold NumPy arrays by name"),
+        (lambda path: path.write_bytes(b"PK\x03\x04 cut"), "does not hold NumPy arrays of numbers"),
+        (lambda path: path.write_bytes(b""), "does not hold NumPy arrays of numbers"),
         (lambda path: np.savez(path, x=np.zeros((3, 1, FEATURES), np.float32)), "has no array 'wanted'"),
         (lambda path: np.savez(path, x=np.zeros((3, 1, FEATURES)), wanted=np.ones((3, 2), bool)), "'x' is float64"),
         (

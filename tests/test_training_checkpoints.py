@@ -177,6 +177,35 @@ def test_a_damaged_checkpoint_is_passed_over(model, whole, tmp_path, damage):
     assert passed_over
 
 
+@pytest.mark.parametrize("foreign", ["900/default/x", "900/_CHECKPOINT_METADATA", "3/default/x", "2/other/x"])
+def test_what_is_no_checkpoint_is_left_alone(model, whole, tmp_path, foreign):
+    """Whatever Orbax takes it for: it hides no checkpoint, is counted for none, and stays."""
+    options = {**OPTIONS, "checkpoints": tmp_path, "keep": 1}
+    fit(model, DATA, mean_square, steps=20, **options)
+    (tmp_path / foreign).parent.mkdir(parents=True)
+    (tmp_path / foreign).write_text("mine")
+    place = foreign.partition("/")[0]
+    said = rf"/{place} is no checkpoint of a training: it holds neither arrays nor facts; it is passed over"
+    with pytest.warns(UserWarning, match=said):
+        load_checkpoint(tmp_path, model)
+    with pytest.warns(UserWarning, match=said):
+        fitted = fit(model, DATA, mean_square, steps=23, **options)
+    assert same(fitted.params, whole.params)
+    assert (tmp_path / foreign).read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([place, "23"])
+    with pytest.raises(jaxrnn.InputError, match=rf"no checkpoint behind update {place} .* there are: \[23\]"):
+        load_checkpoint(tmp_path, model, step=int(place))
+
+
+def test_a_checkpoint_with_a_fifo_in_it_is_passed_over(model, tmp_path):
+    """Reading it would never end."""
+    fit(model, DATA, mean_square, steps=8, checkpoints=tmp_path, **OPTIONS)
+    (tmp_path / "8" / "facts" / "metadata").unlink()
+    os.mkfifo(tmp_path / "8" / "facts" / "metadata")
+    with pytest.warns(UserWarning, match="8 cannot be read .*FIFO.* going back to that behind update 4"):
+        load_checkpoint(tmp_path, model)
+
+
 def test_with_nothing_left_to_read_it_stops(model, tmp_path):
     fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **OPTIONS)
     _truncate(tmp_path / "4" / "facts" / "metadata")

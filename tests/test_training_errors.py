@@ -238,3 +238,9 @@ def test_an_optimizer_of_the_callers_own(model):
     assert same(fitted.params, named.params)
     silent = fit(model, data, mean_square, steps=1, optimizer=optax.sgd(0.25), **OPTIONS)
     assert "learning_rate" not in silent.history[0]
+
+
+@pytest.mark.parametrize("options", [{"bucket": 10**12}, {"chunk": 10**12}], ids=str)
+def test_padding_that_nothing_holds(model, options):
+    with pytest.raises(jaxrnn.InputError, match=r"1,000,000,000,000.* no more than 67,108,864 frames of padding"):
+        fit(model, examples([5, 9]), mean_square, steps=1, **OPTIONS, **options)

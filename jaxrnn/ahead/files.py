@@ -61,11 +61,15 @@ def save_compiled(
 def load_compiled(path: str | os.PathLike[str]) -> Compiled | CompiledStream:
     """Read a file that `save_compiled` wrote. Neither onnx nor tracing of the model is needed.
 
+    The digest in a file tells damage. It is no signature: whoever can write the file can write the digest. Run compiled
+    files only from whom you trust, as you would a program.
+
     Returns:
         A `Compiled` model in steps, or a `CompiledStream`.
 
     Raises:
-        ModelError: no such file, another kind of file, or one that has been damaged.
+        ModelError: no such file, another kind of file, or one that has been damaged or makes no sense. When a function
+            is first called: it was compiled for another platform, or by a JAX that this one cannot read.
     """
     archive = read(path)
     if archive.magic != STREAMED_MAGIC:

@@ -1,7 +1,11 @@
 """The file: a line of magic, a line with the SHA-256 of the rest, and a zip archive.
 
-The archive holds ``manifest.json``, arrays as ``.npy`` entries, and functions serialised by ``jax.export``. Nothing in
-it is executed or unpickled before the digest has been seen to be right.
+The archive holds ``manifest.json``, arrays as ``.npy`` entries, and functions serialised by ``jax.export``; nothing in
+it is packed or pickled, and what it claims is held against what is there.
+
+The digest tells damage: a transfer that was cut, a disk that lost a bit. It is no signature: whoever can write the file
+can write the digest, too. The functions are programs, which JAX compiles and runs with the rights of the caller: a
+compiled file is to be trusted as a program is, for where it comes from.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
+from jaxrnn.ahead.manifest import check_manifest, dtype_named
+from jaxrnn.arrays import read_member
 from jaxrnn.errors import ModelError
+from jaxrnn.files import check_regular
 from jaxrnn.onnx.values import exact_types
 from jaxrnn.writing import in_place_of
 
@@ -55,7 +61,7 @@ def is_compiled(path: str | os.PathLike[str]) -> bool:
         ModelError: it cannot be read.
     """
     try:
-        with Path(path).open("rb") as opened:
+        with check_regular(path).open("rb") as opened:
             return opened.read(len(FAMILY)) == FAMILY
     except OSError as error:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
@@ -84,10 +90,10 @@ def read(path: str | os.PathLike[str]) -> Archive:
     """Read a file.
 
     Raises:
-        ModelError: no such file, another kind of file, or one that has been damaged.
+        ModelError: no such file, another kind of file, one that has been damaged, or one that makes no sense.
     """
     try:
-        data = Path(path).read_bytes()
+        data = check_regular(path).read_bytes()
     except OSError as error:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
     magic = next((magic for magic in (MAGIC, STREAMED_MAGIC) if data.startswith(magic)), None)
@@ -100,21 +106,31 @@ def read(path: str | os.PathLike[str]) -> Archive:
         raise ModelError(
             f"{os.fspath(path)} is damaged: its contents do not have the digest that it gives; compile it again"
         )
-    with exact_types(), zipfile.ZipFile(io.BytesIO(body)) as opened:
+    try:
+        with exact_types():
+            return _content(magic, body)
+    except (ValueError, LookupError, TypeError, RuntimeError, OSError, zipfile.BadZipFile, MemoryError) as error:
+        raise ModelError(
+            f"{os.fspath(path)} has the digest that it gives, but not the content of a compiled model: {error}; "
+            "compile it again"
+        ) from error
+
+
+def _content(magic: bytes, body: bytes) -> Archive:
+    with zipfile.ZipFile(io.BytesIO(body)) as opened:
+        members = {member.filename: member for member in opened.infolist()}
+        claimed = sum(member.file_size for member in opened.infolist())
+        if claimed > len(body) or any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
+            raise ValueError(f"its entries are packed, or more than the file holds ({claimed} bytes of {len(body)})")
         manifest = json.loads(opened.read("manifest.json"))
-        params: list[jax.Array] = []
-        for index in range(manifest["params"]):
-            with opened.open(f"params/{index}.npy") as entry:
-                raw = np.lib.format.read_array(entry, allow_pickle=False)
-            params.append(jnp.asarray(raw.view(dtype_named(manifest["dtypes"][index]))))
         functions = {
-            name.removeprefix("functions/"): opened.read(name)
-            for name in opened.namelist()
-            if name.startswith("functions/")
+            name.removeprefix("functions/"): opened.read(name) for name in members if name.startswith("functions/")
         }
+        check_manifest(manifest, functions, streamed=magic == STREAMED_MAGIC)
+        params: list[jax.Array] = []
+        for index, dtype in enumerate(map(dtype_named, manifest["dtypes"])):
+            raw = read_member(opened, members[f"params/{index}.npy"])
+            if raw.dtype.itemsize != dtype.itemsize:
+                raise ValueError(f"params/{index}.npy holds elements of {raw.dtype.itemsize} bytes, not {dtype}")
+            params.append(jnp.asarray(raw.view(dtype)))
     return Archive(magic, manifest, tuple(params), functions)
-
-
-def dtype_named(name: str) -> np.dtype:
-    """An element type by its name, those that NumPy does not have itself included."""
-    return np.dtype(getattr(ml_dtypes, name, name))

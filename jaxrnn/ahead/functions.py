@@ -38,6 +38,7 @@ class Functions:
         self.label: str = archive.manifest["label"]
         self.params = tuple(archive.params)
         self._archive = archive
+        self._jax: str = archive.manifest["jax"]
         self._serialised = archive.functions
         self._loaded: dict[str, Any] = {}
         self._bound: dict[str, Any] = {}
@@ -53,15 +54,23 @@ class Functions:
 
     def _call(self, name: str, params: Sequence[Any] | None, *arguments: Any) -> Any:
         with exact_types():
-            if params is not None:
-                return self._function(name)(list(params), *arguments)
-            if name not in self._bound:
-                self._bound[name] = jax.jit(functools.partial(self._function(name), list(self.params)))
-            return self._bound[name](*arguments)
+            function = self._function(name)
+            if params is None and name not in self._bound:
+                self._bound[name] = jax.jit(functools.partial(function, list(self.params)))
+            try:
+                return self._bound[name](*arguments) if params is None else function(list(params), *arguments)
+            except (ValueError, jax.errors.JaxRuntimeError) as error:
+                # What a caller gave was held against the manifest: what does not fit now is in the file itself.
+                if isinstance(error, jax.errors.JaxRuntimeError) and "INVALID_ARGUMENT" not in str(error):
+                    raise  # of the machine, such as a lack of memory
+                raise self._unusable(name, error) from error
 
     def _function(self, name: str) -> Any:
         if name not in self._loaded:
-            exported = jax.export.deserialize(bytearray(self._serialised[name]))
+            try:
+                exported = jax.export.deserialize(bytearray(self._serialised[name]))
+            except Exception as error:  # of whatever kind: JAX looks at versions, and believes the rest
+                raise self._unusable(name, error) from error
             here = jax.export.default_export_platform()
             if here not in exported.platforms:
                 made = ", ".join(exported.platforms)
@@ -70,6 +79,13 @@ class Functions:
                 )
             self._loaded[name] = jax.jit(exported.call)
         return self._loaded[name]
+
+    def _unusable(self, name: str, error: Exception) -> ModelError:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return ModelError(
+            f"{self.label}: the function {name!r} of the compiled file cannot be used: {said[:300]}. It was compiled "
+            f"with JAX {self._jax}, and this is JAX {jax.__version__}: compile it again with this one, or upgrade JAX"
+        )
 
 
 def _read_again(kind: Callable[[Archive], Any], archive: Archive) -> Any:

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.ahead.format import MAGIC, Archive, dtype_named
+from jaxrnn.ahead.format import MAGIC, Archive
 from jaxrnn.ahead.functions import Functions, export, facts_of, shape_of
+from jaxrnn.ahead.manifest import dtype_named
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.onnx.values import describe, exact_types
 from jaxrnn.packing import Packed

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
+from jaxrnn.arrays import read_arrays
 from jaxrnn.errors import InputError
 from jaxrnn.writing import in_place_of
 
@@ -151,39 +151,18 @@ def load_inputs(files: Sequence[str], archive: Path | None) -> dict[str, np.ndar
 
 def load_array(path: Path) -> np.ndarray:
     """The array of a .npy file."""
-    loaded = _load(path)
+    loaded = read_arrays(path)
     if isinstance(loaded, np.ndarray):
         return loaded
-    with loaded:
-        raise InputError(f"{path} holds arrays by name ({', '.join(loaded.files)}); give it with --inputs")
+    raise InputError(f"{path} holds arrays by name ({', '.join(loaded)}); give it with --inputs")
 
 
 def load_archive(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz file by name."""
-    loaded = _load(path)
+    loaded = read_arrays(path)
     if isinstance(loaded, np.ndarray):
         raise InputError(f"{path} holds one array without a name; give it with --input NAME={path}")
-    with loaded, _readable(path):
-        return {name: loaded[name] for name in loaded.files}
-
-
-def _load(path: Path) -> Any:
-    if path.is_dir():
-        raise InputError(f"{path} is a folder")
-    with _readable(path):
-        return np.load(path, allow_pickle=False)
-
-
-@contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError) as error:
-        raise InputError(
-            f"{path} does not hold NumPy arrays of numbers; write it with numpy.save or numpy.savez"
-        ) from error
+    return loaded
 
 
 def pulse_options(command: Callable[..., Any]) -> Callable[..., Any]:

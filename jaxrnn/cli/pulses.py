@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrnn.errors import InputError, StreamError
+from jaxrnn.onnx.limits import Limits, bytes_of
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -162,6 +163,12 @@ def _padded(axes: Axes, inputs: Mapping[str, np.ndarray], frames: int) -> dict[s
     for name, array in inputs.items():
         axis = axes[name]
         if axis is not None:
+            needed = array.nbytes // max(array.shape[axis], 1) * frames
+            if needed > Limits.value_bytes:
+                raise InputError(
+                    f"a pulse of {frames:,} frames takes {bytes_of(needed)} for {name}, and no more than "
+                    f"{bytes_of(Limits.value_bytes)} are allowed; give a smaller --pulse"
+                )
             behind = [(0, frames - array.shape[axis] if place == axis else 0) for place in range(array.ndim)]
             result[name] = np.pad(array, behind)
     return result

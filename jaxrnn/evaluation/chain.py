@@ -16,6 +16,7 @@ from scipy import signal
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.frames import complex_of, cut_frames, features_of, join_frames, with_mask
 from jaxrnn.evaluation.identity import model_identity
+from jaxrnn.evaluation.limits import MAX_SIZE, check_rate
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.systems import Piece
@@ -49,6 +50,9 @@ class Chain:
     params: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        check_rate(self.rate, "rate")
+        if self.size > MAX_SIZE:
+            raise InputError(f"a frame has at most {MAX_SIZE:,} samples, not {self.size:,}")
         if not self.stages or not 0 < self.hop <= self.size:
             raise InputError(f"a chain needs stages, and a hop of 1 to {self.size}, not {self.hop}")
         if self.gives_sound and self.size % self.hop:

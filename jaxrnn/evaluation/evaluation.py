@@ -16,6 +16,7 @@ from jaxrnn.evaluation.devices import Devices
 from jaxrnn.evaluation.identity import identity_of, surroundings
 from jaxrnn.evaluation.journal import Journal, Row
 from jaxrnn.evaluation.lanes import Lane, row_of
+from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.loading import Reads, chunks
 from jaxrnn.evaluation.metrics import Metric, check_metrics, open_reference
 from jaxrnn.evaluation.recordings import Recording, open_recording
@@ -56,13 +57,11 @@ class Evaluation:
         chunk: float = CHUNK,
         keep: bool = False,
     ):
-        if batch < 1 or chunk <= 0:
-            raise InputError(f"batch must be at least 1 and chunk above 0 seconds, not {batch} and {chunk}")
+        self._chunk = chunk_frames(chunk, system.rate, system.multiple, batch)
         self.system, self.corpus, self.metrics = system, tuple(corpus), tuple(metrics)
         check_metrics(self.metrics, system, self.corpus)
         #: What decides on the results besides the corpus and how it is cut.
         self.facts: dict[str, Any] = {**surroundings(), **(facts or {}), **identity_of(system)}
-        self._chunk = max(1, round(chunk * system.rate / system.multiple)) * system.multiple
         #: The folder of the outputs; None where they are not kept.
         self.outputs = out / OUTPUTS if keep else None
         self._devices = Devices(system, batch)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.identity import model_identity
+from jaxrnn.evaluation.limits import MAX_FRAMES, check_rate
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import Piece
 
@@ -35,6 +36,9 @@ class Offline:
     def __init__(
         self, model: Model, *, symbol: str = "S", pulse: int | None = None, rate: int = 16_000, params: Any = None
     ):
+        check_rate(rate, "rate")
+        if pulse is not None and pulse > MAX_FRAMES:
+            raise InputError(f"a pulse has at most {MAX_FRAMES:,} frames, not {pulse:,}")
         self._model, self.rate, self._symbol = model, rate, symbol
         self._streamed = model.stream(symbol=symbol, pulse=pulse)
         ended = [name for name, axis in self._streamed.axes.items() if axis is None]

@@ -10,6 +10,7 @@ from typing import Any
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.conclusion import check_main, check_slices_of, conclude
 from jaxrnn.evaluation.evaluation import Evaluation
+from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.report import Limits, Results
 from jaxrnn.evaluation.settings import EvaluationConfig, corpus_of, read_config, system_of
@@ -58,6 +59,8 @@ def prepare(path: Path, overrides: Overrides = ()) -> Prepared:
     with at(source, ("slices",)):
         check_slices_of(corpus, metrics, config.slices)
     system = system_of(config, source)
+    with at(source, ("chunk",)):
+        chunk_frames(config.chunk, system.rate, system.multiple, config.batch)
     # Functions of the user's own are told apart by what the file says of them.
     written = {key: source.values.get(key) for key in ("system", "metrics")}
     with at(source, ()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import signal
 
+from jaxrnn.arrays import check_header, members_of, read_member, readable
 from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.evaluation.limits import resampling
 
 #: Endings of files that hold arrays; all others are sound.
 ARRAYS = (".npy", ".npz")
@@ -76,8 +77,10 @@ class SoundFile:
             raise InputError(f"{path} has {channels} channel(s), so there is no channel {channel} (they count from 0)")
         if self._frames >= UNKNOWN:
             raise InputError(f"{path} does not say how long it is: write it anew, with its length")
-        common = math.gcd(own, rate)
-        self._up, self._down = rate // common, own // common
+        try:
+            self._up, self._down = resampling(own, rate)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
         self.length = -(-self._frames * self._up // self._down)
 
     def _opened(self) -> Any:
@@ -143,31 +146,24 @@ class ArrayFile:
         self._unpacked = {}
 
     def _arrays(self) -> Mapping[str, np.ndarray]:
-        try:
+        with readable(self.path):
             if self.path.suffix.lower() == ".npy":
+                with self.path.open("rb") as file:
+                    check_header(file, self.path.stat().st_size, self.path.name)
                 return {SAMPLES: np.load(self.path, mmap_mode="r", allow_pickle=False)}
             with zipfile.ZipFile(self.path) as archive:
-                members = archive.infolist()
-                return {each.filename.removesuffix(".npy"): self._member(archive, each) for each in members}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-            raise InputError(f"{self.path} is not a NumPy file of arrays: {error}") from error
+                return {name: self._member(archive, member) for name, member in members_of(archive).items()}
 
     def _member(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         held = self._unpacked
         if member.filename in held:
             return held[member.filename]
+        if member.compress_type != zipfile.ZIP_STORED:
+            held[member.filename] = read_member(archive, member)
+            return held[member.filename]
         with archive.open(member) as file:
-            if member.compress_type != zipfile.ZIP_STORED:
-                held[member.filename] = np.lib.format.read_array(file, allow_pickle=False)
-                return held[member.filename]
-            version = np.lib.format.read_magic(file)
-            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            if version not in readers:
-                raise ValueError(f"{member.filename} is of version {version}")
-            shape, in_columns, dtype = readers[version](file)
+            shape, in_columns, dtype = check_header(file, member.file_size, member.filename)
             head = file.tell()
-        if dtype.hasobject:
-            raise ValueError(f"{member.filename} holds objects")
         if not math.prod(shape):
             return np.zeros(shape, dtype)
         with open(self.path, "rb") as file:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxrnn.evaluation.chain import Chain
 from jaxrnn.evaluation.corpus import PATTERNS, Item, from_folder, from_manifest
+from jaxrnn.evaluation.limits import MAX_RATE
 from jaxrnn.evaluation.offline import Offline
 from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.systems import System
@@ -77,7 +78,7 @@ class SystemOf(Section):
     stream: StreamOf | None = None
     function: str | None = None
     arguments: dict[str, Any] = Field(default_factory=dict)
-    rate: PositiveInt = 16_000
+    rate: PositiveInt = Field(16_000, le=MAX_RATE)
 
     @validator(mode="after")
     def _one_kind(self) -> Self:

@@ -9,7 +9,7 @@ import onnx
 
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx.tensors import check_tensor, tensors_of
-from jaxrnn.onnx.wellformed import check_attribute, check_messages
+from jaxrnn.onnx.wellformed import check_messages
 
 
 def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
@@ -64,8 +64,6 @@ def _check_names(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> N
 
 
 def _check_function(function: onnx.FunctionProto) -> None:
-    for attribute in function.attribute_proto:
-        check_attribute(attribute, f"function {function.name!r}, attribute {attribute.name!r}")
     graph = onnx.GraphProto(name=function.name, node=function.node)
     graph.input.extend(onnx.ValueInfoProto(name=name) for name in function.input)
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)

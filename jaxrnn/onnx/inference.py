@@ -1,56 +1,31 @@
-"""ONNX's own inference of shapes and types, which tells early and well which node's operands do not fit."""
+"""ONNX's own inference of shapes and types, which tells early and well which node's operands do not fit.
+
+It is written in C++ and trusts what a file says: an axis of 2**31, a batch of negative rank or a tensor that stands for
+a shape of 2**62 dimensions ends the process, or keeps it busy and takes all memory. Which numbers do that cannot be
+told by looking at a file, since they also come out of inference itself: two reshapes and a product make any size. So it
+runs in a process of its own (`inference_process.py`), with little memory and time, of which nothing but its answer
+counts. That takes 30 ms a file. Where it crashes, gives up or cannot be started, evaluation will tell.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError
 
 from jaxrnn.errors import ModelError
-from jaxrnn.onnx.graph import graphs_of, normal_domain
+from jaxrnn.onnx import inference_process
+from jaxrnn.onnx.graph import graphs_of
 
 #: Constants up to this size go along to shape inference, which reads shapes and axes from them.
 _SMALL = 256
-
-#: Operators whose inference in onnx reads types that may not be there, which ends the process (seen in onnx 1.23).
-_CRASHES = frozenset({
-    ("", "EyeLike"),
-    ("", "RegexFullMatch"),
-    ("ai.onnx.ml", "DictVectorizer"),
-    ("ai.onnx.ml", "LabelEncoder"),
-    ("ai.onnx.ml", "TreeEnsemble"),
-    ("ai.onnx.preview.training", "Adagrad"),
-    ("ai.onnx.preview.training", "Adam"),
-    ("ai.onnx.preview.training", "Momentum"),
-})  # fmt: skip
-
-
-def can_be_inferred(model: ir.Model) -> bool:
-    """Whether onnx's inference is known to take every node of a graph, functions included, without crashing."""
-    graphs = (model.graph, *model.functions.values())
-    return all(map(_is_safe, (node for graph in graphs for node in graph.all_nodes())))
-
-
-def _is_safe(node: ir.Node) -> bool:
-    domain = normal_domain(node.domain)
-    if (domain, node.op_type) in _CRASHES:
-        return False
-    if domain:
-        return True
-    if node.op_type == "GatherND":
-        return _integer(node, "batch_dims", 0) >= 0
-    if node.op_type == "Split":
-        return _integer(node, "num_outputs", len(node.outputs)) == len(node.outputs)
-    return True
-
-
-def _integer(node: ir.Node, name: str, default: int) -> int:
-    """An attribute; -1 where it is no integer."""
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        return default
-    return int(attribute.value) if attribute.type == ir.AttributeType.INT and not attribute.is_ref() else -1
+#: Seconds after which inference is given up on a machine that is busy; its own limit is of the processor's time.
+_PATIENCE = 60
 
 
 def check_shapes(proto: onnx.ModelProto) -> None:
@@ -60,21 +35,60 @@ def check_shapes(proto: onnx.ModelProto) -> None:
         ModelError: names the node whose operands do not fit.
     """
     model = ir.serde.deserialize_model(_without_weights(proto))
-    if not can_be_inferred(model):
-        return  # evaluation will tell
     for graph in (*graphs_of(model.graph), *model.functions.values()):
         graph.sort()
-    try:
-        onnx.shape_inference.infer_shapes(ir.serde.serialize_model(model), check_type=True, strict_mode=True)
-    except onnx.shape_inference.InferenceError as error:
-        places = re.findall(r"\(op_type:(\w+)", str(error))
-        if len(places) > 1 and places[0] not in {function.name for function in proto.functions}:
-            return  # inside ONNX's own body of an operator, which says nothing about the file
-        message = _plain(str(error))
-        raise ModelError(f"inconsistent shapes or types: {message}; correct the file or export it again") from error
-    except (RuntimeError, ValueError, MemoryError, IndexError, OverflowError):
-        # Inference itself gave up (an operator that onnx does not define, for one); evaluation will tell.
+    kind, answer = _inferred(ir.serde.serialize_model(model), check_type=True, strict_mode=True)
+    if kind != inference_process.MISFIT:
         return
+    said = answer.decode(errors="replace")
+    places = re.findall(r"\(op_type:(\w+)", said)
+    if len(places) > 1 and places[0] not in {function.name for function in proto.functions}:
+        return  # inside ONNX's own body of an operator, which says nothing about the file
+    raise ModelError(f"inconsistent shapes or types: {_plain(said)}; correct the file or export it again")
+
+
+def infer_shapes(model: ir.Model) -> None:
+    """Give values the shapes and types that follow from the rest of a graph, as far as inference finds them."""
+    proto = _without_weights(ir.serde.serialize_model(model))
+    kind, answer = _inferred(proto, data_prop=True)
+    if kind != inference_process.RESULT:
+        return
+    try:
+        found = ir.serde.deserialize_model(onnx.ModelProto.FromString(answer))
+    except (DecodeError, ir.serde.SerdeError):
+        return
+    for graph, inferred in zip(graphs_of(model.graph), graphs_of(found.graph), strict=False):
+        values = {value.name: value for node in inferred for value in node.outputs}
+        for value in (value for node in graph for value in node.outputs):
+            known = values.get(value.name)
+            if known is not None and known.shape is not None and known.dtype is not None:
+                value.shape, value.dtype = known.shape, known.dtype
+
+
+def _inferred(
+    proto: onnx.ModelProto, *, check_type: bool = False, strict_mode: bool = False, data_prop: bool = False
+) -> tuple[bytes, bytes]:
+    """What inference answers: the kind, and what follows it."""
+    gave_up = inference_process.FAILURE, b""
+    if not sys.executable or getattr(sys, "frozen", False):
+        return gave_up  # there is no interpreter to start: the program is one file
+    options = map(str, (check_type, strict_mode, data_prop))
+    command = [sys.executable, "-I", "-S", inference_process.__file__, _library(), *options]
+    try:
+        data = proto.SerializeToString()
+        answer = subprocess.run(
+            command, input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PATIENCE, check=True
+        ).stdout
+    except (EncodeError, ValueError, OSError, subprocess.SubprocessError):
+        return gave_up
+    return answer[:1], answer[1:]
+
+
+def _library() -> str:
+    """The compiled part of onnx."""
+    import onnx.onnx_cpp2py_export
+
+    return str(Path(onnx.onnx_cpp2py_export.__file__))
 
 
 def _plain(message: str) -> str:
@@ -85,16 +99,24 @@ def _plain(message: str) -> str:
 
 
 def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which large constants of the outer graph are inputs of their types and shapes."""
     copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     graph = copy.graph
     graph.name = proto.graph.name
-    graph.node.extend(proto.graph.node)
     graph.input.extend(proto.graph.input)
     graph.output.extend(proto.graph.output)
     inputs = {value.name for value in proto.graph.input}
-    for tensor in proto.graph.initializer:
+
+    def is_left_out(name: str, tensor: onnx.TensorProto) -> bool:
         if sum(tensor.dims) <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
-            graph.initializer.append(tensor)
-        elif tensor.name not in inputs:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+            return False
+        if name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
+        return True
+
+    graph.initializer.extend(each for each in proto.graph.initializer if not is_left_out(each.name, each))
+    for node in proto.graph.node:
+        held = [attribute.t for attribute in node.attribute if attribute.name == "value" and attribute.HasField("t")]
+        if node.op_type != "Constant" or not held or not is_left_out(node.output[0], held[0]):
+            graph.node.append(node)
     return copy

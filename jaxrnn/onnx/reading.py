@@ -10,6 +10,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from jaxrnn.errors import ModelError
+from jaxrnn.files import check_regular
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.sparse import write_out_sparse
@@ -54,7 +55,7 @@ def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
     elif isinstance(source, (str, os.PathLike)):
         path = Path(source)
         try:
-            data = path.read_bytes()
+            data = check_regular(path).read_bytes()
         except OSError as error:
             raise ModelError(f"the file cannot be read: {error.strerror or error}") from error
         file = SourceFile(_parse(data), data, path.resolve().parent)

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from jaxrnn.onnx.carries import CELLS, LOOPS, QUANTIZED, STATEFUL
 from jaxrnn.onnx.graph import normal_domain, subgraphs_of
-from jaxrnn.onnx.inference import can_be_inferred
+from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import tensor_info
 from jaxrnn.onnx.program import node_label, read_constant
 
@@ -56,8 +55,7 @@ def recurrent_nodes(model: ir.Model) -> tuple[RecurrentInfo, ...]:
     if all(info.weights is not None for info in found if info.operator in CELLS):
         return found
     # Some exporters compute the weights from others, node by node: inference knows the shapes all the same.
-    if can_be_inferred(model):
-        ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    infer_shapes(model)
     return tuple(_find(model.graph))
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-import stat
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import ModelError
+from jaxrnn.files import check_regular
 
 #: The repeated field that holds a type's elements where there is no ``raw_data``, and elements to an entry.
 _TYPED_FIELDS = {
@@ -23,28 +24,39 @@ _TYPED_FIELDS = {
     **dict.fromkeys(("UINT32", "UINT64"), ("uint64_data", 1)),
     **dict.fromkeys(("STRING",), ("string_data", 1)),
 }
+#: Every repeated field that may hold a tensor's elements.
+_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+#: A number of external data: what Python reads as one besides (a sign, blanks, ``1_0``, digits of other scripts) other
+#: programs read otherwise or not at all.
+_NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 def tensors_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Every tensor of a graph or function, subgraphs included, with what to call it."""
+    """Every tensor of a graph or function, subgraphs and defaults of attributes included, with what to call it."""
     if isinstance(graph, onnx.GraphProto):
         for tensor in graph.initializer:
             yield f"initializer {tensor.name!r}", tensor
+    else:
+        yield from _tensors_in(graph.attribute_proto, f"function {graph.name!r}")
     for node in graph.node:
         label = f"node {node.name or (node.output[0] if node.output else '')!r} ({node.op_type})"
-        for attribute in node.attribute:
-            for tensor in ([attribute.t] if attribute.HasField("t") else []) + list(attribute.tensors):
-                yield f"{label}, attribute {attribute.name!r}", tensor
-            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                yield from tensors_of(inner)
+        yield from _tensors_in(node.attribute, label)
+
+
+def _tensors_in(attributes: Iterable[onnx.AttributeProto], label: str) -> Iterator[tuple[str, onnx.TensorProto]]:
+    for attribute in attributes:
+        for tensor in ([attribute.t] if attribute.HasField("t") else []) + list(attribute.tensors):
+            yield f"{label}, attribute {attribute.name!r}", tensor
+        for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+            yield from tensors_of(inner)
 
 
 def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> None:
     """The claimed shape and type against the data that is there.
 
     Raises:
-        ModelError: unknown type, negative dimension, too little or too much data, or external data that is missing,
-            outside the model's folder, or shorter than it says.
+        ModelError: unknown type, negative dimension, too little or too much data, data in several places, or external
+            data that is missing, outside the model's folder, or shorter than it says.
     """
     try:
         kind = ir.DataType(tensor.data_type)
@@ -54,19 +66,18 @@ def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> N
         raise ModelError(f"{label}: unknown element type {tensor.data_type}")
     if any(size < 0 for size in tensor.dims):
         raise ModelError(f"{label}: negative dimension in shape {list(tensor.dims)}")
+    per_entry = 8 // kind.bitwidth if kind != ir.DataType.STRING and kind.bitwidth < 8 else 1
+    field, per_entry = _TYPED_FIELDS.get(kind.name, ("int32_data", per_entry))
+    home = _check_one_place(tensor, field, label)
     count = math.prod(tensor.dims)
     shape = f"shape {list(tensor.dims)} of {kind.name}"
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        if kind == ir.DataType.STRING:
-            raise ModelError(f"{label}: strings cannot be external data")
+    if home == "external_data":
         _check_external(tensor, -(-count * kind.bitwidth // 8), label, folder)
-    elif tensor.HasField("raw_data"):
-        expected = -(-count * kind.bitwidth // 8) if kind != ir.DataType.STRING else -1
+    elif home == "raw_data":
+        expected = -(-count * kind.bitwidth // 8)
         if len(tensor.raw_data) != expected:
             raise ModelError(f"{label}: {shape} needs {expected} bytes, but the file holds {len(tensor.raw_data)}")
     else:
-        per_entry = 8 // kind.bitwidth if kind != ir.DataType.STRING and kind.bitwidth < 8 else 1
-        field, per_entry = _TYPED_FIELDS.get(kind.name, ("int32_data", per_entry))
         found = len(getattr(tensor, field))
         if found != math.ceil(count / per_entry):
             raise ModelError(
@@ -74,8 +85,31 @@ def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> N
             )
 
 
+def _check_one_place(tensor: onnx.TensorProto, field: str, label: str) -> str:
+    """The field that holds a tensor's data: of several, programs would take different ones."""
+    if tensor.HasField("segment"):
+        raise ModelError(f"{label}: it is a segment of a larger tensor; save the model with whole tensors")
+    filled = [name for name in _FIELDS if len(getattr(tensor, name))]
+    filled += ["raw_data"] if tensor.HasField("raw_data") else []
+    filled += ["external_data"] if tensor.external_data else []
+    home = "raw_data" if "raw_data" in filled and field != "string_data" else field
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        home = "external_data"
+        if field == "string_data":
+            raise ModelError(f"{label}: strings cannot be external data")
+    stray = [name for name in filled if name != home]
+    if stray:
+        raise ModelError(
+            f"{label}: its data belongs into {home}, but {', '.join(stray)} holds some; a tensor has its data in one "
+            "place: save the model again"
+        )
+    return home
+
+
 def _check_external(tensor: onnx.TensorProto, expected: int, label: str, folder: Path | None) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
+    if len(entries) < len(tensor.external_data) or not all(isinstance(each, str) for each in entries.values()):
+        raise ModelError(f"{label}: the entries of its external data are no text in UTF-8, or stand there twice")
     location = entries.get("location", "")
     if folder is None:
         raise ModelError(
@@ -91,21 +125,17 @@ def _check_external(tensor: onnx.TensorProto, expected: int, label: str, folder:
     if not _inside(Path(os.path.realpath(path)), folder):
         raise outside
     try:
-        status = path.stat()
+        held = check_regular(path).stat().st_size
     except OSError as error:
         raise ModelError(f"{where} cannot be read: {error.strerror or error}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise ModelError(f"{where} is not a regular file")
-    try:
-        offset, length = int(entries.get("offset", 0)), int(entries.get("length", expected))
-    except ValueError as error:
-        raise ModelError(f"{where}: offset and length must be integers") from error
+    for key in ("offset", "length"):
+        if not _NUMBER.fullmatch(entries.get(key, "0")):
+            raise ModelError(f"{where}: {key} must be a number of bytes in digits, not {entries[key][:40]!r}")
+    offset, length = int(entries.get("offset", 0)), int(entries.get("length", expected))
     if length != expected:
         raise ModelError(f"{where}: length {length} is given, but the shape {list(tensor.dims)} needs {expected} bytes")
-    if offset < 0 or offset + length > status.st_size:
-        raise ModelError(
-            f"{where}: bytes {offset} to {offset + length} are needed, but the file ends at {status.st_size}"
-        )
+    if offset + length > held:
+        raise ModelError(f"{where}: bytes {offset} to {offset + length} are needed, but the file ends at {held}")
 
 
 def _inside(path: Path, folder: Path) -> bool:

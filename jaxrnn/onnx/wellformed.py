@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx
 import onnx_ir as ir
@@ -20,12 +20,30 @@ _KINDS = frozenset(_Attribute.AttributeType.values()) - {_Attribute.UNDEFINED}
 _UNREAD = frozenset({_Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS})
 
 
-def check_messages(graph: onnx.GraphProto | onnx.FunctionProto, where: str = "", depth: int = 0) -> None:
+def check_messages(
+    graph: onnx.GraphProto | onnx.FunctionProto,
+    where: str = "",
+    depth: int = 0,
+    declared: Collection[str] | None = None,
+) -> None:
     """Every value's type and every attribute of a graph or function, subgraphs included.
 
+    Args:
+        graph: what to look at.
+        where: the place of a subgraph, for messages.
+        depth: how deep it lies in others.
+        declared: inside a function, the attributes that it has, which others may refer to.
+
     Raises:
-        ModelError: one is missing, empty or unknown, or subgraphs lie in each other too deep.
+        ModelError: one is missing, empty or unknown, refers to nothing, or subgraphs lie in each other too deep.
     """
+    if isinstance(graph, onnx.FunctionProto):
+        declared = {*graph.attribute, *(default.name for default in graph.attribute_proto)}
+        for default in graph.attribute_proto:
+            label = f"function {graph.name!r}, attribute {default.name!r}"
+            check_attribute(default, label)
+            for inner in ([default.g] if default.HasField("g") else []) + list(default.graphs):
+                check_messages(inner, f"{label}: ", depth + 1)
     if depth > MAX_DEPTH:
         raise ModelError(
             f"{where}graphs lie in each other more than {MAX_DEPTH} deep; write the model with fewer levels"
@@ -42,9 +60,9 @@ def check_messages(graph: onnx.GraphProto | onnx.FunctionProto, where: str = "",
         if not node.op_type:
             raise ModelError(f"{label} has no operator; set op_type")
         for attribute in node.attribute:
-            check_attribute(attribute, f"{label}, attribute {attribute.name!r}")
+            check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
             for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                check_messages(inner, f"{label}, {attribute.name}: ", depth + 1)
+                check_messages(inner, f"{label}, {attribute.name}: ", depth + 1, declared)
 
 
 def _check_texts(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> None:
@@ -65,17 +83,23 @@ def _check_texts(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> Non
         raise ModelError(f"{where}the name {wrong!r} is no text in UTF-8; the file is damaged")
 
 
-def check_attribute(attribute: onnx.AttributeProto, label: str) -> None:
-    """Whether an attribute is of a known type and holds a value of it.
+def check_attribute(attribute: onnx.AttributeProto, label: str, declared: Collection[str] | None = None) -> None:
+    """Whether an attribute is of a known type and holds a value of it, or refers to one of the function around it.
 
     Raises:
-        ModelError: it does not.
+        ModelError: it does not; or it refers to one that there is not, as it always does outside of functions.
         UnsupportedError: it holds sparse tensors.
     """
     if not attribute.name:
         raise ModelError(f"{label} has no name")
     if attribute.type not in _KINDS:
         raise ModelError(f"{label}: unknown type {attribute.type}; the types are those of AttributeProto")
+    if attribute.ref_attr_name and (declared is None or attribute.ref_attr_name not in declared):
+        known = "it is in no function" if declared is None else f"the function declares {', '.join(declared) or 'none'}"
+        raise ModelError(
+            f"{label} takes its value from an attribute {attribute.ref_attr_name!r} of the function that it is in, but "
+            f"{known}; write the value into the node"
+        )
     if attribute.ref_attr_name and attribute.type in (_Attribute.GRAPH, _Attribute.GRAPHS):
         raise UnsupportedError(
             f"{label} takes its graph from an attribute of the function that it is in; write the graph into the node"

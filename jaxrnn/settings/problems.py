@@ -17,7 +17,8 @@ except ImportError as error:
     ) from error
 
 from jaxrnn.settings.functions import near
-from jaxrnn.settings.source import Keys, Source, brief
+from jaxrnn.settings.loader import Keys, brief
+from jaxrnn.settings.source import Source
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -39,6 +40,7 @@ _EXPECTED = {
     "finite_number": "a finite number",
     "greater_than": "a number above {gt:g}",
     "greater_than_equal": "a number of at least {ge:g}",
+    "less_than_equal": "a number of at most {le:,}",
     "literal_error": "{expected}",
     "callable_type": "a function",
     "invalid_key": "a word as key",

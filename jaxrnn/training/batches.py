@@ -12,12 +12,15 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxrnn.errors import JaxrnnError
+from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.training.examples import Example, Position, Source, read_example
 from jaxrnn.training.layout import Layout
 from jaxrnn.training.sharding import Placement
 
 T = TypeVar("T")
+
+#: Frames that buckets and chunks may add to the examples of a batch.
+MAX_PADDING = 2**26
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +131,12 @@ class Batches:
         frames = -(-most // layout.bucket) * layout.bucket
         chunk = frames if layout.chunk is None else layout.chunk
         frames = -(-frames // chunk) * chunk
+        if (frames - most) * len(rows.examples) > MAX_PADDING:
+            raise InputError(
+                f"bucket={layout.bucket:,} and chunk={chunk:,} pad the {most:,} frames of the longest of "
+                f"{len(rows.examples):,} examples to {frames:,}; no more than {MAX_PADDING:,} frames of padding in a "
+                "batch are allowed: give smaller ones"
+            )
         lengths = np.array([layout.frames(example) for example in rows.examples])
         mask = np.arange(frames) < lengths[:, None]
         arrays = {

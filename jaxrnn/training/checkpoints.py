@@ -8,29 +8,34 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError, MissingPackageError, TrainingError
+from jaxrnn.files import check_regular
 from jaxrnn.training.interrupts import held_back
 from jaxrnn.training.sharding import is_primary
 from jaxrnn.training.snapshots import Snapshot, decode, encode
 
 #: What the folder of a checkpoint that cannot be read is renamed to, so that it is neither read nor counted again.
 UNREADABLE = "unreadable-{step}"
+#: The folders in that of a checkpoint. Orbax also counts folders of others whose names are numbers.
+ITEMS = ("arrays", "facts")
 
 
 @dataclasses.dataclass
 class _Kept:
-    """Which checkpoints stay: the newest ones and the best. It is Orbax's ``PreservationPolicy``."""
+    """Which checkpoints stay: the newest ones, the best, and what is not ours. It is Orbax's ``PreservationPolicy``."""
 
     newest: int
+    is_ours: Callable[[int], bool]
     best: int | None = None
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         steps = [checkpoint.step for checkpoint in checkpoints]
-        return [step in sorted(steps)[-self.newest :] or step == self.best for step in steps]
+        ours = sorted(filter(self.is_ours, steps))
+        return [step in ours[-self.newest :] or step == self.best or step not in ours for step in steps]
 
 
 class Folder:
@@ -48,7 +53,7 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str], *, keep: int = 1, reading: bool = False):
         self.path = Path(path).absolute()
-        self._kept = _Kept(keep)
+        self._kept = _Kept(keep, self._is_ours)
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"checkpoints: {self.path} is a file, not a folder")
         if reading and not self.path.is_dir():
@@ -67,7 +72,7 @@ class Folder:
         )
         try:
             with quiet():
-                self._manager = ocp.CheckpointManager(self.path, options=options)
+                self._manager = ocp.CheckpointManager(self.path, options=options, item_names=ITEMS)
         except OSError as error:
             raise InputError(f"checkpoints: the folder {self.path} cannot be used: {error}") from error
 
@@ -78,7 +83,11 @@ class Folder:
 
     def steps(self) -> list[int]:
         """The updates behind which there is a checkpoint, the oldest first."""
-        return sorted(self._manager.all_steps())
+        return sorted(filter(self._is_ours, self._manager.all_steps()))
+
+    def _is_ours(self, step: int) -> bool:
+        """Whether a folder is that of a checkpoint, be it a damaged one."""
+        return any((self.where(step) / item).is_dir() for item in ITEMS)
 
     def where(self, step: int) -> Path:
         """The checkpoint behind an update."""
@@ -120,6 +129,9 @@ class Folder:
         Raises:
             Exception: of many kinds, if it is damaged.
         """
+        for path in self.where(step).rglob("*"):
+            if not path.is_dir():
+                check_regular(path)
         ocp = _orbax()
         wanted = ocp.args.Composite(arrays=ocp.args.StandardRestore(), facts=ocp.args.JsonRestore())
         with quiet():
@@ -127,7 +139,7 @@ class Folder:
         return decode(found["arrays"], found["facts"])
 
     def newest(self, *, set_aside: bool) -> Snapshot | None:
-        """The newest checkpoint that can be read, or None in an empty folder; the others are skipped with a warning.
+        """The newest checkpoint that can be read, or None where there is none; the others are skipped with a warning.
 
         Args:
             set_aside: rename those that cannot be read.
@@ -136,6 +148,12 @@ class Folder:
             TrainingError: there are checkpoints, and none can be read.
         """
         steps, damaged = self.steps(), []
+        for step in sorted(set(self._manager.all_steps()) - set(steps)):
+            warnings.warn(
+                f"{self.where(step)} is no checkpoint of a training: it holds neither {' nor '.join(ITEMS)}; it is "
+                "passed over, and left as it is",
+                stacklevel=2,
+            )
         found = None
         for step in reversed(steps):
             try:

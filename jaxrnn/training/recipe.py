@@ -14,9 +14,10 @@ import jax
 
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.settings.functions import find_function, lookup
+from jaxrnn.settings.loader import Keys
 from jaxrnn.settings.problems import at, problem
 from jaxrnn.settings.sections import Called
-from jaxrnn.settings.source import Keys, Overrides, Source
+from jaxrnn.settings.source import Overrides, Source
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.config import Config, Examples, read_config
 from jaxrnn.training.evaluate import evaluate

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxrnn.arrays import read_arrays
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.values import describe
 from jaxrnn.settings.functions import near
@@ -87,20 +87,10 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     Raises:
         InputError: it cannot be read, or is no such file; names it.
     """
-    try:
-        # Opened here: numpy.load leaves the file open where it finds a damaged one.
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if not isinstance(loaded, np.lib.npyio.NpzFile):
-                raise InputError(f"{path} holds one array without a name; write it with numpy.savez(path, name=array)")
-            with loaded:
-                return {name: loaded[name] for name in loaded.files}
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except InputError:
-        raise
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError, NotImplementedError) as error:
-        raise InputError(f"{path} does not hold NumPy arrays by name: write it with numpy.savez") from error
+    loaded = read_arrays(path)
+    if isinstance(loaded, np.ndarray):
+        raise InputError(f"{path} holds one array without a name; write it with numpy.savez(path, name=array)")
+    return loaded
 
 
 def check_data(data: Any, name: str, *, drawn: bool) -> Any:

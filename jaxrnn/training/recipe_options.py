@@ -12,9 +12,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Strict, create_model
 from pydantic.errors import PydanticUserError
 
+from jaxrnn.settings.loader import Keys
 from jaxrnn.settings.problems import validated
 from jaxrnn.settings.sections import ConfigPath
-from jaxrnn.settings.source import Keys, Source
+from jaxrnn.settings.source import Source
 
 
 def checked_options(

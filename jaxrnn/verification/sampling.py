@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import math
 import operator
 import re
 import zlib
@@ -17,6 +18,7 @@ import numpy as np
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.model import Model
 from jaxrnn.onnx.interface import TensorInfo
+from jaxrnn.onnx.limits import Limits, bytes_of
 
 #: Sizes of the dimensions that nobody gave.
 BATCH_SIZE, OTHER_SIZE = 1, 16
@@ -154,6 +156,12 @@ def _random_array(
     shape = lead + tuple(size if isinstance(size, int) else _size(size, sizes) for size in info.shape)
     if min(shape, default=0) < 0:
         raise InputError(f"input {info} would get the shape {shape}; give larger dimensions")
+    needed = math.prod(shape) * np.dtype(np.float64).itemsize
+    if needed > Limits.value_bytes:
+        raise InputError(
+            f"input {info} of shape {shape} cannot be made: it takes {bytes_of(needed)}, and no more than "
+            f"{bytes_of(Limits.value_bytes)} are allowed; give smaller dimensions"
+        )
     try:
         random = np.random.default_rng([seed, zlib.crc32(info.name.encode())])
         if info.dtype == np.bool_:

@@ -14,6 +14,10 @@ from fuzzing import campaign
 from fuzzing.cases import KINDS, make
 
 
+def bytes_of(source):
+    return source.read_bytes() if isinstance(source, Path) else source.SerializeToString()
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.fuzzing", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
@@ -36,7 +40,7 @@ def main():
     def keep(facts):
         name = "-".join(map(str, facts["case"]))
         source, _ = make(*facts["case"])
-        data = source if isinstance(source, bytes) else source.SerializeToString()
+        data = source if isinstance(source, bytes) else bytes_of(source)
         (options.out / f"{name}.onnx").write_bytes(data)
         (options.out / f"{name}.json").write_text(json.dumps(facts, indent=2))
         print(name, facts["defect"][:200], flush=True)

@@ -9,10 +9,11 @@ import onnx
 
 from fuzzing.damage import damaged
 from fuzzing.nodes import random_node
+from fuzzing.oddities import odd
 from fuzzing.seeds import real_seeds, small_seeds
 from fuzzing.structure import changed
 
-KINDS = ("bytes", "structure", "nodes", "real")
+KINDS = ("bytes", "structure", "nodes", "real", "odd")
 
 
 @functools.cache
@@ -41,7 +42,7 @@ def _without_weights(name):
 
 
 def make(kind, seed, number):
-    """The file of a case, and how to try it."""
+    """The file of a case, or its path, and how to try it."""
     rng = random.Random(f"{kind} {seed} {number}")
     options = {"size": rng.choice((2, 3)), "streams": rng.random() < 0.2, "eager": rng.random() < 0.2}
     names = sorted(_small())
@@ -53,6 +54,8 @@ def make(kind, seed, number):
         if rng.random() < 0.5:
             return damaged(rng, data, data), options
         return changed(rng, _without_weights(name)), options
+    if kind == "odd":
+        return odd(rng, f"{kind}-{seed}-{number}", [_small()[name] for name in names]), options
     proto = _small()[rng.choice(names)]
     if kind == "structure":
         copy = changed(rng, proto)

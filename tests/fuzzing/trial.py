@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -97,7 +98,8 @@ def _check_words(step, error):
 def describe(source):
     """A file in words, for a report."""
     try:
-        proto = source if isinstance(source, onnx.ModelProto) else onnx.ModelProto.FromString(source)
+        data = source.read_bytes() if isinstance(source, Path) else source
+        proto = data if isinstance(data, onnx.ModelProto) else onnx.ModelProto.FromString(data)
         return onnx.printer.to_text(proto)[:1500]
     except Exception as error:
         return f"(not printable: {error}), {sys.getsizeof(source)} bytes"

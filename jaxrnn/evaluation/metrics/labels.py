@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import Recording, open_recording
+from jaxrnn.files import check_regular
 
 
 class Segments:
@@ -42,7 +43,7 @@ class Segments:
 
 def _read(path: Path) -> list[tuple[float, float]]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with check_regular(path).open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
             columns = [name.strip() for name in rows.fieldnames or ()]
             if not {"start", "end"} <= set(columns):

@@ -1,0 +1,115 @@
+"""NumPy's files of arrays, from whomever: nothing is allocated because a header says so."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from jaxrnn.errors import InputError
+from jaxrnn.files import check_regular
+from jaxrnn.onnx.limits import bytes_of
+
+#: What a packed file may unpack to: so many bytes, or so many times its size if that is more. Recordings and weights
+#: pack to a half or a tenth, and masks or labels, which are small, to a thousandth.
+UNPACKED, RATIO = 2**30, 100
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def read_arrays(path: str | os.PathLike[str]) -> np.ndarray | dict[str, np.ndarray]:
+    """The array of a ``.npy`` file, or the arrays of a ``.npz`` file by name.
+
+    Raises:
+        InputError: it cannot be read, holds something else, or unpacks to too much.
+    """
+    with readable(path), check_regular(path).open("rb") as file:
+        is_archive = file.read(2) == b"PK"
+        file.seek(0)
+        if not is_archive:
+            check_header(file, os.fstat(file.fileno()).st_size, os.fspath(path))
+            file.seek(0)
+            return np.lib.format.read_array(file, allow_pickle=False)
+        with zipfile.ZipFile(file) as archive:
+            return {name: read_member(archive, member) for name, member in members_of(archive).items()}
+
+
+@contextlib.contextmanager
+def readable(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Inside, what is wrong with a file of arrays becomes one error that names it.
+
+    Raises:
+        InputError: the file cannot be read, or holds something else.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{os.fspath(path)} cannot be read: {error.strerror or error}") from error
+    except InputError as error:
+        raise InputError(f"{os.fspath(path)}: {error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError, MemoryError) as error:
+        raise InputError(
+            f"{os.fspath(path)} does not hold NumPy arrays of numbers: {error}; write it with numpy.save or numpy.savez"
+        ) from error
+
+
+def members_of(archive: zipfile.ZipFile) -> Mapping[str, zipfile.ZipInfo]:
+    """The arrays of an archive by name, none of them read.
+
+    Raises:
+        InputError: they would unpack to too much, all of them together.
+    """
+    members = archive.infolist()
+    assert archive.fp is not None, "it is open"
+    held = archive.fp.seek(0, os.SEEK_END)
+    size, allowed = sum(member.file_size for member in members), max(UNPACKED, RATIO * held)
+    if size > allowed:
+        raise InputError(
+            f"it unpacks to {bytes_of(size)} from {bytes_of(held)}, and no more than {bytes_of(allowed)} are allowed "
+            "for a file of that size; write it with numpy.savez, which does not pack"
+        )
+    return {member.filename.removesuffix(".npy"): member for member in members}
+
+
+def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """One array of an archive.
+
+    Raises:
+        ValueError: it is none, or says that it is larger than the archive says.
+    """
+    with archive.open(member) as file:
+        check_header(file, member.file_size, member.filename)
+    with archive.open(member) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def check_header(file: BinaryIO | Any, size: int, label: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Read the header of an array, which must not claim more than there is.
+
+    Args:
+        file: at its start; afterwards at the array's first byte.
+        size: bytes of the file, the header included.
+        label: what to call it in messages.
+
+    Returns:
+        The shape, whether columns come first, and the element type.
+
+    Raises:
+        ValueError: there is no such header, or less than it claims, or it holds objects.
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"{label} is of version {version} of the format")
+    shape, in_columns, dtype = _HEADERS[version](file)
+    needed, held = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if dtype.hasobject or not dtype.itemsize:
+        raise ValueError(f"{label} holds objects and not numbers")
+    if min(shape, default=0) < 0 or needed > held:
+        raise ValueError(f"{label} says it is {dtype}{list(shape)}, which takes {needed} bytes, but holds {held}")
+    return shape, in_columns, dtype
