@@ -84,8 +84,10 @@ def affinity(first: str, second: str) -> int:
 
 
 def says_data(name: str) -> bool:
-    """Whether a name is one of what goes through a model."""
-    return bool(_DATA.intersection(words(name))) and not says_state(name)
+    """Whether a name is one of what goes through a model: a word for that, or the input of something."""
+    said = words(name)
+    input_of = "input" in _parts(name) and bool(said)
+    return (input_of or bool(_DATA.intersection(said))) and not says_state(name)
 
 
 def says_state(name: str) -> bool:
