@@ -76,6 +76,33 @@ class Whole:
     def __abs__(self) -> Whole:
         return Whole(abs(self.size), self.element_type)
 
+    def __truediv__(self, other: Any) -> Any:
+        divisor = size_of(other)
+        if not isinstance(divisor, int) or divisor == 0:
+            return NotImplemented
+        return Whole(self.size * divisor, self.element_type) if abs(divisor) == 1 else Quotient(self, divisor)
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """A whole float over an integer: what a file divides to count frames, and then rounds up or down.
+
+    Attributes:
+        whole: the number that is divided.
+        divisor: neither -1, 0 nor 1.
+    """
+
+    whole: Whole
+    divisor: int
+
+    def floor(self) -> Whole:
+        """The largest whole number that is not above it."""
+        return Whole(self.whole.size // self.divisor, self.whole.element_type)
+
+    def ceil(self) -> Whole:
+        """The smallest whole number that is not below it."""
+        return Whole(-(-self.whole.size // self.divisor), self.whole.element_type)
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -108,6 +135,9 @@ def traced_item(item: Any) -> jax.Array:
     """An item as a JAX scalar of its element type."""
     if isinstance(item, Claim):
         return jnp.all(jnp.stack([traced_item(difference) < 0 for difference in item.below_zero]))
+    if isinstance(item, Quotient):
+        number = traced_item(item.whole)
+        return number / jnp.asarray(item.divisor, number.dtype)
     whole = jnp.asarray(size_of(item), dtype=jnp.int64)
     return whole.astype(item.element_type) if isinstance(item, Whole) else whole
 
@@ -117,6 +147,8 @@ def type_of(array: np.ndarray) -> np.dtype:
     for item in array.flat:
         if isinstance(item, Whole):
             return item.element_type
+        if isinstance(item, Quotient):
+            return item.whole.element_type
         if isinstance(item, Claim):
             return np.dtype(bool)
     return np.dtype(np.int64)
@@ -127,15 +159,28 @@ def as_floats(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return each(lambda item: Whole(size_of(item), np.dtype(dtype)), array)
 
 
+def rounded(item: Any, *, up: bool) -> Any:
+    """An item rounded up or down to a whole number."""
+    if not isinstance(item, Quotient):
+        return item
+    return item.ceil() if up else item.floor()
+
+
 def as_integers(array: np.ndarray) -> np.ndarray:
     """Symbolic floats or integers as integers."""
     return each(size_of, array)
 
 
+def are_divisible(array: Any, divisor: Any) -> bool:
+    """Whether symbolic floats over a static divisor stay known while tracing."""
+    sizes = [isinstance(item, Whole) for item in array.flat] if array.dtype == object else [False]
+    return all(sizes) and divisor.dtype != object and are_whole(divisor) and bool(np.all(divisor != 0))
+
+
 def are_whole(array: Any) -> bool:
     """Whether every element of a static array is a whole number, so that symbolic floats may be combined with it."""
     if array.dtype == object:
-        return not any(isinstance(item, Claim) for item in array.flat)
+        return not any(isinstance(item, (Claim, Quotient)) for item in array.flat)
     return array.dtype.kind in "iu" or (
         array.dtype.kind != "b" and bool(np.all(np.asarray(array, np.float64) == np.floor(array.astype(np.float64))))
     )

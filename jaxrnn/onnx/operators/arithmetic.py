@@ -13,7 +13,7 @@ from jax import lax
 
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.registry import Foldable, since
-from jaxrnn.onnx.values import Value, dtype_of, is_symbolic, operands, traced
+from jaxrnn.onnx.values import Value, dtype_of, is_static, is_symbolic, operands, traced
 
 
 def is_integer(value: Value) -> bool:
@@ -53,6 +53,8 @@ add, subtract, multiply = (binary(function, whole=True) for function in (operato
 
 def divide(a: Value, b: Value) -> Value:
     """Div: integers are truncated towards zero, as in C."""
+    if is_static(a, b) and dtype_of(a) == dtype_of(b) and symbols.are_divisible(a, b):
+        return symbols.each(operator.truediv, a, b)
     np_or_jnp, (a, b) = alike(a, b)
     if not is_integer(a):
         return a / b
@@ -108,9 +110,9 @@ def either(name: str, symbolic: Callable[[Any], Any] | None = None) -> Callable[
     """
 
     def apply(x: Value) -> Value:
-        np_or_jnp, (x,) = operands(x, whole=symbolic is not None)
-        if is_symbolic(x) and symbolic is not None:
+        if is_symbolic(x) and symbolic is not None and dtype_of(x).kind != "b":
             return symbols.each(symbolic, x)
+        np_or_jnp, (x,) = operands(x)
         return getattr(np_or_jnp, name)(x).astype(x.dtype)
 
     return apply
@@ -184,14 +186,14 @@ OPERATORS = {
     "BitwiseNot": since(unary(jnp.bitwise_not), 18),
     "BitwiseOr": since(binary(operator.or_), 18),
     "BitwiseXor": since(binary(operator.xor), 18),
-    "Ceil": since(either("ceil", lambda item: item), 6, 13),
+    "Ceil": since(either("ceil", functools.partial(symbols.rounded, up=True)), 6, 13),
     "Clip": since(clip_6, 6) | since(clip, 11, 12, 13),
     "Cos": since(unary(jnp.cos), 7, 22),
     "Cosh": since(unary(jnp.cosh), 9, 22),
     "Div": since(divide, 7, 13, 14),
     "Erf": since(unary(lax.erf), 9, 13),
     "Exp": since(unary(jnp.exp), 6, 13),
-    "Floor": since(either("floor", lambda item: item), 6, 13),
+    "Floor": since(either("floor", functools.partial(symbols.rounded, up=False)), 6, 13),
     "Log": since(unary(jnp.log), 6, 13),
     "Max": since(maximum, 6, 8, 12, 13),
     "Mean": since(mean, 6, 8, 13),

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn.onnx import symbols
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static, is_symbolic, traced
@@ -51,6 +52,8 @@ def gather(data: Value, indices: Value, *, axis: int = 0) -> Value:
     (axis,) = axes_of([axis], len(data.shape))
     if is_static(data, indices) and not is_symbolic(indices):
         return np.take(data, wrap_indices(indices, data.shape[axis]), axis)
+    if is_static(indices) and indices.ndim == 0 and not isinstance(data.shape[axis], int):
+        return _one_of(traced(data), indices.item(), axis)
     index = wrap_indices(indices, data.shape[axis])
     if isinstance(index, np.ndarray) and index.ndim == 0:
         # One known index is a slice, which says more to XLA and to a transformation than a gather does.
@@ -58,6 +61,18 @@ def gather(data: Value, indices: Value, *, axis: int = 0) -> Value:
     if isinstance(data.shape[axis], int) and data.shape[axis] == 0:
         return _nothing(data, jnp.shape(index), axis)
     return read(traced(data), (slice(None),) * axis + (index.astype(np.int32),))
+
+
+def _one_of(data: jax.Array, index: Any, axis: int) -> jax.Array:
+    """One element of a symbolic axis, by a known index or by a symbolic dimension."""
+    size = data.shape[axis]
+    start = index + size if symbols.less(index, 0, or_equal=False) is True else index
+    inside = symbols.less(0, start, or_equal=True), symbols.less(start, size, or_equal=False)
+    if inside == (True, True):
+        return lax.squeeze(lax.slice_in_dim(data, start, start + 1, 1, axis), (axis,))
+    boxed = np.empty((), object)
+    boxed[()] = index
+    return read(data, (slice(None),) * axis + (wrap_indices(boxed, size).astype(np.int32),))
 
 
 def _nothing(data: Value, shape: tuple[Any, ...], axis: int) -> jax.Array:

@@ -17,7 +17,7 @@ from jax.core import max_dim, min_dim
 
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.registry import Foldable, Static, since
-from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, operands, traced
+from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, is_symbolic, operands, traced
 
 
 def axes_of(axes: Value, rank: int) -> tuple[int, ...]:
@@ -192,13 +192,17 @@ def _clamp(bound: Any, size: Any, low: Any, high: Any) -> Any:
 
 def expand(x: Value, shape: Static) -> Value:
     """Expand: broadcasting both ways, so a 1 in the shape keeps the input's dimension."""
-    np_or_jnp, (x,) = operands(x)
     wanted = dimensions(shape)
+    if not all(isinstance(size, int) for size in wanted):
+        x = traced(x)  # NumPy's arrays have no symbolic size
+    np_or_jnp, (x,) = operands(x)
     return np_or_jnp.broadcast_to(x, jnp.broadcast_shapes(tuple(x.shape), wanted))
 
 
 def tile(x: Value, repeats: Static) -> Value:
     """Tile: repeat along every axis."""
+    if is_symbolic(repeats):
+        x = traced(x)
     np_or_jnp, (x,) = operands(x)
     return np_or_jnp.tile(x, dimensions(repeats))
 

@@ -38,6 +38,10 @@ def scatter_elements(data: Value, indices: Value, updates: Value, *, axis: int =
     """ScatterElements."""
     alike(data, updates)
     (axis,) = axes_of([axis], len(data.shape))
+    if reduction == "none" and is_static(data, indices, updates) and not is_symbolic(indices):
+        result = data.astype(np.result_type(data, updates))  # a shape, perhaps with symbolic sizes
+        np.put_along_axis(result, wrap_indices(indices, data.shape[axis]), updates, axis)
+        return result
     index = traced(wrap_indices(indices, data.shape[axis])).astype(jnp.int32)
     return _write(traced(data), element_index(index, axis), traced(updates), _scatter(reduction))
 

@@ -112,8 +112,12 @@ def _inverse_of_half(x: Any, length: int, axis: int) -> Any:
 def stft(
     signal: Value, frame_step: Static, window: Value = None, frame_length: Static | None = None, *, onesided: int = 1
 ) -> Value:
-    """STFT of ``[batch, time, 1 or 2]``: ``[batch, frames, bins, 2]``."""
+    """STFT of ``[batch, time, 1 or 2]``: ``[batch, frames, bins, 2]``.
+
+    A real signal of ``[batch, time]``, as PyTorch's exporter writes it, can mean nothing else.
+    """
     signal = traced(signal)
+    signal = signal[..., None] if signal.ndim == 2 else signal
     dtype, signal = signal.dtype, signal.astype(wide_type(signal.dtype))
     if signal.ndim != 3 or signal.shape[-1] not in (1, 2):
         raise ValueError(f"the signal must be [batch, time, 1] or [batch, time, 2], not {signal.shape}")

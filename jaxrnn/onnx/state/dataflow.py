@@ -156,6 +156,9 @@ class _Walk:
             assert flow.shape is not None
             sizes = np.asarray(node.operator.function(np.broadcast_to(np.int8(0), flow.shape), **node.attributes))
             return [constant(sizes.astype(np.int64))]
+        if name == "SequenceLength" and given[0].sequence:
+            assert given[0].shape is not None
+            return [constant(np.asarray(given[0].shape[0], np.int64))]
         if name == "If":
             return self._if(node, given[0])
         if name in _SLIDING:

@@ -155,7 +155,7 @@ def _listed(edges: Iterable[Edge]) -> str:
 def _ambiguous(candidates: Iterable[Edge], example: Iterable[Edge]) -> StateError:
     return StateError(
         "the model's state is ambiguous: neither the flow of data nor names tell which of these pairs of an input and "
-        f"its updated value are meant: {_listed(candidates)}. Say which, for instance: {_how(example)}"
+        f"its updated value are meant: {_listed(candidates)}. Name every pair that is, for instance: {_how(example)}"
     )
 
 

@@ -1,0 +1,153 @@
+"""Lengths that are symbols stay known while tracing, whatever a file makes of them: floats, quotients, comparisons."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from small_models import make_model
+from verifier import peer_outputs
+
+import jaxrnn
+
+F32, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+
+node = helper.make_node
+
+CONSTANTS = {
+    "zero": np.array(0),
+    "one": np.array(1),
+    "last": np.array(-1),
+    "ones": np.array([1]),
+    "one_float": np.float32(1),
+    "two_float": np.float32(2),
+    "half": np.float32(0.5),
+    "three": np.array(3),
+    "three_32": np.array([3], np.int32),
+    "row": np.array([1, 2, 0]),
+    "places": np.array([0]),
+    "five": np.array([5]),
+    "unit": np.float32(1),
+    "window": np.hanning(4).astype(np.float32),
+    "step": np.array(2),
+}
+#: What is made of the length: nodes from ``x`` of [1, T, 3], ``sizes``, ``t`` and ``t_float`` to ``y``; smallest pulse.
+CASES = {
+    "range of floats": (
+        [
+            node("Add", ["t_float", "one_float"], ["end"]),
+            node("Range", ["one_float", "end", "one_float"], ["count"]),
+            node("Unsqueeze", ["count", "ones"], ["column"]),
+            node("Mul", ["x", "column"], ["y"]),
+        ],
+        1,
+    ),
+    "positions by a factor": (
+        [
+            node("Range", ["zero_float", "t_float", "one_float"], ["count"]),
+            node("Mul", ["count", "half"], ["halves"]),
+            node("Unsqueeze", ["halves", "ones"], ["column"]),
+            node("Add", ["x", "column"], ["y"]),
+        ],
+        1,
+    ),
+    "the last frame": ([node("Gather", ["x", "last"], ["y"], axis=1)], 1),
+    "the first frame": ([node("Gather", ["x", "zero"], ["y"], axis=1)], 1),
+    "ones of that length": (
+        [node("Expand", ["unit", "sizes"], ["whole"]), node("Sub", ["x", "whole"], ["y"])],
+        1,
+    ),
+    "arithmetic in 32 bits": (
+        [
+            node("Cast", ["t1"], ["short"], to=I32),
+            node("Add", ["short", "three_32"], ["more"]),
+            node("Sub", ["more", "three_32"], ["same"]),
+            node("Cast", ["same"], ["long"], to=I64),
+            node("Concat", ["ones", "long", "ones"], ["shape"], axis=0),
+            node("Expand", ["unit", "shape"], ["whole"]),
+            node("Add", ["x", "whole"], ["y"]),
+        ],
+        1,
+    ),
+    "a shape that is written to": (
+        [
+            node("ScatterElements", ["sizes", "places", "five"], ["wide"]),
+            node("Expand", ["x", "wide"], ["y"]),
+        ],
+        1,
+    ),
+    "half of the frames, rounded up": (
+        [
+            node("Div", ["t_float", "two_float"], ["quotient"]),
+            node("Ceil", ["quotient"], ["up"]),
+            node("Cast", ["up"], ["count"], to=I64),
+            node("Range", ["zero", "count", "one"], ["y"]),
+        ],
+        2,
+    ),
+    "a spectrum of rank two": (
+        [
+            node("ReduceSum", ["x", "axis2"], ["wave"], keepdims=0),
+            node("STFT", ["wave", "step", "window"], ["y"]),
+        ],
+        2,
+    ),
+}
+
+
+def model_of(nodes):
+    head = [
+        node("Shape", ["x"], ["sizes"]),
+        node("Gather", ["sizes", "one"], ["t"]),
+        node("Unsqueeze", ["t", "places"], ["t1"]),
+        node("Cast", ["t"], ["t_float"], to=F32),
+    ]
+    constants = CONSTANTS | {"zero_float": np.float32(0), "axis2": np.array([2])}
+    graph = helper.make_graph(
+        [*head, *nodes],
+        "g",
+        [helper.make_tensor_value_info("x", F32, [1, "T", 3])],
+        [helper.make_tensor_value_info("y", F32, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    return make_model(graph, opset=17)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_follows_from_a_length(case):
+    """One trace serves every length, equal to ONNX Runtime; and it streams."""
+    nodes, pulse = CASES[case]
+    proto = model_of(nodes)
+    model = jaxrnn.load(proto)
+    jax.make_jaxpr(model.apply)(model.params, model.symbolic_inputs(constraints=["T >= 4"]))
+    streamed = model.stream("T", pulse, constraints=["S >= 4"])
+    for frames in (4, 5, 9):
+        inputs = {"x": np.random.default_rng(frames).normal(size=(1, frames, 3)).astype(np.float32)}
+        expected = peer_outputs(proto, inputs)["y"]
+        for found in (model(**inputs), streamed.run(model.params, inputs)):
+            np.testing.assert_allclose(found["y"], expected, atol=1e-5)
+
+
+def test_a_comparison_that_no_length_decides_says_so():
+    """Used as a value it is data; as the condition of an If it names what decides it."""
+    branch = [
+        helper.make_graph(
+            [node("Identity", ["x"], [f"b{k}"])], f"b{k}", [], [helper.make_tensor_value_info(f"b{k}", F32, None)]
+        )
+        for k in (0, 1)
+    ]
+    nodes = [
+        node("Less", ["three", "t"], ["long"]),
+        node("If", ["long"], ["y"], then_branch=branch[0], else_branch=branch[1]),
+    ]
+    model = jaxrnn.load(model_of(nodes))
+    with pytest.raises(jaxrnn.NodeError, match=r"inconclusive.*constraints"):
+        jax.make_jaxpr(model.apply)(model.params, model.symbolic_inputs())
+    jax.make_jaxpr(model.apply)(model.params, model.symbolic_inputs(constraints=["T >= 4"]))
+    model = jaxrnn.load(model_of([node("Less", ["three", "t"], ["long"]), node("Where", ["long", "x", "half"], ["y"])]))
+    for frames in (2, 5):
+        x = np.ones((1, frames, 3), np.float32)
+        traced = jax.jit(model.apply)(model.params, {"x": x})["y"]
+        np.testing.assert_array_equal(traced, x if frames > 3 else np.full_like(x, 0.5))
+    jax.make_jaxpr(model.apply)(model.params, model.symbolic_inputs())
