@@ -81,8 +81,7 @@ CASES = {
         [
             node("Div", ["t_float", "two_float"], ["quotient"]),
             node("Ceil", ["quotient"], ["up"]),
-            node("Cast", ["up"], ["count"], to=I64),
-            node("Range", ["zero", "count", "one"], ["y"]),
+            node("Range", ["zero_float", "up", "one_float"], ["y"]),
         ],
         2,
     ),
