@@ -225,6 +225,13 @@ def last_frames(x):
     return (places < frames - 2), (places >= frames - 3), jnp.concatenate([last, x.sum(0)[None]]), x[-2]
 
 
+def constants_merged(x):
+    """Constants and streams behind each other on one axis."""
+    mixed = jnp.stack([jnp.zeros_like(x), x]) * jnp.stack([x, jnp.ones_like(x)])
+    numbers = jnp.broadcast_to(jnp.arange(2, dtype=x.dtype)[:, None, None], (2, *x.shape))
+    return (mixed.reshape(-1, 3) + numbers.reshape(-1, 3)).reshape(2, -1, 3)
+
+
 def wrapping(x):
     """Numbers of frames in a type that holds none below 0."""
     return rnn(jnp.pad(x, ((3, 0), (0, 0)))), lax.iota(jnp.uint8, x.shape[0]) - 1
@@ -240,6 +247,16 @@ CASES: dict[str, Case] = {
     "repeated edges": Case(lambda x: rnn(jnp.pad(x, ((2, 3), (0, 0)), mode="edge"))),
     "a recurrence of nothing": Case(
         lambda x: lax.scan(lambda c, _: (2 * c % 7, c), jnp.int32(1), x)[1], gradients=False
+    ),
+    "frames by their numbers from the end": Case(
+        lambda x: (x[jnp.array([-1, -3])], x[jnp.array([[-2], [-1]])], jnp.take(x, x.shape[0] - 1, 0)), gradients=False
+    ),
+    "constants merged into time": Case(constants_merged),
+    "bits of all frames": Case(
+        lambda x: jnp.bitwise_and.reduce(jnp.abs(x).astype(jnp.uint8) + 7, axis=0), gradients=False
+    ),
+    "a length of its own for very short recordings": Case(
+        lambda x: jnp.diff(x, axis=0)[2:-1], {"lengths": (1, 2, 3, 4, 5, 8)}, gradients=False
     ),
     "numbers that wrap around": Case(wrapping, gradients=False),
     "equal pads twice": Case(shifted_twice),

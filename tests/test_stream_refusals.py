@@ -10,6 +10,7 @@ from jax import lax
 from stream_functions import KERNEL, conv, rnn
 
 import jaxrnn
+from jaxrnn.transforms.streaming.rules import RULES
 
 X = jax.ShapeDtypeStruct((20, 3), np.float32)
 
@@ -62,6 +63,19 @@ REFUSED = {
         "'dynamic_slice'.*a place that moves",
     ),
     "frames by number": (lambda x: x[jnp.argsort(x[:, 0])], "'sort'.*sorts all of time"),
+    "a share of time": (lambda x: x[: x.shape[0] // 2], "'gather'.*at another pace than that length grows"),
+    "a share of time by number": (
+        lambda x: x[jnp.arange(x.shape[0] // 2)],
+        "'gather'.*at another pace than that length grows",
+    ),
+    "a share of time in pieces": (
+        lambda x: jnp.split(x, [x.shape[0] // 2])[0],
+        "at another pace than that length grows",
+    ),
+    "frames by number, clipped": (
+        lambda x: x[jnp.clip(jnp.arange(x.shape[0]) - 1, 0)],
+        "'gather'.*not a fixed step forward",
+    ),
     "parts of a share of time": (lambda x: x.reshape(2, -1, 3), "Cannot divide evenly.*give `multiple`"),
     "random numbers": (lambda x: x + jax.random.normal(jax.random.key(0), x.shape), "'random_bits'.*no rule"),
 }
@@ -95,6 +109,15 @@ def test_scopes_reach_through_inner_functions():
 
     with pytest.raises(jaxrnn.StreamError, match=r"node 'outer.*inner'"):
         jaxrnn.stream(network, X, axes=0)
+
+
+def test_an_error_of_our_own_is_not_taken_for_one_of_the_function(monkeypatch):
+    def broken(*_):
+        raise TypeError("broken")
+
+    monkeypatch.setitem(RULES, "tanh", broken)
+    with pytest.raises(TypeError, match="broken"):
+        jaxrnn.stream(jnp.tanh, X, axes=0)
 
 
 @pytest.mark.parametrize(

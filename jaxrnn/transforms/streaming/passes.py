@@ -239,6 +239,11 @@ class Pass:
         if delay is None:
             return Chunk(array, axis, timeline, None, reach, affine, lineage)
         delay = int(delay)
+        if array.shape[axis] != timeline.outer * self.frames_of(timeline):
+            self.refuse(
+                f"its result has {timeline.size} frames, but they come at another pace than that length grows",
+                "take every frame or every so many-th one, and cut off fixed numbers of them",
+            )
         self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
         self.facts.wait_for(timeline, delay)
         chunk = Chunk(array, axis, timeline, delay, reach, affine, lineage)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ from jax.core import Tracer
 
 from jaxrnn.errors import StreamError
 from jaxrnn.guards import own_arithmetic
-from jaxrnn.transforms.equations import trace_nested
 from jaxrnn.transforms.fingerprints import fingerprint
 from jaxrnn.transforms.streaming.access import symbolic_sizes, without_dead_code
 from jaxrnn.transforms.streaming.dimensions import SYMBOL, symbolic_axes
@@ -49,6 +48,11 @@ class Leaf:
     times: int
     name: str
 
+    @property
+    def whole(self) -> jax.ShapeDtypeStruct:
+        """It over all of time."""
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
     def frames(self, count: int) -> tuple[int, ...]:
         """The shape for a number of input frames."""
         return tuple(count * self.times if axis == self.axis else size for axis, size in enumerate(self.shape))
@@ -77,25 +81,24 @@ class Plan:
 
     def __init__(
         self,
-        function: Callable[[Any, Any], Any],
+        closed: Any,
+        output_structure: Any,
         params: Any,
         leaves: Sequence[Leaf],
-        structure: Any,
         absent: Absent,
         label: str,
     ):
         self.leaves = tuple(leaves)
         self.label = label
         self.absent = absent
-        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-        closed, self.output_structure = trace_nested(function, params, jax.tree.unflatten(structure, shapes))
+        self.output_structure = output_structure
         jaxpr = without_dead_code(closed.jaxpr)
         self.closed = Closed(jaxpr, [_known(value) for value in closed.consts])
         self.clock = Clock({str(size): size for size in symbolic_sizes(jaxpr)}.values())
         self.facts = Facts()
         self.outputs: list[Any] = []
         param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
-        held = [shape for shape, leaf in zip(shapes, leaves, strict=True) if leaf.axis is None]
+        held = [leaf.whole for leaf in leaves if leaf.axis is None]
         with own_arithmetic():
             jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
             self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))

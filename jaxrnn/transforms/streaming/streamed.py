@@ -148,7 +148,7 @@ class Streamed:
     @functools.cached_property
     def _start(self) -> tuple[Any, list[bool]]:
         """The jaxpr that makes the first state, and which of its inputs it depends on."""
-        held = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._plan.leaves if leaf.axis is None]
+        held = [leaf.whole for leaf in self._plan.leaves if leaf.axis is None]
         closed, _ = trace(self._plan.start, jax.tree.leaves(self._example), held)
         used = depends_on(closed)
         return closed, [variable in used for variable in closed.jaxpr.invars]

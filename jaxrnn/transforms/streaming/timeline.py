@@ -36,6 +36,8 @@ class Timeline:
         if far * unit > LARGEST:
             raise StreamError(f"the length {size} settles only after {far * unit} frames, too many to stream")
         table = np.broadcast_to(self.length(np.arange(0, (far + 2) * unit)), ((far + 2) * unit,))
+        # JAX spells a length for recordings of at least one frame; without any, the spelling may say more than for one.
+        table = np.append(np.minimum(table[0], table[1]), table[1:])
         if np.any(np.diff(table) < 0):
             raise StreamError(f"a time axis of length {size} shrinks as more frames come, so it cannot be streamed")
         lengths = table[::unit]

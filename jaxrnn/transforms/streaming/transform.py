@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
+from jaxrnn.transforms.equations import trace_nested
 from jaxrnn.transforms.streaming.passes import Absent
 from jaxrnn.transforms.streaming.plan import Plan, shape_of, symbolic_leaf
 from jaxrnn.transforms.streaming.streamed import Streamed
@@ -91,23 +93,31 @@ def stream(
     # 64-bit types are what they are here and now, whatever they are where the result is called.
     wide = bool(jax.config.read("jax_enable_x64"))
     context = functools.partial(jax.enable_x64, wide)
+    with context(), _decidable():
+        try:
+            traced = trace_nested(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
+        except _UNTRACEABLE as error:
+            reason = str(error).strip().splitlines()[0]
+            raise StreamError(
+                f"the function cannot be traced over a time axis of any length: {type(error).__name__}: {reason} Use "
+                "x.shape for the length, and operations that do not need it as a Python number"
+            ) from error
+        plan = Plan(*traced, params, leaves, ABSENT, f"the stream of {_name_of(function)}")
+    shapes, of_params = jax.tree.map(shape_of, (example, params))
+    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), wide)
+    return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context, again=again)
+
+
+@contextlib.contextmanager
+def _decidable() -> Iterator[None]:
+    """Say what to do where JAX cannot compare lengths."""
     try:
-        with context():
-            plan = Plan(whole, params, leaves, structure, ABSENT, f"the stream of {_name_of(function)}")
+        yield
     except jax.errors.InconclusiveDimensionOperation as error:
         raise StreamError(
             f"while tracing over all of time: {str(error).splitlines()[0]} If every length is a multiple of some "
             "number of frames, give `multiple`; if very short recordings need not work, say constraints=['S >= ...']"
         ) from error
-    except _UNTRACEABLE as error:
-        reason = str(error).strip().splitlines()[0]
-        raise StreamError(
-            f"the function cannot be traced over a time axis of any length: {type(error).__name__}: {reason} Use "
-            "x.shape for the length, and operations that do not need it as a Python number"
-        ) from error
-    shapes, of_params = jax.tree.map(shape_of, (example, params))
-    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), wide)
-    return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context, again=again)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _MONOIDS: dict[str, tuple[Combine, Callable[[Any], Any]]] = {
     "max": (lax.max, _lowest),
     "min": (lax.min, _highest),
     "logsumexp": (jnp.logaddexp, _lowest),
-    "and": (lax.bitwise_and, lambda dtype: True if jnp.issubdtype(dtype, np.bool_) else -1),
+    "and": (lax.bitwise_and, lambda dtype: np.invert(np.zeros((), dtype))),
     "or": (lax.bitwise_or, lambda dtype: 0),
     "xor": (lax.bitwise_xor, lambda dtype: 0),
 }

@@ -65,6 +65,8 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
         column = numbers.start_index_map.index(axis)
         if numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and _is_fixed(indices):
             return _known_frames(run, equation, x, indices)
+        if numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and is_length(indices):
+            return _last_frames(run, equation, x, indices)
         if not is_known(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
             run.refuse("which frames it takes is not known while tracing", _MEND)
         taken = take(run, x, known_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
@@ -90,6 +92,20 @@ def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Ende
     batch = [d for d in range(array.ndim) if d not in equation.params["dimension_numbers"].offset_dims]
     shape = [array.shape[d] if d in batch else 1 for d in range(array.ndim)]
     return first.holding(jnp.where((places[..., 0] < end).reshape(shape), array, jnp.nan))
+
+
+def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Ended:
+    """Frames of known numbers before the end."""
+    back = [x.timeline.size - number for number in indices.reshape(-1)]
+    if any(is_symbolic(distance) or distance < 1 for distance in back):
+        run.refuse("it takes frames from places that move through the stream", _MEND)
+    most = max(map(int, back))
+    last, end = pick(run, x, x.timeline.size - most, 1, most), run.end(x.timeline)
+    places = most - np.asarray(back, np.int32).reshape(indices.shape)
+    # A recording too short for all of them gives its first ones: what lies before those is out of bounds.
+    short = 0 if end is None else jnp.clip(most - end, 0)
+    (array,) = run.bind(equation, [last.array, jnp.asarray(places, jnp.int32) - jnp.asarray(short, jnp.int32)])
+    return Ended(array)
 
 
 def _is_fixed(indices: Any) -> bool:

@@ -103,8 +103,8 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
         reach = x.reach and x.reach.shifted(0, (times - 1) / per_frame)
     else:
         run.refuse("its new frames do not hold whole old ones", "cut time into whole frames")
-    frames = 1 if delay is None else run.frames_of(timeline)
-    new[axis] = array.shape[x.axis] if delay is None else timeline.outer * frames
+    # Where all frames are equal, the array holds one for each stream, or one for all of them.
+    new[axis] = array.size // (before_new * behind_new) if delay is None else timeline.outer * run.frames_of(timeline)
     return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
 
 

@@ -37,7 +37,8 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
     """The convolution, with the sums that later outputs begin with as its state."""
     numbers = equation.params["dimension_numbers"]
     axis, past, low = numbers.out_spec[2 + place], window.extent, int(window.low)
-    x, padded = whole_frames(run, x, window, high, 0)
+    timeline = run.clock.timeline(out_shape(equation)[axis])
+    x, padded = whole_frames(run, x, window, high, 0, timeline.size)
     assert x.delay is not None
     if x.frames == 1:
         parts = _one_frame(equation, x.array, kernel, place)
@@ -54,7 +55,6 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
     ready = parts.size - old.size
     run.keep(name, sums[ready:].reshape(old.shape))
     array = jnp.moveaxis(sums[:ready].reshape(x.frames, *frame), 0, axis)
-    timeline = run.clock.timeline(out_shape(equation)[axis])
     reach = x.reach and x.reach.shifted(-low / x.timeline.rate, (past - low) / x.timeline.rate)
     return run.make(array, axis, timeline, x.delay - low + past, reach)
 

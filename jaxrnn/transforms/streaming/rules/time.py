@@ -87,7 +87,8 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
         last = here + x.frames if end is None else end
         # A recording too short for them gives its first ones, as JAX's indexing does.
         offset = jnp.clip(last - here, 0, x.frames) + jnp.clip(back - last, 0, back)
-        found = lax.dynamic_slice_in_dim(frames, offset, size, x.axis)
+        places = jnp.clip(offset + np.arange(size, dtype=np.int32), 0, frames.shape[x.axis] - 1)
+        found = jnp.take(frames, places, x.axis)
     else:
         run.facts.wait_for(x.timeline, x.delay + int(start) + size)
         since = Fraction(x.delay + int(start) + size, x.timeline.per_unit)

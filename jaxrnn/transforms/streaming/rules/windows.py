@@ -54,7 +54,7 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     In the frames of the spread and padded operand (``m = i * spacing + low`` for frame i), a pass of q frames in gives
     ``q * spacing / stride`` frames out, the last of which must see nothing behind the last frame of the chunk.
     """
-    x, padded = whole_frames(run, x, window, high, value)
+    x, padded = whole_frames(run, x, window, high, value, size)
     assert x.delay is not None
     spacing, low = window.spacing, int(window.low)
     delay = (x.delay * spacing - low + window.extent) // window.stride
@@ -75,12 +75,17 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     return Framed(under, pads, delay, reach)
 
 
-def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any) -> tuple[Chunk, bool]:
+def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> tuple[Chunk, bool]:
     """A chunk with frames of its own that windows may run over, and whether it is padded.
 
     It then has the value in every frame that does not exist.
     """
     check_pads(run, window.low, high)
+    if run.clock.timeline(size).per_unit * window.stride != x.timeline.per_unit * window.spacing:
+        run.refuse(
+            f"its result has {size} frames, but its windows move at another pace than that length grows",
+            "let windows run over every frame or at a fixed step, and cut off fixed numbers of frames",
+        )
     if x.outer != 1:
         run.refuse("its windows run over time where another axis is merged with it", "split the axes first")
     x = run.spread(x)

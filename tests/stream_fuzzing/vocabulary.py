@@ -1,0 +1,138 @@
+"""What the programs are written with, besides JAX itself: layers over frames ``[time, ...]``.
+
+All numbers are whole and small, so that arithmetic is exact and a stream must give the very bits of the function.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+#: Nothing is larger where a line begins; larger values are clipped to it first.
+SMALL = 9
+
+TABLE = jnp.asarray(np.random.default_rng(0).integers(-4, 5, (7, 2)), jnp.float32)
+
+
+def small(x):
+    """Values that another operation may make larger."""
+    return jnp.clip(x, -SMALL, SMALL)
+
+
+def taps(seed, *shape):
+    """Weights."""
+    return jnp.asarray(np.random.default_rng(seed).integers(-1, 3, shape), jnp.float32)
+
+
+def conv(x, seed, length, out, pad, stride=1, dilation=1, spacing=1):
+    """A convolution over time."""
+    return lax.conv_general_dilated(
+        x[None],
+        taps(seed, length, x.shape[1], out),
+        (stride,),
+        [pad],
+        lhs_dilation=(spacing,),
+        rhs_dilation=(dilation,),
+        dimension_numbers=("NTC", "TIO", "NTC"),
+    )[0]
+
+
+def depthwise(x, seed, length, pad):
+    """A convolution over time of each channel alone."""
+    kernel = taps(seed, length, 1, x.shape[1])
+    numbers = ("NTC", "TIO", "NTC")
+    return lax.conv_general_dilated(
+        x[None], kernel, (1,), [pad], feature_group_count=x.shape[1], dimension_numbers=numbers
+    )[0]
+
+
+def pool(x, join, window, stride, pad):
+    """The largest, smallest or summed elements of windows over time."""
+    least, most = (-jnp.inf, jnp.inf) if jnp.issubdtype(x.dtype, jnp.inexact) else (-(2**31), 2**31 - 1)
+    initial = {lax.max: least, lax.min: most, lax.add: 0}[join]
+    rest = x.ndim - 1
+    return lax.reduce_window(
+        x, np.asarray(initial, x.dtype), join, (window, *(1,) * rest), (stride, *(1,) * rest), [pad, *[(0, 0)] * rest]
+    )
+
+
+def ahead(x, count, value=0):
+    """The frames so many later, and constant ones behind the end."""
+    return jnp.concatenate([x[count:], jnp.full((count, *x.shape[1:]), value, x.dtype)])
+
+
+def before(x, count, value=0):
+    """The frames so many earlier."""
+    return jnp.pad(x, ((count, 0), *[(0, 0)] * (x.ndim - 1)), constant_values=value)[: x.shape[0]]
+
+
+def leaky(x):
+    """A recurrence over time."""
+    return lax.scan(lambda c, frame: (jnp.clip(c + frame, -5, 5),) * 2, jnp.ones(x.shape[1:], x.dtype), x)
+
+
+def paired(x, y):
+    """A recurrence over two streams, with two carries of different kind."""
+
+    def body(carry, frames):
+        count, held = carry
+        one, other = frames
+        held = jnp.where(count % 3 == 1, small(one - held), other)
+        return (count + 1, held), (held * 2, count)
+
+    return lax.scan(body, (jnp.int32(2), jnp.zeros(x.shape[1:], x.dtype)), (x, y))
+
+
+def across(x):
+    """A recurrence over channels, in which time is the batch."""
+    return lax.scan(lambda c, f: (small(c - f),) * 2, jnp.zeros(x.shape[0], x.dtype), x.T)[1].T
+
+
+def remembering(x):
+    """A loop over channels whose body remembers past frames."""
+    return lax.scan(lambda c, f: (small(c + leaky(f)[1]), c), jnp.ones(x.shape[0], x.dtype), x.T)[1].T
+
+
+def layered(x, pad):
+    """A loop over layers, each a convolution over time, that also sees what the first one saw."""
+    seeds = jnp.stack([taps(seed, 3, x.shape[1], x.shape[1]) for seed in (1, 2)])
+
+    def body(c, kernel):
+        out = lax.conv_general_dilated(c[None], kernel, (1,), [pad], dimension_numbers=("NTC", "TIO", "NTC"))[0]
+        return small(out + c - x), None
+
+    return lax.scan(body, x, seeds)[0]
+
+
+def counted(x):
+    """A loop whose carry counts frames at first and something else later."""
+
+    def body(_, carry):
+        place, value = carry
+        return place - 1, small(jnp.where((place >= 0)[:, None], value + x, 2 * value))
+
+    return lax.fori_loop(0, 3, body, (jnp.arange(x.shape[0]), x))[1]
+
+
+@jax.jit
+def differences(x):
+    """An inner function, traced once however often it is used."""
+    return x[1:] - x[:-1]
+
+
+@jax.jit
+def joined(x, y):
+    """An inner function of two streams, one of which looks ahead."""
+    return x + ahead(y, 1), y * 2
+
+
+def either(flag, x):
+    """A choice between branches of different delay."""
+    return lax.cond(flag, lambda v: ahead(v, 1), lambda v: before(v, 2) + v, x)
+
+
+def repeated(x):
+    """A loop of unknown length that time passes through."""
+    return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2 - 1), (jnp.int32(1), x))[1]
