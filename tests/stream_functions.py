@@ -215,7 +215,7 @@ def beside_first_frames(x):
     product = jnp.einsum("tc,c->t", longer, conv(x, (0, 1), kernel=KERNEL[:2])[1])
     chosen = jnp.where(x[0, 0] > 0, x, -x)
     scanned = lax.scan(lambda carry, frame: (0.5 * carry + frame * 0.1, carry + frame), x[0], chosen[1:])
-    return x - x[1], product, scanned
+    return x - x[1], jnp.ones_like(x) / x[1], product, scanned
 
 
 def last_frames(x):

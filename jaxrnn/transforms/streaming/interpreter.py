@@ -19,7 +19,7 @@ from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended, is_known, is_length, settled_since
 
 #: What looks at a value that cannot be streamed: it may choose another, or say better what is wrong.
-LOOKING = ("select_n", "jit", "pjit", "gather")
+LOOKING = ("select_n", "gather", "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_lin")
 
 
 def interpret(run: Pass, inner: Any, arguments: Sequence[Any]) -> list[Any]:

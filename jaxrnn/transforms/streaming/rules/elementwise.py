@@ -51,7 +51,7 @@ _SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Any operation on each element alone."""
     name = equation.primitive.name
-    operands = tuple(_settled(equation, value) for value in operands)
+    operands = _whole(run, [_settled(equation, value) for value in operands])
     if name == "select_n":
         case = chosen(operands[0], operands[1:])
         if case is not None:
@@ -120,7 +120,7 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
         return [value.array if isinstance(value, Chunk) else value for value in operands], Chunk(
             None, widest.axis, widest.timeline, None, reach
         )
-    delay = max(earliest, *(chunk.delay for chunk in moving if chunk.delay is not None))
+    delay = max([earliest, *(chunk.delay for chunk in moving if chunk.delay is not None)])
     timeline = (moving or chunks)[0].timeline
     arrays = []
     for value in operands:
@@ -154,6 +154,30 @@ def known_by(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
             # Frame 0 is handed out when more units than delay / per_unit have come.
             delay = max(delay, timeline.per_unit * (math.ceil(value.since) - 1))
     return delay
+
+
+def everywhere(run: Pass, value: Any, axis: int, timeline: Timeline) -> Chunk:
+    """A value that is no stream as one, the same in every frame; its array has one frame on the axis.
+
+    Raises:
+        StreamError: it is known only when the stream has ended.
+    """
+    delay = known_by(run, [value], timeline)
+    return run.spread(Chunk(run.plain(value), axis, timeline, None, reach_of(run, [value])), delay)
+
+
+def _whole(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Operands of which those with an axis for time are streams."""
+    chunks = [value for value in operands if isinstance(value, Chunk)]
+    like = next((chunk for chunk in chunks if chunk.delay is not None), chunks[0] if chunks else None)
+    if like is None:
+        return tuple(operands)
+    return tuple(
+        everywhere(run, value, like.axis, like.timeline)
+        if isinstance(value, Ended) and np.ndim(value.array) == like.array.ndim
+        else value
+        for value in operands
+    )
 
 
 def reach_of(run: Pass, values: Sequence[Any]) -> Reach | None:

@@ -14,9 +14,9 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.transforms.streaming.access import in_shape, out_shape
 from jaxrnn.transforms.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.transforms.streaming.passes import Pass
-from jaxrnn.transforms.streaming.rules.elementwise import align, backwards, known_by, reach_of
+from jaxrnn.transforms.streaming.rules.elementwise import align, backwards, everywhere
 from jaxrnn.transforms.streaming.rules.time import split_time
-from jaxrnn.transforms.streaming.values import Chunk, Ended, is_known, is_length
+from jaxrnn.transforms.streaming.values import Chunk, Ended, is_known, is_length, settled_since
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
@@ -40,9 +40,8 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
     shape[axis] = 1
     timeline = run.clock.timeline(out_shape(equation)[axis])
     if isinstance(x, Ended) or is_length(x):
-        delay = known_by(run, [x], timeline)
         array = lax.broadcast_in_dim(run.plain(x), shape, dimensions)
-        return run.spread(Chunk(array, axis, timeline, None, reach_of(run, [x])), delay)
+        return everywhere(run, Ended(array, settled_since([x])), axis, timeline)
     known = is_known(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
     affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
     return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)

@@ -192,8 +192,8 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     assert x.delay is not None
     x = run.delayed(x, max(x.delay, known_by(run, operands[:place], timeline) + low))
     assert x.delay is not None
-    front = [jnp.asarray(run.plain(value)) for value in operands[:place]]
-    behind = [jnp.asarray(run.plain(value)) for value in last]
+    front = [jnp.asarray(run.plain(value), x.array.dtype) for value in operands[:place]]
+    behind = [jnp.asarray(run.plain(value), x.array.dtype) for value in last]
     array = x.array
     where = jnp.asarray(run.indices(x.timeline, x.delay))
     if low and (isinstance(run.count, int) or x.delay > 0):
