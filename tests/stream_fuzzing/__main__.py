@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ def main():
     parser.add_argument("--refusals", type=int, default=0, help="show so many programs of each reason")
     options = parser.parse_args()
     shown, begin = Counter(), time.monotonic()
+    gc.disable()  # The campaign collects now and then.
 
     def show(outcome, text):
         shown[outcome] += 1

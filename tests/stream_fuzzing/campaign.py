@@ -25,7 +25,7 @@ REASONS = (
 )
 
 #: Programs after which what JAX keeps of them is dropped.
-OFTEN = 100
+OFTEN = 50
 
 
 @dataclass

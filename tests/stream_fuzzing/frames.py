@@ -1,6 +1,12 @@
-"""Lines that work on frames alone, and those that bring two values together."""
+"""Lines that work on frames alone, and those that bring two values together.
+
+A kind of line picks its operands and gives an expression, and what none of its elements is larger than; None where
+there is nothing to pick.
+"""
 
 from __future__ import annotations
+
+import jax
 
 from stream_fuzzing.vocabulary import SMALL
 from stream_fuzzing.writing import Value, Writer
@@ -12,23 +18,21 @@ def unary(w: Writer) -> Line:
     v = w.pick("fi")
     if v is None:
         return None
-    text = w.limited(v, in_order=False)
-    forms = [f"-{text}", f"jnp.abs({text})", f"{text} * 2 + 1", f"lax.rem({text}, jnp.full((), 3, {text}.dtype))"]
-    forms += [
-        f"jnp.maximum({text}, 1)",
-        f"jax.nn.relu({text})",
-        f"jnp.sign({text})",
-        f"lax.clamp({text}.dtype.type(-2), {text}, {text}.dtype.type(3))",
-    ]
-    return w.draw.choice(forms), 2 * SMALL + 1
+    text, most = w.limited(v, in_order=False), w.most(v)
+    forms = [(f"-{text}", most), (f"jnp.abs({text})", most), (f"{text} * 2 + 1", 2 * most + 1)]
+    forms += [(f"lax.rem({text}, jnp.full((), 3, {text}.dtype))", 2), (f"jnp.sign({text})", 1)]
+    forms += [(f"jnp.maximum({text}, 1)", most), (f"jax.nn.relu({text})", most), (f"jnp.clip({text}, -2, 3)", 3)]
+    return w.draw.choice(forms)
 
 
 def cast(w: Writer) -> Line:
     v = w.pick()
     if v is None:
         return None
-    text = w.limited(v, in_order=False)
-    return f"{text}.astype({w.draw.choice(['jnp.float32', 'jnp.int32', 'bool', 'jnp.int8', 'jnp.uint8'])})", 255
+    text, most = w.limited(v, in_order=False), max(1, w.most(v))
+    if w.draw.random() < 0.2 and v.dtype != bool:
+        return f"jnp.abs({text}).astype(jnp.uint8)", most
+    return f"{text}.astype({w.draw.choice(['jnp.float32', 'jnp.int32', 'bool', 'jnp.int8'])})", most
 
 
 def whole(w: Writer) -> Line:
@@ -36,85 +40,82 @@ def whole(w: Writer) -> Line:
     v = w.pick("i")
     if v is None:
         return None
-    text = w.limited(v, in_order=False)
-    return w.draw.choice([f"{text} % 3", f"{text} // 2", f"{text} & 5", f"{text} ^ 1", f"{text} << 1", f"~{text}"]), 20
+    text, most = w.limited(v, in_order=False), w.most(v)
+    forms = [(f"{text} % 3", 2), (f"{text} // 2", most), (f"{text} & 5", 5), (f"{text} ^ 1", most + 1)]
+    return w.draw.choice([*forms, (f"{text} << 1", 2 * most), (f"~{text}", most + 1)])
 
 
-def brought_together(w: Writer, a: Value, b: Value) -> tuple[str, str] | None:
-    """Two streams cut to one length, and repeated to one rank."""
-    texts = [w.limited(a), w.limited(b)]
+def length_apart(a: Value, b: Value) -> int | None:
+    """How many frames more the first value has, for every length; None where that differs."""
     try:
-        surplus = int(a.frames - b.frames)
-    except Exception:
+        return int(a.frames - b.frames)
+    except (TypeError, jax.errors.JAXTypeError, jax.errors.InconclusiveDimensionOperation):
         return None
-    if surplus:
-        longer = 0 if surplus > 0 else 1
-        surplus = abs(surplus)
-        front = w.draw.choice([0, surplus, w.draw.randint(0, surplus)])
-        cut = f"{front or ''}:{-(surplus - front) or ''}"
-        texts[longer] = f"{texts[longer]}[{cut}]"
-    if a.rest != b.rest:
-        if a.rest and b.rest:
-            # The sums of their elements have one shape.
-            texts = [f"{text}.sum({tuple(range(1, 1 + len(v.rest)))})" for text, v in zip(texts, (a, b), strict=True)]
-        else:
-            bare = 0 if not a.rest else 1
-            texts[bare] += f"[:{', None' * len((a.rest, b.rest)[1 - bare])}]"
-    return texts[0], texts[1]
+
+
+def cut_to(w: Writer, text: str, surplus: int) -> str:
+    """An expression with so many frames less, in front or behind or on both sides."""
+    if surplus == 0:
+        return text
+    front = w.draw.choice([0, surplus, w.draw.randint(0, surplus)])
+    return f"{text}[{front or ''}:{-(surplus - front) or ''}]"
+
+
+def together(w: Writer, a: Value, b: Value) -> tuple[str, str] | None:
+    """Two streams cut to one length."""
+    apart = length_apart(a, b)
+    if apart is None:
+        return None
+    return cut_to(w, w.limited(a), max(apart, 0)), cut_to(w, w.limited(b), max(-apart, 0))
+
+
+def alike(w: Writer, a: Value, b: Value) -> tuple[str, str, int] | None:
+    """Two streams cut to one length, with frames of shapes that go together, and what is larger than neither."""
+    pair = together(w, a, b)
+    if pair is None:
+        return None
+    texts, most = list(pair), max(w.most(a), w.most(b))
+    if a.rest != b.rest and a.rest and b.rest:
+        # The sums of their elements have one shape.
+        texts = [f"{text}.sum({tuple(range(1, 1 + len(v.rest)))})" for text, v in zip(texts, (a, b), strict=True)]
+        most *= 12
+    elif a.rest != b.rest:
+        bare = 0 if not a.rest else 1
+        texts[bare] += f"[:{', None' * len((a.rest, b.rest)[1 - bare])}]"
+    if a.dtype != b.dtype:
+        texts = [f"({text}).astype(jnp.float32)" for text in texts]
+    return texts[0], texts[1], most
 
 
 def binary(w: Writer) -> Line:
-    a, b = w.pair("fi") or (None, None)
-    pair = None if a is None or b is None else brought_together(w, a, b)
-    if pair is None or a is None or b is None:
+    pair = w.pair("fi")
+    texts = pair and alike(w, *pair)
+    if not texts:
         return None
-    one, other = pair
-    if a.dtype != b.dtype:
-        one, other = f"({one}).astype(jnp.float32)", f"({other}).astype(jnp.float32)"
-    form = w.draw.choice(
-        [
-            "{} + {}",
-            "{} - {}",
-            "{} * {}",
-            "jnp.maximum({}, {})",
-            "jnp.minimum({}, {})",
-            "{} + {}",
-            "jnp.stack([{}, {}], -1)",
-            "{} < {}",
-            "{} >= {}",
-            "{} == {}",
-        ]
-    )
-    return form.format(one, other), (12 * SMALL) ** 2
+    *operands, most = texts
+    forms = [("{} + {}", 2 * most), ("{} + {}", 2 * most), ("{} - {}", 2 * most), ("{} * {}", most**2)]
+    forms += [("jnp.maximum({}, {})", most), ("jnp.minimum({}, {})", most), ("jnp.stack([{}, {}], -1)", most)]
+    form, bound = w.draw.choice([*forms, ("{} < {}", 1), ("{} >= {}", 1), ("{} == {}", 1)])
+    return form.format(*operands), bound
 
 
 def choice(w: Writer) -> Line:
-    a, b = w.pair("fi") or (None, None)
-    mask = w.pick("b")
-    if a is None or b is None or mask is None:
+    pair, mask = w.pair("fi"), w.pick("b")
+    if pair is None or mask is None or pair[0].rest != pair[1].rest or length_apart(*pair) != 0:
         return None
-    pair = brought_together(w, a, b)
-    if pair is None or a.dtype != b.dtype:
+    one, other, most = alike(w, *pair) or ("", "", 0)
+    surplus = length_apart(mask, pair[0])
+    if surplus is None or surplus < 0:
         return None
-    try:
-        if a.frames != b.frames or int(mask.frames - a.frames) < 0:
-            return None
-    except Exception:
-        return None
-    surplus = int(mask.frames - a.frames)
-    at = w.draw.choice([0, surplus])
-    text = f"{mask.in_order}[{at or ''}:{-(surplus - at) or ''}]" if surplus else mask.in_order
-    axes = f".any({tuple(range(1, 1 + len(mask.rest)))})" if mask.rest else ""
-    rank = max(len(a.rest), len(b.rest)) if () in (a.rest, b.rest) or a.rest == b.rest else 0
-    return f"jnp.where({text}{axes}[:{', None' * rank}], {pair[0]}, {pair[1]})", 12 * SMALL
+    each = f".any({tuple(range(1, 1 + len(mask.rest)))})" if mask.rest else ""
+    wide = f"[:{', None' * len(pair[0].rest)}]" if pair[0].rest else ""
+    return f"jnp.where({cut_to(w, mask.in_order, surplus)}{each}{wide}, {one}, {other})", most
 
 
 def both(w: Writer) -> Line:
-    a, b = w.pair("b") or (None, None)
-    pair = None if a is None or b is None else brought_together(w, a, b)
-    if pair is None or a is None or b is None or a.rest != b.rest:
-        return None
-    return f"{pair[0]} {w.draw.choice('&|^')} {pair[1]}", 1
+    pair = w.pair("b")
+    texts = pair and pair[0].rest == pair[1].rest and together(w, *pair)
+    return (f"{texts[0]} {w.draw.choice('&|^')} {texts[1]}", 1) if texts else None
 
 
 def compared(w: Writer) -> Line:
@@ -127,30 +128,18 @@ def channels(w: Writer) -> Line:
     v = w.pick()
     if v is None or not v.rest:
         return None
-    text = w.limited(v)
+    text, most = w.limited(v), w.most(v)
     if v.dtype == bool:
         return w.draw.choice([f"{text}.any(-1)", f"{text}.all(-1)", f"{text}[..., 0]", f"~{text}"]), 1
-    forms = [
-        f"{text}.sum(-1)",
-        f"{text}.max(-1)",
-        f"{text}[..., 0]",
-        f"jnp.argmax({text}, -1)",
-        f"jnp.sort({text}, -1)",
-    ]
-    forms += [
-        f"{text}[..., ::-1]",
-        f"jnp.cumsum({text}, -1)",
-        f"jnp.concatenate([{text}, {text} * 2], -1)",
-        f"{text}[..., None]",
-    ]
-    forms += [
-        f"jnp.einsum('t...c,t...c->t...', {text}, {text})",
-        f"jnp.moveaxis({text}, 0, -1)",
-        f"jnp.moveaxis({text}, 0, 1)",
-    ]
-    if v.dtype == "f":
-        forms += [f"{text} @ taps({w.draw.randrange(9)}, {v.rest[-1]}, 2)", f"across({text})"]
-    return w.draw.choice(forms), 12 * SMALL**2
+    forms = [(f"{text}.max(-1)", most), (f"{text}[..., 0]", most), (f"jnp.argmax({text}, -1)", 12)]
+    forms += [(f"jnp.sort({text}, -1)", most), (f"{text}[..., ::-1]", most), (f"{text}[..., None]", most)]
+    forms += [(f"{text}.sum(-1)", 12 * most), (f"jnp.cumsum({text}, -1)", 12 * most)]
+    forms += [(f"jnp.concatenate([{text}, {text} * 2], -1)", 2 * most)]
+    forms += [(f"jnp.einsum('t...c,t...c->t...', {text}, {text})", 12 * most**2)]
+    forms += [(f"jnp.moveaxis({text}, 0, -1)", most), (f"jnp.moveaxis({text}, 0, 1)", most)]
+    if v.dtype.kind == "f":
+        forms += [(f"{text} @ taps({w.draw.randrange(9)}, {v.rest[-1]}, 2)", 24 * most), (f"across({text})", SMALL)]
+    return w.draw.choice(forms)
 
 
 def layout(w: Writer) -> Line:
@@ -159,26 +148,20 @@ def layout(w: Writer) -> Line:
     if v is None:
         return None
     text, wide = w.limited(v), "".join(f", {size}" for size in v.rest)
-    forms = [
-        f"{text}.reshape(-1)",
-        f"jnp.repeat({text}, 2, axis=0)",
-        f"jnp.stack([{text}, {text} * 2], 1).reshape(-1{wide})",
-    ]
-    forms += [
-        f"jnp.stack([{text}, -{text}]).reshape(-1{wide}).reshape(2, -1{wide}).sum(0)",
-        f"{text}.reshape(-1, 2{wide})",
-    ]
+    forms = [f"{text}.reshape(-1)", f"jnp.repeat({text}, 2, axis=0)", f"{text}.reshape(-1, 2{wide})"]
+    forms += [f"jnp.stack([{text}, -{text}], 1).reshape(-1{wide})"]
+    forms += [f"jnp.stack([{text}, -{text}]).reshape(-1{wide}).reshape(2, -1{wide}).max(0)"]
     forms += [f"jnp.broadcast_to({text}, (2, *{text}.shape)).reshape(-1{wide}).reshape(2, -1{wide})[1]"]
-    return w.draw.choice(forms), 2 * SMALL
+    return w.draw.choice(forms), w.most(v)
 
 
 def looked_up(w: Writer) -> Line:
     v = w.pick("i", rest=())
-    return v and (f"TABLE[{w.limited(v)} % 7]", 5)
+    return v and (f"TABLE[{w.limited(v)} % 7]", 4)
 
 
 FRAMES = {
-    unary: 6,
+    unary: 5,
     cast: 3,
     whole: 2,
     binary: 16,

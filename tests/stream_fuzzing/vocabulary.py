@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 #: Nothing is larger where a line begins; larger values are clipped to it first.
-SMALL = 9
+SMALL = 40
 
 TABLE = jnp.asarray(np.random.default_rng(0).integers(-4, 5, (7, 2)), jnp.float32)
 
@@ -50,8 +50,10 @@ def depthwise(x, seed, length, pad):
 
 def pool(x, join, window, stride, pad):
     """The largest, smallest or summed elements of windows over time."""
-    least, most = (-jnp.inf, jnp.inf) if jnp.issubdtype(x.dtype, jnp.inexact) else (-(2**31), 2**31 - 1)
-    initial = {lax.max: least, lax.min: most, lax.add: 0}[join]
+    limits = (-jnp.inf, jnp.inf)
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        limits = jnp.iinfo(x.dtype).min, jnp.iinfo(x.dtype).max
+    initial = {lax.max: limits[0], lax.min: limits[1], lax.add: 0}[join]
     rest = x.ndim - 1
     return lax.reduce_window(
         x, np.asarray(initial, x.dtype), join, (window, *(1,) * rest), (stride, *(1,) * rest), [pad, *[(0, 0)] * rest]

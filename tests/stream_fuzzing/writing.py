@@ -145,7 +145,7 @@ class Writer:
         return new
 
     def pick(self, kinds: str = "fib", moving: bool = True, rest: Any = None) -> Value | None:
-        """A value with or without a time axis; later ones more often."""
+        """A value with or without a time axis, half the time one of the last."""
         fitting = [
             value
             for value in self.values
@@ -153,7 +153,7 @@ class Writer:
         ]
         if not fitting:
             return None
-        return fitting[-1 - min(int(self.draw.expovariate(0.5)), len(fitting) - 1)]
+        return self.draw.choice(fitting[-2:] if self.draw.random() < 0.5 else fitting)
 
     def pair(self, kinds: str = "fib", moving: bool = True) -> tuple[Value, Value] | None:
         """Two values, mostly different ones."""
@@ -161,6 +161,10 @@ class Writer:
         if a is b:
             b = self.pick(kinds, moving)
         return None if a is None or b is None else (a, b)
+
+    def most(self, value: Value) -> int:
+        """What no element of a value is larger than, as `limited` gives it."""
+        return min(value.bound, vocabulary.SMALL)
 
     def limited(self, value: Value, in_order: bool = True) -> str:
         """A value with small elements."""
