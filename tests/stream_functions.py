@@ -248,6 +248,9 @@ CASES: dict[str, Case] = {
     "a recurrence of nothing": Case(
         lambda x: lax.scan(lambda c, _: (2 * c % 7, c), jnp.int32(1), x)[1], gradients=False
     ),
+    "a count of frames": Case(
+        lambda x: lax.scan(lambda c, _: (c + 1, None), jnp.int32(1), x[1::3])[0], gradients=False
+    ),
     "frames by their numbers from the end": Case(
         lambda x: (x[jnp.array([-1, -3])], x[jnp.array([[-2], [-1]])], jnp.take(x, x.shape[0] - 1, 0)), gradients=False
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream_fuzzing.frames import Line, together
+from stream_fuzzing.frames import Line, cut_to, together
 from stream_fuzzing.vocabulary import SMALL
 from stream_fuzzing.writing import Writer
 
@@ -21,6 +21,23 @@ def cut(w: Writer) -> Line:
     if v.dtype == bool or w.draw.random() < 0.7:
         return w.draw.choice(forms), v.bound
     return f"{w.draw.choice(['differences({})', 'jnp.diff({}, axis=0)'])}".format(w.limited(v)), 2 * w.most(v)
+
+
+def around(w: Writer) -> Line:
+    """A stream beside its own past and future, cut to one length: what delays one array for several reasons."""
+    v = w.values[0] if w.draw.random() < 0.5 else w.pick("fi")
+    if v is None:
+        return None
+    text, most, k = w.limited(v), w.most(v), w.draw.choice([1, 1, 1, 2])
+    views = [(text, 0), (f"{text}[{k}:]", k), (f"{text}[:-{k}]", k), (f"ahead({text}, {k})", 0)] * 2
+    views += [(f"before({text}, {k})", 0), (f"{text}[1:-{k}]", 1 + k), (f"pool({text}, lax.max, 2, 1, (0, 0))", 1)]
+    (one, less), (other, fewer) = w.draw.sample(views, 2)
+    one, other = cut_to(w, one, max(fewer - less, 0)), cut_to(w, other, max(less - fewer, 0))
+    letters = "tcd"[: 1 + len(v.rest)]
+    forms = [("{} + {}", 2 * most), ("{} - {}", 2 * most), ("{} * {}", most**2), ("{} < {}", 1)]
+    forms += [(f"jnp.einsum('{letters},{letters}->{letters[1:]}', {{}}, {{}})", FRAMES * most**2)]
+    form, bound = w.draw.choice(forms)
+    return form.format(one, other), bound
 
 
 def padded(w: Writer) -> Line:
@@ -182,7 +199,8 @@ def backwards(w: Writer) -> Line:
 
 
 MOMENTS = {
-    cut: 16,
+    cut: 14,
+    around: 16,
     padded: 9,
     windows: 10,
     totals: 4,

@@ -23,6 +23,7 @@ SENSELESS = (
     TypeError,
     ValueError,
     IndexError,
+    AssertionError,
     NotImplementedError,
     jax.errors.JAXTypeError,
     jax.errors.JAXIndexError,
@@ -176,7 +177,7 @@ class Writer:
         used = {word for line in self.lines for word in re.findall(r"\w+", line.partition(" = ")[2])}
         idle = [v.name for v in self.values if v.name.partition("[")[0] not in {*used, *INPUTS}]
         others = [value.name for value in self.values if value.name not in (*idle, *INPUTS)]
-        chosen = idle[-4:] + self.draw.sample(others, min(len(others), self.draw.randrange(2)))
+        chosen = idle[-8:] + self.draw.sample(others, min(len(others), self.draw.randrange(2)))
         self.draw.shuffle(chosen)
         return Program(tuple(self.lines), tuple(chosen), self.least)
 

@@ -53,6 +53,7 @@ def symbolic_sizes(jaxpr: Any) -> Iterator[Any]:
     for variable in (*jaxpr.invars, *jaxpr.constvars):
         yield from _sizes(variable)
     for equation in jaxpr.eqns:
+        yield from own_sizes(equation)
         for variable in equation.outvars:
             yield from _sizes(variable)
         for inner in inner_jaxprs(equation):
@@ -65,6 +66,15 @@ def _sizes(variable: Any) -> Iterator[Any]:
             yield size
 
 
+def own_sizes(equation: JaxprEqn) -> Iterator[Any]:
+    """The length of a loop: one that scans nothing has no operand that shows it."""
+    length = equation.params.get("length")
+    if length is not None and is_symbolic(length):
+        yield length
+
+
 def has_symbols(equation: JaxprEqn) -> bool:
-    """Whether a dimension inside an equation depends on the length of the stream."""
-    return any(True for inner in inner_jaxprs(equation) for _ in symbolic_sizes(inner))
+    """Whether the length of a loop, or a dimension inside an equation, depends on the length of the stream."""
+    return any(True for _ in own_sizes(equation)) or any(
+        True for inner in inner_jaxprs(equation) for _ in symbolic_sizes(inner)
+    )

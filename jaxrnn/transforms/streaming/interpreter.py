@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from jaxrnn.transforms.streaming.access import avals
+from jaxrnn.transforms.streaming.access import avals, has_symbols, own_sizes
 from jaxrnn.transforms.streaming.dimensions import symbolic_axes
 from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.values import Chunk, Deferred, Ended, is_known, is_length, settled_since
@@ -53,7 +53,8 @@ def evaluate(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             "let each frame see a bounded number of past frames, or keep this part out of the function",
         )
     streamed = any(isinstance(value, Chunk) for value in operands) or any(map(symbolic_axes, shapes))
-    if not streamed and all(map(is_known, operands)):
+    streamed = streamed or any(True for _ in own_sizes(equation))
+    if not streamed and all(map(is_known, operands)) and not has_symbols(equation):
         folded = fold(equation, operands)
         if folded is not None:
             return folded

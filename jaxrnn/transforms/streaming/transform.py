@@ -19,7 +19,7 @@ from jaxrnn.transforms.streaming.plan import Plan, shape_of, symbolic_leaf
 from jaxrnn.transforms.streaming.streamed import Streamed
 
 #: What tracing raises where Python needs the length as a number.
-_UNTRACEABLE = (TypeError, NotImplementedError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+_UNTRACEABLE = (TypeError, AssertionError, NotImplementedError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
 #: What stands in frames that do not exist; tests put NaN there.
