@@ -347,6 +347,26 @@ def test_the_place_of_the_extreme_in_every_type(dtype):
         assert call(loaded.params, {"x": np.zeros((1, 4), np.float32)})["y"].tolist() == [1]
 
 
+@pytest.mark.parametrize("version", [2**40, 2**31, -1, -(2**40)])
+def test_versions_of_other_domains_have_any_size(version):
+    """What ONNX's C++ cannot hold is a version like any other."""
+    info, node = helper.make_tensor_value_info, helper.make_node
+    graph = helper.make_graph(
+        [
+            node("Normalizer", ["x"], ["y"], domain="ai.onnx.ml"),
+            node("FusedMatMul", ["y", "y"], ["z"], domain="com.microsoft"),
+        ],
+        "g",
+        [info("x", TensorProto.FLOAT, [2, 2])],
+        [info("z", TensorProto.FLOAT, [2, 2])],
+    )
+    versions = [helper.make_opsetid(domain, version) for domain in ("ai.onnx.ml", "com.microsoft")]
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), *versions], ir_version=8)
+    for look in (jaxrnn.load, inspect_model):
+        with contextlib.suppress(jaxrnn.JaxrnnError):
+            look(proto)
+
+
 def test_every_unsupported_node_is_listed_at_once():
     inner = helper.make_graph([node("Nope", ["x"], ["t"], "inside")], "then", [], [declared(None)])
     inner.output[0].name = "t"

@@ -141,10 +141,14 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
     return operator(name, domain, version, versions[version])
 
 
+_NEWEST = 2**31 - 1
+
+
 def _schema_version(domain: str, name: str, opset: int) -> int | None:
     """The version of the operator's definition that this opset contains, or None where onnx does not define it."""
     try:
-        return onnx.defs.get_schema(name, opset, domain).since_version
+        # ONNX's own numbers have 32 bits, and a file's 64.
+        return onnx.defs.get_schema(name, min(max(opset, 0), _NEWEST), domain).since_version
     except onnx.defs.SchemaError:
         return None
 
