@@ -220,3 +220,34 @@ def test_tokens_and_a_held_initial_state():
     np.testing.assert_allclose(y["y"], expected["y"][:2], rtol=1e-5, atol=1e-6)
     tail = {"tokens": inputs["tokens"][:, 2:], "h0": inputs["h0"]}
     np.testing.assert_allclose(streamed.flush(model.params, state, tail, 3).outputs["h"], expected["h"], rtol=1e-5)
+
+
+def test_a_cell_that_begins_from_the_first_frame():
+    """A GRU whose initial state is computed from the first frame, by a rule of its own for derivatives."""
+    rng = np.random.default_rng(0)
+    weights = {name: (0.4 * rng.normal(size=shape)).astype(np.float32) for name, shape in SHAPES.items()}
+    info, node = helper.make_tensor_value_info, helper.make_node
+    nodes = [
+        node("Gather", ["x", "zero"], ["first"], axis=0),
+        node("MatMul", ["first", "V"], ["moved"]),
+        node("Unsqueeze", ["moved", "axis"], ["h0"]),
+        node("GRU", ["x", "W", "R", "", "", "h0"], ["y"], hidden_size=4, linear_before_reset=1),
+    ]
+    constants = weights | {"zero": np.array(0), "axis": np.array([0])}
+    graph = helper.make_graph(
+        nodes,
+        "first",
+        [info("x", TensorProto.FLOAT, ["S", 1, 3])],
+        [info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = jaxrnn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    for pulse in (1, 3):
+        streamed = model.stream(pulse=pulse)
+        for frames in (1, 2, 7):
+            inputs = {"x": recording((frames, 1, 3))}
+            found = streamed.run(model.params, inputs)["y"]
+            np.testing.assert_allclose(found, model(inputs)["y"], atol=1e-6)
+
+
+SHAPES = {"V": (3, 4), "W": (1, 12, 3), "R": (1, 12, 4)}

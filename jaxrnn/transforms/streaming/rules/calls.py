@@ -13,7 +13,7 @@ from jaxrnn.transforms.streaming.access import avals
 from jaxrnn.transforms.streaming.interpreter import interpret
 from jaxrnn.transforms.streaming.passes import Pass
 from jaxrnn.transforms.streaming.rules.templates import Template, arrays_of
-from jaxrnn.transforms.streaming.values import Chunk
+from jaxrnn.transforms.streaming.values import Chunk, Ended
 
 #: By primitive, the parameter that holds the inner function.
 INLINED = {
@@ -40,7 +40,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     that keeps state is rewritten, and so are its derivatives.
     """
     body = equation.params["call_jaxpr"]
-    if not any(isinstance(value, Chunk) for value in operands):
+    if not any(isinstance(value, Chunk) for value in operands) or any(isinstance(value, Ended) for value in operands):
         with run.inside():
             return interpret(run, body, operands)
     operands = _together(run, operands)
