@@ -225,7 +225,8 @@ def test_tokens_and_a_held_initial_state():
 def test_a_cell_that_begins_from_the_first_frame():
     """A GRU whose initial state is computed from the first frame, by a rule of its own for derivatives."""
     rng = np.random.default_rng(0)
-    weights = {name: (0.4 * rng.normal(size=shape)).astype(np.float32) for name, shape in SHAPES.items()}
+    shapes = {"V": (3, 4), "W": (1, 12, 3), "R": (1, 12, 4)}
+    weights = {name: (0.4 * rng.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()}
     info, node = helper.make_tensor_value_info, helper.make_node
     nodes = [
         node("Gather", ["x", "zero"], ["first"], axis=0),
@@ -248,6 +249,3 @@ def test_a_cell_that_begins_from_the_first_frame():
             inputs = {"x": recording((frames, 1, 3))}
             found = streamed.run(model.params, inputs)["y"]
             np.testing.assert_allclose(found, model(inputs)["y"], atol=1e-6)
-
-
-SHAPES = {"V": (3, 4), "W": (1, 12, 3), "R": (1, 12, 4)}
