@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from small_models import make_model
@@ -39,6 +39,24 @@ READS = {
         node("Add", ["t1", "two"], ["t3"]),
         node("Slice", ["padded", "t1", "t3", "one"], ["frames"]),
         node("ReduceSum", ["frames", "one"], ["frame"], keepdims=0),
+    ],
+    "branch": [
+        node("Mod", ["t", "pair"], ["rest"]),
+        node("Equal", ["rest", "none"], ["even"]),
+        node(
+            "If",
+            ["even"],
+            ["frame"],
+            then_branch=helper.make_graph(
+                [node("Gather", ["x", "t"], ["f1"], axis=1)], "then", [], [info("f1", F32, None)]
+            ),
+            else_branch=helper.make_graph(
+                [node("Gather", ["x", "t"], ["f2"], axis=1), node("Neg", ["f2"], ["f3"])],
+                "else",
+                [],
+                [info("f3", F32, None)],
+            ),
+        ),
     ],
     "backwards": [
         node("Sub", ["last", "t"], ["place"]),
@@ -148,6 +166,7 @@ def loop_model(read="gather", condition="none", collect="scan output", *, counte
         "pads": np.array([0, 1, 0, 0, 0, 0]),
         "none": np.array(0),
         "single": np.array(1),
+        "pair": np.array(2),
         "limit": np.array(HUGE),
     }
     graph = helper.make_graph(
@@ -167,7 +186,11 @@ def offline(model, x, read, collect, valid):
     h, outputs = np.zeros((1, 4)), []
     padded = np.concatenate([np.zeros_like(x[:, :1]), x], 1)
     for t in range(x.shape[1]):
-        frame = padded[:, t : t + 2].sum(1) if read == "window" else x[:, -1 - t] if read == "backwards" else x[:, t]
+        frame = {
+            "window": padded[:, t : t + 2].sum(1),
+            "backwards": x[:, -1 - t],
+            "branch": x[:, t] * (-1) ** t,
+        }.get(read, x[:, t])
         h = np.tanh(frame @ v + h @ u)
         outputs.append(h)
     if collect.endswith("in front"):
@@ -229,6 +252,7 @@ def test_a_length_that_may_be_zero():
             np.testing.assert_allclose(found["h_last"], last, atol=1e-5)
 
 
+@settings(deadline=None)
 @given(
     start=st.integers(-3, 5),
     step=st.integers(1, 3),
