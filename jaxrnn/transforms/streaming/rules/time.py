@@ -45,7 +45,7 @@ def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = N
     if begin is None:
         run.refuse(
             f"it begins at frame {start}, which depends on the length of the stream",
-            "begin at a frame of known number",
+            "begin at a frame of known number; if very short recordings need not work, say constraints=['S >= ...']",
         )
     start, stride = begin, int(stride)
     if start == 0 and stride == 1 and str(size) == str(x.timeline.size):
