@@ -72,6 +72,8 @@ MODEL = {
     "apply",
     "batch_symbol",
     "declared_state",
+    "dimensions",
+    "growing_dimensions",
     "init_state",
     "initial_values",
     "inputs",

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onnx_ir as ir
 from jax.core import Tracer
 
 from jaxrnn.errors import StaticValueError
@@ -27,6 +26,8 @@ from jaxrnn.guards import own_arithmetic
 from jaxrnn.onnx import symbols
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from jaxrnn.onnx.blocks import Block
 
 Value = Any  # np.ndarray | jax.Array | tuple[Value, ...] | Stacked | None
