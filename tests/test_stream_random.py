@@ -20,7 +20,7 @@ import jaxrnn
 CHANNELS = 2
 
 #: Programs in all, and in one test.
-PROGRAMS, GROUP = 100, 20
+PROGRAMS, GROUP = 200, 20
 
 
 def kernel_of(seed, length, dtype):
