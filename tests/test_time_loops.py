@@ -58,6 +58,22 @@ READS = {
             ),
         ),
     ],
+    "squeeze if it can": [
+        node("Unsqueeze", ["t", "zero"], ["t1"]),
+        node("Gather", ["x", "t1"], ["frames"], axis=1),
+        node("Shape", ["x"], ["sizes_of_x"]),
+        node("Gather", ["sizes_of_x", "two"], ["features"]),
+        node("Equal", ["features", "one"], ["narrow"]),
+        node(
+            "If",
+            ["narrow"],
+            ["frame"],
+            then_branch=helper.make_graph([node("Squeeze", ["x", "two"], ["s1"])], "then", [], [info("s1", F32, None)]),
+            else_branch=helper.make_graph(
+                [node("Squeeze", ["frames", "one"], ["s2"])], "else", [], [info("s2", F32, None)]
+            ),
+        ),
+    ],
     "backwards": [
         node("Sub", ["last", "t"], ["place"]),
         node("Gather", ["x", "place"], ["frame"], axis=1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import onnx_ir as ir
 
@@ -12,16 +13,26 @@ from jaxrnn.onnx.blocks import Block, BoundNode, reads_of
 _LIGHT = frozenset({"Add", "Cast", "Gather", "Identity", "Shape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze"})
 
 
-def lifted(block: Block) -> Block:
-    """A graph in which light nodes of subgraphs that need nothing of these stand before the node that holds them."""
+def lifted(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
+    """A graph in which light nodes of subgraphs that need nothing of these stand before the node that holds them.
+
+    Args:
+        block: the graph.
+        is_fixed: whether a value is the same in every trip. A branch on such a condition may hold what cannot be done
+            where the other one is taken, as exporters write a Squeeze of an axis that may have any size.
+    """
     nodes: list[BoundNode] = []
     constants, parameters = dict(block.constants), dict(block.parameters)
     for node in block.nodes:
+        condition = node.inputs[0] if node.operator.name == "If" else None
+        if not node.blocks or (condition is not None and is_fixed(condition)):
+            nodes.append(node)
+            continue
         attributes = dict(node.attributes)
         for key, value in node.attributes.items():
             if not isinstance(value, Block):
                 continue
-            inner = lifted(value)
+            inner = lifted(value, is_fixed)
             local: set[ir.Value] = set(inner.inputs)
             kept = []
             for each in inner.nodes:
@@ -31,9 +42,8 @@ def lifted(block: Block) -> Block:
                 else:
                     kept.append(each)
                     local.update(each.outputs)
-            if len(kept) < len(inner.nodes):
-                constants |= inner.constants
-                parameters |= inner.parameters
+            constants |= inner.constants
+            parameters |= inner.parameters
             attributes[key] = dataclasses.replace(inner, nodes=kept)
-        nodes.append(dataclasses.replace(node, attributes=attributes) if attributes != node.attributes else node)
+        nodes.append(dataclasses.replace(node, attributes=attributes))
     return dataclasses.replace(block, nodes=nodes, constants=constants, parameters=parameters)

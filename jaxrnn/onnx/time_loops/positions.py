@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.time_loops.body import FREE, LoopBody
+from jaxrnn.onnx.time_loops.body import FIXED, FREE, LoopBody
 from jaxrnn.onnx.time_loops.lifting import lifted
 from jaxrnn.onnx.values import Subgraph, Value, is_static
 
@@ -39,8 +39,10 @@ class Positions:
     def __init__(self, body: Subgraph, carried: Sequence[Value]):
         self.graph, self.carried = body, tuple(carried)
         start = [value if is_static(value) else None for value in carried]
-        block = lifted(body.block) if any(node.blocks for node in body.block.nodes) else body.block
-        self.body = LoopBody(block, self._outside, start)
+        self.body = LoopBody(body.block, self._outside, start)
+        if any(node.blocks for node in body.block.nodes):
+            block = lifted(body.block, lambda key: self.body.change(key) == FIXED)
+            self.body = LoopBody(block, self._outside, start)
 
     def _outside(self, key: ir.Value) -> np.ndarray | None:
         value = self.graph.value_outside(key)
