@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs
-from jaxrnn.onnx.state import StateVar
+from jaxrnn.onnx.state import StateVar, open_sizes
 from jaxrnn.onnx.values import describe, exact_types
 from jaxrnn.packing import Packed, Purpose, narrow_type, plain
 from jaxrnn.transforms.folding import fits, fold, folding_of, run_folded
@@ -46,16 +46,8 @@ class Stepper:
         self._output_of = {str(variable.output): name for name, variable in self.state.items()}
         self.inputs = tuple(self._named(info) for info in model.inputs if info.name not in self._input_of)
         self.outputs = tuple(self._named(info) for info in model.outputs if info.name not in self._output_of)
-        sizes = [{size for size in variable.shape if isinstance(size, str)} for variable in self.state.values()]
-        #: The open dimensions of the state.
-        self.open = tuple(sorted(set[str]().union(*sizes)))
-        # A counter or a position may be one for all streams.
-        arrays = [
-            own for own, variable in zip(sizes, self.state.values(), strict=True) if own or len(variable.shape) > 1
-        ]
-        everywhere = sorted(set.intersection(*arrays) - model.growing_dimensions) if arrays else []
-        #: The name of the batch dimension, which every array of the state has, or None where the file froze it.
-        self.batch_symbol = everywhere[0] if len(everywhere) == 1 else None
+        #: The name of the batch dimension, or None where the file froze it; and the other open dimensions of the state.
+        self.batch_symbol, self.open = open_sizes(model.state, model.growing_dimensions)
 
     def _named(self, info: TensorInfo) -> TensorInfo:
         """An input or output, with one name for open dimensions that the nodes need to be equal."""

@@ -9,6 +9,7 @@ import click
 
 from jaxrnn.cli.options import json_option, model_argument
 from jaxrnn.cli.output import busy, bytes_text, console, plain, print_json, print_table, print_title, shape_text
+from jaxrnn.onnx.state import open_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,9 +189,11 @@ def _about_steps(found: Inspection) -> str:
     """Whether the model runs in steps, and what a batch of streams looks like."""
     if any(item.kind == "internal" for item in found.state):
         return "Every call forgets the internal state, so this model has no steps."
-    sizes = sorted({size for item in found.state for size in item.shape if isinstance(size, str)})
-    if sizes:
-        return f"Runs in steps; {', '.join(sizes)} is the batch."
+    batch, others = open_sizes(found.state)
+    if others:
+        return f"Runs in steps; init_state(dims=...) takes the size of {', '.join(others)}."
+    if batch is not None:
+        return f"Runs in steps; {batch} is the batch."
     return "Runs in steps; the batch is fixed, so init_state(batch=n) adds a leading axis and steps are mapped over it."
 
 

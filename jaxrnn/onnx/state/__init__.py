@@ -6,6 +6,6 @@ caller names instead.
 """
 
 from jaxrnn.onnx.state.declared import check_pairs
-from jaxrnn.onnx.state.find import Findings, StateVar, find_state
+from jaxrnn.onnx.state.find import Findings, StateVar, find_state, open_sizes
 
-__all__ = ["Findings", "StateVar", "check_pairs", "find_state"]
+__all__ = ["Findings", "StateVar", "check_pairs", "find_state", "open_sizes"]

@@ -73,6 +73,22 @@ class StateVar:
     reason: str
 
 
+def open_sizes(variables: Sequence[StateVar], growing: frozenset[str] = frozenset()) -> tuple[str | None, list[str]]:
+    """The name of the batch dimension, or None where the file froze it, and the other open dimensions.
+
+    The batch is the one that every array of the state has; a counter or a position may be one for all streams.
+
+    Args:
+        variables: the state.
+        growing: dimensions along which it becomes longer with every step.
+    """
+    sizes = [{size for size in variable.shape if isinstance(size, str)} for variable in variables]
+    arrays = [own for own, variable in zip(sizes, variables, strict=True) if own or len(variable.shape) > 1]
+    everywhere = sorted(set.intersection(*arrays) - growing) if arrays else []
+    batch = everywhere[0] if len(everywhere) == 1 else None
+    return batch, sorted(set[str]().union(*sizes) - {batch})
+
+
 @dataclass(frozen=True)
 class Findings:
     """What was found about the state of a graph.
