@@ -12,10 +12,10 @@ from jaxrnn.cli.options import (
     check_pulse_options,
     json_option,
     model_argument,
+    parse_state,
     parse_static,
     pulse_options,
     single_dims,
-    split_pairs,
     state_option,
     static_option,
 )
@@ -94,7 +94,7 @@ def compile_model(
 
     check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
     check_folder(output)
-    sizes, fixed, state = single_dims(dims), parse_static(static), split_pairs("--state", pairs)
+    sizes, fixed, state = single_dims(dims), parse_static(static), parse_state(pairs)
     if is_compiled(file):
         raise ModelError(f"{file} is compiled already")
     with in_place_of(output) as written:

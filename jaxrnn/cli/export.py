@@ -16,8 +16,8 @@ from jaxrnn.cli.options import (
     load_archive,
     model_argument,
     parse_dims,
+    parse_state,
     parse_static,
-    split_pairs,
     state_option,
     static_option,
 )
@@ -107,7 +107,7 @@ def export(
         raise click.UsageError("--dim sets the sizes of the inputs to verify with: it needs --verify")
     check_folder(output)
     fixed, sizes = parse_static(static), parse_dims(dims)
-    model = load(file, static=fixed, state=split_pairs("--state", pairs))
+    model = load(file, static=fixed, state=parse_state(pairs))
     params = _params(model, checkpoint, step, not last) if archive is None else _from_archive(model, archive)
     arrays = stored_params(model, params)
     report = None

@@ -32,7 +32,8 @@ state_option = click.option(
     "pairs",
     metavar="INPUT=OUTPUT",
     multiple=True,
-    help="Say which output carries the updated value of a state input, where the file leaves it open.",
+    help="Say which output carries the updated value of a state input, where the file leaves it open; "
+    "'none' says that there is no state.",
 )
 
 
@@ -99,6 +100,13 @@ def split_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
             raise click.BadParameter(f"{name!r} is given twice", param_hint=option)
         result[name] = value
     return result
+
+
+def parse_state(pairs: Sequence[str]) -> dict[str, str] | None:
+    """``--state INPUT=OUTPUT`` as pairs; None where nothing was said, and no pairs for ``--state none``."""
+    if list(pairs) == ["none"]:
+        return {}
+    return split_pairs("--state", pairs) or None
 
 
 def parse_dims(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -13,10 +13,10 @@ from jaxrnn.cli.options import (
     json_option,
     load_inputs,
     model_argument,
+    parse_state,
     parse_static,
     pulse_options,
     single_dims,
-    split_pairs,
     state_option,
 )
 from jaxrnn.cli.output import busy, console, print_json, print_table
@@ -140,7 +140,7 @@ def profile(
     # A step is shorter than handing it to another thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     with busy(f"profiling {file.name}"):
-        model = load(file, static=fixed, state=split_pairs("--state", pairs))
+        model = load(file, static=fixed, state=parse_state(pairs))
         streamed = None
         if symbol is not None or what == "stream":
             streamed = _stream(model, symbol, pulse, sizes, multiple or 1, shortest or 1)

@@ -14,10 +14,10 @@ from jaxrnn.cli.options import (
     json_option,
     load_inputs,
     model_argument,
+    parse_state,
     parse_static,
     pulse_options,
     single_dims,
-    split_pairs,
     state_option,
 )
 
@@ -213,7 +213,7 @@ def _open_model(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> 
 def _load(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Model:
     from jaxrnn.loading import load
 
-    return load(file, static=parse_static(static), state=split_pairs("--state", pairs))
+    return load(file, static=parse_static(static), state=parse_state(pairs))
 
 
 def _about_pulses(model: Model) -> str:

@@ -63,4 +63,4 @@ class ModelFile(Section):
 
     file: ConfigPath
     static: dict[str, Any] = {}
-    state: dict[str, str] = {}
+    state: dict[str, str] | None = None
