@@ -300,7 +300,7 @@ def test_what_is_no_cell_says_why(models):
         (jaxrnn.load(models / "silero_vad_16k_op15.onnx"), jaxrnn.InputError, "sr: int64.*static="),
         (jaxrnn.load(models / "filter_net.onnx"), jaxrnn.StateError, "forgets its state"),
         (jaxrnn.load(layers_model()), jaxrnn.StateError, "forgets its state"),
-        (jaxrnn.load(models / "ocr_net.onnx"), jaxrnn.StateError, "keeps no state"),
+        (jaxrnn.load(models / "ocr_net.onnx"), jaxrnn.StateError, "forgets its state"),
     ):
         with pytest.raises(error, match=said):
             Cell(model)
