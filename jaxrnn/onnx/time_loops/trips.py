@@ -41,7 +41,7 @@ class Condition:
             go_on: whether there is a first trip.
         """
         limit, go_on = _looked_at(limit), _looked_at(go_on)
-        bounds = []
+        bounds, without_end = [], None
         if limit is not None:
             if not is_static(limit):
                 return None
@@ -50,6 +50,8 @@ class Condition:
                 return None
             if not isinstance(size, int) or size < _HUGE:
                 bounds.append(_positive(size))
+            else:
+                without_end = size
         if not is_static(go_on):
             return None
         started = go_on.reshape(()).item()
@@ -71,7 +73,7 @@ class Condition:
             bounds += [_positive(count) for count in counts]
         else:
             bounds += [_at_least_one(count) for count in counts]
-        return functools.reduce(_least, bounds) if bounds else None
+        return functools.reduce(_least, bounds) if bounds else without_end
 
     def _claims(self, key: ir.Value) -> list[Line] | None:
         """What must be below zero after a trip for another one to follow; None where that is not known."""

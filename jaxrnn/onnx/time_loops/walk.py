@@ -71,10 +71,11 @@ class TimeLoop:
             return all_traced(outputs[:count]), all_traced(outputs[count:])
 
         carry = all_traced([self.positions.carried[place] for place in body.carried])
+        given = [frames_of(read, trips) for read in reads]
+        self._check_carry(step, carry, given)
         if isinstance(trips, int):
             current().check((trips,), np.int64)
-        frames = (jnp.arange(trips, dtype=jnp.int64), [frames_of(read, trips) for read in reads])
-        self._check_carry(step, carry, frames)
+        frames = (jnp.arange(trips, dtype=jnp.int64), given)
         last, made = in_chunks(functools.partial(recognition.scan, step), carry, frames)
         return self._collected(trips, last, made)
 
@@ -84,8 +85,8 @@ class TimeLoop:
         return counted.astype(traced(start).dtype)
 
     def _check_carry(self, step: Any, carry: Any, frames: Any) -> None:
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), frames)
-        after, _ = jax.eval_shape(step, carry, one)
+        one = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in frames]
+        after, _ = jax.eval_shape(step, carry, (jax.ShapeDtypeStruct((), np.int64), one))
         before, later = ([(x.shape, x.dtype) for x in jax.tree.leaves(values)] for values in (carry, after))
         if before != later:
             raise CarryTypeError
