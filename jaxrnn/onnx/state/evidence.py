@@ -57,6 +57,8 @@ class Edge:
 def find_edge(flow: DataFlow, source: str, output: str) -> Edge | None:
     """What speaks for an output being the updated value of an input of the same shape and dtype."""
     target = flow.outputs[output]
+    if 0 in (target.shape or ()):
+        return None  # what has no elements keeps nothing
     if target.ids is None or not target.deps:
         return _named(source, output)  # perhaps a flag that every step sets
     codes = target.codes.get(source, np.zeros(target.shape or (), np.int64)).ravel()
@@ -77,7 +79,7 @@ def _named(source: str, output: str) -> Edge | None:
 def find_growth(flow: DataFlow, source: str, output: str) -> Edge | None:
     """Whether an output is an input with more at its end or its beginning, as a cache of keys that grows."""
     given, target = flow.inputs[source], flow.outputs[output]
-    if given.shape is None or target.shape is None or len(given.shape) != len(target.shape):
+    if given.shape is None or target.shape is None or len(given.shape) != len(target.shape) or 0 in given.shape:
         return None
     longer = [new > old for old, new in zip(given.shape, target.shape, strict=True)]
     codes = target.codes.get(source)
@@ -91,7 +93,7 @@ def find_growth(flow: DataFlow, source: str, output: str) -> Edge | None:
 def may_be_state(flow: DataFlow, edge: Edge) -> bool:
     """Whether an output could be an updated value: it depends on data, and is more than the input with a mask."""
     target = flow.outputs[edge.output]
-    if target.ids is None or not target.deps:
+    if target.ids is None or not target.deps or 0 in (target.shape or ()):
         return False
     codes = target.codes.get(edge.source, np.zeros(target.shape or (), np.int64)).ravel()
     masked = (positions(codes) == np.arange(codes.size)) & np.isin(grades(codes), (COPY, GATED))
