@@ -12,7 +12,7 @@ import jaxrnn
 from benchmarks.peers import Arrays
 
 if TYPE_CHECKING:
-    from jaxrnn.transforms import Streamed
+    from jaxrnn.streaming import Streamed
 
 #: Names of the forms, the one that is compared with the peers first.
 RUNNER = "jaxrnn"

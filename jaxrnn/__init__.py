@@ -24,14 +24,15 @@ from jaxrnn.errors import (
 )
 
 if TYPE_CHECKING:
-    from jaxrnn.ahead import load_compiled, save_compiled
-    from jaxrnn.exporting import export_onnx
-    from jaxrnn.loading import load
     from jaxrnn.model import Model
+    from jaxrnn.model.exporting import export_onnx
+    from jaxrnn.model.loading import load
     from jaxrnn.onnx.limits import Limits
     from jaxrnn.onnx.state import StateVar
-    from jaxrnn.streams import Runner, Streams
-    from jaxrnn.transforms import Streamed, stream
+    from jaxrnn.runtime.compiled import load_compiled, save_compiled
+    from jaxrnn.runtime.pool import Streams
+    from jaxrnn.runtime.runner import Runner
+    from jaxrnn.streaming import Streamed, stream
 
 __version__ = "0.1.0"
 
@@ -64,14 +65,14 @@ _LAZY = {
     "Model": "jaxrnn.model",
     "Limits": "jaxrnn.onnx.limits",
     "StateVar": "jaxrnn.onnx.state",
-    "Runner": "jaxrnn.streams",
-    "Streams": "jaxrnn.streams",
-    "export_onnx": "jaxrnn.exporting",
-    "load": "jaxrnn.loading",
-    "load_compiled": "jaxrnn.ahead",
-    "save_compiled": "jaxrnn.ahead",
-    "Streamed": "jaxrnn.transforms",
-    "stream": "jaxrnn.transforms",
+    "Runner": "jaxrnn.runtime.runner",
+    "Streams": "jaxrnn.runtime.pool",
+    "export_onnx": "jaxrnn.model.exporting",
+    "load": "jaxrnn.model.loading",
+    "load_compiled": "jaxrnn.runtime.compiled",
+    "save_compiled": "jaxrnn.runtime.compiled",
+    "Streamed": "jaxrnn.streaming",
+    "stream": "jaxrnn.streaming",
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.files import check_regular
-from jaxrnn.onnx.limits import bytes_of
+from jaxrnn.messages import bytes_of
 
 #: What a packed file may unpack to: so many bytes, or so many times its size if that is more. Recordings and weights
 #: pack to a half or a tenth, and masks or labels, which are small, to a thousandth.

@@ -1,4 +1,4 @@
-"""The library's own arithmetic under whatever its caller forbids JAX to do implicitly."""
+"""The library's own arithmetic: exact types, under whatever its caller forbids JAX to do implicitly."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 
 
 @contextlib.contextmanager
@@ -24,4 +25,14 @@ def own_arithmetic() -> Iterator[None]:
         jax.transfer_guard_host_to_device("allow"),
         jax.transfer_guard_device_to_host("allow"),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def exact_types() -> Iterator[None]:
+    """64-bit types stay 64-bit inside this context; the caller's JAX configuration is untouched outside it.
+
+    Operators broadcast and use constants there as ONNX has it, whatever the caller forbids: see `own_arithmetic`.
+    """
+    with jax.enable_x64(True), own_arithmetic(), np.errstate(all="ignore"):
         yield

@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.transforms import Streamed, stream
-from jaxrnn.transforms.streaming import transform
-from jaxrnn.transforms.streaming.passes import Absent
+from jaxrnn.streaming import Streamed, stream, transform
+from jaxrnn.streaming.passes import Absent
 
 #: NaN in every frame that does not exist, a number like no other in integers, and nothing that would launder them.
 POISON = Absent(value=float("nan"), integer=77, harmless=None)

@@ -244,8 +244,8 @@ def test_a_file_has_the_rights_of_any_new_file(small, tmp_path):
     plain = tmp_path / "plain"
     plain.write_bytes(b"")
     assert small.stat().st_mode == plain.stat().st_mode
-    assert jaxrnn.ahead.is_compiled(small)
-    assert not jaxrnn.ahead.is_compiled(plain)
+    assert jaxrnn.runtime.compiled.is_compiled(small)
+    assert not jaxrnn.runtime.compiled.is_compiled(plain)
 
 
 #: Name: a pulse that fits.

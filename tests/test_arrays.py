@@ -105,7 +105,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path, what):
         (read_source, ".yaml"),
         (jaxrnn.load, ".onnx"),
         (jaxrnn.load_compiled, ".jaxrnn"),
-        (jaxrnn.ahead.is_compiled, ".jaxrnn"),
+        (jaxrnn.runtime.compiled.is_compiled, ".jaxrnn"),
     ]
     for index, (read, ending) in enumerate(readers):
         path = tmp_path / f"{index}{ending}"

@@ -22,9 +22,9 @@ import pytest
 from onnx import numpy_helper
 
 import jaxrnn
+from jaxrnn.guards import exact_types
 from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.registry import read_signature
-from jaxrnn.onnx.values import exact_types
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 

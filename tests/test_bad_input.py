@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxrnn
-from jaxrnn.inspection import inspect_model
+from jaxrnn.model.inspection import inspect_model
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
@@ -316,7 +316,7 @@ def test_looking_into_a_file_that_cannot_be_run(build):
 
 def test_a_sequence_is_no_tensor(monkeypatch):
     """Inference finds most such files, but not all."""
-    monkeypatch.setattr("jaxrnn.loading.check_shapes", lambda proto: None)
+    monkeypatch.setattr("jaxrnn.model.loading.check_shapes", lambda proto: None)
     made = node("SequenceConstruct", ["x", "x"], ["s"], name="make")
     with pytest.raises(jaxrnn.NodeError, match=r"'n' \(MatMul-13\).*input A is a sequence"):
         jaxrnn.load(model(made, node("MatMul", ["s", "x"])))({"x": np.ones((2, 3), np.float32)})

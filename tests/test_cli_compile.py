@@ -45,14 +45,14 @@ def test_text_for_people(models, tmp_path):
 
 
 def test_nothing_that_departs_is_written(models, tmp_path, monkeypatch):
-    load = jaxrnn.ahead.load_compiled
+    load = jaxrnn.runtime.compiled.load_compiled
 
     def load_wrongly(path):
         compiled = load(path)
         compiled.params = tuple(1.01 * array for array in compiled.params)
         return compiled
 
-    monkeypatch.setattr(jaxrnn.ahead, "load_compiled", load_wrongly)
+    monkeypatch.setattr(jaxrnn.runtime.compiled, "load_compiled", load_wrongly)
     arguments = ("compile", models / "wave_net.onnx", "-o", tmp_path / "w.jaxrnn", "--symbol", "S")
     said = call_json(*arguments, status=compile_command.MISMATCH)
     assert "nothing was written: a step or the flush of the compiled file differs" in said["error"]

@@ -11,9 +11,9 @@ from test_cli import call, call_json
 from verifier import peer_outputs
 
 import jaxrnn
-from jaxrnn.ahead import MAGIC
 from jaxrnn.cli import compile as compile_command
 from jaxrnn.cli import pulses
+from jaxrnn.runtime.compiled import MAGIC
 
 FEATURES, HIDDEN, FRAMES = 3, 4, 9
 
@@ -131,14 +131,14 @@ def test_compile_says_what_it_wrote_and_has_verified(gru, tmp_path):
 
 
 def test_compile_writes_nothing_that_departs(gru, tmp_path, monkeypatch):
-    load = jaxrnn.ahead.load_compiled
+    load = jaxrnn.runtime.compiled.load_compiled
 
     def load_wrongly(path):
         compiled = load(path)
         compiled.params = tuple(1.01 * array for array in compiled.params)
         return compiled
 
-    monkeypatch.setattr(jaxrnn.ahead, "load_compiled", load_wrongly)
+    monkeypatch.setattr(jaxrnn.runtime.compiled, "load_compiled", load_wrongly)
     said = call_json("compile", gru, "-o", tmp_path / "gru.jaxrnn", *STATE, status=compile_command.MISMATCH)
     assert "nothing was written: one step of the compiled file differs" in said["error"]
     assert [path.name for path in tmp_path.iterdir()] == ["gru.onnx"]

@@ -11,7 +11,7 @@ import pytest
 from conftest import MODELS
 
 import jaxrnn
-from jaxrnn.onnx.values import exact_types
+from jaxrnn.guards import exact_types
 
 EXPORTS = MODELS / "exports"
 EXPECTED = json.loads((EXPORTS / "expected.json").read_text()) if EXPORTS.is_dir() else {}

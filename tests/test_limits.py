@@ -23,7 +23,7 @@ from hostile_models import (
 
 import jaxrnn
 from jaxrnn import Limits
-from jaxrnn.inspection import inspect_model
+from jaxrnn.model.inspection import inspect_model
 
 #: Small, so that what stays just below them takes no time.
 SMALL = Limits(value_bytes=2**24, constant_bytes=2**22, evaluations=200)

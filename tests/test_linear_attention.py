@@ -16,11 +16,11 @@ from streaming_verifier import POISON, Streaming, assert_same, recording
 
 import jaxrnn
 from jaxrnn.cells.linear_attention_chunks import CHUNK
-from jaxrnn.inspection import inspect_model
+from jaxrnn.guards import exact_types
+from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.operators.causal_convolution import causal_convolution
 from jaxrnn.onnx.operators.linear_attention import RULES, linear_attention_operator
-from jaxrnn.onnx.values import exact_types
-from jaxrnn.transforms.streaming import transform
+from jaxrnn.streaming import transform
 
 FLOATS = (np.float32, np.float16, ml_dtypes.bfloat16)
 

@@ -8,7 +8,7 @@ import pytest
 from one_operator import check, one_operator, runtime_outputs
 
 import jaxrnn
-from jaxrnn.inspection import inspect_model
+from jaxrnn.model.inspection import inspect_model
 
 
 def floats(seed, *shape):

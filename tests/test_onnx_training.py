@@ -12,7 +12,7 @@ import pytest
 from one_operator import one_operator
 
 import jaxrnn
-from jaxrnn.onnx.values import exact_types
+from jaxrnn.guards import exact_types
 
 SCORES = np.random.default_rng(0).standard_normal((5, 4, 3)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 4, (5, 3))

@@ -17,10 +17,10 @@ from written_out_cells import CHOICES, FEATURES, written_out
 
 import jaxrnn
 from jaxrnn.cells import chunks
-from jaxrnn.onnx.values import exact_types
-from jaxrnn.transforms import recognition
-from jaxrnn.transforms import scan as hoisted_scan
-from jaxrnn.transforms.recognition import loops
+from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs import recognition
+from jaxrnn.jaxprs.hoist import scan as hoisted_scan
+from jaxrnn.jaxprs.recognition import loops
 
 DOTS = {"lstm": 1, "gru before": 2, "gru after": 1, "rnn": 1}
 

@@ -17,8 +17,8 @@ from small_models import make_model
 from streaming_verifier import check_values
 
 import jaxrnn
+from jaxrnn.guards import exact_types
 from jaxrnn.onnx.operators.resize import resize, resize_10, upsample
-from jaxrnn.onnx.values import exact_types
 
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")

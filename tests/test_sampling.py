@@ -16,10 +16,10 @@ from node_models import by_onnx_runtime, by_reference, check, computed, invalid,
 from streaming_verifier import check_values
 
 import jaxrnn
+from jaxrnn.guards import exact_types
 from jaxrnn.onnx.operators.patches import col2im, deform_conv
 from jaxrnn.onnx.operators.regions import max_roi_pool, roi_align
 from jaxrnn.onnx.operators.sampling import affine_grid, grid_sample
-from jaxrnn.onnx.values import exact_types
 
 PADDING = ("zeros", "border", "reflection")
 

@@ -17,8 +17,8 @@ from streaming_verifier import check_values
 from verifier import peer_outputs
 
 import jaxrnn
+from jaxrnn.guards import exact_types
 from jaxrnn.onnx.operators.spectral import dft, stft
-from jaxrnn.onnx.values import exact_types
 
 
 def normal(*shape, seed=0, dtype=np.float32):

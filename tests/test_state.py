@@ -29,7 +29,7 @@ from state_graphs import (
 
 import jaxrnn
 from jaxrnn.cli import main
-from jaxrnn.inspection import inspect_model
+from jaxrnn.model.inspection import inspect_model
 
 LSTM_16 = "If_0_then_branch__Inline_0__/decoder/rnn/LSTM"
 LSTM_8 = "If_0_else_branch__Inline_0__/decoder/rnn/LSTM"

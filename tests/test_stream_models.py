@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from streaming_verifier import POISON, Streaming, assert_same, recording
 
 import jaxrnn
-from jaxrnn.onnx.values import exact_types
-from jaxrnn.transforms.streaming import transform
-from jaxrnn.transforms.streaming.dimensions import is_symbolic
+from jaxrnn.guards import exact_types
+from jaxrnn.streaming import transform
+from jaxrnn.streaming.dimensions import is_symbolic
 
 #: By model: the smallest pulse, and delay by output.
 MODELS = {

@@ -12,12 +12,12 @@ import pytest
 from stream_functions import CASES
 from streaming_verifier import check_gradients, check_values
 
-from jaxrnn.transforms.streaming.passes import Facts, Pass
-from jaxrnn.transforms.streaming.plan import Plan
-from jaxrnn.transforms.streaming.rules import elementwise
-from jaxrnn.transforms.streaming.rules import time as time_rules
-from jaxrnn.transforms.streaming.rules.templates import Template
-from jaxrnn.transforms.streaming.timeline import Timeline
+from jaxrnn.streaming.passes import Facts, Pass
+from jaxrnn.streaming.plan import Plan
+from jaxrnn.streaming.rules import elementwise
+from jaxrnn.streaming.rules import time as time_rules
+from jaxrnn.streaming.rules.templates import Template
+from jaxrnn.streaming.timeline import Timeline
 
 
 def always_exists(original):

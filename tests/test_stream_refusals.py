@@ -10,7 +10,7 @@ from jax import lax
 from stream_functions import KERNEL, conv, rnn
 
 import jaxrnn
-from jaxrnn.transforms.streaming.rules import RULES
+from jaxrnn.streaming.rules import RULES
 
 X = jax.ShapeDtypeStruct((20, 3), np.float32)
 

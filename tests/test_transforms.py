@@ -9,8 +9,8 @@ import pytest
 from jax import lax
 from jax.test_util import check_grads
 
-from jaxrnn.transforms import cut, scan
-from jaxrnn.transforms.stages import AFTER, BEFORE, CORE, PACK
+from jaxrnn.jaxprs.hoist import scan
+from jaxrnn.jaxprs.stages import AFTER, BEFORE, CORE, PACK, cut
 
 
 def arrays(*shapes, seed=0):

@@ -87,10 +87,10 @@ def compile_model(
       jaxrnn compile vad.onnx -o vad.jaxrnn --static sr=16000 --dim sequence=576 --platform cpu --platform cuda
       jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --pulse 4
     """  # noqa: D301
-    from jaxrnn.ahead import is_compiled, load_compiled, save_compiled
     from jaxrnn.cli.compile_kinds import InPulses, InSteps
     from jaxrnn.errors import ModelError
-    from jaxrnn.loading import load
+    from jaxrnn.model.loading import load
+    from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
 
     check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
     check_folder(output)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jaxrnn.ahead import Compiled
-from jaxrnn.ahead.streamed import CompiledStream
 from jaxrnn.errors import StateError
 from jaxrnn.onnx.interface import TensorInfo
+from jaxrnn.runtime.compiled import Compiled
+from jaxrnn.runtime.compiled.streamed import CompiledStream
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.sampling import index_limits, random_arrays, symbols_of
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
-    from jaxrnn.transforms import Streamed
+    from jaxrnn.streaming import Streamed
 
 #: Pulses that are compared: behind the first, the state is no longer what it begins with.
 PULSES = 3

@@ -52,7 +52,7 @@ def _run(seconds: float, snr: float, seed: int, *, progress: bool) -> tuple[dict
     import jax
 
     from jaxrnn.demo import PACKAGED, RATE, denoise, mixture, si_sdr
-    from jaxrnn.loading import load
+    from jaxrnn.model.loading import load
 
     # A step is shorter than handing it to another thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)

@@ -99,8 +99,8 @@ def export(
       jaxrnn export model.onnx --checkpoint runs/first --step 400 -o tuned.onnx
       jaxrnn export vad.onnx --params tuned.npz -o tuned.onnx --verify --static sr=16000 --dim sequence=576
     """  # noqa: D301
-    from jaxrnn.exporting import export_onnx, stored_params
-    from jaxrnn.loading import load
+    from jaxrnn.model.exporting import export_onnx, stored_params
+    from jaxrnn.model.loading import load
 
     _check_source(checkpoint, archive, {"--step": step is not None, "--last": last, "--best": best})
     if dims and not verify:
@@ -149,7 +149,7 @@ def _from_archive(model: Model, path: Path) -> dict[str, Any]:
 
 def _verified(path: Path, model: Model, arrays: Mapping[str, np.ndarray], **options: Any) -> tuple[Report, str | None]:
     """Read a file back and compare it; returns what was compared, and what is wrong or None."""
-    from jaxrnn.loading import load
+    from jaxrnn.model.loading import load
     from jaxrnn.verification import verify
 
     found = load(path, state=model.declared_state).program.parameters

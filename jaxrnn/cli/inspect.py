@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from jaxrnn.inspection import Inspection, ParameterInfo, RecurrentInfo, StreamInfo
+    from jaxrnn.model.inspection import Inspection, ParameterInfo, RecurrentInfo, StreamInfo
 
 _LARGEST = 5
 _LONGEST = 300
@@ -44,7 +44,7 @@ def inspect(file: Path, all_params: bool, as_json: bool) -> None:
       jaxrnn inspect model.onnx --json | jq '.streams'
       jaxrnn inspect model.onnx --json | jq '.unsupported'
     """  # noqa: D301
-    from jaxrnn.inspection import inspect_model, inspect_streams
+    from jaxrnn.model.inspection import inspect_model, inspect_streams
 
     with busy(f"inspecting {file.name}"):
         found = inspect_model(file)

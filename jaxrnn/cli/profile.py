@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jaxrnn.model import Model
     from jaxrnn.profiling import Profile
     from jaxrnn.profiling.results import By
-    from jaxrnn.transforms import Streamed
+    from jaxrnn.streaming import Streamed
 
 #: Lines of the table, if nobody asks for another number.
 TOP = 20
@@ -125,10 +125,10 @@ def profile(
     """  # noqa: D301
     import jax
 
-    from jaxrnn.ahead import is_compiled
     from jaxrnn.errors import InputError
-    from jaxrnn.loading import load
+    from jaxrnn.model.loading import load
     from jaxrnn.profiling import profile_model
+    from jaxrnn.runtime.compiled import is_compiled
     from jaxrnn.verification.sampling import restore_types
 
     check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
@@ -166,7 +166,7 @@ def _stream(
     model: Model, symbol: str | None, pulse: int | None, sizes: dict[str, int], multiple: int, shortest: int
 ) -> Streamed:
     from jaxrnn.cli.pulses import stream_model
-    from jaxrnn.inspection import time_symbols
+    from jaxrnn.model.inspection import time_symbols
 
     if symbol is None:
         symbols = time_symbols(model)

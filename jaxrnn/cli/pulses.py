@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrnn.errors import InputError, StreamError
-from jaxrnn.onnx.limits import Limits, bytes_of
+from jaxrnn.messages import bytes_of
+from jaxrnn.onnx.limits import Limits
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
     from jaxrnn.onnx.interface import TensorInfo
-    from jaxrnn.transforms import Streamed
+    from jaxrnn.streaming import Streamed
 
 Arrays = Mapping[str, Any]
 Axes = Mapping[str, int | None]
@@ -139,8 +140,8 @@ def make_ready(model: Model, streamed: Streamed, axes: Axes, recordings: Arrays)
     """Compile the step and the flush, with the parameters as constants, and call each of them once."""
     import jax
 
-    from jaxrnn.onnx.values import exact_types
-    from jaxrnn.ports import output_axes
+    from jaxrnn.guards import exact_types
+    from jaxrnn.runtime.ports import output_axes
 
     began = time.perf_counter()
     params = model.params
@@ -183,7 +184,7 @@ def run_pulses(pulses: Pulses, recordings: Arrays, total: int, indices: Iterable
         total: frames to take.
         indices: the numbers of the pulses, wrapped in a progress bar, say.
     """
-    from jaxrnn.onnx.values import exact_types
+    from jaxrnn.guards import exact_types
 
     frames, axes = pulses.streamed.pulse, pulses.axes
     count, rest = divmod(total, frames)

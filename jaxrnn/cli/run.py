@@ -61,7 +61,7 @@ def run(
       jaxrnn run model.onnx --random --dim S=50
       jaxrnn run vad.onnx --static sr=16000 --inputs frame.npz --json
     """  # noqa: D301
-    from jaxrnn.loading import load
+    from jaxrnn.model.loading import load
     from jaxrnn.verification.sampling import random_inputs, restore_types
 
     if output is not None:

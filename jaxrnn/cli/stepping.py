@@ -12,9 +12,9 @@ import numpy as np
 from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
-    from jaxrnn.ahead import Compiled
     from jaxrnn.model import Model
     from jaxrnn.onnx.interface import TensorInfo
+    from jaxrnn.runtime.compiled import Compiled
 
 Arrays = Mapping[str, Any]
 
@@ -162,7 +162,7 @@ def make_ready(steps: Steps, frame: Arrays, sizes: Mapping[str, int]) -> Ready:
     """Pack the parameters, compile the step for such a frame, and call it once."""
     import jax
 
-    from jaxrnn.onnx.values import exact_types
+    from jaxrnn.guards import exact_types
 
     began = time.perf_counter()
     params, state = steps.pack(sizes), steps.init_state(steps.batch(sizes))
@@ -183,7 +183,7 @@ def run_steps(ready: Ready, recordings: Arrays, indices: Iterable[int], *, keep:
         indices: the frames to take; wrapped in a progress bar, say.
         keep: keep the outputs.
     """
-    from jaxrnn.onnx.values import exact_types
+    from jaxrnn.guards import exact_types
 
     seconds, kept, state = [], [], ready.state
     with exact_types():

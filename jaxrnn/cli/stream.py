@@ -179,12 +179,12 @@ def _check_mode(symbol: str | None, of_steps: dict[str, Any], of_pulses: dict[st
 
 
 def _open_steps(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Steps:
-    from jaxrnn.ahead import is_compiled
     from jaxrnn.cli.stepping import Steps
     from jaxrnn.errors import StateError
+    from jaxrnn.runtime.compiled import is_compiled
 
     if is_compiled(file):
-        from jaxrnn.ahead import Compiled, load_compiled
+        from jaxrnn.runtime.compiled import Compiled, load_compiled
 
         if static or pairs:
             raise click.UsageError(f"{file} is compiled: --static and --state have been decided by 'jaxrnn compile'")
@@ -203,7 +203,7 @@ def _open_steps(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> 
 
 
 def _open_model(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Model:
-    from jaxrnn.ahead import is_compiled
+    from jaxrnn.runtime.compiled import is_compiled
 
     if is_compiled(file):
         raise click.UsageError(f"{file} is compiled: --symbol needs the ONNX file")
@@ -211,14 +211,14 @@ def _open_model(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> 
 
 
 def _load(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Model:
-    from jaxrnn.loading import load
+    from jaxrnn.model.loading import load
 
     return load(file, static=parse_static(static), state=parse_state(pairs))
 
 
 def _about_pulses(model: Model) -> str:
     """How to stream a model that has no steps of its own."""
-    from jaxrnn.inspection import time_symbols
+    from jaxrnn.model.inspection import time_symbols
 
     symbols = time_symbols(model)
     if not symbols:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxrnn.cli.pulse_checks import Check
     from jaxrnn.cli.pulses import Pulses, Streaming
     from jaxrnn.model import Model
-    from jaxrnn.transforms import Streamed
+    from jaxrnn.streaming import Streamed
     from jaxrnn.verification.sampling import Sample
 
 
@@ -92,8 +92,8 @@ def _streamed(
 ) -> tuple[Streamed, Sample, int]:
     """The model in pulses, recordings of every input, and the number of frames to take of them."""
     from jaxrnn.cli import pulses
+    from jaxrnn.guards import exact_types
     from jaxrnn.onnx.interface import bind_inputs
-    from jaxrnn.onnx.values import exact_types
     from jaxrnn.verification.sampling import random_inputs
 
     found = pulses.count_frames(axes, given)

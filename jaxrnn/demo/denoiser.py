@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxrnn.demo.spectra import BINS, DELAY, HOP, RATE, OverlapAdd, Samples, Spectrum, analyse, hops, synthesise
-from jaxrnn.loading import load
 from jaxrnn.model import Model
+from jaxrnn.model.loading import load
 
 #: The network, trained by ``examples/train_demo_denoiser.py``.
 PACKAGED = Path(__file__).parent / "denoiser.onnx"

@@ -176,6 +176,6 @@ def system_of(config: EvaluationConfig, source: Source) -> System:
 
 
 def _model(section: ModelFile) -> Model:
-    from jaxrnn.loading import load
+    from jaxrnn.model.loading import load
 
     return load(section.file, static=section.static, state=section.state)

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxrnn.errors import InputError
+from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.nnx.imported import Imported
 from jaxrnn.nnx.layout import layout_of
 from jaxrnn.nnx.slots import Shape, feature_axes
-from jaxrnn.onnx.values import exact_types
 
 #: An array, a tuple of arrays, or a dict of arrays.
 Carry = Any

@@ -13,10 +13,11 @@ from flax import nnx
 from flax.nnx import reprlib
 
 from jaxrnn.errors import InputError
+from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.nnx.filters import parameter
 from jaxrnn.nnx.held import Held
-from jaxrnn.onnx.values import describe, exact_types
+from jaxrnn.onnx.values import describe
 
 
 class Imported(nnx.Module):

@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from jaxrnn.jaxprs.fingerprints import fingerprint
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.program import Program
-from jaxrnn.transforms.fingerprints import fingerprint
 
 
 def fingerprint_of(program: Program, told: Any) -> str:

@@ -19,9 +19,10 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn.errors import LimitError
+from jaxrnn.guards import exact_types
 from jaxrnn.onnx.limits import Budget
 from jaxrnn.onnx.registry import Operator
-from jaxrnn.onnx.values import Value, exact_types, is_static, is_symbolic, settle
+from jaxrnn.onnx.values import Value, is_static, is_symbolic, settle
 
 #: Operators that never give more elements than the product of the sizes of their inputs, whatever the values of these
 #: and the attributes are. Control flow looks at the nodes inside it; the weights of recurrent layers bound their size.

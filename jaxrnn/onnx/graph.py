@@ -10,7 +10,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
-from jaxrnn.onnx.limits import Limits, count_of, raised
+from jaxrnn.messages import count_of
+from jaxrnn.onnx.limits import Limits, raised
 from jaxrnn.onnx.origins import mark_origins
 from jaxrnn.onnx.wellformed import MAX_DEPTH
 

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError, LimitError
+from jaxrnn.messages import bytes_of, count_of
 
 #: What is computed from constants while tracing may have this many times the bytes that the file itself holds.
 _FOLDED = 16
@@ -171,16 +172,3 @@ def leaves_of(values: Any) -> Iterator[Any]:
 def raised(field: str) -> str:
     """What raises a limit, for a message."""
     return f"if the file is to be trusted, jaxrnn.load(..., limits=jaxrnn.Limits({field}=...)) raises the limit"
-
-
-def bytes_of(size: int) -> str:
-    """A number of bytes for a message."""
-    for power, unit in ((60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size >= 2**power:
-            return f"{size >> power:,} {unit}" if size >= 10 * 2**power else f"{size / 2**power:.1f} {unit}"
-    return f"{size} bytes"
-
-
-def count_of(number: int) -> str:
-    """A number for a message."""
-    return f"{number:,}"

@@ -11,7 +11,8 @@ import onnx
 from onnx import numpy_helper
 
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
-from jaxrnn.onnx.limits import Limits, bytes_of, raised
+from jaxrnn.messages import bytes_of
+from jaxrnn.onnx.limits import Limits, raised
 from jaxrnn.onnx.tensors import check_tensor
 
 #: What the dense tensors say of themselves: they lie nowhere in the file, so that they cannot be written back to it.

@@ -14,11 +14,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from jaxrnn.guards import exact_types
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.program import Program, bind
-from jaxrnn.onnx.values import exact_types
-from jaxrnn.transforms.streaming.rules import RULES
+from jaxrnn.streaming.rules import RULES
 
 Key = tuple[str, str]
 #: Cases to try of an operator until one shows that it has derivatives.

@@ -11,8 +11,7 @@ Evaluation runs inside `exact_types`, so a traced int64 or float64 has its full 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +21,6 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn.errors import StaticValueError
-from jaxrnn.guards import own_arithmetic
 from jaxrnn.onnx import symbols
 
 if TYPE_CHECKING:
@@ -96,16 +94,6 @@ class Subgraph(Protocol):
     def __call__(self, *inputs: Value) -> tuple[Value, ...]:
         """The outputs of the subgraph for values of its inputs."""
         ...
-
-
-@contextlib.contextmanager
-def exact_types() -> Iterator[None]:
-    """64-bit types stay 64-bit inside this context; the caller's JAX configuration is untouched outside it.
-
-    Operators broadcast and use constants there as ONNX has it, whatever the caller forbids: see `own_arithmetic`.
-    """
-    with jax.enable_x64(True), own_arithmetic(), np.errstate(all="ignore"):
-        yield
 
 
 def is_static(*values: Value) -> bool:

@@ -9,16 +9,16 @@ from typing import Any
 
 import jax
 
+from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.onnx.blocks import Block
-from jaxrnn.onnx.values import exact_types
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.peaks import Peaks
 from jaxrnn.profiling.precision import STEPS, Narrowed, differences_of
 from jaxrnn.profiling.results import Profile
 from jaxrnn.profiling.targets import Target, target
 from jaxrnn.profiling.traces import time_calls
-from jaxrnn.transforms import Streamed
+from jaxrnn.streaming import Streamed
 
 
 def profile_model(

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.inspection import time_symbols
+from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.packing import Packed, narrow_type
 from jaxrnn.model import Model
+from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.interface import TensorInfo
-from jaxrnn.onnx.values import exact_types
-from jaxrnn.packing import Packed, narrow_type
-from jaxrnn.ports import input_ports
-from jaxrnn.transforms import Streamed
+from jaxrnn.runtime.ports import input_ports
+from jaxrnn.streaming import Streamed
 from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs
 
 KINDS = ("apply", "step", "scan", "stream")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells import matrix_products_in
-from jaxrnn.onnx.values import exact_types
+from jaxrnn.guards import exact_types
 from jaxrnn.training.batches import Chunk
 from jaxrnn.training.forward import Forward
 from jaxrnn.training.parameters import finite

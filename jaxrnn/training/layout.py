@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.inspection import time_symbols
+from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.values import describe
 from jaxrnn.training.examples import Example, near

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.onnx.values import exact_types
+from jaxrnn.guards import exact_types
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.snapshots import Snapshot, digest_of_all
 

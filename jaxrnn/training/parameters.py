@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.onnx.values import describe, exact_types
+from jaxrnn.guards import exact_types
+from jaxrnn.onnx.values import describe
 from jaxrnn.training.examples import near
 
 if TYPE_CHECKING:

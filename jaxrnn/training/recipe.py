@@ -73,7 +73,7 @@ class Recipe:
         Raises:
             JaxrnnError: as `jaxrnn.training.fit` and `jaxrnn.export_onnx` say.
         """
-        from jaxrnn.exporting import export_onnx
+        from jaxrnn.model.exporting import export_onnx
 
         for path in (self.config.export, self.config.plot):
             if path is not None:
@@ -122,7 +122,7 @@ def read_recipe(path: str | os.PathLike[str], overrides: Overrides = ()) -> Reci
         InputError: something in the file does not fit; names the file and line, and the key.
         JaxrnnError: the model cannot be loaded.
     """
-    from jaxrnn.loading import load
+    from jaxrnn.model.loading import load
 
     config, source = read_config(path, overrides)
     loss = _function("loss", losses.LOSSES, config.loss, config, source, ("loss",))

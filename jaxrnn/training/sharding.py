@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.onnx.values import exact_types
+from jaxrnn.guards import exact_types
 
 AXIS = "examples"
 

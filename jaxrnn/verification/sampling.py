@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError, JaxrnnError
+from jaxrnn.messages import bytes_of
 from jaxrnn.model import Model
 from jaxrnn.onnx.interface import TensorInfo
-from jaxrnn.onnx.limits import Limits, bytes_of
+from jaxrnn.onnx.limits import Limits
 
 #: Sizes of the dimensions that nobody gave.
 BATCH_SIZE, OTHER_SIZE = 1, 16

@@ -12,12 +12,12 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn.errors import InputError, StaticValueError
-from jaxrnn.loading import load
+from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
+from jaxrnn.model.loading import load
 from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.interface import bind_inputs, tensor_info
 from jaxrnn.onnx.reading import Source
-from jaxrnn.onnx.values import exact_types
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_proto, expose, feed
 from jaxrnn.verification.sampling import Sample, random_inputs, restore_types

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 import jaxrnn
-from jaxrnn.inspection import inspect_model, time_symbols
+from jaxrnn.model.inspection import inspect_model, time_symbols
 from jaxrnn.onnx.limits import Limits
 
 #: Small enough that what they let through takes seconds: the limits themselves are under test.

@@ -15,8 +15,7 @@ from jax import lax
 from streaming_verifier import POISON
 
 from jaxrnn import StreamError
-from jaxrnn.transforms import Streamed, stream
-from jaxrnn.transforms.streaming import transform
+from jaxrnn.streaming import Streamed, stream, transform
 from stream_fuzzing.writing import INPUTS, Program
 
 #: Compiling takes nearly all the time, and half as much without these.

@@ -13,11 +13,11 @@ from jax import lax
 
 from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
+from jaxrnn.jaxprs import recognition
 from jaxrnn.onnx.operators.loops import loop, types_of
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Subgraph, Value, all_traced, describe, is_known, traced
-from jaxrnn.transforms import recognition
 
 
 def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Value]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import StateError
+from jaxrnn.guards import exact_types
 from jaxrnn.onnx.interface import Dimension, TensorInfo, tensor_info
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state import names
@@ -30,7 +31,6 @@ from jaxrnn.onnx.state.flows import Site
 from jaxrnn.onnx.state.pairing import choose, incomplete
 from jaxrnn.onnx.state.probe import Probe
 from jaxrnn.onnx.state.provenance import STEP
-from jaxrnn.onnx.values import exact_types
 
 EXTERNAL, INTERNAL = "external", "internal"
 

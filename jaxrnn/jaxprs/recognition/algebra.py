@@ -1,0 +1,214 @@
+"""Element-wise arithmetic in one normal form: polynomials in hyperbolic tangents and carries.
+
+``sigmoid(x)`` is ``tanh(x / 2) / 2 + 1 / 2`` and tanh is odd, so that however a cell writes its gates, ``1 - z`` and
+``g + z (h - g)`` included, the same cell gives the same polynomial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax.extend.core import JaxprEqn, Literal
+
+from jaxrnn.jaxprs.equations import variables
+from jaxrnn.jaxprs.recognition.body import Body, operands_of
+from jaxrnn.jaxprs.recognition.positions import Elements
+
+#: By the factors of a monomial, which are numbers of terms in order: its coefficient.
+Polynomial = dict[tuple[int, ...], float]
+
+#: A sum with more monomials is no cell, and is not looked into.
+_LARGEST = 12
+
+
+@dataclass(frozen=True)
+class Term:
+    """What polynomials are made of.
+
+    Attributes:
+        kind: ``"tanh"`` or ``"relu"`` of ``scale`` times the elements, or ``"carry"`` or ``"other"``, the elements
+            themselves.
+        elements: of a variable, flat.
+        scale: a positive number.
+    """
+
+    kind: str
+    elements: Elements
+    scale: float = 1.0
+
+
+class Algebra:
+    """The polynomials of one body; each distinct term gets a number."""
+
+    def __init__(self, body: Body):
+        self.body = body
+        self.terms: list[Term] = []
+        self._numbers: dict[Any, int] = {}
+        self._found: dict[Any, Polynomial] = {}
+
+    def number_of(self, term: Term) -> int:
+        """The number of a term."""
+        key = (term.kind, term.elements.key, term.scale)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.terms)
+            self.terms.append(term)
+        return self._numbers[key]
+
+    def polynomial(self, elements: Elements) -> Polynomial:
+        """The polynomial that all of these elements are, each in the elements of its terms at the same place."""
+        key = elements.key
+        if key not in self._found:
+            self._found[key] = self._expand(elements)
+        return self._found[key]
+
+    def _expand(self, elements: Elements) -> Polynomial:
+        number = self.body.number(elements)
+        if number is not None:
+            return {(): number}
+        atom, at = elements = self.body.source(elements)
+        if not isinstance(atom, Literal) and atom in self.body.carry:
+            return {(self.number_of(Term("carry", elements)),): 1.0}
+        equation = self.body.equation_of(atom)
+        rule = None if equation is None else _RULES.get(equation.primitive.name)
+        found = None
+        if rule is not None and equation is not None:
+            found = rule(self, equation, at)
+        if found is None or len(found) > _LARGEST:
+            return {(self.number_of(Term("other", elements)),): 1.0}
+        return found
+
+    def scaled_source(self, elements: Elements) -> tuple[Elements, float]:
+        """What elements are, behind moves and multiplications by a number, and the number."""
+        scale = 1.0
+        while True:
+            elements = self.body.source(elements)
+            equation = self.body.equation_of(elements.atom)
+            name = "" if equation is None else equation.primitive.name
+            if equation is None or name not in ("neg", "mul", "div"):
+                return elements, scale
+            operands = operands_of(equation, elements.at)
+            if name == "neg":
+                elements, scale = operands[0], -scale
+                continue
+            for mine, other in ((0, 1), (1, 0)) if name == "mul" else ((0, 1),):
+                number = self.body.number(operands[other])
+                if number:
+                    elements, scale = operands[mine], scale * number if name == "mul" else scale / number
+                    break
+            else:
+                return elements, scale
+
+    def activated(self, kind: str, elements: Elements, scale: float = 1.0) -> Polynomial:
+        """The activation of a number times elements."""
+        source, factor = self.scaled_source(elements)
+        scale *= factor
+        if kind == "relu":
+            return {(self.number_of(Term(kind, source, scale)),): 1.0} if scale > 0 else {}
+        return {(self.number_of(Term(kind, source, abs(scale))),): float(np.sign(scale))}
+
+    def sigmoid(self, elements: Elements, scale: float = 1.0) -> Polynomial:
+        """``1 / (1 + exp(-scale x))``."""
+        return _sum({(): 0.5}, _times(self.activated("tanh", elements, 0.5 * scale), {(): 0.5}))
+
+
+def _sum(a: Polynomial, b: Polynomial, sign: float = 1.0) -> Polynomial:
+    total = dict(a)
+    for monomial, coefficient in b.items():
+        total[monomial] = total.get(monomial, 0.0) + sign * coefficient
+    return {monomial: coefficient for monomial, coefficient in total.items() if coefficient}
+
+
+def _times(a: Polynomial, b: Polynomial) -> Polynomial:
+    total: Polynomial = {}
+    for x, p in a.items():
+        total = _sum(total, {tuple(sorted((*x, *y))): p * q for y, q in b.items()})
+    return total
+
+
+Rule = Callable[[Algebra, JaxprEqn, np.ndarray], Polynomial | None]
+
+
+def _linear(sign: float) -> Rule:
+    def rule(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
+        a, b = (algebra.polynomial(part) for part in operands_of(equation, at))
+        return _sum(a, b, sign)
+
+    return rule
+
+
+def _product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
+    a, b = (algebra.polynomial(part) for part in operands_of(equation, at))
+    return _times(a, b)
+
+
+def _negative(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
+    return _times(algebra.polynomial(operands_of(equation, at)[0]), {(): -1.0})
+
+
+def _quotient(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
+    above, below = operands_of(equation, at)
+    number = algebra.body.number(below)
+    if number:
+        return _times(algebra.polynomial(above), {(): 1 / number})
+    sigmoid = _inverse(algebra, below)
+    return None if sigmoid is None else _times(algebra.polynomial(above), sigmoid)
+
+
+def _power(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
+    if equation.params["y"] != -1:
+        return None
+    return _inverse(algebra, operands_of(equation, at)[0])
+
+
+def _inverse(algebra: Algebra, elements: Elements) -> Polynomial | None:
+    """``1 / (1 + exp(x))``, which is the sigmoid of ``-x``."""
+    elements = algebra.body.source(elements)
+    equation = algebra.body.equation_of(elements.atom)
+    if equation is None or equation.primitive.name != "add":
+        return None
+    operands = operands_of(equation, elements.at)
+    for one, other in (operands, operands[::-1]):
+        power = algebra.body.source(other)
+        inner = algebra.body.equation_of(power.atom)
+        if algebra.body.number(one) == 1.0 and inner is not None and inner.primitive.name == "exp":
+            return algebra.sigmoid(operands_of(inner, power.at)[0], -1.0)
+    return None
+
+
+def _tanh(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
+    return algebra.activated("tanh", operands_of(equation, at)[0])
+
+
+def _logistic(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
+    return algebra.sigmoid(operands_of(equation, at)[0])
+
+
+def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
+    """``jax.nn.relu``, whose derivative at 0 is 0; a plain maximum has another."""
+    inner = equation.params["call_jaxpr"].jaxpr
+    while len(inner.eqns) == 1 and "jaxpr" in inner.eqns[0].params:
+        inner = inner.eqns[0].params["jaxpr"].jaxpr
+    named = equation.params.get("name", "relu") == "relu"
+    if not named or len(inner.eqns) != 1 or inner.eqns[0].primitive.name != "max":
+        return None
+    numbers = [atom.val for atom in inner.eqns[0].invars if isinstance(atom, Literal)]
+    if len(numbers) != 1 or numbers[0] != 0 or len(variables(equation.invars)) != 1:
+        return None
+    return algebra.activated("relu", operands_of(equation, at)[0])
+
+
+_RULES: dict[str, Rule] = {
+    "add": _linear(1.0),
+    "add_any": _linear(1.0),
+    "custom_jvp_call": _custom,
+    "div": _quotient,
+    "integer_pow": _power,
+    "logistic": _logistic,
+    "mul": _product,
+    "neg": _negative,
+    "sub": _linear(-1.0),
+    "tanh": _tanh,
+}

@@ -1,0 +1,7 @@
+"""A file as pure functions: loading, parameters, state, steps, scans, streams, and the file written again."""
+
+from __future__ import annotations
+
+from jaxrnn.model.model import Model
+
+__all__ = ["Model"]

@@ -1,0 +1,83 @@
+"""`load`: a file, checked, as a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxrnn.errors import JaxrnnError
+from jaxrnn.guards import exact_types
+from jaxrnn.model import Model
+from jaxrnn.onnx.checking import check_proto
+from jaxrnn.onnx.graph import read_graph
+from jaxrnn.onnx.inference import check_shapes
+from jaxrnn.onnx.limits import Limits
+from jaxrnn.onnx.loop_bounds import bound_loops
+from jaxrnn.onnx.program import bind
+from jaxrnn.onnx.reading import Source, label_of, read_source
+
+
+def load(
+    source: Source,
+    *,
+    static: Mapping[str, Any] | None = None,
+    state: Mapping[str, str] | None = None,
+    max_trip_count: int | Mapping[str, int] | None = None,
+    limits: Limits | None = None,
+) -> Model:
+    """Read an ONNX model and make it ready to run as a JAX function.
+
+    Args:
+        source: path, bytes or ``onnx.ModelProto``. External data is read only from beside the file.
+        static: values for inputs that are fixed from here on, such as ``{"sr": 16000}``. They are known while tracing,
+            so that branches on them fold; the model no longer has these inputs.
+        state: pairs of a state input and the output that carries its updated value, where neither the flow of data nor
+            names tell. What a recurrence or a buffer carries is found besides; ``{}`` says that there is no state.
+            An input that the file also gives a value (an initializer of the same name) is state only if it is named
+            here; the value is then where it starts.
+        max_trip_count: how many trips an ONNX ``Loop`` makes at most where that depends on data: one number, or one
+            for each node by name. Such a loop then has reverse-mode derivatives, and takes the time of so many trips.
+            A loop that goes on beyond it raises a `NodeError` where it can. Under a transformation, in compiled code
+            and inside another loop it cannot: what it carries then comes out as NaN, derivatives too, integers as
+            their type's extreme and booleans as True.
+        limits: how much the file may ask for, beyond what it holds: memory for values, nodes out of functions, trips
+            of loops. The defaults stand in the way of no real network that we know of, and of hostile files.
+
+    Raises:
+        ModelError: the file is malformed, inconsistent or unsafe.
+        LimitError: it asks for more than its limits; so may every call of the model.
+        UnsupportedError: the file uses operators that jaxrnn does not have; lists all of them.
+        InputError: ``static``, ``state`` or ``max_trip_count`` does not fit the file.
+    """
+    label = label_of(source)
+    try:
+        with exact_types():
+            file = read_source(source, limits)
+            check_proto(file.proto, file.folder)
+            graph = read_graph(file.proto, limits)
+            if file.folder is not None:
+                ir.external_data.set_base_dir(graph.graph, file.folder)
+            initial = _take_initial_values(graph.graph, state or {})
+            program = bind(graph, limits)
+            bound_loops(program, max_trip_count)
+            check_shapes(file.proto)
+            model = Model(file, program, static=static or {}, state=state, label=label, initial=initial)
+            model._told |= {"max_trip_count": max_trip_count, "limits": limits}
+            return model
+    except JaxrnnError as error:
+        raise type(error)(f"{label}: {error}") from error
+
+
+def _take_initial_values(graph: ir.Graph, state: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Inputs that are state and have a value in the file become inputs without one; the values, by name."""
+    initial = {}
+    for value in graph.inputs:
+        name = str(value.name)
+        if name in state and name in graph.initializers and value.const_value is not None:
+            initial[name] = np.array(value.const_value.numpy())
+            del graph.initializers[name]
+            value.const_value = None
+    return initial

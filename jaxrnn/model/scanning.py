@@ -1,0 +1,173 @@
+"""A whole recording through a step in one call: where its frames are, and how many each stream has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrnn.errors import InputError
+from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.hoist import scan as hoisted_scan
+from jaxrnn.onnx.interface import TensorInfo
+from jaxrnn.onnx.values import describe
+
+if TYPE_CHECKING:
+    from jaxrnn.model.steps import Stepper
+
+Arrays = Mapping[str, Any]
+
+
+def scan(
+    stepper: Stepper,
+    params: Any,
+    state: Arrays,
+    inputs: Arrays,
+    time_axis: int | Mapping[str, int],
+    lengths: Any,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Steps over a time axis, carry-independent work in one go."""
+    with exact_types():
+        lifted = stepper.is_lifted(state)
+        axes = {info.name: _axis_of(time_axis, info.name) for info in stepper.inputs}
+        frames = {info.name: _frames(info, inputs, axes[info.name], lifted) for info in stepper.inputs}
+        steps = {name: array.shape[0] for name, (array, _) in frames.items()}
+        if not steps:
+            raise InputError("a model without inputs besides its state has no time axis to scan")
+        if len(set(steps.values())) > 1:
+            raise InputError(f"the inputs must have one number of frames, not {steps}")
+        stacked = all(is_stacked for _, is_stacked in frames.values())
+        arrays = {name: array for name, (array, _) in frames.items()}
+        exists = None if lengths is None else _existing(stepper, lengths, next(iter(steps.values())), state, lifted)
+        example = {name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()}
+        keep = None if exists is None else _keeper(stepper, lifted)
+        results, final = hoisted_scan(
+            lambda p, frame, carry: stepper.step(p, carry, frame),
+            params,
+            arrays,
+            dict(state),
+            exists=exists,
+            keep=keep,
+        )
+        if exists is not None:
+            results = _blank(stepper, results, exists, params, state, example, lifted)
+        return {name: _unstack(value, _axis_of(time_axis, name), stacked) for name, value in results.items()}, final
+
+
+def _frames(info: TensorInfo, inputs: Arrays, axis: int, lifted: bool) -> tuple[jax.Array, bool]:
+    """An input as ``[frames, ...]``, and whether its frames were stacked along an axis of their own."""
+    if info.name not in inputs:
+        raise InputError(f"missing input: {info}")
+    value = jnp.asarray(inputs[info.name])
+    if info.shape is None:
+        raise InputError(f"input {info} has no declared rank, so its frames cannot be told apart")
+    rank = len(info.shape) + lifted
+    if value.ndim == rank + 1:
+        return jnp.moveaxis(value, axis, 0), True
+    if value.ndim != rank or not -rank <= axis < rank:
+        raise InputError(
+            f"input {info} got {describe(value)}: a recording has one axis more, for the frames, or the frames joined "
+            f"along axis {axis}"
+        )
+    axis %= rank
+    size = "?" if lifted and axis == 0 else info.shape[axis - lifted]
+    if not isinstance(size, int) or value.shape[axis] % size:
+        raise InputError(
+            f"input {info} got {describe(value)}: axis {axis} cannot be cut into frames of {size}; stack the frames "
+            "along an axis of their own"
+        )
+    cut = value.reshape((*value.shape[:axis], value.shape[axis] // size, size, *value.shape[axis + 1 :]))
+    return jnp.moveaxis(cut, axis, 0), False
+
+
+def _existing(stepper: Stepper, lengths: Any, steps: int, state: Arrays, lifted: bool) -> jax.Array:
+    """``bool[frames, batch]``."""
+    lengths = jnp.asarray(lengths)
+    batch = _batch_of(stepper, state, lifted)
+    if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
+        raise InputError(f"lengths must be {batch} integers, one for each stream, not {describe(lengths)}")
+    return jnp.arange(steps, dtype=lengths.dtype)[:, None] < lengths[None, :]
+
+
+def _batch_of(stepper: Stepper, state: Arrays, lifted: bool) -> int:
+    for name, variable in stepper.state.items():
+        if lifted:
+            return state[name].shape[0]
+        for expected, size in zip(variable.shape, state[name].shape, strict=True):
+            if isinstance(expected, str):
+                return size
+    return 1
+
+
+def _keeper(stepper: Stepper, lifted: bool) -> Any:
+    """How a frame that does not exist leaves the carry of its stream alone."""
+    axes = {
+        name: 0 if lifted else next((a for a, size in enumerate(v.shape) if isinstance(size, str)), None)
+        for name, v in stepper.state.items()
+    }
+
+    def keep(exists: jax.Array, new: Arrays, old: Arrays) -> dict[str, Any]:
+        return {name: jnp.where(_along(exists, axes[name], new[name].ndim), new[name], old[name]) for name in new}
+
+    return keep
+
+
+def _blank(
+    stepper: Stepper, results: Arrays, exists: jax.Array, params: Any, state: Arrays, example: Arrays, lifted: bool
+) -> dict[str, Any]:
+    """Outputs ``[frames, ...]`` with zeros where a stream has no frame."""
+    axes = dict.fromkeys(results, 0) if lifted else _batch_axes_of_outputs(stepper, params, state, example)
+    blanked = {}
+    for name, value in results.items():
+        mask = jax.vmap(lambda here, axis=axes[name], rank=value.ndim - 1: _along(here, axis, rank))(exists)
+        blanked[name] = jnp.where(mask, value, jnp.zeros((), value.dtype))
+    return blanked
+
+
+def _batch_axes_of_outputs(stepper: Stepper, params: Any, state: Arrays, example: Arrays) -> dict[str, int | None]:
+    """Which axis of every output grows with the batch, seen by tracing with one stream more."""
+    if stepper.batch_symbol is None:
+        return {info.name: None for info in stepper.outputs}
+
+    def shapes(extra: int) -> dict[str, tuple[int, ...]]:
+        def grown(shape: Sequence[Any], declared: Sequence[Any] | None) -> tuple[int, ...]:
+            names = declared or shape
+            return tuple(s + extra if n == stepper.batch_symbol else s for s, n in zip(shape, names, strict=True))
+
+        carry = {n: jax.ShapeDtypeStruct(grown(state[n].shape, v.shape), v.dtype) for n, v in stepper.state.items()}
+        declared = {info.name: info.shape for info in stepper.inputs}
+        frame = {n: jax.ShapeDtypeStruct(grown(e.shape, declared[n]), e.dtype) for n, e in example.items()}
+        outputs, _ = jax.eval_shape(stepper.one_step, params, carry, frame)
+        return {name: value.shape for name, value in outputs.items()}
+
+    one, more = shapes(0), shapes(1)
+    return {
+        name: next((a for a, (x, y) in enumerate(zip(one[name], more[name], strict=True)) if x != y), None)
+        for name in one
+    }
+
+
+def _axis_of(time_axis: int | Mapping[str, int], name: str) -> int:
+    return time_axis if isinstance(time_axis, int) else time_axis.get(name, 0)
+
+
+def _along(mask: jax.Array, axis: int | None, rank: int) -> jax.Array:
+    """A mask over streams, shaped to select along the batch axis of an array; a single stream has none."""
+    if axis is None:
+        return mask.reshape((1,) * rank)
+    return mask.reshape(tuple(mask.shape[0] if d == axis else 1 for d in range(rank)))
+
+
+def _unstack(value: jax.Array, axis: int, stacked: bool) -> jax.Array:
+    """Outputs with the frames where the caller had them in the inputs: on an axis of their own, or joined."""
+    if stacked:
+        return jnp.moveaxis(value, 0, axis)
+    rank = value.ndim - 1
+    if not -rank <= axis < rank:
+        return value  # the output has no such axis: its frames stay in front
+    axis %= rank
+    moved = jnp.moveaxis(value, 0, axis)
+    return moved.reshape((*moved.shape[:axis], math.prod(moved.shape[axis : axis + 2]), *moved.shape[axis + 2 :]))

@@ -1,0 +1,268 @@
+"""Many live streams through one function: their states in one array each, one compiled call for all with input."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.guards import exact_types
+from jaxrnn.runtime.frames import Frame, Frames
+from jaxrnn.runtime.pickling import on_device, on_host
+from jaxrnn.runtime.single import single
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+    from jaxrnn.streaming import Streamed
+
+Arrays = Mapping[str, Any]
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def _in_turn(method: Callable[Concatenate[Any, Given], Result]) -> Callable[Concatenate[Any, Given], Result]:
+    """A method of a pool that waits until no other of its methods runs."""
+
+    @functools.wraps(method)
+    def alone(self: Any, *arguments: Given.args, **named: Given.kwargs) -> Result:
+        with self._turn:
+            return method(self, *arguments, **named)
+
+    return alone
+
+
+@dataclass
+class _Open:
+    """An open stream: its place in the pool, the state it begins with, and the frames that wait."""
+
+    slot: int
+    start: dict[str, Any]
+    queue: deque[Frame] = field(default_factory=deque)
+
+
+class Streams:
+    """A pool of concurrent streams; it holds their states and is not a pure function.
+
+    What a stream gives never depends on its neighbours: it is the same, to the last bit on one device, as that of the
+    same stream alone in the pool. An error changes nothing.
+
+    Threads may share it: their calls take turns, and one that comes while another runs waits for it. A copy is another
+    pool with the same streams, which go on from the same states; a pickle holds function, parameters, states and what
+    waits.
+
+    Example::
+
+        pool = jaxrnn.Streams(model.stream(pulse=4), model.params, capacity=64)
+        caller = pool.open()
+        pool.push(caller, {"input": pulse})
+        outputs = pool.run()[caller]
+        rest = pool.flush(caller, {"input": last}, valid=3)
+
+    Args:
+        function: a model whose state is external, or a streamed function whose input and result are dicts by name.
+        params: its parameters, plain or packed; for a model in steps, packed ones are faster. They are compiled into
+            the pool.
+        capacity: how many streams may be open at once. Every run computes for all of them.
+
+    Raises:
+        StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
+        InputError: the capacity is no integer from 1 up, the parameters do not fit, a streamed function has other
+            trees, or it is no function of these kinds.
+    """
+
+    def __init__(self, function: Model | Streamed, params: Any, capacity: int):
+        self.capacity = capacity = _positive(capacity)
+        self._turn = threading.RLock()
+        self._given = {"function": function, "params": params, "capacity": capacity}
+        self._single = single(function, params)
+        self._frames = Frames(self._single.inputs, self._single.batch_symbol, capacity)
+        self._state: Any = None
+        self._free = list(reversed(range(capacity)))
+        self._open: dict[int, _Open] = {}
+        self._next = 0
+
+        def run(state: Any, frames: Any, active: jax.Array) -> tuple[Any, Any]:
+            outputs, new = jax.vmap(self._single.step)(state, frames)
+
+            def choose(after: jax.Array, before: jax.Array) -> jax.Array:
+                return jnp.where(active.reshape((-1,) + (1,) * (after.ndim - 1)), after, before)
+
+            return outputs, jax.tree.map(choose, new, state)
+
+        self._run = jax.jit(run, donate_argnums=0)
+        self._take = jax.jit(lambda state, slot: jax.tree.map(lambda x: x[slot], state))
+        self._clear = jax.jit(
+            lambda state, start, slot: jax.tree.map(lambda x, fresh: x.at[slot].set(fresh), state, start),
+            donate_argnums=0,
+        )
+
+    @_in_turn
+    def __getstate__(self) -> dict[str, Any]:
+        streams = {
+            name: _Open(found.slot, on_host(found.start), deque(found.queue)) for name, found in self._open.items()
+        }
+        return {
+            "given": on_host(self._given),
+            "streams": streams,
+            "free": list(self._free),
+            "next": self._next,
+            "frames": copy.deepcopy(self._frames),
+            "state": on_host(self._state),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**on_device(state["given"]))
+        self._open, self._free, self._next = state["streams"], state["free"], state["next"]
+        self._frames = state["frames"]
+        for found in self._open.values():
+            found.start = on_device(found.start)
+        self._state = on_device(state["state"])
+
+    @functools.cached_property
+    def _fresh(self) -> dict[str, Any]:
+        """The state before the first step, where it depends on no input."""
+        return self._single.start(None)
+
+    def __len__(self) -> int:
+        """How many streams are open."""
+        return len(self._open)
+
+    @_in_turn
+    def open(self, held: Arrays | None = None) -> int:
+        """Begin a stream with a fresh state; its id, which is never used again.
+
+        Args:
+            held: inputs without a time axis, only needed where the state before the first frame is computed from them,
+                as in `Streamed.init`.
+
+        Raises:
+            StateError: the pool is full.
+            InputError: held inputs are needed and were not given, or do not fit.
+        """
+        if not self._free:
+            raise StateError(f"all {self.capacity} streams are open; close one, or make the pool larger")
+        with exact_types():
+            start = self._fresh if held is None else self._single.start(held)
+            if self._state is None:
+                # A pool of one keeps the leading axis too.
+                self._state = jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, (self.capacity, *x.shape))), start)
+        stream, slot = self._next, self._free.pop()
+        self._next += 1
+        self._open[stream] = _Open(slot, start)
+        self._reset_slot(self._open[stream])
+        return stream
+
+    @_in_turn
+    def push(self, stream: int, frame: Arrays) -> None:
+        """Queue one frame of a stream, or one whole pulse: inputs by name, as one step of a single stream takes them.
+
+        Raises:
+            StateError: there is no such stream.
+            InputError: the frame does not fit the function, or has another shape than the pool's other frames.
+        """
+        self._find(stream).queue.append(self._frames.checked(frame))
+
+    @_in_turn
+    def run(self) -> dict[int, dict[str, np.ndarray]]:
+        """One step for every stream that has a frame waiting, in one call; the others are untouched.
+
+        Returns:
+            Outputs by stream and name, as NumPy arrays of a single stream's shapes. Those that are known only at the
+            end are in what `flush` gives.
+        """
+        waiting = {stream: found for stream, found in self._open.items() if found.queue}
+        if not waiting:
+            return {}
+        active = np.zeros(self.capacity, bool)
+        for found in waiting.values():
+            active[found.slot] = True
+            self._frames.put(found.slot, found.queue[0])
+        with exact_types():
+            outputs, self._state = self._run(self._state, self._frames.arrays(), active)
+            host = {name: np.asarray(value) for name, value in outputs.items()}
+        for found in waiting.values():
+            found.queue.popleft()
+        return {
+            stream: {name: value[found.slot].copy() for name, value in host.items()}
+            for stream, found in waiting.items()
+        }
+
+    @_in_turn
+    def flush(self, stream: int, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
+        """The rest of a recording that has ended; the stream has a fresh state then, and other streams are untouched.
+
+        What `run` gave of an output and the rest, one behind the other and less the first `Streamed.delay` frames, are
+        that output for the whole recording. A model in steps keeps nothing back, so there is no rest.
+
+        Args:
+            stream: its id. None of its frames may still wait.
+            tail: input frames that do not fill a pulse, by name, padded with anything to no more than one.
+            valid: how many frames of the tail exist.
+
+        Returns:
+            Outputs by name: the remaining frames along the time axis, and what is known at the end.
+
+        Raises:
+            StateError: there is no such stream, or frames of it wait for `run`.
+            InputError: the tail does not fit the function.
+        """
+        found = self._find(stream)
+        if found.queue:
+            raise StateError(f"{len(found.queue)} frame(s) of stream {stream} wait: call run until it gives none of it")
+        with exact_types():
+            rest = self._single.flush(self._take(self._state, np.int32(found.slot)), tail, valid)
+        self._reset_slot(found)
+        return rest
+
+    @_in_turn
+    def reset(self, stream: int) -> None:
+        """Give a stream a fresh state and forget its waiting frames."""
+        found = self._find(stream)
+        found.queue.clear()
+        self._reset_slot(found)
+
+    @_in_turn
+    def close(self, stream: int) -> None:
+        """End a stream; its place is free again."""
+        self._free.append(self._find(stream).slot)
+        del self._open[stream]
+
+    @_in_turn
+    def state(self, stream: int) -> dict[str, np.ndarray]:
+        """A copy of a stream's state, by name, as `Model.init_state` or `Streamed.entries` gives it."""
+        slot = self._find(stream).slot
+        with exact_types():
+            entries = self._single.entries(self._take(self._state, np.int32(slot)))
+            return {name: np.asarray(value) for name, value in entries.items()}
+
+    def _find(self, stream: int) -> _Open:
+        if stream not in self._open:
+            raise StateError(
+                f"there is no open stream {stream!r}; open ones: {', '.join(map(str, self._open)) or 'none'}"
+            )
+        return self._open[stream]
+
+    def _reset_slot(self, found: _Open) -> None:
+        with exact_types():
+            self._state = self._clear(self._state, found.start, np.int32(found.slot))
+
+
+def _positive(capacity: Any) -> int:
+    """A capacity, or an `InputError`."""
+    try:
+        number = 0 if isinstance(capacity, bool) else operator.index(capacity)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise InputError(f"capacity must be a positive integer, how many streams may be open at once, not {capacity!r}")
+    return number

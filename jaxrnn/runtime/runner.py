@@ -1,0 +1,175 @@
+"""One live stream with as little around each step as can be: for a microphone, not for a server."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrnn.guards import exact_types
+from jaxrnn.onnx.interface import bind_inputs
+from jaxrnn.runtime.pickling import on_device, on_host
+from jaxrnn.runtime.single import single
+from jaxrnn.streaming.layout import Layout
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+    from jaxrnn.streaming import Streamed
+
+Arrays = Mapping[str, Any]
+
+_AS_IT_IS = contextlib.nullcontext()
+
+_WIDE = {"int64", "uint64", "float64", "complex128"}
+
+
+class Runner:
+    """One live stream, NumPy in and NumPy out; it holds its state and is not a pure function.
+
+    The parameters are compiled in, and state and outputs leave the compiled step as one vector for each element type:
+    handing over many small arrays takes longer than a small network computes.
+
+    Example::
+
+        run = jaxrnn.Runner(model.stream(pulse=4), model.params)
+        for pulse in microphone:
+            outputs = run({"input": pulse})
+        rest = run.flush()
+
+    Threads may share it: their calls take turns, each a whole step. A copy is another stream, which goes on from the
+    same state; a pickle holds function, parameters and state.
+
+    On CPU, a step is faster still in a process that begins with ``jax.config.update("jax_cpu_enable_async_dispatch",
+    False)``: it then runs in the calling thread.
+
+    Args:
+        function: a model whose state is external, or a streamed function whose input and result are dicts by name.
+        params: its parameters, plain or packed.
+        held: inputs without a time axis, where the state before the first frame is computed from them.
+
+    Raises:
+        StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
+        InputError: the parameters do not fit, a streamed function has other trees, or it is no function of these kinds.
+    """
+
+    def __init__(self, function: Model | Streamed, params: Any, held: Arrays | None = None):
+        self._given = {"function": function, "params": params, "held": held}
+        self._single = single(function, params)
+        self._turn = threading.Lock()
+        self._start = self._single.start(held)
+        self._layout = Layout(self._start)
+        self._dtypes = {info.name: info.dtype for info in self._single.inputs}
+        # 64-bit types, which JAX narrows elsewhere, take a context, and entering it takes time.
+        declared = {str(dtype) for dtype in self._dtypes.values()} | self._layout.vectors.keys()
+        self._wide = not _WIDE.isdisjoint(declared)
+        self._step = jax.jit(self._joined_step)
+        self.reset()
+
+    def __copy__(self) -> Runner:
+        result = object.__new__(Runner)
+        # What is compiled is shared; the arrays of the state are never written to.
+        vars(result).update(vars(self), _turn=threading.Lock())
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Runner:
+        return self.__copy__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"given": on_host(self._given), "state": on_host(self._state)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**on_device(state["given"]))
+        self._state = on_device(state["state"])
+
+    def _joined_step(self, vectors: dict[str, Any], inputs: Arrays) -> tuple[_Joined, dict[str, Any]]:
+        outputs, new = self._single.step(self._layout.unpack(vectors), inputs)
+        return _Joined.of(outputs), self._layout.pack(new)
+
+    def reset(self) -> None:
+        """Begin a new stream."""
+        with self._turn, exact_types():
+            self._state: dict[str, Any] = self._layout.pack(self._start)
+
+    def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """One step.
+
+        Args:
+            inputs: the arrays of one step by name, without a batch; anything that is no NumPy array of the declared
+                type and shape is converted first, which takes longer.
+
+        Returns:
+            The outputs by name, read-only views of one fresh buffer.
+
+        Raises:
+            InputError: an input is missing, unknown, or of another type or shape; the stream stays as it was.
+        """
+        for name, array in inputs.items():
+            if type(array) is not np.ndarray or array.dtype != self._dtypes.get(name):
+                inputs = self._bound(inputs)
+                break
+        # `exact_types` less what only evaluation needs: entering it takes time.
+        with jax.transfer_guard_host_to_device("allow"), jax.transfer_guard_device_to_host("allow"):
+            with self._turn, jax.enable_x64(True) if self._wide else _AS_IT_IS:
+                results, self._state = self._step(self._state, inputs)
+            return results.arrays()
+
+    def _bound(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """The inputs as arrays of the declared types."""
+        with exact_types():
+            values = bind_inputs(self._single.inputs, inputs)
+            return {info.name: np.asarray(value) for info, value in zip(self._single.inputs, values, strict=True)}
+
+    def flush(self, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
+        """The rest of a streamed function, by name; then a new stream begins.
+
+        The rest are the frames that its delay has kept back, and what is known at the end.
+
+        Args:
+            tail: input frames that do not fill a pulse.
+            valid: how many of them exist.
+        """
+        with self._turn, exact_types():
+            results = self._single.flush(self._layout.unpack(self._state), tail, valid)
+            self._state = self._layout.pack(self._start)
+        return results
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state behind the last step, by the names that ``Model.state`` or ``Streamed.state`` list."""
+        with exact_types():
+            return self._single.entries(self._layout.unpack(self._state))
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["vectors"], meta_fields=["places"])
+@dataclass
+class _Joined:
+    """Outputs of a step as one vector for each element type.
+
+    Attributes:
+        vectors: by the name of the element type.
+        places: name, vector, slice and shape of each output.
+    """
+
+    vectors: dict[str, Any]
+    places: tuple[tuple[str, str, slice, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, outputs: Arrays) -> _Joined:
+        """The outputs, joined."""
+        layout = Layout(outputs)
+        places = (
+            (name, place.vector, slice(place.start, place.start + place.size), place.shape)
+            for name, place in layout.places.items()
+        )
+        return cls(layout.pack(outputs), tuple(places))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The outputs, cut out again."""
+        flat = {name: np.asarray(vector) for name, vector in self.vectors.items()}
+        return {name: flat[vector][part].reshape(shape) for name, vector, part, shape in self.places}

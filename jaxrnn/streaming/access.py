@@ -1,0 +1,80 @@
+"""What `stream` needs of jaxprs beyond ``jax.extend.core``: dead code removed, and the parts of a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jax.extend.core import JaxprEqn
+from jax.interpreters import partial_eval
+
+from jaxrnn.streaming.dimensions import is_symbolic
+
+
+def without_dead_code(jaxpr: Any, used: list[bool] | None = None) -> Any:
+    """The jaxpr, all its inputs kept, without equations whose results nobody uses, inside loops too."""
+    used = [True] * len(jaxpr.outvars) if used is None else used
+    return partial_eval.dce_jaxpr(jaxpr, used, instantiate=True)[0]
+
+
+def avals(atoms: Iterable[Any]) -> list[Any]:
+    """Shapes and element types of the operands or results of an equation, over all of time."""
+    return [atom.aval for atom in atoms]
+
+
+def out_shape(equation: JaxprEqn, index: int = 0) -> Any:
+    """The shape of a result of an equation, over all of time."""
+    return avals(equation.outvars)[index].shape
+
+
+def in_shape(equation: JaxprEqn, index: int = 0) -> Any:
+    """The shape of an operand of an equation, over all of time."""
+    return avals(equation.invars)[index].shape
+
+
+def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
+    """How many constants and how many carries a scan has, at the head of its operands."""
+    if "num_consts" in equation.params:
+        return equation.params["num_consts"], equation.params["num_carry"]
+    consts, carry, _ = equation.params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def inner_jaxprs(equation: JaxprEqn) -> Iterator[Any]:
+    """The jaxprs among an equation's parameters, without their constants."""
+    for value in equation.params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if hasattr(item, "eqns") or hasattr(item, "jaxpr"):
+                yield getattr(item, "jaxpr", item)
+
+
+def symbolic_sizes(jaxpr: Any) -> Iterator[Any]:
+    """Every dimension of every value of a jaxpr, at any depth, that depends on the length of the stream."""
+    for variable in (*jaxpr.invars, *jaxpr.constvars):
+        yield from _sizes(variable)
+    for equation in jaxpr.eqns:
+        yield from own_sizes(equation)
+        for variable in equation.outvars:
+            yield from _sizes(variable)
+        for inner in inner_jaxprs(equation):
+            yield from symbolic_sizes(inner)
+
+
+def _sizes(variable: Any) -> Iterator[Any]:
+    for size in getattr(variable.aval, "shape", ()):
+        if is_symbolic(size):
+            yield size
+
+
+def own_sizes(equation: JaxprEqn) -> Iterator[Any]:
+    """The length of a loop: one that scans nothing has no operand that shows it."""
+    length = equation.params.get("length")
+    if length is not None and is_symbolic(length):
+        yield length
+
+
+def has_symbols(equation: JaxprEqn) -> bool:
+    """Whether the length of a loop, or a dimension inside an equation, depends on the length of the stream."""
+    return any(True for _ in own_sizes(equation)) or any(
+        True for inner in inner_jaxprs(equation) for _ in symbolic_sizes(inner)
+    )

@@ -1,0 +1,117 @@
+"""The facts about a streaming function, for programs and for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrnn.streaming.plan import Plan
+from jaxrnn.streaming.values import Chunk
+
+if TYPE_CHECKING:
+    from jaxrnn.streaming.streamed import Streamed
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamInput:
+    """One array of the input.
+
+    Attributes:
+        shape, dtype: those of one pulse.
+        axis: the time axis; None where the array is held constant.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    axis: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamState:
+    """One entry of the state.
+
+    Attributes:
+        name: where it comes from (the ONNX node, the ``jax.named_scope``, or else the primitive) and what it is for.
+        kind: ``history`` and ``delay`` are past frames, ``carry`` is that of a recurrence, ``total`` a running sum,
+            ``first`` and ``last`` are frames to be handed out at the end, ``counter`` counts units (smallest
+            pulses).
+        shape, dtype: of one stream.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.kind}, {self.dtype.name}[{', '.join(map(str, self.shape))}], {self.nbytes} bytes"
+
+
+def _streams(plan: Plan) -> list[Chunk]:
+    return [output for output in plan.outputs if isinstance(output, Chunk) and output.reach is not None]
+
+
+def look_ahead_of(plan: Plan, multiple: int) -> int:
+    """Input frames behind its own place that an output frame depends on, at most."""
+    return max((_latest(output, multiple) for output in _streams(plan)), default=0)
+
+
+def _latest(output: Chunk, multiple: int) -> int:
+    assert output.reach is not None
+    rate, last = output.timeline.rate / multiple, output.reach.last * multiple
+    places = [Fraction(frame) / rate for frame in range(rate.numerator)]
+    return max(0, *(math.floor(place + last) - math.floor(place) for place in places))
+
+
+def receptive_field_of(plan: Plan, multiple: int) -> int | None:
+    """Input frames that an output frame depends on, at most; None if all of the past."""
+    spans = []
+    for output in _streams(plan):
+        assert output.reach is not None
+        if output.reach.first is None:
+            return None
+        spans.append(math.floor((output.reach.last - output.reach.first) * multiple) + 1)
+    return max(spans, default=0)
+
+
+def table_of(streamed: Streamed) -> str:
+    """The facts as lines of text."""
+    names = [jax.tree_util.keystr(path) or "output" for path, _ in _paths(streamed.delay)]
+    delays = [value for _, value in _paths(streamed.delay)]
+    rates = [value for _, value in _paths(streamed.rate)]
+    field = streamed.receptive_field
+    lines = [
+        f"pulse            {streamed.pulse} input frame(s); the smallest that fits: {streamed.smallest_pulse}",
+        f"look-ahead       {streamed.look_ahead} input frame(s)",
+        f"receptive field  {'all of the past' if field is None else f'{field} input frame(s)'}",
+        "",
+        f"{'output':<24} {'frames a pulse':>14} {'rate':>8} {'delay':>8}",
+    ]
+    for name, delay, rate in zip(names, delays, rates, strict=True):
+        if delay is None:
+            lines.append(f"{name:<24} {'at the end':>14} {'':>8} {'':>8}")
+        else:
+            lines.append(f"{name:<24} {rate * streamed.pulse!s:>14} {rate!s:>8} {delay:>8}")
+    state = streamed.state
+    total = sum(entry.nbytes for entry in state)
+    width = max((len(entry.name) for entry in state), default=5)
+    lines += ["", f"{'state':<{width}}  {'kind':<10} {'dtype':<8} {'shape':<20} {'bytes':>8}"]
+    for entry in state:
+        shape = "[" + ", ".join(map(str, entry.shape)) + "]"
+        lines.append(f"{entry.name:<{width}}  {entry.kind:<10} {entry.dtype.name:<8} {shape:<20} {entry.nbytes:>8,}")
+    lines.append(f"{len(state)} arrays, {total:,} bytes")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _paths(tree: Any) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda item: item is None)[0]

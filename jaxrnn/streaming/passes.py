@@ -1,0 +1,377 @@
+"""A pass: one evaluation of a traced function on the chunks of a step, and all that rules need to know of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.errors import JaxrnnError, StreamError
+from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.sources import describe_equation, label_of, scope_of
+from jaxrnn.streaming.timeline import Clock, Timeline
+from jaxrnn.streaming.values import Affine, Chunk, Ended, Reach, is_length
+
+
+@dataclass(frozen=True)
+class Absent:
+    """What stands in frames that do not exist. Results never depend on it; tests set NaN to see that.
+
+    Attributes:
+        value: in buffers before the first frame, and in the input behind the last.
+        integer: the same for integers; for booleans, whether it is zero.
+        harmless: what operations with a singular derivative read in place of such frames, so that no gradient becomes
+            NaN; None to let them read what is there.
+    """
+
+    value: float = 0.0
+    integer: int = 0
+    harmless: float | None = 0.5
+
+    def of(self, dtype: Any) -> Any:
+        """What stands in frames of an element type."""
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return self.value
+        return bool(self.integer) if jnp.issubdtype(dtype, np.bool_) else self.integer
+
+
+@dataclass
+class Facts:
+    """What passes learn about a function on the way, the same in every pass.
+
+    Attributes:
+        warm_up: units that must have run before the first input, because values have frames that early.
+        sinks: timeline and delay of whatever the flush has to run through.
+        kinds: for each entry of the state, what it is for.
+        horizon: units after which nothing depends on the number of frames any more.
+        counts: whether some value needs the true number of units.
+    """
+
+    warm_up: int = 0
+    horizon: int = 0
+    counts: bool = False
+    sinks: list[tuple[Timeline, int]] = field(default_factory=list)
+    kinds: dict[str, str] = field(default_factory=dict)
+
+    def wait_for(self, timeline: Timeline, frames: int) -> None:
+        """Something depends on the number of frames until so many have come."""
+        self.horizon = max(self.horizon, timeline.settled, -(-frames // timeline.per_unit))
+
+
+@dataclass
+class Pass:
+    """One evaluation of a jaxpr on chunks.
+
+    Attributes:
+        clock: the timelines.
+        units: units of input frames in every chunk.
+        count: units before this pass: an integer, negative in the warm-up, or a traced one that stops growing when
+            nothing depends on it any more.
+        existing: input frames of this pass that exist, when the stream ends in it; None while more may come.
+        state: the entries of the state before this pass; None in the pass that creates them.
+        before: the true number of units before this pass, where some value asks for it.
+        local: reductions over time give the part of this chunk and keep no state: for reverse rules.
+    """
+
+    clock: Clock
+    units: int
+    count: Any
+    existing: Any
+    state: Mapping[str, Any] | None
+    facts: Facts
+    absent: Absent
+    before: Any = None
+    local: bool = False
+    prefix: str = ""
+    scope: str = ""
+    #: The state after this pass; in the pass that creates it, before the first.
+    new: dict[str, Any] = field(default_factory=dict)
+    _used: dict[str, int] = field(default_factory=dict)
+    _equation: JaxprEqn | None = None
+    #: Delayed arrays and their lineages, by the lineage and delay that they had and the delay that they have.
+    _delayed: dict[tuple[object, int, int], tuple[Any, object]] = field(default_factory=dict)
+
+    # -- applying
+
+    def bind(self, equation: JaxprEqn, arrays: Sequence[Any], **changed: Any) -> list[Any]:
+        """Apply an equation's primitive to arrays, with some of its parameters changed."""
+        parameters = equation.primitive.get_bind_params({**equation.params, **changed})
+        with equation.ctx.manager:
+            results = equation.primitive.bind(*map(jnp.asarray, arrays), **parameters)
+        return list(results) if equation.primitive.multiple_results else [results]
+
+    def plain(self, value: Any) -> Any:
+        """The array of a value that is not streamed; what depends on the length is evaluated as if it ended here."""
+        if isinstance(value, Ended):
+            return value.array
+        if is_length(value):
+            dtype = jax.dtypes.canonicalize_dtype(np.int64)
+            items = [jnp.asarray(value_of(item, self.total), dtype) for item in value.reshape(-1)]
+            return jnp.stack(items).reshape(value.shape)
+        return value
+
+    @contextlib.contextmanager
+    def at(self, equation: JaxprEqn) -> Iterator[None]:
+        """What is done here is done for an equation: errors and state name it, and its scope goes on."""
+        outer, self._equation = self._equation, equation
+        try:
+            with (
+                jax.named_scope(scope) if (scope := str(equation.source_info.name_stack)) else contextlib.nullcontext()
+            ):
+                yield
+        except JaxrnnError as error:
+            if error.located:
+                raise
+            located = type(error)(f"{describe_equation(equation, self.scope)}: {error}")
+            located.located = True
+            raise located from error
+        finally:
+            self._equation = outer
+
+    def refuse(self, why: str, mend: str) -> NoReturn:
+        """Say that the equation at hand cannot be streamed.
+
+        Raises:
+            StreamError: always.
+        """
+        raise self.refusal(why, mend)
+
+    def refusal(self, why: str, mend: str) -> StreamError:
+        """The error that says that the equation at hand cannot be streamed."""
+        where = "" if self._equation is None else f"{describe_equation(self._equation, self.scope)} "
+        error = StreamError(f"{where}cannot be streamed: {why}; {mend}")
+        error.located = True
+        return error
+
+    # -- which frames exist
+
+    @property
+    def total(self) -> Any:
+        """The true number of input frames when this pass is over, for values known at the end."""
+        before = self.units_before
+        here = self.units * self.clock.unit if self.existing is None else self.existing
+        return before * np.asarray(self.clock.unit, before.dtype) + jnp.asarray(here, before.dtype)
+
+    @property
+    def units_before(self) -> Any:
+        """The true number of units before this pass; it counts on without end."""
+        self.facts.counts = True
+        return jnp.zeros((), jax.dtypes.canonicalize_dtype(np.int64)) if self.before is None else self.before
+
+    def start(self, timeline: Timeline, delay: int) -> Any:
+        """The frame that a chunk of this pass begins with: an integer or traced."""
+        return self.count * timeline.per_unit - delay
+
+    def frames_of(self, timeline: Timeline) -> int:
+        """Frames in a chunk of this pass."""
+        return self.units * timeline.per_unit
+
+    def indices(self, timeline: Timeline, delay: int) -> Any:
+        """The frames that a chunk of this pass holds, ``int[q]``: a NumPy array where they are known."""
+        return self.start(timeline, delay) + np.arange(self.frames_of(timeline), dtype=np.int32)
+
+    def end(self, timeline: Timeline) -> Any:
+        """The number of frames that there will ever be; None while more may come."""
+        if self.existing is None:
+            return None
+        return timeline.length(self.count * self.clock.unit + self.existing)
+
+    def exists(self, timeline: Timeline, delay: int) -> Any:
+        """Which frames of a chunk exist: True or False where that is known of all of them, else ``bool[q]``."""
+        where = self.indices(timeline, delay)
+        end = self.end(timeline)
+        if isinstance(self.count, int):
+            known = where >= 0
+        elif delay <= 0:
+            known = True  # a count that is not known while tracing is never negative
+        else:
+            known = where >= 0
+        if end is not None:
+            known = known & (where < end)
+        if isinstance(known, np.ndarray):
+            return bool(known[0]) if np.all(known == known[0]) else known
+        return known
+
+    def fill(self, chunk: Chunk, value: Any) -> Chunk:
+        """The chunk with a value in every frame that does not exist."""
+        assert chunk.delay is not None
+        exists = self.exists(chunk.timeline, chunk.delay)
+        if exists is True:
+            return chunk.holding(chunk.array)
+        value = jnp.asarray(value, chunk.array.dtype)
+        if exists is False:
+            return chunk.holding(jnp.broadcast_to(value, chunk.array.shape))
+        mask = along(jnp.tile(jnp.asarray(exists), chunk.outer), chunk.axis, chunk.array.ndim)
+        return chunk.holding(jnp.where(mask, chunk.array, value))
+
+    def harmless(self, value: Any, replacement: float | None = None) -> Any:
+        """A value that an operation with a singular derivative may read, in frames that do not exist too."""
+        if self.absent.harmless is None or not isinstance(value, Chunk) or value.delay is None:
+            return value
+        if not jnp.issubdtype(value.array.dtype, jnp.inexact):
+            return value
+        return self.fill(value, self.absent.harmless if replacement is None else replacement)
+
+    # -- making chunks
+
+    def make(
+        self,
+        array: Any,
+        axis: int,
+        timeline: Timeline,
+        delay: int | None,
+        reach: Reach | None,
+        affine: Affine | None = None,
+        lineage: object = None,
+    ) -> Chunk:
+        """The one way to make a streamed value: it sees to the warm-up, and delays frames until they are certain.
+
+        With the lineage of another chunk, it holds that chunk's very array.
+        """
+        lineage = object() if lineage is None else lineage
+        if delay is None:
+            return Chunk(array, axis, timeline, None, reach, affine, lineage)
+        delay = int(delay)
+        if array.shape[axis] != timeline.outer * self.frames_of(timeline):
+            self.refuse(
+                f"its result has {timeline.size} frames, but they come at another pace than that length grows",
+                "take every frame or every so many-th one, and cut off fixed numbers of them",
+            )
+        self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
+        self.facts.wait_for(timeline, delay)
+        chunk = Chunk(array, axis, timeline, delay, reach, affine, lineage)
+        return self.delayed(chunk, max(delay, timeline.certain))
+
+    def spread(self, chunk: Chunk, delay: int | None = None) -> Chunk:
+        """A chunk with frames of its own, where all are equal: they exist with any delay from the certain one on."""
+        if chunk.delay is not None:
+            return chunk
+        timeline = chunk.timeline
+        shape = list(chunk.array.shape)
+        axis = chunk.axis
+        inner = jnp.expand_dims(jnp.moveaxis(chunk.array, axis, 0), 1)
+        frames = jnp.broadcast_to(inner, (inner.shape[0], self.frames_of(timeline), *inner.shape[2:]))
+        if chunk.array.shape[axis] != timeline.outer:
+            frames = jnp.broadcast_to(frames, (timeline.outer, *frames.shape[1:]))
+        shape[axis] = timeline.outer * self.frames_of(timeline)
+        flat = frames.reshape(shape[axis], *frames.shape[2:])
+        least = timeline.certain if delay is None else max(delay, timeline.certain)
+        return self.make(jnp.moveaxis(flat, 0, axis), axis, timeline, least, chunk.reach)
+
+    def delayed(self, chunk: Chunk, delay: int) -> Chunk:
+        """The chunk with a larger delay, the frames in between kept in a buffer.
+
+        Chunks of one lineage share the buffer, and nothing else.
+        """
+        assert chunk.delay is not None
+        wait = delay - chunk.delay
+        if wait <= 0:
+            return chunk
+        self.facts.wait_for(chunk.timeline, delay)
+        key = (chunk.lineage, chunk.delay, delay)
+        if key not in self._delayed:
+            first = self.window(chunk, wait, "delay")[: chunk.frames]
+            first = jnp.moveaxis(first, 0, chunk.axis + (chunk.outer > 1))
+            self._delayed[key] = first.reshape(chunk.array.shape), object()
+        array, lineage = self._delayed[key]
+        return dataclasses.replace(chunk, array=array, delay=delay, lineage=lineage)
+
+    def window(self, chunk: Chunk, history: int, kind: str, initial: Any = None) -> Any:
+        """The chunk's frames with frames before it in front, from a buffer; a negative number drops frames instead.
+
+        Time is the first axis of the result (streams that share the time axis keep an axis in its place), so that past
+        frames lie side by side in memory, and shifting them is one copy.
+        """
+        frames = jnp.moveaxis(split_outer(chunk.array, chunk), chunk.axis + (chunk.outer > 1), 0)
+        if history <= 0:
+            return frames[-history:]
+        shape = (history, *frames.shape[1:])
+        value = self.absent.of(frames.dtype) if initial is None else initial
+        name, old = self.carry(kind, lambda: jnp.full(shape, value, frames.dtype))
+        # In one dimension, these are plain copies to XLA's CPU backend; in several it computes an index each time.
+        flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])
+        self.keep(name, flat[frames.size :].reshape(shape))
+        return flat.reshape(history + chunk.frames, *frames.shape[1:])
+
+    def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:
+        """The frames of a chunk with other content, perhaps elsewhere in the layout."""
+        return self.make(array, chunk.axis if axis is None else axis, chunk.timeline, chunk.delay, chunk.reach)
+
+    def frame_by_frame(self, equation: JaxprEqn, chunk: Chunk, *others: Any, axis: int | None = None) -> list[Chunk]:
+        """An equation that works on each frame alone, as it stands; ``axis`` is that of time in the results."""
+        return [self.same(chunk, array, axis) for array in self.bind(equation, [chunk.array, *others])]
+
+    # -- state
+
+    def carry(self, kind: str, start: Callable[[], Any]) -> tuple[str, Any]:
+        """An entry of the state: its name and its value before this pass."""
+        label = "stream" if self._equation is None else label_of(self._equation, self.scope)
+        name = self.unique(f"{self.prefix}{label}.{kind}")
+        self.facts.kinds[name] = kind.rstrip("0123456789")
+        if self.state is None:
+            value = start()
+            self.new[name] = value
+            return name, value
+        return name, self.state[name]
+
+    def unique(self, name: str) -> str:
+        """The name, numbered where it has been used before in this pass."""
+        seen = self._used.get(name, 0)
+        self._used[name] = seen + 1
+        return name if seen == 0 else f"{name}.{seen + 1}"
+
+    def keep(self, name: str, value: Any) -> None:
+        """Set an entry of the state for the next pass."""
+        if self.state is not None:
+            self.new[name] = value
+
+    def child(self, prefix: str, state: Mapping[str, Any] | None, *, local: bool = False) -> Pass:
+        """A pass over an inner jaxpr, with its own entries of the state."""
+        return Pass(
+            self.clock,
+            self.units,
+            self.count,
+            self.existing,
+            state,
+            self.facts,
+            self.absent,
+            before=self.before,
+            prefix=prefix,
+            scope=self.here,
+            local=local or self.local,
+        )
+
+    @property
+    def here(self) -> str:
+        """The scope of the equation at hand."""
+        return self.scope if self._equation is None else scope_of(self._equation, self.scope)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Equations evaluated here belong to a function that the equation at hand calls."""
+        outer, self.scope = self.scope, self.here
+        try:
+            yield
+        finally:
+            self.scope = outer
+
+
+def along(vector: Any, axis: int, rank: int) -> Any:
+    """A vector along one axis of an array of a rank."""
+    return jnp.reshape(vector, [-1 if index == axis else 1 for index in range(rank)])
+
+
+def split_outer(array: Any, chunk: Chunk) -> Any:
+    """The array with streams that share its time axis on an axis of their own, in front of the time axis."""
+    if chunk.outer == 1:
+        return array
+    shape = list(array.shape)
+    shape[chunk.axis : chunk.axis + 1] = [chunk.outer, shape[chunk.axis] // chunk.outer]
+    return array.reshape(shape)

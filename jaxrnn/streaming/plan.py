@@ -1,0 +1,272 @@
+"""A function traced over all of time, and what running it in pulses needs: the passes, and the facts about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from jaxrnn.errors import StreamError
+from jaxrnn.guards import own_arithmetic
+from jaxrnn.jaxprs.fingerprints import fingerprint
+from jaxrnn.streaming.access import symbolic_sizes, without_dead_code
+from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
+from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.layout import Layout, State
+from jaxrnn.streaming.passes import Absent, Facts, Pass
+from jaxrnn.streaming.rules.folding import LARGEST
+from jaxrnn.streaming.timeline import Clock
+from jaxrnn.streaming.values import Chunk, Deferred, Ended, Reach, is_length
+
+#: Entries of the state that every stream may have besides those of its equations.
+COUNT, UNITS = "count", "units"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of the input: its shape over all of time, and where time is.
+
+    Attributes:
+        shape: with a symbolic dimension on the time axis.
+        dtype: its element type.
+        axis: the time axis; None where the array is held constant.
+        times: frames of it for each input frame.
+        name: the path to it, for messages.
+    """
+
+    shape: tuple[Any, ...]
+    dtype: Any
+    axis: int | None
+    times: int
+    name: str
+
+    @property
+    def whole(self) -> jax.ShapeDtypeStruct:
+        """It over all of time."""
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
+    def frames(self, count: int) -> tuple[int, ...]:
+        """The shape for a number of input frames."""
+        return tuple(count * self.times if axis == self.axis else size for axis, size in enumerate(self.shape))
+
+
+class Closed(NamedTuple):
+    """A jaxpr with its constants, of which those that may be indices are known while tracing."""
+
+    jaxpr: Any
+    consts: list[Any]
+
+
+class Plan:
+    """How a function runs on pulses; the same for every pulse size.
+
+    Attributes:
+        leaves: the arrays of the input.
+        clock: the timelines; `clock.unit` is the smallest pulse, in frames of the trace.
+        facts: what the passes have found.
+        outputs: what each output is, without its array.
+        output_structure: the tree of the outputs.
+        layout: the entries of the state, by name.
+        absent: what stands in frames that do not exist.
+        label: what messages call the function.
+    """
+
+    def __init__(
+        self,
+        closed: Any,
+        output_structure: Any,
+        params: Any,
+        leaves: Sequence[Leaf],
+        absent: Absent,
+        label: str,
+    ):
+        self.leaves = tuple(leaves)
+        self.label = label
+        self.absent = absent
+        self.output_structure = output_structure
+        jaxpr = without_dead_code(closed.jaxpr)
+        self.closed = Closed(jaxpr, [_known(value) for value in closed.consts])
+        self.clock = Clock({str(size): size for size in symbolic_sizes(jaxpr)}.values())
+        self.facts = Facts()
+        self.outputs: list[Any] = []
+        param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
+        held = [leaf.whole for leaf in leaves if leaf.axis is None]
+        with own_arithmetic():
+            jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
+            self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        """What tells the function, as it was traced, from any other."""
+        leaves = [(leaf.shape, str(leaf.dtype), leaf.axis, leaf.times) for leaf in self.leaves]
+        return fingerprint(self.closed.jaxpr, self.closed.consts, leaves)
+
+    # -- passes
+
+    def _inputs(self, run: Pass, arrays: Sequence[Any]) -> list[Any]:
+        values: list[Any] = []
+        for leaf, array in zip(self.leaves, arrays, strict=True):
+            if leaf.axis is None:
+                values.append(array)
+                continue
+            timeline = run.clock.timeline(leaf.shape[leaf.axis])
+            chunk = run.make(array, leaf.axis, timeline, 0, Reach(timeline.rate * 0, timeline.rate * 0))
+            values.append(chunk if run.existing is None else run.fill(chunk, self.absent.of(leaf.dtype)))
+        return values
+
+    def _pass(self, params: Sequence[Any], arrays: Sequence[Any], run: Pass) -> list[Any]:
+        values = interpret(run, self.closed, [*params, *self._inputs(run, arrays)])
+        outputs = []
+        for value in values:
+            if isinstance(value, Deferred):
+                raise value.error
+            if is_length(value):
+                value = Ended(run.plain(value))
+            if isinstance(value, Chunk):
+                if value.outer != 1:
+                    run.refuse(
+                        "an output holds time and another axis merged, in an order that no frame can be told from",
+                        "split the axes before the function returns",
+                    )
+                value = run.spread(value)
+                value = run.delayed(value, max(value.delay or 0, 0))
+                assert value.delay is not None
+                run.facts.sinks.append((value.timeline, value.delay))
+            outputs.append(value)
+        self.outputs = [
+            dataclasses.replace(value, array=None)
+            if isinstance(value, Chunk)
+            else (Ended(None) if isinstance(value, Ended) else None)
+            for value in outputs
+        ]
+        return [value.array if isinstance(value, (Chunk, Ended)) else jnp.asarray(value) for value in outputs]
+
+    def _create(self, params: Sequence[Any], held: Sequence[Any]) -> dict[str, Any]:
+        run = Pass(self.clock, 1, 0, None, None, self.facts, self.absent, self._zero())
+        self._pass(params, self._nothing(1, held), run)
+        return run.new
+
+    def _zero(self) -> Any:
+        return _no_units() if self.facts.counts else None
+
+    def _nothing(self, units: int, held: Sequence[Any]) -> list[Any]:
+        """Input that does not exist."""
+        given = iter(held)
+        return [
+            next(given)
+            if leaf.axis is None
+            else jnp.full(leaf.frames(units * self.clock.unit), self.absent.of(leaf.dtype), leaf.dtype)
+            for leaf in self.leaves
+        ]
+
+    def start(self, params: Sequence[Any], held: Sequence[Any]) -> State:
+        """The state before the first frame: of the parameters and the inputs that are held constant."""
+        return self.layout.pack(self._start(params, held))
+
+    def _start(self, params: Sequence[Any], held: Sequence[Any]) -> dict[str, Any]:
+        state = self._create(params, held)
+        units = self.facts.warm_up
+        if units:
+            run = Pass(self.clock, units, -units, None, state, self.facts, self.absent, self._zero())
+            self._pass(params, self._nothing(units, held), run)
+            state = run.new
+        # It stays below 2**24, and as a float it lies in the vector that holds nearly all of the state.
+        state[COUNT] = jnp.zeros((), jnp.float32)
+        if self.facts.counts:
+            state[UNITS] = _no_units()
+        return state
+
+    def run(
+        self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int, existing: Any = None
+    ) -> tuple[list[Any], State]:
+        """One pass over chunks of so many units: the arrays of its outputs, and the state; ``existing`` ends it."""
+        entries = self.layout.unpack(state)
+        own = {name: value for name, value in entries.items() if name not in (COUNT, UNITS)}
+        count, before = self._count(entries), entries.get(UNITS)
+        run = Pass(self.clock, units, count, existing, own, self.facts, self.absent, before)
+        outputs = self._pass(params, arrays, run)
+        later = jnp.minimum(count + np.int32(units), np.int32(self.facts.horizon))
+        new = {**run.new, COUNT: later.astype(jnp.float32)}
+        if before is not None:
+            new[UNITS] = before + np.asarray(units, before.dtype)
+        return outputs, self.layout.pack(new)
+
+    def _count(self, entries: Mapping[str, Any]) -> Any:
+        return lax.stop_gradient(entries[COUNT]).astype(jnp.int32)
+
+    # -- facts
+
+    def rest(self, tail: int) -> int:
+        """Units that a flush must run for all frames to come out, when up to ``tail`` more input frames exist."""
+        counts = np.arange(self.facts.horizon + 1)
+        units = max(1, -(-tail // self.clock.unit))
+        for timeline, delay in set(self.facts.sinks):
+            waiting = timeline.length(counts * self.clock.unit + tail) - (counts * timeline.per_unit - delay)
+            units = max(units, int(-(-np.max(waiting) // timeline.per_unit)))
+        return units
+
+    def counts(self, state: State, existing: Any) -> list[Any]:
+        """For each output, the frames that a flush gives; None for those that are no streams."""
+        before = self._count(self.layout.unpack(state))
+        result: list[Any] = []
+        for output in self.outputs:
+            if not isinstance(output, Chunk):
+                result.append(None)
+                continue
+            end = output.timeline.length(before * self.clock.unit + existing)
+            result.append(end - (before * output.timeline.per_unit - output.delay))
+        return result
+
+
+def _no_units() -> Any:
+    return jnp.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
+
+
+def _known(value: Any) -> Any:
+    """A constant that the function closed over, as a NumPy array where it may be an index."""
+    if isinstance(value, Tracer) or not jnp.issubdtype(value.dtype, jnp.integer) or value.size > LARGEST:
+        return value
+    return np.asarray(value)
+
+
+def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """The shape of an example: an array, a number, or a shape already."""
+    if not hasattr(leaf, "dtype"):
+        return jax.eval_shape(lambda: jnp.asarray(leaf))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
+    """A leaf with the symbol in place of its length."""
+    sizes: list[Any] = list(shape)
+    if axis is not None:
+        spelling = SYMBOL if times == 1 else f"{times}*{SYMBOL}"
+        (sizes[axis],) = jax.export.symbolic_shape(spelling, scope=scope)
+    assert len(symbolic_axes(sizes)) == (axis is not None)
+    return Leaf(tuple(sizes), np.dtype(dtype), axis, times, name)
+
+
+def check_pulse(pulse: int, smallest: int, multiple: int) -> int:
+    """The units of a pulse.
+
+    Raises:
+        StreamError: it does not fit the strides; names the smallest that do.
+    """
+    step = smallest * multiple
+    if isinstance(pulse, bool) or not isinstance(pulse, (int, np.integer)) or pulse < 1:
+        raise StreamError(f"pulse must be a number of input frames from 1 up, not {pulse!r}")
+    if pulse % step:
+        fitting = ", ".join(str(step * k) for k in (1, 2, 3))
+        raise StreamError(
+            f"a pulse of {pulse} frame(s) does not fit the strides of this function, which turn {step} input frames "
+            f"into whole frames everywhere; pulses that fit: {fitting}, ..."
+        )
+    return int(pulse) // step

@@ -1,0 +1,138 @@
+"""Conditionals, and loops of unknown length, that time passes through."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.elementwise import refuse_ended
+from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made
+from jaxrnn.streaming.values import Chunk, union
+
+
+def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """A loop of unknown length: time may pass through it, if it keeps nothing from frame to frame."""
+    refuse_ended(run, operands)
+    params = equation.params
+    heads, bodies = params["cond_nconsts"], params["body_nconsts"]
+    test_consts, body_consts = operands[:heads], operands[heads : heads + bodies]
+    start = [run.spread(value) if isinstance(value, Chunk) else value for value in operands[heads + bodies :]]
+    delays = [value.delay for value in start if isinstance(value, Chunk) and value.delay is not None]
+    start = [run.delayed(value, max(delays)) if isinstance(value, Chunk) else value for value in start]
+    kinds = [Template.of(value) for value in start]
+
+    def inner(part: Any, values: list[Any]) -> tuple[list[Any], Pass]:
+        child = run.child("", None)
+        return interpret(child, part, values), child
+
+    def around(arrays: Any) -> list[Any]:
+        return [kind.around(array) for kind, array in zip(kinds, arrays, strict=True)]
+
+    def body(arrays: Any) -> list[Any]:
+        values, child = inner(params["body_jaxpr"], [*body_consts, *around(arrays)])
+        same = all(
+            Template.of(value).is_same_as[:4] == kind.is_same_as[:4] for value, kind in zip(values, kinds, strict=True)
+        )
+        if child.new or not same:
+            run.refuse(
+                "it repeats a part that remembers past frames, and how often is not known while tracing",
+                "use a loop of known length (lax.scan, or fori_loop with constant bounds)",
+            )
+        return arrays_of(values)
+
+    def test(arrays: Any) -> Any:
+        values, _ = inner(params["cond_jaxpr"], [*test_consts, *around(arrays)])
+        return array_of(values[0])
+
+    last = lax.while_loop(test, body, [jnp.asarray(array_of(value)) for value in start])
+    return [made(run, kind, array) for kind, array in zip(kinds, last, strict=True)]
+
+
+def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
+    """A choice that is the same in every step; the branches keep state each for itself."""
+    refuse_ended(run, [index, *operands])
+    branches = equation.params["branches"]
+    prefix = run.unique(f"{run.prefix}{run.here or 'cond'}") + "/"
+    inputs = [Template.of(value) for value in operands]
+    created = run.state is None
+
+    def trial(place: int, delays: list[Any] | None, held: Any) -> Any:
+        def branch(arrays: Any) -> Any:
+            child = run.child(f"{prefix}{place}/", held)
+            values = [kind.around(array) for kind, array in zip(inputs, arrays, strict=True)]
+            outs = interpret(child, branches[place], values)
+            if delays is not None:
+                outs = [_late(child, out, delay) for out, delay in zip(outs, delays, strict=True)]
+            return outs, child
+
+        return branch
+
+    arrays = [jnp.asarray(array_of(value)) for value in operands]
+    kinds: list[list[Template]] = []
+    for place in range(len(branches)):
+        found: list[Template] = []
+
+        def probe(given: Any, place: int = place, found: list[Template] = found) -> Any:
+            outs, _ = trial(place, None, None)(given)
+            found.extend(map(Template.of, outs))
+            return arrays_of(outs)
+
+        jax.eval_shape(probe, arrays)
+        kinds.append(found)
+    delays = [_common(run, choices) for choices in zip(*kinds, strict=True)]
+    own = {name: value for name, value in (run.state or {}).items() if name.startswith(prefix)}
+    results: list[Template] = []
+    if created:
+        made_here = [trial(place, delays, None)(arrays) for place in range(len(branches))]
+        for _, child in made_here:
+            run.new.update(child.new)
+        outs = made_here[0][0]
+        shown = _reaching([Template.of(out) for out in outs], kinds)
+        return [made(run, kind, array_of(out)) for kind, out in zip(shown, outs, strict=True)]
+
+    def choice(place: int) -> Any:
+        def branch(given: Any, held: Any) -> Any:
+            outs, child = trial(place, delays, held)(given)
+            results[:] = map(Template.of, outs)
+            return arrays_of(outs), {**held, **child.new}
+
+        return branch
+
+    chosen, kept = lax.switch(jnp.asarray(index), [choice(place) for place in range(len(branches))], arrays, own)
+    run.new.update(kept)
+    return [made(run, kind, array) for kind, array in zip(_reaching(results, kinds), chosen, strict=True)]
+
+
+def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Template]:
+    """Results of one branch, with the reach of all of them."""
+    merged = []
+    for result, *choices in zip(results, *kinds, strict=True):
+        if result.chunk is not None:
+            reach = union(*(choice.chunk.reach for choice in choices if choice.chunk is not None))
+            result = Template(dataclasses.replace(result.chunk, reach=reach))
+        merged.append(result)
+    return merged
+
+
+def _common(run: Pass, choices: Any) -> int | None:
+    if any(kind.ended for kind in choices):
+        run.refuse("a value that is known only at the end leaves one of its branches", "take it out of the branch")
+    if not all(kind.chunk is not None for kind in choices):
+        return None
+    return max((kind.delay for kind in choices if kind.delay is not None), default=None)
+
+
+def _late(run: Pass, value: Any, delay: int | None) -> Any:
+    if not isinstance(value, Chunk) or delay is None:
+        return value
+    return run.delayed(run.spread(value, delay), delay)
+
+
+RULES: dict[str, Any] = {"while": while_, "cond": cond}

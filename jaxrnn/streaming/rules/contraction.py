@@ -1,0 +1,116 @@
+"""Operations that join or reorder elements of one frame: products, transforms, sorting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.streaming.access import out_shape
+from jaxrnn.streaming.dimensions import symbolic_axes
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.accumulation import accumulate
+from jaxrnn.streaming.rules.elementwise import known_by, reach_of
+from jaxrnn.streaming.values import Chunk, Ended, is_length, union
+
+
+def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
+    """Products: time among the free or the batch axes, or summed over, which gives a value known at the end."""
+    (summed_left, summed_right), _ = equation.params["dimension_numbers"]
+    axes = [value.axis if isinstance(value, Chunk) else None for value in (left, right)]
+    if axes[0] in summed_left or axes[1] in summed_right:
+        return _over_time(run, equation, left, right)
+    (axis,) = symbolic_axes(out_shape(equation))
+    if isinstance(left, Chunk) and isinstance(right, Chunk):
+        # Batched over time: elsewhere, two time axes would meet in the result.
+        left, right = run.spread(left), run.spread(right)
+        assert left.delay is not None
+        assert right.delay is not None
+        if left.outer != right.outer:
+            run.refuse("its operands hold time and another axis merged in different orders", "merge both alike")
+        delay = max(left.delay, right.delay)
+        left, right = run.delayed(left, delay), run.delayed(right, delay)
+        like, reach = left, union(left.reach, right.reach)
+    else:
+        like = left if isinstance(left, Chunk) else right
+        if any(isinstance(value, Ended) or is_length(value) for value in (left, right)):
+            like = run.spread(like)
+            assert like.delay is not None
+            like = run.delayed(like, max(like.delay, known_by(run, [left, right], like.timeline)))
+        reach = union(like.reach, reach_of(run, [left, right]))
+        left, right = (like if isinstance(value, Chunk) else run.plain(value) for value in (left, right))
+    arrays = [value.array if isinstance(value, Chunk) else value for value in (left, right)]
+    (array,) = run.bind(equation, arrays)
+    return run.make(array, axis, like.timeline, like.delay, reach)
+
+
+def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
+    (summed_left, summed_right), _ = equation.params["dimension_numbers"]
+    if not isinstance(left, Chunk) or not isinstance(right, Chunk):
+        run.refuse("it multiplies a stream with a constant as long as time", "use a kernel of fixed length")
+    left, right = run.spread(left), run.spread(right)
+    assert left.delay is not None
+    assert right.delay is not None
+    paired = (
+        summed_left.index(left.axis) == summed_right.index(right.axis)
+        if (left.axis in summed_left and right.axis in summed_right)
+        else False
+    )
+    if not paired or left.outer != right.outer:
+        run.refuse("it sums over one time axis while another stays", "sum over time on both sides alike")
+    delay = max(left.delay, right.delay)
+    left, right = run.fill(run.delayed(left, delay), 0), run.fill(run.delayed(right, delay), 0)
+    (part,) = run.bind(equation, [left.array, right.array])
+    return accumulate(run, part, left.timeline, delay, jnp.add, 0)
+
+
+def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
+    """Fourier transforms inside a frame."""
+    if x.axis >= x.array.ndim - len(equation.params["fft_lengths"]):
+        run.refuse("it transforms all of time at once", "cut time into frames first")
+    return run.frame_by_frame(equation, x)
+
+
+def _other_axis(run: Pass, equation: JaxprEqn, x: Chunk, axis: int) -> list[Chunk]:
+    if axis % x.array.ndim == x.axis:
+        run.refuse(
+            "it orders or counts over all of time, which is known only when the stream has ended",
+            "work along another axis, or over a window of fixed length",
+        )
+    return run.frame_by_frame(equation, x)
+
+
+def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
+    """The largest elements of each frame."""
+    return _other_axis(run, equation, x, equation.params.get("axis", -1))
+
+
+def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """Sorting inside a frame."""
+    from jaxrnn.streaming.rules.elementwise import align
+
+    arrays, like = align(run, operands)
+    if equation.params["dimension"] == like.axis:
+        run.refuse("it sorts all of time", "sort along another axis")
+    shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
+    results = run.bind(equation, [jnp.broadcast_to(array, shape) for array in arrays])
+    return [run.make(result, like.axis, like.timeline, like.delay, like.reach) for result in results]
+
+
+def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
+    """Where each frame has its largest or smallest element."""
+    (axis,) = equation.params["axes"]
+    if axis == x.axis:
+        return _other_axis(run, equation, x, axis)
+    return run.frame_by_frame(equation, x, axis=x.axis - (axis < x.axis))
+
+
+RULES: dict[str, Any] = {
+    "dot_general": dot_general,
+    "fft": fft,
+    "top_k": top_k,
+    "sort": sort,
+    "argmax": argument,
+    "argmin": argument,
+}

@@ -1,0 +1,215 @@
+"""Operations that work on each element alone: operands of different delay are brought together first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.errors import StreamError
+from jaxrnn.streaming.access import avals, out_shape
+from jaxrnn.streaming.dimensions import is_symbolic, settled
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.counting import affine_of, against_the_length, chosen
+from jaxrnn.streaming.timeline import LARGEST, Timeline
+from jaxrnn.streaming.values import Chunk, Deferred, Ended, Reach, is_length, union
+
+# fmt: off
+NAMES = (
+    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e",
+    "bessel_i1e", "cbrt", "ceil", "clamp", "clz", "complex", "conj", "convert_element_type", "copy", "copy_p", "cos",
+    "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma",
+    "igammac", "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min",
+    "mul", "mulhi", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "polygamma", "population_count",
+    "pow", "real", "reduce_precision", "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n",
+    "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
+    "stop_gradient", "sub", "tan", "tanh", "xor", "zeta",
+)
+# fmt: on
+
+#: What each operation with a singular derivative reads where no frame exists: inside its domain, and not at its edge.
+# fmt: off
+HARMLESS: dict[str, float] = {
+    **dict.fromkeys((
+        "abs", "acos", "asin", "atan2", "atanh", "cbrt", "digamma", "div", "erf_inv", "lgamma", "log", "log1p",
+        "pow", "rem", "rsqrt", "sqrt",
+    ), 0.5),
+    "acosh": 2.0,
+}
+# fmt: on
+
+
+#: The operands in which a derivative is singular, where it is not so in all of them.
+_SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
+
+
+def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """Any operation on each element alone."""
+    name = equation.primitive.name
+    operands = _whole(run, [_settled(equation, value) for value in operands])
+    if name == "select_n":
+        case = chosen(operands[0], operands[1:])
+        if case is not None:
+            return [case]
+        unusable = next((value for value in operands if isinstance(value, Deferred)), None)
+        if unusable is not None:
+            return [unusable]
+    known = against_the_length(run, name, operands)
+    if known is not None:
+        return [known]
+    affine = affine_of(name, equation, operands)
+    counting = [value.affine[0] for value in operands if isinstance(value, Chunk) and value.affine is not None]
+    if any(map(is_length, operands)):
+        down = min(counting, default=0) < 0
+        return [Deferred(backwards(run) if down else unknown_yet(run), down)]
+    if name in HARMLESS:
+        singular = _SINGULAR.get(name, range(len(operands)))
+        operands = tuple(
+            run.harmless(value, HARMLESS[name]) if place in singular else value for place, value in enumerate(operands)
+        )
+    arrays, like = align(run, operands)
+    ranks = {np.ndim(array) for array in arrays} - {0}
+    if name in ("select_n", "clamp") and ranks:
+        arrays = _same_shape(name, arrays)
+    results = run.bind(equation, arrays)
+    if like.delay is None:
+        return [run.make(result, like.axis, like.timeline, None, like.reach, affine) for result in results]
+    return [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
+
+
+def _same_shape(name: str, arrays: list[Any]) -> list[Any]:
+    """The arrays of equal shape; a scalar stays one where the operation lets it choose or limit whole arrays."""
+    shape = np.broadcast_shapes(*(np.shape(array) for array in arrays))
+    scalar_first = name == "select_n"
+    free = [index for index, array in enumerate(arrays) if np.ndim(array) == 0]
+    if name == "clamp":
+        return [array if index in free else jnp.broadcast_to(array, shape) for index, array in enumerate(arrays)]
+    return [
+        array if scalar_first and index == 0 and np.ndim(array) == 0 else jnp.broadcast_to(array, shape)
+        for index, array in enumerate(arrays)
+    ]
+
+
+def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
+    """The arrays of operands with one time axis, all of the same frames, and a chunk that stands for their result."""
+    chunks = [value for value in operands if isinstance(value, Chunk)]
+    like = chunks[0]
+    for chunk in chunks[1:]:
+        if chunk.axis != like.axis or (str(chunk.timeline.size) != str(like.timeline.size)):
+            run.refuse(
+                f"its operands have time on axis {like.axis} ({like.timeline.size} frames) and on axis {chunk.axis} "
+                f"({chunk.timeline.size} frames)",
+                "bring them to one time axis of one length",
+            )
+    outers = {chunk.outer for chunk in chunks if chunk.delay is not None} or {max(chunk.outer for chunk in chunks)}
+    if len(outers) > 1:
+        run.refuse(
+            "its operands hold time and another axis merged in different orders",
+            "merge the axes of both in the same way",
+        )
+    reach = union(*(chunk.reach for chunk in chunks), reach_of(run, operands))
+    earliest = known_by(run, operands, like.timeline)
+    moving = [chunk for chunk in chunks if chunk.delay is not None]
+    if not moving and earliest == -LARGEST:
+        widest = max(chunks, key=lambda chunk: chunk.array.shape[chunk.axis])
+        return [value.array if isinstance(value, Chunk) else value for value in operands], Chunk(
+            None, widest.axis, widest.timeline, None, reach
+        )
+    delay = max([earliest, *(chunk.delay for chunk in moving if chunk.delay is not None)])
+    timeline = (moving or chunks)[0].timeline
+    arrays = []
+    for value in operands:
+        if isinstance(value, Chunk):
+            if value.delay is None:
+                value = run.spread(Chunk(value.array, value.axis, timeline, None, None), delay)
+            value = run.delayed(value, delay).array
+        arrays.append(run.plain(value))
+    return arrays, Chunk(None, like.axis, timeline, delay, reach)
+
+
+def refuse_ended(run: Pass, operands: Sequence[Any]) -> None:
+    """Refuse to mix a value that is known only at the end into the stream."""
+    if any(isinstance(value, Ended) or is_length(value) for value in operands):
+        raise unknown_yet(run)
+
+
+def known_by(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
+    """The smallest delay at which frames of a timeline may use values that are no streams.
+
+    Raises:
+        StreamError: one of them is known only when the stream has ended.
+    """
+    delay = -LARGEST
+    for value in values:
+        if is_length(value):
+            raise unknown_yet(run)
+        if isinstance(value, Ended):
+            if value.since is None:
+                raise unknown_yet(run)
+            # Frame 0 is handed out when more units than delay / per_unit have come.
+            delay = max(delay, timeline.per_unit * (math.ceil(value.since) - 1))
+    return delay
+
+
+def everywhere(run: Pass, value: Any, axis: int, timeline: Timeline) -> Chunk:
+    """A value that is no stream as one, the same in every frame; its array has one frame on the axis.
+
+    Raises:
+        StreamError: it is known only when the stream has ended.
+    """
+    delay = known_by(run, [value], timeline)
+    return run.spread(Chunk(run.plain(value), axis, timeline, None, reach_of(run, [value])), delay)
+
+
+def _whole(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Operands of which those with an axis for time are streams."""
+    chunks = [value for value in operands if isinstance(value, Chunk)]
+    like = next((chunk for chunk in chunks if chunk.delay is not None), chunks[0] if chunks else None)
+    if like is None:
+        return tuple(operands)
+    return tuple(
+        everywhere(run, value, like.axis, like.timeline)
+        if isinstance(value, Ended) and np.ndim(value.array) == like.array.ndim
+        else value
+        for value in operands
+    )
+
+
+def reach_of(run: Pass, values: Sequence[Any]) -> Reach | None:
+    """What a frame depends on that uses values which are no streams, such as the first frame."""
+    since = [value.since for value in values if isinstance(value, Ended) and value.since is not None]
+    return union(*(Reach(None, max(Fraction(0), units * run.clock.unit - 1)) for units in since))
+
+
+def backwards(run: Pass) -> StreamError:
+    """The error for what goes through time from its end."""
+    return run.refusal(
+        "it reverses time, so its first frame is the last of the stream",
+        "use a model that runs forward in time (a bidirectional recurrence needs the whole recording)",
+    )
+
+
+def unknown_yet(run: Pass) -> StreamError:
+    """The error for what a stream needs before it is known."""
+    return run.refusal(
+        "it uses along the stream what is known only when the stream has ended (a sum, mean or maximum over all of "
+        "time, a final state, or the length)",
+        "use a causal form (cumulative or windowed statistics), or return that value as an output of its own",
+    )
+
+
+def _settled(equation: JaxprEqn, value: Any) -> Any:
+    """A length that is the same number wherever the result has any frames, as that number."""
+    if not is_length(value) or np.size(value) != 1:
+        return value
+    (size,) = (size for size in out_shape(equation) if is_symbolic(size))
+    number = settled(value.reshape(-1)[0], size)
+    return value if number is None else np.full(np.shape(value), number, avals(equation.outvars)[0].dtype)
+
+
+RULES = dict.fromkeys(NAMES, elementwise)

@@ -1,0 +1,167 @@
+"""Gathers and slices with indices as values: known ones along time, any along other axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.streaming.access import in_shape, out_shape
+from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, value_of
+from jaxrnn.streaming.passes import Pass, along
+from jaxrnn.streaming.rules.elementwise import refuse_ended
+from jaxrnn.streaming.rules.time import pick, take
+from jaxrnn.streaming.rules.windows import Window, framed
+from jaxrnn.streaming.values import Chunk, Deferred, Ended, is_known, is_length, known_integer
+
+_ORDER = "it looks frames up in an order that is not a fixed step forward"
+_MEND = "take frames at fixed numbers, at a fixed step, or up to a fixed distance from the end"
+
+
+def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | Ended:
+    """A slice whose beginnings are values: known along time, any along the others."""
+    if not isinstance(x, Chunk):
+        run.refuse("it cuts a piece that moves through time out of a constant", "compute the piece frame by frame")
+    sizes = list(equation.params["slice_sizes"])
+    start = known_integer(starts[x.axis])
+    others = [value for index, value in enumerate(starts) if index != x.axis]
+    refuse_ended(run, others)
+    if start is None or any(isinstance(value, Chunk) for value in others):
+        run.refuse("where it begins in time is not known while tracing", _MEND)
+    taken = take(run, x, start, 1, sizes[x.axis])
+    sizes[x.axis] = taken.array.shape[x.axis]
+    begins = [0 if index == x.axis else value for index, value in enumerate(starts)]
+    array = lax.dynamic_slice(taken.array, [jnp.asarray(value, jnp.int32) for value in begins], sizes)
+    if isinstance(taken, Ended):
+        return taken.holding(array)
+    return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach)
+
+
+def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended:
+    """Indexing: any along other axes than time, slices and steps along time, and tables that a stream indexes."""
+    if isinstance(x, Deferred):
+        raise x.error
+    if isinstance(indices, Deferred):
+        if indices.backwards:
+            raise indices.error
+        run.refuse(_ORDER, _MEND)
+    refuse_ended(run, [x] if is_known(indices) else [x, indices])
+    numbers = equation.params["dimension_numbers"]
+    if not isinstance(x, Chunk):
+        return _look_up(run, equation, x, indices)
+    sizes = list(equation.params["slice_sizes"])
+    axis = x.axis
+    if axis in numbers.operand_batching_dims or (
+        isinstance(indices, Chunk) and not (indices.affine and axis in numbers.collapsed_slice_dims)
+    ):
+        run.refuse("it looks frames up by numbers that depend on the stream", _MEND)
+    if isinstance(indices, Chunk):
+        return _frames(run, equation, x, indices)
+    taken: Chunk | Ended = x
+    if axis in numbers.start_index_map:
+        column = numbers.start_index_map.index(axis)
+        if numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and _is_fixed(indices):
+            return _known_frames(run, equation, x, indices)
+        if numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and is_length(indices):
+            return _last_frames(run, equation, x, indices)
+        if not is_known(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
+            run.refuse("which frames it takes is not known while tracing", _MEND)
+        taken = take(run, x, known_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
+        indices = np.array([0 if place == column else value for place, value in enumerate(indices)], np.int32)
+    sizes[axis] = taken.array.shape[axis]
+    (array,) = run.bind(equation, [taken.array, indices], slice_sizes=tuple(sizes))
+    if isinstance(taken, Ended):
+        return taken.holding(array)
+    kept = [d for d in range(len(sizes)) if d not in {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}]
+    return run.make(array, numbers.offset_dims[kept.index(axis)], taken.timeline, taken.delay, taken.reach)
+
+
+def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Ended:
+    """Frames of known numbers; where a recording is too short for one, NaN or its last frame, as the gather says."""
+    first, end = pick(run, x, 0, 1, int(np.max(indices)) + 1), run.end(x.timeline)
+    places = jnp.asarray(indices)
+    (array,) = run.bind(
+        equation, [first.array, places if end is None else jnp.minimum(places, (end - 1).astype(places.dtype))]
+    )
+    fills = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP and jnp.issubdtype(array.dtype, jnp.inexact)
+    if end is None or not fills:
+        return first.holding(array)
+    batch = [d for d in range(array.ndim) if d not in equation.params["dimension_numbers"].offset_dims]
+    shape = [array.shape[d] if d in batch else 1 for d in range(array.ndim)]
+    return first.holding(jnp.where((places[..., 0] < end).reshape(shape), array, jnp.nan))
+
+
+def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Ended:
+    """Frames of known numbers before the end."""
+    back = [x.timeline.size - number for number in indices.reshape(-1)]
+    if any(is_symbolic(distance) or distance < 1 for distance in back):
+        run.refuse("it takes frames from places that move through the stream", _MEND)
+    most = max(map(int, back))
+    last, end = pick(run, x, x.timeline.size - most, 1, most), run.end(x.timeline)
+    places = most - np.asarray(back, np.int32).reshape(indices.shape)
+    # A recording too short for all of them gives its first ones: what lies before those is out of bounds.
+    short = 0 if end is None else jnp.clip(most - end, 0)
+    (array,) = run.bind(equation, [last.array, jnp.asarray(places, jnp.int32) - jnp.asarray(short, jnp.int32)])
+    return Ended(array)
+
+
+def _is_fixed(indices: Any) -> bool:
+    """Whether indices are known numbers of frames, counted from the first."""
+    return is_known(indices) and not is_length(indices) and np.size(indices) > 0 and bool(np.all(indices >= 0))
+
+
+def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
+    """Frames looked up by numbers that count on: every second one, or windows of several frames at a fixed hop."""
+    numbers = equation.params["dimension_numbers"]
+    sizes, rank = equation.params["slice_sizes"], len(out_shape(equation))
+    assert indices.affine is not None
+    hop, offsets = indices.affine
+    plain = (
+        numbers.start_index_map == (x.axis,)
+        and offsets.shape[-1] == 1
+        and indices.axis < indices.array.ndim - 1
+        and hop > 0
+        and np.all(offsets >= 0)
+        and all(size == x.array.shape[d] for d, size in enumerate(sizes) if d != x.axis)
+    )
+    if not plain or not _inside(x, in_shape(equation, 1)[indices.axis], hop, int(np.max(offsets))):
+        run.refuse(_ORDER, _MEND)
+    low = int(np.min(offsets))
+    window = Window(length=int(np.max(offsets)) - low + 1, stride=hop, dilation=1, spacing=1, low=-low)
+    size = in_shape(equation, 1)[indices.axis]
+    part = framed(run, x, window, 0, 0, size, "history")
+    timeline = run.clock.timeline(size)
+    shape = [*indices.array.shape[:-1]]
+    shape[indices.axis] = 1
+    each = np.broadcast_to(offsets[..., 0] - low, shape)
+    places = each + along(np.arange(run.frames_of(timeline)) * hop, indices.axis, each.ndim)
+    array = jnp.take(part.frames, jnp.asarray(places, jnp.int32), 0)
+    # The axes of the indices come first; the result has them where no offset is.
+    batch = [d for d in range(rank) if d not in numbers.offset_dims]
+    array = jnp.moveaxis(array, range(rank), [*batch, *numbers.offset_dims])
+    return run.make(array, batch[indices.axis], timeline, part.delay, part.reach)
+
+
+def _inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:
+    """Whether every frame that is looked up exists, for recordings of any length."""
+    far = np.arange(1, 2 * max(magnitude_of(size), magnitude_of(x.timeline.size)) + 2)
+    counts = np.broadcast_to(value_of(size, far), far.shape)
+    last = (counts - 1) * hop + largest
+    return bool(np.all((counts <= 0) | (last < x.timeline.length(far))))
+
+
+def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:
+    """A table of constants, indexed by a stream: an embedding."""
+    numbers = equation.params["dimension_numbers"]
+    if not isinstance(indices, Chunk) or any(map(is_symbolic, equation.params["slice_sizes"])):
+        run.refuse("it takes a piece that grows with the stream out of a constant", "compute it frame by frame")
+    (array,) = run.bind(equation, [table, indices.array])
+    rank = array.ndim
+    batch = [d for d in range(rank) if d not in numbers.offset_dims]
+    return run.make(array, batch[indices.axis], indices.timeline, indices.delay, indices.reach)
+
+
+RULES = {"dynamic_slice": dynamic_slice, "gather": gather}

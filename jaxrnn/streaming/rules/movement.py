@@ -1,0 +1,165 @@
+"""Operations that move elements but not along time: transposing, reshaping, broadcasting, joining and cutting."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.streaming.access import in_shape, out_shape
+from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere
+from jaxrnn.streaming.rules.time import split_time
+from jaxrnn.streaming.values import Chunk, Ended, is_known, is_length, settled_since
+
+
+def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
+    """Transpose: the time axis moves along."""
+    permutation = equation.params["permutation"]
+    axis = permutation.index(x.axis)
+    return run.make(lax.transpose(x.array, permutation), axis, x.timeline, x.delay, x.reach)
+
+
+def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
+    """Broadcasting: of a stream along other axes, or of a value along time, which makes all frames equal."""
+    shape, dimensions = list(equation.params["shape"]), equation.params["broadcast_dimensions"]
+    (axis,) = symbolic_axes(shape)
+    if isinstance(x, Chunk):
+        if dimensions[x.axis] != axis:
+            run.refuse("it repeats a stream along a second time axis", "repeat along axes of known size only")
+        shape[axis] = x.array.shape[x.axis]
+        array = lax.broadcast_in_dim(x.array, shape, dimensions)
+        affine = x.affine and (x.affine[0], _stretched(x.affine[1], len(shape), dimensions))
+        return run.make(array, axis, x.timeline, x.delay, x.reach, affine)
+    shape[axis] = 1
+    timeline = run.clock.timeline(out_shape(equation)[axis])
+    if isinstance(x, Ended) or is_length(x):
+        array = lax.broadcast_in_dim(run.plain(x), shape, dimensions)
+        return everywhere(run, Ended(array, settled_since([x])), axis, timeline)
+    known = is_known(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
+    affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
+    return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
+
+
+def _stretched(offsets: np.ndarray, rank: int, dimensions: Any) -> np.ndarray:
+    """Offsets with the rank that they are broadcast to."""
+    shape = [1] * rank
+    for size, place in zip(offsets.shape, dimensions, strict=True):
+        shape[place] = size
+    return offsets.reshape(shape)
+
+
+def squeeze(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
+    """Dropping axes of size 1."""
+    dimensions = {d % x.array.ndim for d in equation.params["dimensions"]}
+    axis = x.axis - sum(d < x.axis for d in dimensions)
+    affine = x.affine and (x.affine[0], np.squeeze(x.affine[1], tuple(dimensions)))
+    return run.make(lax.squeeze(x.array, tuple(dimensions)), axis, x.timeline, x.delay, x.reach, affine)
+
+
+def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
+    """Reshaping: other axes may merge into time and split from it, which changes the rate, or stay in front of it."""
+    if equation.params["dimensions"] is not None:
+        run.refuse("it reorders axes while it reshapes", "transpose first")
+    old, new = list(in_shape(equation)), list(out_shape(equation))
+    axes = symbolic_axes(new)
+    if not axes:
+        run.refuse("its result has no time axis", "keep the time axis")
+    (axis,) = axes
+    before, behind = math.prod(old[: x.axis]) * x.outer, math.prod(old[x.axis + 1 :])
+    before_new, behind_new = math.prod(new[:axis]), math.prod(new[axis + 1 :])
+    if before * behind == 0:
+        new[axis] = 1
+        return run.make(jnp.zeros(new, x.array.dtype), axis, run.clock.timeline(out_shape(equation)[axis]), None, None)
+    if before % before_new:
+        run.refuse(
+            "it cuts all of time into a number of parts, of which each begins only when the one before is complete",
+            "cut time into parts of a fixed length",
+        )
+    timeline = run.clock.timeline(new[axis], before // before_new)
+    per_frame, affine = x.timeline.rate, None
+    if behind_new == behind:
+        array, delay, reach = x.array, x.delay, x.reach
+        if x.affine is not None and x.affine[1].size == 1:
+            affine = x.affine[0], x.affine[1].reshape((1,) * len(new))
+    elif behind % behind_new == 0:  # other axes merge into time: more frames
+        x = run.spread(x)
+        times = behind // behind_new
+        array, delay = x.array, (x.delay or 0) * times
+        reach = x.reach and x.reach.shifted(-Fraction(times - 1, times) / per_frame, 0)
+    elif behind_new % behind == 0:  # time splits into frames of frames: fewer frames
+        x = run.spread(x)
+        times = behind_new // behind
+        assert x.delay is not None
+        delay = -(-x.delay // times)
+        array = run.delayed(x, delay * times).array
+        reach = x.reach and x.reach.shifted(0, (times - 1) / per_frame)
+    else:
+        run.refuse("its new frames do not hold whole old ones", "cut time into whole frames")
+    # Where all frames are equal, the array holds one for each stream, or one for all of them.
+    new[axis] = array.size // (before_new * behind_new) if delay is None else timeline.outer * run.frames_of(timeline)
+    return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
+
+
+def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
+    """Joining along another axis than time."""
+    dimension = equation.params["dimension"]
+    if is_symbolic(out_shape(equation)[dimension]):
+        from jaxrnn.streaming.rules.time import concatenate_time
+
+        return concatenate_time(run, equation, *operands)
+    arrays, like = align(run, operands)
+    arrays = _along_time(arrays, like)
+    return run.make(lax.concatenate(arrays, dimension), like.axis, like.timeline, like.delay, like.reach)
+
+
+def stack(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
+    """Joining along a new axis."""
+    new = equation.params["axis"]
+    arrays, like = align(run, operands)
+    array = jnp.stack(_along_time(arrays, like), new)
+    axis = like.axis + (new <= like.axis)
+    return run.make(array, axis, like.timeline, like.delay, like.reach)
+
+
+def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
+    """The arrays with equal sizes along time, where frames that are all equal may stand as one."""
+    most = max(array.shape[like.axis] for array in arrays)
+    result = []
+    for array in arrays:
+        shape = list(array.shape)
+        shape[like.axis] = most
+        result.append(jnp.broadcast_to(array, shape))
+    return result
+
+
+def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
+    """Cutting along another axis than time, or along time."""
+    if equation.params["axis"] == x.axis:
+        return split_time(run, equation, x)
+    return run.frame_by_frame(equation, x)
+
+
+def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
+    """Reversing other axes than time."""
+    if x.axis in equation.params["dimensions"]:
+        raise backwards(run)
+    return run.frame_by_frame(equation, x)
+
+
+RULES = {
+    "transpose": transpose,
+    "broadcast_in_dim": broadcast_in_dim,
+    "squeeze": squeeze,
+    "reshape": reshape,
+    "concatenate": concatenate,
+    "stack": stack,
+    "split": split,
+    "rev": rev,
+}

@@ -1,0 +1,58 @@
+"""Pooling over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.streaming.access import out_shape
+from jaxrnn.streaming.dimensions import is_symbolic
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.elementwise import refuse_ended
+from jaxrnn.streaming.rules.windows import Window, framed
+from jaxrnn.streaming.values import Chunk, union
+
+
+def _identity(name: str, dtype: Any) -> Any:
+    """What a pooling operation pads with."""
+    if name == "reduce_window_sum":
+        return 0
+    limits = (-np.inf, np.inf) if jnp.issubdtype(dtype, np.inexact) else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+    return limits[0 if name == "reduce_window_max" else 1]
+
+
+def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """Pooling: a sum, a maximum, a minimum, or any function over windows."""
+    refuse_ended(run, operands)
+    count = len(equation.outvars)
+    parameters, chunks, starts = equation.params, operands[:count], operands[count:]
+    x = next(value for value in chunks if isinstance(value, Chunk))
+    if count > 1 or any(isinstance(value, Chunk) for value in starts):
+        run.refuse("it pools several operands, or starts from a value that changes with time", "pool one operand")
+    axis = x.axis
+    low, high = parameters["padding"][axis]
+    ones = (1,) * x.array.ndim
+    window = Window(
+        length=int(parameters["window_dimensions"][axis]),
+        stride=int(parameters["window_strides"][axis]),
+        dilation=int((parameters.get("window_dilation") or ones)[axis]),
+        spacing=int((parameters.get("base_dilation") or ones)[axis]),
+        low=low,
+    )
+    size = out_shape(equation)[axis]
+    value = starts[0] if starts else _identity(equation.primitive.name, x.array.dtype)
+    if (window.length, window.stride, window.spacing, low) == (1, 1, 1, 0) and not is_symbolic(high) and high == 0:
+        return run.frame_by_frame(equation, x, *starts)
+    part = framed(run, x, window, high, value, size, "history")
+    padding = tuple(
+        part.pads if index == axis else (int(entry[0]), int(entry[1]))
+        for index, entry in enumerate(parameters["padding"])
+    )
+    (array,) = run.bind(equation, [jnp.moveaxis(part.frames, 0, axis), *starts], padding=padding)
+    return [run.make(array, axis, run.clock.timeline(size), part.delay, union(part.reach))]
+
+
+RULES = dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), pooling)

@@ -1,0 +1,86 @@
+"""A recurrence over time: a scan whose carry is the state of the stream."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.jaxprs.equations import evaluate
+from jaxrnn.streaming.access import avals, scan_parts
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_ended
+from jaxrnn.streaming.timeline import Timeline
+from jaxrnn.streaming.values import Chunk, Ended, Reach, union
+
+
+def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
+    """A scan over time: its carry is state, which frames that do not exist leave alone."""
+    if equation.params["reverse"]:
+        run.refuse(
+            "it runs backwards in time, from the last frame (the backward half of a bidirectional recurrence)",
+            "use a model whose recurrence runs forwards only",
+        )
+    consts, carries = scan_parts(equation)
+    fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
+    if any(isinstance(value, Chunk) for value in (*fixed, *start)):
+        run.refuse("every frame sees a value that is as long as time", "let a frame see its own part only")
+    refuse_ended(run, xs)
+    moving = [x for x in xs if isinstance(x, Chunk)]
+    if any(x.outer != 1 for x in moving):
+        run.refuse("it runs over time where another axis is merged in front of it", "split the axes first")
+    timeline = run.clock.timeline(equation.params["length"])
+    delay = max((x.delay for x in moving if x.delay is not None), default=timeline.certain)
+    delay = max(delay, known_by(run, [*fixed, *start], timeline))
+    aligned = []
+    for x in xs:
+        x = run.delayed(run.spread(x, delay), delay)
+        aligned.append(run.harmless(x).array)
+    run.facts.sinks.append((timeline, delay))
+    body = equation.params["jaxpr"]
+    entries = [
+        run.carry(f"carry{index}" if carries > 1 else "carry", functools.partial(jnp.array, run.plain(value)))
+        for index, value in enumerate(start)
+    ]
+    before = [_begun(run, value, first, timeline, delay) for (_, value), first in zip(entries, start, strict=True)]
+    exists, constant = run.exists(timeline, delay), [run.plain(value) for value in fixed]
+
+    def step(carry: list[Any], frame: Any) -> tuple[list[Any], list[Any]]:
+        here, given = frame
+        results = evaluate(body, [*constant, *carry, *given])
+        new, out = results[:carries], results[carries:]
+        if here is not None:
+            new = [jnp.where(here, after, earlier) for after, earlier in zip(new, carry, strict=True)]
+        return new, out
+
+    frames = run.frames_of(timeline)
+    if exists is False:
+        shapes = avals(equation.outvars[carries:])
+        after = before
+        outs = [jnp.zeros((frames, *shape.shape[1:]), shape.dtype) for shape in shapes]
+    else:
+        mask = None if exists is True else jnp.asarray(exists)
+        if frames == 1:
+            after, outs = step(before, (None if mask is None else mask[0], [x[0] for x in aligned]))
+            outs = [out[None] for out in outs]
+        else:
+            after, outs = lax.scan(step, before, (mask, aligned), length=frames, unroll=equation.params["unroll"])
+    for (name, _), value in zip(entries, after, strict=True):
+        run.keep(name, value)
+    reach = union(*(x.reach for x in moving), reach_of(run, [*fixed, *start])) or Reach(
+        timeline.rate * 0, timeline.rate * 0
+    )
+    reach = reach.unbounded if carries else reach
+    chunks = [run.make(out, 0, timeline, delay, reach) for out in outs]
+    return [*map(Ended, after), *chunks]
+
+
+def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) -> Any:
+    """The carry before a pass, which is the first value until frame 0: that may be known no earlier."""
+    if not isinstance(start, Ended):
+        return carry
+    run.facts.wait_for(timeline, delay + 1)
+    return jnp.where(run.start(timeline, delay) <= 0, start.array, carry)

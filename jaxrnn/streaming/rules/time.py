@@ -1,0 +1,225 @@
+"""Operations along time that keep single frames: slices, pads and joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.streaming.access import avals, in_shape, out_shape
+from jaxrnn.streaming.dimensions import is_symbolic, settled
+from jaxrnn.streaming.passes import Pass, along
+from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_ended
+from jaxrnn.streaming.values import Chunk, Ended, Reach, is_length, union
+
+
+def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | Ended:
+    """Slicing, also along time."""
+    starts, limits = list(equation.params["start_indices"]), list(equation.params["limit_indices"])
+    strides = list(equation.params["strides"] or [1] * len(starts))
+    start, limit, stride = starts[x.axis], limits[x.axis], strides[x.axis]
+    size = out_shape(equation)[x.axis]
+    taken = take(run, x, start, stride, size, None if is_symbolic(size) else limit)
+    others = [d for d in range(len(starts)) if d != x.axis]
+    if isinstance(taken, Chunk) and all(in_shape(equation)[d] == out_shape(equation)[d] for d in others):
+        return taken
+    array = taken.array
+    starts[x.axis], limits[x.axis], strides[x.axis] = 0, array.shape[x.axis], 1
+    array = lax.slice(array, starts, limits, strides)
+    if isinstance(taken, Ended):
+        return taken.holding(array)
+    affine = taken.affine if taken.affine is not None and taken.affine[1].size == 1 else None
+    return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach, affine)
+
+
+def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = None) -> Chunk | Ended:
+    """Frames ``start``, ``start + stride``, ...: a stream, or known at the end where their number is fixed."""
+    if not is_symbolic(size):
+        return pick(run, x, start, stride, int(size))
+    begin = settled(start, size)
+    if begin is None:
+        run.refuse(
+            f"it begins at frame {start}, which depends on the length of the stream",
+            "begin at a frame of known number; if very short recordings need not work, say constraints=['S >= ...']",
+        )
+    start, stride = begin, int(stride)
+    if start == 0 and stride == 1 and str(size) == str(x.timeline.size):
+        return x
+    if x.outer != 1:
+        run.refuse("it cuts time where another axis is merged in front of it", "cut before the axes are merged")
+    timeline = run.clock.timeline(size)
+    if x.delay is None:
+        return run.make(x.array, x.axis, timeline, None, x.reach)
+    delay, first = divmod(x.delay + start, stride)
+    array = x.array if stride == 1 else lax.slice_in_dim(x.array, first, None, stride, x.axis)
+    reach = x.reach and x.reach.shifted(*(2 * (start / x.timeline.rate,)))
+    affine = x.affine and (x.affine[0] * stride, x.affine[1] + x.affine[0] * start)
+    return run.make(array, x.axis, timeline, delay, reach, affine, x.lineage if stride == 1 else None)
+
+
+def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
+    """A fixed number of frames, the first or the last ones; they are known at the end."""
+    x = run.spread(x)
+    assert x.delay is not None
+    if x.outer != 1:
+        run.refuse("it cuts time where another axis is merged in front of it", "cut before the axes are merged")
+    run.facts.sinks.append((x.timeline, x.delay))
+    size, since = (count - 1) * stride + 1, None
+    if is_symbolic(start):
+        back = x.timeline.size - start
+        if is_symbolic(back):
+            run.refuse(
+                f"it takes {count} frame(s) from {start} on, a place that moves through the stream",
+                "take frames at a known distance from the beginning or the end",
+            )
+        back = int(back)
+        run.facts.wait_for(x.timeline, x.delay + back)
+        name, old = run.carry("last", lambda: _empty(run, x, back))
+        frames = jnp.concatenate([old, x.array], x.axis)
+        run.keep(name, lax.slice_in_dim(frames, x.frames, None, axis=x.axis))
+        end = run.end(x.timeline)
+        here = run.start(x.timeline, x.delay)
+        last = here + x.frames if end is None else end
+        # A recording too short for them gives its first ones, as JAX's indexing does.
+        offset = jnp.clip(last - here, 0, x.frames) + jnp.clip(back - last, 0, back)
+        places = jnp.clip(offset + np.arange(size, dtype=np.int32), 0, frames.shape[x.axis] - 1)
+        found = jnp.take(frames, places, x.axis)
+    else:
+        run.facts.wait_for(x.timeline, x.delay + int(start) + size)
+        since = Fraction(x.delay + int(start) + size, x.timeline.per_unit)
+        name, old = run.carry("first", lambda: _empty(run, x, int(start) + size))
+        slots = np.arange(int(start) + size, dtype=np.int32)
+        offsets = slots - run.start(x.timeline, x.delay)
+        here = (offsets >= 0) & (offsets < x.frames)
+        fresh = jnp.take(x.array, jnp.clip(jnp.asarray(offsets), 0, x.frames - 1), x.axis)
+        kept = jnp.where(along(jnp.asarray(here), x.axis, x.array.ndim), fresh, old)
+        run.keep(name, kept)
+        end = run.end(x.timeline)
+        # A recording too short for them gives its last ones, as JAX's indexing does.
+        begin = int(start) if end is None else jnp.clip(jnp.minimum(int(start), end - size), 0)
+        found = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
+    return Ended(lax.slice_in_dim(found, 0, size, stride, x.axis), since)
+
+
+def _empty(run: Pass, x: Chunk, frames: int) -> Any:
+    shape = list(x.array.shape)
+    shape[x.axis] = frames
+    return jnp.full(shape, run.absent.of(x.array.dtype), x.array.dtype)
+
+
+def split_time(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
+    """Cutting time into parts: each is a slice."""
+    begin: Any = 0
+    parts = []
+    for size in equation.params["sizes"]:
+        parts.append(take(run, x, begin, 1, size if is_symbolic(size) else int(size)))
+        begin = begin + size
+    return parts
+
+
+def pad(run: Pass, equation: JaxprEqn, x: Any, value: Any) -> Chunk:
+    """Padding; negative pads cut, and interior ones put values between frames."""
+    refuse_ended(run, [x, value])
+    if isinstance(value, Chunk):
+        run.refuse("its padding value changes with time", "pad with a constant")
+    config = [tuple(entry) for entry in equation.params["padding_config"]]
+    assert isinstance(x, Chunk)
+    low, high, interior = config[x.axis]
+    if (low, interior) == (0, 0) and not is_symbolic(high) and high == 0:
+        config[x.axis] = (0, 0, 0)
+        return run.make(lax.pad(x.array, value, _plain(config)), x.axis, x.timeline, x.delay, x.reach)
+    x = pad_time(run, x, low, high, int(interior), value, out_shape(equation)[x.axis])
+    config[x.axis] = (0, 0, 0)
+    return run.make(lax.pad(x.array, value, _plain(config)), x.axis, x.timeline, x.delay, x.reach)
+
+
+def _plain(config: list[Any]) -> list[tuple[int, int, int]]:
+    return [(int(low), int(high), int(interior)) for low, high, interior in config]
+
+
+def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any, size: Any) -> Chunk:
+    """A chunk padded along time: the value goes into the frames that do not exist, and the frames are counted anew."""
+    x = run.spread(x)
+    assert x.delay is not None
+    if x.outer != 1:
+        run.refuse("it pads time where another axis is merged in front of it", "pad before the axes are merged")
+    check_pads(run, low, high)
+    filled = run.fill(x, value)
+    array = filled.array
+    spacing = interior + 1
+    if interior:
+        config = [(0, 0, 0)] * array.ndim
+        config[x.axis] = (0, interior, interior)
+        array = lax.pad(array, jnp.asarray(value, array.dtype), config)
+    rate = x.timeline.rate * spacing
+    reach = x.reach and x.reach.shifted(-low / rate, -low / rate)
+    return run.make(array, x.axis, run.clock.timeline(size), x.delay * spacing - int(low), reach)
+
+
+def check_pads(run: Pass, low: Any, high: Any) -> None:
+    """Refuse pads whose size depends on the length of the stream."""
+    if is_symbolic(low) or is_symbolic(high):
+        run.refuse(
+            f"its padding ({low} in front, {high} behind) depends on the length of the stream",
+            "pad by fixed numbers of frames, or give `multiple`, of which every length is a multiple",
+        )
+
+
+def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
+    """Joining along time: fixed frames in front of a stream and behind it."""
+    axis = equation.params["dimension"]
+    sizes = [aval.shape[axis] for aval in avals(equation.invars)]
+    streams = [index for index, size in enumerate(sizes) if is_symbolic(size)]
+    if len(streams) > 1:
+        run.refuse(
+            "the second stream begins only when the first has ended",
+            "join streams along another axis",
+        )
+    (place,) = streams
+    stream = operands[place]
+    assert isinstance(stream, Chunk)
+    if stream.outer != 1:
+        run.refuse("it joins along time where another axis is merged in front of it", "join before the axes are merged")
+    low = sum(int(size) for size in sizes[:place])
+    timeline = run.clock.timeline(out_shape(equation)[axis])
+    # What stands behind the end may be known as late as that.
+    x, last = run.spread(stream), operands[place + 1 :]
+    assert x.delay is not None
+    x = run.delayed(x, max(x.delay, known_by(run, operands[:place], timeline) + low))
+    assert x.delay is not None
+    front = [jnp.asarray(run.plain(value), x.array.dtype) for value in operands[:place]]
+    behind = [jnp.asarray(run.plain(value), x.array.dtype) for value in last]
+    array = x.array
+    where = jnp.asarray(run.indices(x.timeline, x.delay))
+    if low and (isinstance(run.count, int) or x.delay > 0):
+        fixed = jnp.concatenate(front, axis) if len(front) > 1 else front[0]
+        taken = jnp.take(fixed, jnp.clip(where + low, 0, low - 1), axis)
+        array = jnp.where(along(where < 0, axis, array.ndim), taken, array)
+    end = run.end(x.timeline)
+    if behind and end is not None:
+        fixed = jnp.concatenate(behind, axis) if len(behind) > 1 else behind[0]
+        taken = jnp.take(fixed, jnp.clip(where - end, 0, fixed.shape[axis] - 1), axis)
+        array = jnp.where(along(where >= end, axis, array.ndim), taken, array)
+    shift = low / x.timeline.rate
+    reach = union(
+        x.reach and x.reach.shifted(-shift, -shift), reach_of(run, operands[:place]), _of_the_end(x, low, last)
+    )
+    return run.make(array, axis, timeline, x.delay - low, reach)
+
+
+def _of_the_end(x: Chunk, low: int, behind: Sequence[Any]) -> Reach | None:
+    """What frames behind the end, and ``low`` in front, depend on: what is known at the end depends on everything."""
+    if not any(isinstance(value, Ended) or is_length(value) for value in behind):
+        return None
+    rate, unit = x.timeline.rate, x.timeline.unit
+    totals = np.arange(1, (x.timeline.settled + 2) * unit)
+    lag = (totals - 1) * rate.numerator - (x.timeline.length(totals) + low) * rate.denominator
+    return Reach(None, Fraction(max(0, int(lag.max())), rate.numerator))
+
+
+RULES = {"slice": slice_, "pad": pad}

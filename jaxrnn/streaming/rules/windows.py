@@ -1,0 +1,93 @@
+"""Windows over time: which frames a pass needs for them, and how they are padded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.time import check_pads
+from jaxrnn.streaming.values import Chunk
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window along time, in the terms of ``lax.conv_general_dilated``.
+
+    The operand is spread by `spacing` and padded by `low` in front; output frame j sees `length` of its frames, from
+    ``j * stride`` on, `dilation` apart.
+    """
+
+    length: int
+    stride: int
+    dilation: int
+    spacing: int
+    low: int
+
+    @property
+    def extent(self) -> int:
+        """How far the window's last frame is from its first."""
+        return (self.length - 1) * self.dilation
+
+
+@dataclass(frozen=True)
+class Framed:
+    """The frames that a chunk of output needs, and how they are to be padded for a window without pads of its own.
+
+    Attributes:
+        frames: with time as the first axis, the others in their order.
+        pads: positions without a frame in front and behind, in the frames of the spread operand.
+        delay, reach: those of the output.
+    """
+
+    frames: Any
+    pads: tuple[int, int]
+    delay: int
+    reach: Any
+
+
+def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any, kind: str) -> Framed:
+    """The frames under the windows of a pass, past ones from a buffer.
+
+    In the frames of the spread and padded operand (``m = i * spacing + low`` for frame i), a pass of q frames in gives
+    ``q * spacing / stride`` frames out, the last of which must see nothing behind the last frame of the chunk.
+    """
+    x, padded = whole_frames(run, x, window, high, value, size)
+    assert x.delay is not None
+    spacing, low = window.spacing, int(window.low)
+    delay = (x.delay * spacing - low + window.extent) // window.stride
+    delay = max(delay, run.clock.timeline(size).certain)
+    # All below in frames of the padded operand, from its frame n * q * spacing on, n being the pass.
+    first = -delay * window.stride
+    frames = run.frames_of(run.clock.timeline(size))
+    behind = first + (frames - 1) * window.stride + window.extent + 1
+    latest = (behind - 1 - low) // spacing
+    earliest = min(-((low - first) // spacing), latest)
+    history = -x.delay - earliest
+    under = run.window(x, history, kind, jnp.asarray(value, x.array.dtype) if padded else None)
+    surplus = x.frames - x.delay - 1 - latest
+    under = under[: under.shape[0] - surplus]
+    pads = (earliest * spacing + low - first, behind - 1 - low - latest * spacing)
+    rate = x.timeline.rate * spacing
+    reach = x.reach and x.reach.shifted(-low / rate, (window.extent - low) / rate)
+    return Framed(under, pads, delay, reach)
+
+
+def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> tuple[Chunk, bool]:
+    """A chunk with frames of its own that windows may run over, and whether it is padded.
+
+    It then has the value in every frame that does not exist.
+    """
+    check_pads(run, window.low, high)
+    if run.clock.timeline(size).per_unit * window.stride != x.timeline.per_unit * window.spacing:
+        run.refuse(
+            f"its result has {size} frames, but its windows move at another pace than that length grows",
+            "let windows run over every frame or at a fixed step, and cut off fixed numbers of frames",
+        )
+    if x.outer != 1:
+        run.refuse("its windows run over time where another axis is merged with it", "split the axes first")
+    x = run.spread(x)
+    padded = window.low != 0 or high != 0 or window.spacing > 1
+    return (run.fill(x, value) if padded else x), padded

@@ -1,0 +1,362 @@
+"""What `stream` returns: a group of pure functions, and the facts about them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxrnn.errors import InputError
+from jaxrnn.guards import own_arithmetic
+from jaxrnn.jaxprs import stages
+from jaxrnn.jaxprs.equations import trace
+from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
+from jaxrnn.jaxprs.packing import Packed, Purpose, narrow_type, plain
+from jaxrnn.jaxprs.zeros import depends_on
+from jaxrnn.streaming.arguments import Arguments, padded_to
+from jaxrnn.streaming.facts import StreamInput, StreamState, look_ahead_of, receptive_field_of, table_of
+from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
+from jaxrnn.streaming.recordings import cut, join
+from jaxrnn.streaming.values import Chunk, Ended
+
+State = dict[str, jax.Array]
+
+
+class Flushed(NamedTuple):
+    """What a flush gives.
+
+    Attributes:
+        outputs: a pytree like the function's result: the remaining frames of every stream, those that exist first, and
+            what is known at the end, such as a sum over all of time.
+        counts: the same tree, with the number of frames that exist (``int32``); None for what is no stream.
+    """
+
+    outputs: Any
+    counts: Any
+
+
+jax.export.register_namedtuple_serialization(Flushed, serialized_name="jaxrnn.Flushed")
+
+
+def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method inside which types are those of the trace: 64 bits wide if they were so there."""
+
+    @functools.wraps(method)
+    def inside(self: Streamed, *arguments: Any, **named: Any) -> Any:
+        with self._context(), own_arithmetic():
+            return method(self, *arguments, **named)
+
+    return inside
+
+
+class Streamed:
+    """A function in streaming form: pure functions of parameters, state and one pulse of input.
+
+    They can be jitted, differentiated, mapped and exported. A batch of streams has a leading axis on every array of
+    state, input and output; `init` makes such a state, and the functions recognise it.
+
+    A copy is the same object; a pickle holds the function that was streamed, which must be one that can be pickled: of
+    a model, or defined by a module.
+
+    Attributes:
+        pulse: input frames in each step.
+        multiple: what every number of input frames is a multiple of.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        structure: Any,
+        params: Any,
+        *,
+        pulse: int | None,
+        multiple: int,
+        context: Callable[[], AbstractContextManager[Any]],
+        again: Callable[..., Streamed],
+    ):
+        self._plan, self._structure, self._context, self._again = plan, structure, context, again
+        self._example = jax.tree.map(shape_of, params)
+        self.multiple = multiple
+        self._arguments = Arguments(plan, structure, self._example, multiple)
+        self._units = 1 if pulse is None else check_pulse(pulse, plan.clock.unit, multiple)
+        self.pulse = self._units * self.smallest_pulse
+
+    def with_pulse(self, pulse: int) -> Streamed:
+        """The same function in pulses of another size; one state serves all.
+
+        Raises:
+            StreamError: the pulse does not fit the strides.
+        """
+        return Streamed(
+            self._plan,
+            self._structure,
+            self._example,
+            pulse=pulse,
+            multiple=self.multiple,
+            context=self._context,
+            again=self._again,
+        )
+
+    def __copy__(self) -> Streamed:
+        return self  # nothing of it changes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Streamed:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Streamed], tuple[Any, ...]]:
+        return self._again, (self.pulse,)
+
+    # -- functions
+
+    @_in_its_types
+    def init(self, batch: int = 1, params: Any = None, held: Any = None) -> State:
+        """The state before the first frame.
+
+        Args:
+            batch: above 1, every entry gets a leading axis of that size.
+            params: only needed where the state begins with something computed from parameters, such as a trained
+                initial carry; the error says so.
+            held: the input's leaves without a time axis (a pytree like x, the others None), only needed where the state
+                begins with something computed from them.
+
+        Raises:
+            InputError: parameters or held inputs are needed and were not given.
+        """
+        closed, needed = self._start
+        count = len(jax.tree.leaves(self._example))
+        groups = {
+            "params": (None if params is None else jax.tree.leaves(self._arguments.params(params)), slice(0, count)),
+            "held": (None if held is None else self._arguments.held(held), slice(count, None)),
+        }
+        given: list[Any] = []
+        for name, (leaves, part) in groups.items():
+            if leaves is None and any(needed[part]):
+                call = "init(batch, params)" if name == "params" else "init(batch, params, held)"
+                raise InputError(f"the state before the first frame is computed from {name}: call {call}")
+            avals = closed.in_avals[part]
+            given += [jnp.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
+        state = self._started(given)
+        if batch != 1:
+            state = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), state)
+        return state
+
+    @functools.cached_property
+    def _start(self) -> tuple[Any, list[bool]]:
+        """The jaxpr that makes the first state, and which of its inputs it depends on."""
+        held = [leaf.whole for leaf in self._plan.leaves if leaf.axis is None]
+        closed, _ = trace(self._plan.start, jax.tree.leaves(self._example), held)
+        used = depends_on(closed)
+        return closed, [variable in used for variable in closed.jaxpr.invars]
+
+    @functools.cached_property
+    def _started(self) -> Callable[[Any], State]:
+        count = len(jax.tree.leaves(self._example))
+        return jax.jit(lambda given: self._plan.start(given[:count], given[count:]))
+
+    @_in_its_types
+    def step(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
+        """One pulse.
+
+        Args:
+            params: the function's parameters; None where it has none.
+            state: as `init` or the last step gave it. It is the same for every pulse size.
+            x: the input, with `pulse` frames.
+
+        Returns:
+            The outputs of this pulse, of static shapes, None for those that are known only at the end; and the state.
+        """
+        lead = self._arguments.lead(state)
+        arrays = self._arguments.checked(x, self.pulse, lead)
+        one = functools.partial(self._one_step, params)
+        return (jax.vmap(one) if lead else one)(arrays, dict(state))
+
+    @_in_its_types
+    def pack(self, params: Any, dtype: Any = None) -> Packed:
+        """Do once what a step of this pulse does with the parameters alone; `step` takes the result in their place.
+
+        Faster still is to close over the parameters, ``jax.jit(functools.partial(streamed.step, params))``, which
+        compiles them in.
+
+        Args:
+            params: the function's parameters.
+            dtype: ``"bfloat16"`` keeps the weights of matrix products in half the bytes, as in `Model.pack`. It makes
+                batches of streams and long pulses faster, and a single stream with short ones slower.
+
+        Raises:
+            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
+        """
+        given = self._arguments.params(params)
+        cut_step = self._stages(given)
+        purpose = Purpose(self._plan._fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
+        return Packed(given, fold(cut_step, given, narrow_type(dtype)), purpose)
+
+    def _stages(self, params: Any) -> stages.Stages:
+        frames = self._units * self._plan.clock.unit
+        arrays = [jax.ShapeDtypeStruct(leaf.frames(frames), leaf.dtype) for leaf in self._plan.leaves]
+        return stages.cut(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
+
+    def _one_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
+        if isinstance(params, Packed) and params.purpose.pulse == self.pulse:
+            cut_step = self._stages(plain(params, self._plan))
+            if fits(cut_step, params.folded, params.purpose.folding):
+                return run_folded(cut_step, params.folded, arrays, state)
+        return self._plain_step(self._arguments.params(params), arrays, state)
+
+    def _plain_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
+        outputs, new = self._plan.run(jax.tree.leaves(params), state, arrays, self._units)
+        kept = [
+            None if isinstance(kind, Ended) else output
+            for output, kind in zip(outputs, self._plan.outputs, strict=True)
+        ]
+        return jax.tree.unflatten(self._plan.output_structure, kept), new
+
+    @_in_its_types
+    def flush(self, params: Any, state: State, tail: Any = None, valid: Any = 0) -> Flushed:
+        """The rest, when the stream has ended: what the delay has kept back, and what is known at the end.
+
+        Args:
+            params: as in `step`.
+            state: behind the last step.
+            tail: input frames that do not fill a pulse, any number of them, padded with anything.
+            valid: how many frames of the tail exist; may be traced.
+        """
+        lead = self._arguments.lead(state)
+        arrays, frames = self._arguments.tail(tail, lead)
+        units = self._plan.rest(frames // self.multiple)
+        existing = self._arguments.existing(valid, frames)
+        leaves = jax.tree.leaves(self._arguments.params(params))
+        padded = [
+            array if leaf.axis is None else padded_to(array, leaf, units * self._plan.clock.unit, len(lead))
+            for leaf, array in zip(self._plan.leaves, arrays, strict=True)
+        ]
+
+        def one(state: State, arrays: Any, existing: Any) -> Flushed:
+            outputs, _ = self._plan.run(leaves, state, arrays, units, existing)
+            counts = self._plan.counts(state, existing)
+            tidy = [
+                output if count is None else _without_rest(output, kind.axis, count)
+                for output, count, kind in zip(outputs, counts, self._plan.outputs, strict=True)
+            ]
+            return Flushed(*(jax.tree.unflatten(self._plan.output_structure, items) for items in (tidy, counts)))
+
+        if not lead:
+            return one(dict(state), padded, existing)
+        return jax.vmap(one, in_axes=(0, 0, 0 if existing.ndim else None))(dict(state), padded, existing)
+
+    @_in_its_types
+    def run(self, params: Any, x: Any) -> Any:
+        """A whole recording through `init`, `step` after `step` and `flush`: what the function gives on all of it.
+
+        Args:
+            params: as in `step`.
+            x: the input, with any number of frames.
+        """
+        arrays = self._arguments.checked(x, None, ())
+        total = self._arguments.count_frames(arrays)
+        steps = total // self.pulse
+        held = [array for array, leaf in zip(arrays, self._plan.leaves, strict=True) if leaf.axis is None]
+        state = self._plan.start(jax.tree.leaves(self._arguments.params(params)), held)
+        bodies, tails = cut(self._plan.leaves, arrays, steps, self._units * self._plan.clock.unit)
+
+        def one(state: State, frames: Any) -> tuple[State, Any]:
+            given = [tail if frame is None else frame for tail, frame in zip(tails, frames, strict=True)]
+            outputs, state = self.step(params, state, jax.tree.unflatten(self._structure, given))
+            return state, self._plan.output_structure.flatten_up_to(outputs)
+
+        state, pieces = lax.scan(one, state, bodies, length=steps)
+        flushed = self.flush(params, state, jax.tree.unflatten(self._structure, tails), total - steps * self.pulse)
+        results = [
+            join(kind, piece if steps else None, last, total // self.multiple)
+            for kind, piece, last in zip(
+                self._plan.outputs, pieces, self._plan.output_structure.flatten_up_to(flushed.outputs), strict=True
+            )
+        ]
+        return jax.tree.unflatten(self._plan.output_structure, results)
+
+    @_in_its_types
+    def check_params(self, params: Any) -> Any:
+        """The plain parameters, held against those that the function was streamed with.
+
+        Raises:
+            InputError: they are missing, or differ in structure, shape or dtype.
+        """
+        return self._arguments.params(params)
+
+    # -- facts
+
+    def _of_outputs(self, fact: Callable[[Chunk], Any]) -> Any:
+        values = [fact(kind) if isinstance(kind, Chunk) else None for kind in self._plan.outputs]
+        return jax.tree.unflatten(self._plan.output_structure, values)
+
+    @property
+    def delay(self) -> Any:
+        """For every output, the frames that come before its frame 0; None for what is known only at the end."""
+        return self._of_outputs(lambda chunk: chunk.delay)
+
+    @property
+    def rate(self) -> Any:
+        """For every output, its frames for each input frame."""
+        return self._of_outputs(lambda chunk: chunk.timeline.rate / self.multiple)
+
+    @property
+    def inputs(self) -> Any:
+        """What a step takes: a pytree like the input, of `StreamInput`."""
+        frames = self._units * self._plan.clock.unit
+        leaves = [StreamInput(leaf.frames(frames), leaf.dtype, leaf.axis) for leaf in self._plan.leaves]
+        return jax.tree.unflatten(self._structure, leaves)
+
+    @property
+    def axes(self) -> Any:
+        """For every output, its time axis; None for what is known only at the end."""
+        return self._of_outputs(lambda chunk: chunk.axis)
+
+    @property
+    def look_ahead(self) -> int:
+        """How many input frames behind its own place an output frame depends on, at most."""
+        return look_ahead_of(self._plan, self.multiple)
+
+    @property
+    def receptive_field(self) -> int | None:
+        """How many input frames an output frame depends on, at most; None where a recurrence remembers all of them."""
+        return receptive_field_of(self._plan, self.multiple)
+
+    @property
+    def smallest_pulse(self) -> int:
+        """The smallest pulse that fits the strides, in input frames; its multiples fit too."""
+        return self._plan.clock.unit * self.multiple
+
+    @property
+    def state(self) -> tuple[StreamState, ...]:
+        """Every entry of the state: where it comes from, what it is for, and its size."""
+        kinds = self._plan.facts.kinds
+        return tuple(
+            StreamState(name, kinds.get(name, "counter"), place.shape, place.dtype)
+            for name, place in self._plan.layout.places.items()
+        )
+
+    @_in_its_types
+    def entries(self, state: State) -> dict[str, jax.Array]:
+        """The entries of a state by the names in `state`; `step` takes and gives them joined, which is faster."""
+        self._arguments.lead(state)
+        return self._plan.layout.unpack(state)
+
+    def table(self) -> str:
+        """The facts, for people."""
+        return table_of(self)
+
+    def __repr__(self) -> str:
+        size = sum(entry.nbytes for entry in self.state)
+        return f"Streamed(pulse={self.pulse}, delay={self.delay}, state={len(self.state)} arrays of {size} bytes)"
+
+
+def _without_rest(output: Any, axis: int, count: Any) -> Any:
+    """An output of a flush with zeros where no frames are."""
+    places = jnp.arange(output.shape[axis], dtype=jnp.int32).reshape(
+        [-1 if d == axis else 1 for d in range(output.ndim)]
+    )
+    return jnp.where(places < count, output, jnp.zeros((), output.dtype))

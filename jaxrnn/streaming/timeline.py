@@ -1,0 +1,91 @@
+"""Timelines: how many frames of a value there are after so many input frames, and when that is certain."""
+
+from __future__ import annotations
+
+import functools
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from jaxrnn.errors import StreamError
+from jaxrnn.streaming.dimensions import magnitude_of, period_of, value_of
+
+#: Beyond this many frames nothing about a length is tabulated.
+LARGEST = 1 << 22
+
+
+class Timeline:
+    """The frames of one streamed axis, as a function of the number of input frames.
+
+    In the long run, `per_unit` frames come with every unit of input frames, the unit being the smallest pulse.
+
+    Attributes:
+        size: the symbolic dimension of the axis.
+        outer: how often the axis repeats the stream: it is ``outer`` streams, one behind the other.
+        unit: the smallest pulse, in input frames.
+        per_unit: frames in one unit.
+        certain: the smallest delay for which every frame that is handed out is known to exist.
+        settled: units after which the frames follow `per_unit` exactly.
+    """
+
+    def __init__(self, size: Any, outer: int, unit: int):
+        self.size, self.outer, self.unit = size, outer, unit
+        far = magnitude_of(size) // unit + 1
+        if far * unit > LARGEST:
+            raise StreamError(f"the length {size} settles only after {far * unit} frames, too many to stream")
+        table = np.broadcast_to(self.length(np.arange(0, (far + 2) * unit)), ((far + 2) * unit,))
+        # JAX spells a length for recordings of at least one frame; without any, the spelling may say more than for one.
+        table = np.append(np.minimum(table[0], table[1]), table[1:])
+        if np.any(np.diff(table) < 0):
+            raise StreamError(f"a time axis of length {size} shrinks as more frames come, so it cannot be streamed")
+        lengths = table[::unit]
+        self.per_unit = int(lengths[-1] - lengths[-2])
+        if self.per_unit < 1:
+            raise StreamError(
+                f"a time axis of length {size} does not grow with the input, so it cannot be streamed; if very short "
+                "recordings need not work, say so with constraints=['S >= ...']"
+            )
+        lead = np.arange(len(lengths)) * self.per_unit - lengths
+        self.certain = int(lead.max())
+        self.settled = int(np.max(np.flatnonzero(lead != lead[-1]), initial=-1)) + 1
+
+    @property
+    def rate(self) -> Fraction:
+        """Frames for each input frame."""
+        return Fraction(self.per_unit, self.unit)
+
+    def length(self, total: Any) -> Any:
+        """The number of frames of one stream after ``total`` input frames: an integer, an array or traced."""
+        return value_of(self.size, total) // self.outer
+
+
+class Clock:
+    """All timelines of one traced function: they share the unit, which fits every stride."""
+
+    def __init__(self, sizes: Any):
+        self.unit = 1
+        for size in sizes:
+            self.unit = math.lcm(self.unit, _smallest_period(size))
+
+    @functools.cache  # noqa: B019 - a clock lives as long as the function that was traced with it
+    def _timeline(self, spelling: str, outer: int, size: Any) -> Timeline:
+        return Timeline(size, outer, self.unit)
+
+    def timeline(self, size: Any, outer: int = 1) -> Timeline:
+        """The timeline of an axis of a symbolic size that holds ``outer`` streams."""
+        return self._timeline(str(size), outer, size)
+
+
+def _smallest_period(size: Any) -> int:
+    """The smallest number of frames after which a dimension has, in the long run, grown by the same whole number."""
+    period, start = period_of(size), magnitude_of(size)
+    if period > LARGEST or start > LARGEST:
+        raise StreamError(f"a time axis of length {size} repeats only after {period} frames, too many to stream")
+    table = np.broadcast_to(value_of(size, np.arange(start, start + 3 * period)), (3 * period,))
+    for candidate in (d for d in range(1, period + 1) if period % d == 0):
+        steps = table[candidate:] - table[:-candidate]
+        if np.all(steps == steps[0]):
+            return candidate
+    raise StreamError(f"a time axis of length {size} does not grow evenly with the input, so it cannot be streamed")

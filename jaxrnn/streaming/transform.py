@@ -1,0 +1,189 @@
+"""`stream`: from a function over all of time to one over a pulse of frames."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrnn.errors import InputError, JaxrnnError, StreamError
+from jaxrnn.jaxprs.equations import trace_nested
+from jaxrnn.streaming.passes import Absent
+from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
+from jaxrnn.streaming.streamed import Streamed
+
+#: What tracing raises where Python needs the length as a number.
+_UNTRACEABLE = (TypeError, AssertionError, NotImplementedError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+
+
+#: What stands in frames that do not exist; tests put NaN there.
+ABSENT = Absent()
+
+
+def stream(
+    function: Callable[..., Any],
+    example: Any,
+    *,
+    axes: Any,
+    params: Any = None,
+    pulse: int | None = 1,
+    multiple: int = 1,
+    constraints: Sequence[str] = (),
+) -> Streamed:
+    """Turn a function over a whole recording into one that runs on pulses of it, exactly.
+
+    For every length of the recording, and however it is cut, the outputs of `Streamed.step` and `Streamed.flush` one
+    behind the other, less the first `Streamed.delay` frames, are those of the function on the whole recording.
+
+    Example::
+
+        def smooth(x):  # float32[time, channels]
+            return jnp.cumsum(x, axis=0) / (1 + jnp.arange(x.shape[0]))[:, None]
+
+        streamed = jaxrnn.stream(smooth, jax.ShapeDtypeStruct((100, 2), jnp.float32), axes=0, pulse=4)
+        state = streamed.init()
+        y, state = jax.jit(streamed.step)(None, state, frames)  # float32[4, 2]
+
+    Args:
+        function: ``function(x)``, or ``function(params, x)`` where ``params`` are given; pure, of pytrees of arrays.
+        example: an example of x: arrays, or ``jax.ShapeDtypeStruct``. Where leaves have different numbers of frames,
+            each must have a multiple of the smallest number: one second may be 100 frames of features and 16,000
+            samples. The numbers themselves do not matter.
+        axes: the time axis of each leaf of x, as an integer or a pytree of them (a prefix of x); None for leaves that
+            are held constant.
+        params: an example of the parameters.
+        pulse: input frames in each step, those of the leaf with the fewest frames; None for the fewest that fit.
+        multiple: what every length is a multiple of, for functions that work on such lengths only.
+        constraints: what the function may take for granted of the number S of input frames (in units of ``multiple``),
+            such as ``"S >= 3"``; an error of the tracing asks for them. Shorter recordings then do not work.
+
+    Positions in time and lengths, where the function uses them as values, are counted in 64 bits if ``jax_enable_x64``
+    is set here, else in 32.
+
+    Raises:
+        StreamError: part of the function needs all of the future, or has no rule; names it, and what to do. Or the
+            pulse does not fit the strides; names the smallest pulses that do.
+    """
+    whole = function if params is not None else (lambda _, x: function(x))
+    paths, structure = jax.tree_util.tree_flatten_with_path(example)
+    places = _axes_of(axes, example)
+    lengths = [np.shape(leaf)[axis] for (_, leaf), axis in zip(paths, places, strict=True) if axis is not None]
+    if not lengths:
+        raise StreamError("no leaf of the example has a time axis; give axes, such as axes=0 or axes={'x': 1}")
+    shortest = min(lengths)
+    if shortest < 1 or any(length % shortest for length in lengths):
+        raise StreamError(
+            f"the leaves of the example have {lengths} frames; each number must be a multiple of the smallest"
+        )
+    if multiple < 1:
+        raise StreamError(f"multiple must be at least 1, not {multiple}")
+    scope = jax.export.SymbolicScope(constraints)
+    leaves = []
+    for (path, leaf), axis in zip(paths, places, strict=True):
+        shape = np.shape(leaf)
+        times = 1 if axis is None else shape[axis] // shortest * multiple
+        name = "x" + jax.tree_util.keystr(path)
+        leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, times, name, scope))
+    # 64-bit types are what they are here and now, whatever they are where the result is called.
+    wide = bool(jax.config.read("jax_enable_x64"))
+    context = functools.partial(jax.enable_x64, wide)
+    with context(), _decidable():
+        try:
+            traced = trace_nested(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
+        except _UNTRACEABLE as error:
+            reason = str(error).strip().splitlines()[0]
+            raise StreamError(
+                f"the function cannot be traced over a time axis of any length: {type(error).__name__}: {reason} Use "
+                "x.shape for the length, and operations that do not need it as a Python number"
+            ) from error
+        plan = Plan(*traced, params, leaves, ABSENT, f"the stream of {_name_of(function)}")
+    shapes, of_params = jax.tree.map(shape_of, (example, params))
+    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), wide)
+    return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context, again=again)
+
+
+@contextlib.contextmanager
+def _decidable() -> Iterator[None]:
+    """Say what to do where JAX cannot compare lengths."""
+    try:
+        yield
+    except jax.errors.InconclusiveDimensionOperation as error:
+        raise StreamError(
+            f"while tracing over all of time: {str(error).splitlines()[0]} If every length is a multiple of some "
+            "number of frames, give `multiple`; if very short recordings need not work, say constraints=['S >= ...']"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Again:
+    """Streams a function again as it was streamed before: what a pickle of the result holds."""
+
+    function: Callable[..., Any]
+    example: Any
+    params: Any
+    axes: Any
+    multiple: int
+    constraints: tuple[str, ...]
+    wide: bool
+
+    def __call__(self, pulse: int) -> Streamed:
+        """The streamed function in pulses of this size."""
+        with jax.enable_x64(self.wide):
+            return stream(
+                self.function,
+                self.example,
+                axes=self.axes,
+                params=self.params,
+                pulse=pulse,
+                multiple=self.multiple,
+                constraints=self.constraints,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        try:
+            pickle.dumps(self.function)
+        except JaxrnnError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"the stream of {_name_of(self.function)} cannot be pickled, because the function cannot: {error}; "
+                "stream one that a module defines, or make the stream anew where it is needed"
+            ) from error
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def _name_of(function: Any) -> str:
+    """What messages call a function."""
+    if isinstance(function, functools.partial):
+        return _name_of(function.func)
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _axes_of(axes: Any, example: Any) -> list[int | None]:
+    """The time axis of every leaf, counted from the front."""
+    try:
+        whole = jax.tree.broadcast(axes, example, is_leaf=lambda item: item is None)
+    except ValueError as error:
+        raise StreamError(f"axes must be an integer, or a pytree of them that fits the example: {error}") from error
+    result: list[int | None] = []
+    for (path, leaf), axis in zip(
+        jax.tree_util.tree_flatten_with_path(example)[0],
+        jax.tree.leaves(whole, is_leaf=lambda item: item is None),
+        strict=True,
+    ):
+        rank = len(np.shape(leaf))
+        if axis is not None and not (isinstance(axis, int) and -rank <= axis < rank):
+            raise StreamError(
+                f"axes gives {axis!r} as the time axis of x{jax.tree_util.keystr(path)}, which has {rank} axes"
+            )
+        result.append(None if axis is None else axis % rank)
+    return result

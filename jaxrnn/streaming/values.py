@@ -1,0 +1,156 @@
+"""What flows through the interpreter of `stream`: chunks of streamed values, values known at the end, and known ones.
+
+Everything else, a parameter or what is computed from parameters alone, is a plain array: it is the same in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from jaxrnn.errors import StreamError
+from jaxrnn.streaming.dimensions import is_symbolic
+from jaxrnn.streaming.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which input frames one frame of a value depends on, counted from its own place in the input.
+
+    Attributes:
+        first: the earliest, negative for the past; None for all of the past.
+        last: the latest, positive for the future.
+    """
+
+    first: Fraction | None
+    last: Fraction
+
+    def __or__(self, other: Reach) -> Reach:
+        first = None if self.first is None or other.first is None else min(self.first, other.first)
+        return Reach(first, max(self.last, other.last))
+
+    def shifted(self, earliest: Fraction | int, latest: Fraction | int) -> Reach:
+        """The reach of frames that depend on these, from ``earliest`` to ``latest`` input frames off."""
+        return Reach(None if self.first is None else self.first + earliest, self.last + latest)
+
+    @property
+    def unbounded(self) -> Reach:
+        """The same with all of the past."""
+        return Reach(None, self.last)
+
+
+Affine = tuple[int, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The frames of a streamed value that one step handles: frames ``[n*q - delay, n*q - delay + q)`` in step n.
+
+    ``delay`` None means that all frames are equal, so that they align with anything; the array then holds one.
+
+    Attributes:
+        array: frames along ``axis``; where ``timeline.outer`` is above 1, that many streams one behind the other.
+        axis: the time axis.
+        timeline: how many frames exist.
+        delay: frames that come before frame 0.
+        reach: what a frame depends on; None where it depends on no input at all.
+        affine: for integers that count frames, scale and offsets: frame i holds ``scale * i + offsets``. The offsets
+            are known, of the array's rank, with one frame.
+        lineage: stands for what the array holds. New content has one of its own, which slices of it along time share,
+            at other delays and with facts of their own. The function alone decides that, so it is the same in every
+            pass; whether two arrays are one object is not.
+    """
+
+    array: Any
+    axis: int
+    timeline: Timeline
+    delay: int | None
+    reach: Reach | None
+    affine: Affine | None = None
+    lineage: object = field(default_factory=object, compare=False, repr=False)
+
+    @property
+    def outer(self) -> int:
+        """How many streams lie one behind the other along the axis."""
+        return self.timeline.outer
+
+    @property
+    def frames(self) -> int:
+        """Frames of one stream in the chunk."""
+        return self.array.shape[self.axis] // self.outer
+
+    def holding(self, array: Any, axis: int | None = None) -> Chunk:
+        """The same frames with other content, perhaps elsewhere in the layout."""
+        return Chunk(array, self.axis if axis is None else axis, self.timeline, self.delay, self.reach)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A value that is known when the stream ends: a final carry, a sum over all of time.
+
+    In a step, the array holds what the value would be if the stream ended there.
+
+    Attributes:
+        array: the value.
+        since: units of input after which it stays as it is, as the first frame does; None where the end settles it.
+    """
+
+    array: Any
+    since: Fraction | None = None
+
+    def holding(self, array: Any) -> Ended:
+        """Another value that is known when this one is."""
+        return Ended(array, self.since)
+
+
+def settled_since(values: Iterable[Any]) -> Fraction | None:
+    """Units after which what is computed from values that are no streams stays as it is; None if only the end does."""
+    since = [value.since if isinstance(value, Ended) else None if is_length(value) else Fraction(0) for value in values]
+    known = [units for units in since if units is not None]
+    return max(known, default=Fraction(0)) if len(known) == len(since) else None
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A value that cannot be streamed, nor what is computed from it, which matters only if it is chosen in the end.
+
+    Attributes:
+        error: why.
+        backwards: whether it counts down from the end.
+    """
+
+    error: StreamError
+    backwards: bool = False
+
+
+def is_known(value: Any) -> bool:
+    """Whether a value is known while tracing: a NumPy array, of dtype object where it holds symbolic dimensions."""
+    return isinstance(value, (np.ndarray, np.generic, int, float, bool))
+
+
+def is_length(value: Any) -> bool:
+    """Whether a known value depends on the length of the stream."""
+    return isinstance(value, np.ndarray) and value.dtype == object
+
+
+def known_integer(value: Any) -> Any:
+    """The one integer or symbolic dimension of a known value; None where it is not known."""
+    if not is_known(value) or np.size(value) != 1:
+        return None
+    item = np.asarray(value).reshape(-1)[0]
+    if is_symbolic(item):
+        return item if is_length(value) else None
+    return int(item)
+
+
+def union(*reaches: Reach | None) -> Reach | None:
+    """The reach of a value that depends on several; None stands for none at all."""
+    present = [reach for reach in reaches if reach is not None]
+    result = present[0] if present else None
+    for reach in present[1:]:
+        result = reach | result if result else reach
+    return result
