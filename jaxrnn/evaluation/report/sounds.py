@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import ARRAYS, SAMPLES, open_recording
 from jaxrnn.evaluation.report.pictures import data_uri, levels, spectrogram, waveform
 from jaxrnn.evaluation.report.wording import duration, size, text
@@ -123,10 +124,6 @@ def encode(samples: np.ndarray, rate: int) -> tuple[bytes, str]:
     Both are without loss, and the same samples always give the same bytes: an Ogg stream begins with a number drawn
     at random.
     """
-    try:
-        import soundfile
-    except ImportError as error:
-        raise MissingPackageError("a report with sound needs soundfile: pip install 'jaxrnn[evaluate]'") from error
     values = np.round(samples * 32767).astype(np.int16)
     found: list[tuple[bytes, str]] = []
     for name, kind in (("FLAC", "audio/flac"), ("WAV", "audio/wav")):
