@@ -20,7 +20,7 @@ from PIL import Image
 from report_cases import HOSTILE, SDR, Page, make_report, make_results, named, results, row_of
 
 from jaxrnn.evaluation.report import PageLimits, write_report
-from jaxrnn.evaluation.report.wording import NONE, text
+from jaxrnn.evaluation.report.wording import NONE, defined, text
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking "
@@ -194,7 +194,7 @@ def test_browser_tells_a_point_and_plays_it(browser, report):
 def test_browser_draws_whatever_is_in_a_corpus(browser, tmp_path):
     """Names are text wherever they come up; values that have no place in a plot are left out."""
     names = {HOSTILE: "${", "image": "]};'\"\\`", "title": "<b>"}
-    values = [None, math.nan, math.inf, -math.inf, 0.0, 1e15, -1e100, 1e-300, 3.0]
+    values = [None, math.nan, math.inf, -math.inf, 0.0, 1e15, -1e100, 1e-300, 1e150, 3.0]
     for system, found in (("all", values), ("same", [3.0] * 5), ("one", [3.0]), ("none", []), ("lost", [None])):
         rows = [
             row_of(f"{HOSTILE}{place}", Path("f.wav"), seconds=place + 0.5, **dict.fromkeys(names, value), si_sdr=value)
@@ -204,6 +204,9 @@ def test_browser_draws_whatever_is_in_a_corpus(browser, tmp_path):
         both = [results(f"{HOSTILE}{name}", rows, *metrics) for name in (system, "other")]
         write_report(tmp_path / "r.html", both[0], baseline=both[1] if rows else None)
         opened(browser, tmp_path / "r.html")
+        # Two systems that gave the same are two all the same.
+        bars = marks(browser, "si_sdr", "rect") if any(map(defined, zip(found))) else []
+        assert len({bar["system"] for bar in bars}) == (2 if bars else 0)
         points = browser.execute_script("return document.querySelectorAll('.mark-symbol path').length")
         for point in browser.find_elements("css selector", ".mark-symbol path")[:1]:
             browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", point)

@@ -17,7 +17,7 @@ from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.lanes import OK
 from jaxrnn.evaluation.metrics.protocol import Column
-from jaxrnn.evaluation.report.wording import is_number, text
+from jaxrnn.evaluation.report.wording import defined, is_number, text
 from jaxrnn.settings.functions import near
 
 #: Columns that every row has, and that have places of their own on the page.
@@ -44,11 +44,6 @@ class Results:
     def columns(self) -> tuple[Column, ...]:
         """What its metrics gave."""
         return tuple(columns_of(self.said["metrics"]))
-
-    @property
-    def pooled(self) -> dict[str, Mapping[str, Any]]:
-        """Values of the corpus as a whole, by column."""
-        return pooled_in(self.said)
 
     def output(self, name: str) -> Path | str:
         """The sound that came out for a recording, or why there is none."""
@@ -140,17 +135,26 @@ class Content:
         return [name for name in found if name not in known]
 
     @cached_property
+    def _values(self) -> dict[str, list[Any]]:
+        return {}
+
+    @cached_property
     def _others(self) -> dict[str, Row]:
         rows = self.baseline.rows if self.baseline is not None else ()
         return {row["id"]: row for row in rows if _is_good(row)}
 
     def values(self, name: str) -> list[Any]:
-        """A column of all rows; None for those with an error."""
-        return [row.get(name) if _is_good(row) else None for row in self.rows]
+        """A column of all rows, always the same list; None for those with an error."""
+        return self._values.setdefault(name, [row.get(name) if _is_good(row) else None for row in self.rows])
 
     def beside(self, name: str) -> list[Any]:
         """The same column of the baseline, where both systems had no error."""
         return [self._others.get(row["id"], {}).get(name) if _is_good(row) else None for row in self.rows]
+
+    def change(self, name: str) -> list[float | None]:
+        """How much more it is than of the baseline, where both have a finite one."""
+        both = [defined(pair) for pair in zip(self.values(name), self.beside(name), strict=True)]
+        return [pair[0] - pair[1] if len(pair) == 2 else None for pair in both]
 
     def ranked(self) -> list[Row]:
         """Rows that have the main metric, worst first; lowest first where no end of it is the better one."""

@@ -10,11 +10,12 @@ from typing import Any
 
 import jinja2
 
+from jaxrnn.evaluation.report.comparing import compared, differences, paired
 from jaxrnn.evaluation.report.content import Content
-from jaxrnn.evaluation.report.figures import differences, errors, files, paired, slices, summary, tiles
+from jaxrnn.evaluation.report.figures import errors, files, slices, summary, tiles
 from jaxrnn.evaluation.report.pictures import RANGE
 from jaxrnn.evaluation.report.plots import PlotData, library
-from jaxrnn.evaluation.report.sections import compared, curves, distributions, listening
+from jaxrnn.evaluation.report.sections import curves, distributions, listening
 from jaxrnn.evaluation.report.sounds import Player
 from jaxrnn.evaluation.report.wording import defined, duration, flat, is_number, number, size, text, whole
 
@@ -36,8 +37,8 @@ def render(content: Content, title: str | None, times: Mapping[str, Any]) -> str
     player = Player(content.rate, content.limits.seconds, round(content.limits.megabytes * 1e6))
     heard = listening(content, player)
     sounding = {each.file for group in heard.values() for each in group if any(sound.uri for sound in each.sounds)}
-    data = PlotData({"file": [text(row["id"]) for row in content.rows]})
-    data.columns["sound"] = [file in sounding for file in range(len(content.rows))]
+    names, sounds = [text(row["id"]) for row in content.rows], [file in sounding for file in range(len(content.rows))]
+    data = PlotData(file=names, sound=sounds)
     comparison = content.comparison
     # The browser is told to run these scripts and no others, whatever text found its way into the page.
     scripts = [library(), _file("report.js")]
@@ -52,7 +53,7 @@ def render(content: Content, title: str | None, times: Mapping[str, Any]) -> str
         tiles=tiles(content),
         summary=summary(content),
         paired=paired(content, comparison) if comparison else [],
-        compared=compared(content, data) if comparison else [],
+        compared=compared(content, comparison, data) if comparison else [],
         differences=differences(content, comparison) if comparison else [],
         slices=slices(content),
         curves=curves(content),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,10 +12,7 @@ import altair as alt
 import numpy as np
 import vl_convert
 
-from jaxrnn.evaluation.report.wording import is_number, labelled, number
-
-#: Values beyond are not drawn: nor could the width of an axis be told in floating point.
-LARGEST = 1e300
+from jaxrnn.evaluation.report.wording import defined, labelled, number
 
 #: Bins of a histogram at most, and files from which on points are small.
 BINS, MANY = 25, 300
@@ -60,31 +56,21 @@ class Plot:
     spec: Mapping[str, Any]
 
 
-@dataclass
 class PlotData:
-    """What all plots of a page show of the files, each column once, under names of its own.
+    """What all plots of a page show of the files, each list once, under names of its own.
 
     Attributes:
         columns: ``file`` and ``sound``, whether there is one on the page, and values, None where they are not drawn.
     """
 
-    columns: dict[str, list[Any]] = field(default_factory=dict)
+    def __init__(self, **columns: Sequence[Any]):
+        self.columns, self._names = columns, {}
 
     def add(self, values: Sequence[Any]) -> str:
         """The name of a column of values, which are of all files."""
-        shown = [value if is_drawn(value) else None for value in values]
-        name = next((name for name, column in self.columns.items() if column == shown), f"v{len(self.columns)}")
-        self.columns[name] = shown
+        name, _ = self._names.setdefault(id(values), (f"v{len(self.columns)}", values))
+        self.columns[name] = [value if defined([value]) else None for value in values]
         return name
-
-
-def is_drawn(value: Any) -> bool:
-    """Whether a cell holds a number that a plot shows."""
-    return is_number(value) and abs(value) < LARGEST
-
-
-def _drawn(values: Sequence[Any]) -> np.ndarray:
-    return np.array([float(value) for value in values if is_drawn(value)])
 
 
 @cache
@@ -119,7 +105,7 @@ def histogram(
         systems: names and values, of one or two.
         zero: mark where it is 0.
     """
-    systems = [(name, values) for name, values in systems if len(_drawn(values))]
+    systems = [(name, values) for name, values in systems if defined(values)]
     if not systems:
         return None
     names = {data.add(values): name for name, values in systems}
@@ -148,9 +134,9 @@ def histogram(
         .transform_calculate(system=f"{json.dumps(names)}[datum.key]")
     )
     words = "; ".join(
-        f"{name}: {len(drawn)} files from {number(drawn.min(), 2)} to {number(drawn.max(), 2)}, "
+        f"{name}: {len(drawn)} files from {number(min(drawn), 2)} to {number(max(drawn), 2)}, "
         f"median {number(float(np.median(drawn)), 2)}"
-        for name, drawn in ((name, _drawn(values)) for name, values in systems)
+        for name, drawn in ((name, defined(values)) for name, values in systems)
     )
     return _plot(label, f"Histogram of {label}. {words}. Dashed: median.", drawing)
 
@@ -172,31 +158,32 @@ def scatter(
         up: label and values.
         diagonal: draw where both are equal, on equal axes.
     """
-    both = [(x, y) for x, y in zip(across[1], up[1], strict=True) if is_drawn(x) and is_drawn(y)]
+    both = [pair for pair in map(defined, zip(across[1], up[1], strict=True)) if len(pair) == 2]
     if len(both) < 2:
         return None
-    x, y = np.array(both, float).T
+    x, y = np.array(both).T
     low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
     equal = {"domain": [low, high], "nice": True} if diagonal and low < high else {}
     kind = "log" if not diagonal and x.min() > 0 and x.max() / x.min() > 100 else "linear"
-    fields = {label: data.add(values) for label, values in (across, up)}
+    shown = [(label, f"{data.add(values)}:Q") for label, values in (across, up)]
     points = (
         alt.Chart(FILES)
         .mark_point(
             stroke=COLOURS[0], fill=COLOURS[0], strokeWidth=0.8, cursor="pointer", size=30 if len(x) < MANY else 14
         )
         .encode(
-            x=alt.X(f"{fields[across[0]]}:Q", title=across[0], scale=alt.Scale(zero=False, type=kind, **equal)),
-            y=alt.Y(f"{fields[up[0]]}:Q", title=up[0], scale=alt.Scale(zero=False, **equal)),
+            x=alt.X(shown[0][1], title=across[0], scale=alt.Scale(zero=False, type=kind, **equal)),
+            y=alt.Y(shown[1][1], title=up[0], scale=alt.Scale(zero=False, **equal)),
             fillOpacity=alt.when("datum.sound").then(alt.value(1)).otherwise(alt.value(0.2)),
-            tooltip=["file:N", *(alt.Tooltip(f"{name}:Q", title=label) for label, name in fields.items())],
+            tooltip=["file:N", *(alt.Tooltip(column, title=label) for label, column in shown)],
         )
     )
     layers = [points]
     if diagonal:
         ends = alt.Chart(alt.InlineData([{"end": low}, {"end": high}]))
         layers.insert(0, ends.mark_line(color="var(--muted)", strokeDash=[4, 3]).encode(x="end:Q", y="end:Q"))
-    related = float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else math.nan
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        related = float(np.corrcoef(x, y)[0, 1])
     words = f"{len(x)} files: {up[0]} against {across[0]}; correlation {number(related, 2)}."
     if diagonal:
         words += f" Above the dashed line, where both are equal: {int((y > x).sum())} files."
@@ -212,7 +199,7 @@ def roc(title: str, curves: Sequence[tuple[str, Mapping[str, Sequence[float]]]])
     """
     rates = ("false_positive_rate", "true_positive_rate")
     points = [
-        {"system": name, "threshold": threshold if is_drawn(threshold) else None, **dict(zip(rates, at, strict=True))}
+        {"system": name, "threshold": threshold if defined([threshold]) else None, **dict(zip(rates, at, strict=True))}
         for name, curve in curves
         for threshold, *at in zip(curve["threshold"], *(curve[rate] for rate in rates), strict=True)
     ]

@@ -10,8 +10,8 @@ from jaxrnn.evaluation.report.plots import Plot, PlotData, histogram, roc, scatt
 from jaxrnn.evaluation.report.sounds import Player, Sound
 from jaxrnn.evaluation.report.wording import defined, duration, is_number, labelled, number, text, words
 
-#: Plots of both systems, of metrics, and of one metric against another column; the tables have them all.
-COMPARED, HISTOGRAMS, SCATTERS = 4, 12, 9
+#: Plots of metrics, and of one metric against another column; the tables have them all.
+HISTOGRAMS, SCATTERS = 12, 9
 
 
 class Recording(NamedTuple):
@@ -33,22 +33,6 @@ def curves(content: Content) -> list[Plot]:
         if drawn:
             plots.append(roc(f"ROC of {text(name, 60)}", drawn))
     return plots
-
-
-def compared(content: Content, data: PlotData) -> list[Plot]:
-    """Metrics of both systems, one against the other, and their differences."""
-    if content.baseline is None:
-        return []
-    one, two = content.names
-    known, plots = {column.name for column in content.baseline.columns}, []
-    for metric in [metric for metric in content.metrics if metric.name in known][:COMPARED]:
-        mine, others = content.values(metric.name), content.beside(metric.name)
-        both = [defined(pair) for pair in zip(mine, others, strict=True)]
-        change = [pair[0] - pair[1] if len(pair) == 2 else None for pair in both]
-        plots.append(scatter(data, f"{text(metric.name, 60)} of both", (two, others), (one, mine), diagonal=True))
-        label = f"difference in {text(metric.name, 60)}"
-        plots.append(histogram(data, label, metric.unit, [(f"{one} less {two}", change)], zero=True))
-    return [plot for plot in plots if plot is not None]
 
 
 def distributions(content: Content, data: PlotData) -> list[Plot]:
