@@ -22,6 +22,8 @@ from report_cases import HOSTILE, SDR, Page, make_report, make_results, named, r
 from jaxrnn.evaluation.report import PageLimits, write_report
 from jaxrnn.evaluation.report.wording import NONE, defined, text
 
+webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking "
     "--disable-component-update --disable-sync --no-first-run --disable-extensions --hide-scrollbars --mute-audio"
@@ -46,7 +48,6 @@ def page(report):
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     """Debian's Chromium, which reaches no network."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("there is no chromium: apt-get install chromium chromium-driver")
@@ -138,10 +139,18 @@ def marks(browser: Any, title: str, kind: str) -> list[dict[str, Any]]:
     return browser.execute_script(
         "const [title, kind] = arguments, figures = [...document.querySelectorAll('figure')];"
         "const plot = figures.find(figure => figure.querySelector('figcaption').textContent === title);"
-        "return [...plot.querySelectorAll(`.mark-${kind} path`)].map(mark => mark.__data__.datum)",
+        "return [...plot.querySelectorAll(`.mark-${kind}.role-mark path`)].map(mark => mark.__data__.datum)",
         title,
         kind,
     )
+
+
+def pointed_at(browser: Any, mark: Any) -> Any:
+    """What is said of a mark when the mouse comes to it."""
+    browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", mark)
+    webdriver.ActionChains(browser).move_to_element(browser.find_element("tag name", "nav")).perform()
+    webdriver.ActionChains(browser).move_to_element(mark).perform()
+    return browser.find_element("id", "vg-tooltip-element")
 
 
 def test_browser_draws_every_plot(browser, report, corpus):
@@ -166,19 +175,16 @@ def test_browser_draws_every_plot(browser, report, corpus):
 def test_browser_tells_a_point_and_plays_it(browser, report):
     """A file whose sound is on the page is played; another one is shown in the table."""
     opened(browser, report)
-    chains = pytest.importorskip("selenium.webdriver").ActionChains
     find = (
-        "return [...document.querySelectorAll('.mark-symbol path')].find(mark => mark.__data__.datum.file === "
-        "arguments[0] && mark.__data__.datum.sound === arguments[1])"
+        "return [...document.querySelectorAll('.mark-symbol.role-mark path')].find(mark => "
+        "mark.__data__.datum.file === arguments[0] && mark.__data__.datum.sound === arguments[1])"
     )
     for file, sound in (("file10", True), ("file5", False)):
         point = browser.execute_script(find, file, sound)
-        browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", point)
-        chains(browser).move_to_element(point).perform()
-        tip = browser.find_element("id", "vg-tooltip-element")
+        tip = pointed_at(browser, point)
         assert tip.is_displayed()
         assert tip.text.split("\n")[0] == f"file {file}"
-        chains(browser).click(point).perform()
+        webdriver.ActionChains(browser).click(point).perform()
         led = browser.find_element("css selector", ".led")
         assert led.tag_name == ("article" if sound else "tr")
         assert led.find_element("css selector", "h4, th").text == file
@@ -186,8 +192,8 @@ def test_browser_tells_a_point_and_plays_it(browser, report):
             "const box = arguments[0].getBoundingClientRect(); return box.top < innerHeight && box.bottom > 0", led
         )
     end = time.monotonic() + 10
-    playing = "return [...document.querySelectorAll('audio')].filter(one => !one.paused).map(one => one.ariaLabel)"
-    while (found := browser.execute_script(playing)) != ["output of first of file10"]:
+    played = "return [...document.querySelectorAll('audio')].filter(one => one.played.length).map(one => one.ariaLabel)"
+    while (found := browser.execute_script(played)) != ["output of first of file10"]:
         assert time.monotonic() < end, found
 
 
@@ -207,14 +213,11 @@ def test_browser_draws_whatever_is_in_a_corpus(browser, tmp_path):
         # Two systems that gave the same are two all the same.
         bars = marks(browser, "si_sdr", "rect") if any(map(defined, zip(found))) else []
         assert len({bar["system"] for bar in bars}) == (2 if bars else 0)
-        points = browser.execute_script("return document.querySelectorAll('.mark-symbol path').length")
-        for point in browser.find_elements("css selector", ".mark-symbol path")[:1]:
-            browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", point)
-            pytest.importorskip("selenium.webdriver").ActionChains(browser).move_to_element(point).perform()
-            tip = browser.find_element("id", "vg-tooltip-element")
-            assert tip.text.startswith(f"file {HOSTILE}")
-            assert tip.find_elements("css selector", "script, img") == []
-        assert bool(points) == (len(found) > 1)
+        points = browser.find_elements("css selector", ".mark-symbol.role-mark path")
+        assert bool(points) == (len(found) > 1), system
+        if points:
+            assert pointed_at(browser, points[0]).text.startswith(f"file {HOSTILE}")
+            assert browser.find_elements("css selector", "#vg-tooltip-element :is(script, img)") == []
         assert browser.title.startswith("Evaluation of <")
         assert browser.get_log("browser") == []
 
