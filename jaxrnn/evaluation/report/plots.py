@@ -19,9 +19,11 @@ BINS, MANY = 25, 300
 
 #: Colours are the page's own, light or dark.
 COLOURS = ("var(--first)", "var(--second)")
+
 #: The rows that the page has for all plots.
 FILES = alt.NamedData("files")
 
+#: What all plots have in common.
 CONFIG = {
     "font": "system-ui, sans-serif",
     "aria": False,  # the element around the drawing says in words what it shows
@@ -35,8 +37,10 @@ CONFIG = {
         "tickColor": "var(--muted)",
         "gridColor": "var(--line)",
         "titleLimit": 280,
+        "labelSeparation": 4,
     },
     "legend": {"orient": "top", "title": None, "labelColor": "var(--ink)", "labelLimit": 280},
+    "numberFormat": ".5~g",
     "rule": {"color": "var(--muted)"},
 }
 
@@ -210,7 +214,9 @@ def roc(title: str, curves: Sequence[tuple[str, Mapping[str, Sequence[float]]]])
         y=alt.Y(f"{rates[1]}:Q", axis=y),
         color=_by_system(alt.Color, [name for name, _ in curves]),
     )
-    near = lines.mark_point(opacity=0, size=80).encode(tooltip=["system:N", "threshold:Q", *(f"{r}:Q" for r in rates)])
+    near = lines.mark_point(opacity=0, size=80).encode(
+        tooltip=["system:N", "threshold:Q", *(f"{rate}:Q" for rate in rates)]
+    )
     words = "; ".join(
         f"{name}: at a false positive rate of 0.1, "
         f"{number(float(np.interp(0.1, curve[rates[0]], curve[rates[1]])), 2)} of the positives are found"
