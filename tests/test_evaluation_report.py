@@ -9,6 +9,7 @@ import io
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import soundfile
 from PIL import Image
 from report_cases import HOSTILE, RATE, SDR, Page, make_report, make_results, named, results, row_of, tone
 
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.metrics import detection
 from jaxrnn.evaluation.report import PageLimits, Results, write_report
@@ -131,7 +132,9 @@ def test_lower_may_be_better(corpus, tmp_path):
     _, items, rows, _ = corpus
     found = results("it", rows, named("stoi"), dataclasses.replace(SDR, higher_is_better=False))
     write_report(tmp_path / "r.html", found, corpus=items, main="si_sdr")
-    order = [words for _, words in Page((tmp_path / "r.html").read_text(encoding="utf-8")).all("h4")]
+    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert page.all("figcaption")[0][1] == page.all("dt")[0][1].removeprefix("mean ") == "si_sdr"
+    order = [words for _, words in page.all("h4")]
     assert order[0] == "file11"
     assert order[5] == "gone"
     with pytest.raises(InputError, match=r"no metric 'sdr'.*there are: stoi, si_sdr"):
@@ -272,6 +275,14 @@ def test_a_report_takes_the_place_of_another_whole(corpus, tmp_path, monkeypatch
             write_report(path, results("it", rows))
     assert path.read_text() == "before"
     assert {found.name for found in tmp_path.iterdir()} == {"r.html", "file"}
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    for name in ("page", "comparing", "sections", "plots"):
+        monkeypatch.delitem(sys.modules, f"jaxrnn.evaluation.report.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(MissingPackageError, match=r"a report needs altair: pip install 'jaxrnn\[evaluate\]'"):
+        write_report(tmp_path / "r.html", results("it", []))
 
 
 def test_sounds_are_kept_without_loss(tmp_path):

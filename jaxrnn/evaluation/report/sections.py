@@ -87,6 +87,8 @@ def _values(content: Content, row: Any) -> list[tuple[str, str]]:
     found = [("length", duration(row.get("seconds")))]
     for metric in content.metrics:
         value = row.get(metric.name)
-        found.append((text(metric.name, 60), f"{number(value if is_number(value) else None)} {metric.unit}".strip()))
+        found.append(
+            (text(metric.name, 60), text(f"{number(value if is_number(value) else None)} {metric.unit}".strip(), 60))
+        )
     known = [(name, row[name]) for name in content.columns if row.get(name) is not None]
     return found + [(text(name, 60), text(words(value), 60)) for name, value in known]
