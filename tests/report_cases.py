@@ -13,7 +13,7 @@ import soundfile
 
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.metrics import Metric
-from jaxrnn.evaluation.report import Limits, Results, write_report
+from jaxrnn.evaluation.report import PageLimits, Results, write_report
 from jaxrnn.evaluation.tables import document
 
 RATE = 16_000
@@ -130,6 +130,6 @@ def make_report(corpus: Any) -> Path:
         baseline=results("second", others, *metrics, outputs=outputs),
         corpus=items,
         times={"times_real_time": 151.4},
-        limits=Limits(examples=2, seconds=1.0),
+        limits=PageLimits(examples=2, seconds=1.0),
     )
     return path

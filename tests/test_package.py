@@ -42,7 +42,7 @@ EVALUATION = {
     "Accumulator",
     "Chain",
     "Column",
-    "Comparison",
+    "PairedComparison",
     "Evaluation",
     "Host",
     "Item",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
 import math
@@ -16,10 +17,12 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
-from report_cases import HOSTILE, Page, make_report, make_results, results, row_of
+from report_cases import HOSTILE, SDR, Page, make_report, make_results, named, results, row_of
 
-from jaxrnn.evaluation.report import Limits, write_report
-from jaxrnn.evaluation.report.wording import NONE
+from jaxrnn.evaluation.report import PageLimits, write_report
+from jaxrnn.evaluation.report.wording import NONE, defined, text
+
+webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking "
@@ -45,7 +48,6 @@ def page(report):
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     """Debian's Chromium, which reaches no network."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("there is no chromium: apt-get install chromium chromium-driver")
@@ -65,6 +67,10 @@ def opened(browser: Any, path: Path) -> None:
     for kind in ("browser", "performance"):
         browser.get_log(kind)
     browser.get(path.as_uri())
+    end = time.monotonic() + 60
+    while not browser.execute_script("return document.body.dataset.drawn !== undefined"):
+        assert time.monotonic() < end, browser.get_log("browser")
+        time.sleep(0.05)
 
 
 def column(browser: Any, table: str, place: int) -> list[str]:
@@ -128,11 +134,99 @@ def test_browser_plays_every_sound(browser, report, page):
     assert 0.4 <= browser.execute_script("return arguments[0].querySelector('audio').currentTime", sounds[5]) <= 1.0
 
 
+def marks(browser: Any, title: str, kind: str) -> list[dict[str, Any]]:
+    """What the marks of a plot stand for."""
+    return browser.execute_script(
+        "const [title, kind] = arguments, figures = [...document.querySelectorAll('figure')];"
+        "const plot = figures.find(figure => figure.querySelector('figcaption').textContent === title);"
+        "return [...plot.querySelectorAll(`.mark-${kind}.role-mark path`)].map(mark => mark.__data__.datum)",
+        title,
+        kind,
+    )
+
+
+def pointed_at(browser: Any, mark: Any) -> Any:
+    """What is said of a mark when the mouse comes to it."""
+    browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", mark)
+    webdriver.ActionChains(browser).move_to_element(browser.find_element("tag name", "nav")).perform()
+    webdriver.ActionChains(browser).move_to_element(mark).perform()
+    return browser.find_element("id", "vg-tooltip-element")
+
+
+def test_browser_draws_every_plot(browser, report, corpus):
+    opened(browser, report)
+    _, _, rows, others = corpus
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('.plot')].map(plot => plot.querySelectorAll('svg').length)"
+    )
+    assert shown
+    assert set(shown) == {1}
+    # Of the baseline, the files that both have.
+    counts = {"first": 0, "second": 0}
+    for bar in marks(browser, "si_sdr", "rect"):
+        counts[bar["system"]] += bar["__count"]
+    assert counts == {"first": 13, "second": 12}
+    assert sum(bar["__count"] for bar in marks(browser, "difference in si_sdr", "rect")) == len(others)
+    points = {point["file"] for point in marks(browser, "si_sdr against snr", "symbol")}
+    assert points == {text(row["id"]) for row in rows if row["status"] == "ok"}
+    assert browser.get_log("browser") == []
+
+
+def test_browser_tells_a_point_and_plays_it(browser, report):
+    """A file whose sound is on the page is played; another one is shown in the table."""
+    opened(browser, report)
+    find = (
+        "return [...document.querySelectorAll('.mark-symbol.role-mark path')].find(mark => "
+        "mark.__data__.datum.file === arguments[0] && mark.__data__.datum.sound === arguments[1])"
+    )
+    for file, sound in (("file10", True), ("file5", False)):
+        point = browser.execute_script(find, file, sound)
+        tip = pointed_at(browser, point)
+        assert tip.is_displayed()
+        assert tip.text.split("\n")[0] == f"file {file}"
+        webdriver.ActionChains(browser).click(point).perform()
+        led = browser.find_element("css selector", ".led")
+        assert led.tag_name == ("article" if sound else "tr")
+        assert led.find_element("css selector", "h4, th").text == file
+        assert browser.execute_script(
+            "const box = arguments[0].getBoundingClientRect(); return box.top < innerHeight && box.bottom > 0", led
+        )
+    end = time.monotonic() + 10
+    played = "return [...document.querySelectorAll('audio')].filter(one => one.played.length).map(one => one.ariaLabel)"
+    while (found := browser.execute_script(played)) != ["output of first of file10"]:
+        assert time.monotonic() < end, found
+
+
+def test_browser_draws_whatever_is_in_a_corpus(browser, tmp_path):
+    """Names are text wherever they come up; values that have no place in a plot are left out."""
+    names = {HOSTILE: "${", "image": "]};'\"\\`", "title": "<b>"}
+    values = [None, math.nan, math.inf, -math.inf, 0.0, 1e15, -1e100, 1e-300, 1e150, 3.0]
+    for system, found in (("all", values), ("same", [3.0] * 5), ("one", [3.0]), ("none", []), ("lost", [None])):
+        rows = [
+            row_of(f"{HOSTILE}{place}", Path("f.wav"), seconds=place + 0.5, **dict.fromkeys(names, value), si_sdr=value)
+            for place, value in enumerate(found)
+        ]
+        metrics = (SDR, *(dataclasses.replace(named(name), unit=unit) for name, unit in names.items()))
+        both = [results(f"{HOSTILE}{name}", rows, *metrics) for name in (system, "other")]
+        write_report(tmp_path / "r.html", both[0], baseline=both[1] if rows else None)
+        opened(browser, tmp_path / "r.html")
+        # Two systems that gave the same are two all the same.
+        bars = marks(browser, "si_sdr", "rect") if any(map(defined, zip(found))) else []
+        assert len({bar["system"] for bar in bars}) == (2 if bars else 0)
+        points = browser.find_elements("css selector", ".mark-symbol.role-mark path")
+        assert bool(points) == (len(found) > 1), system
+        if points:
+            assert pointed_at(browser, points[0]).text.startswith(f"file {HOSTILE}")
+            assert browser.find_elements("css selector", "#vg-tooltip-element :is(script, img)") == []
+        assert browser.title.startswith("Evaluation of <")
+        assert browser.get_log("browser") == []
+
+
 def test_browser_sorts_and_filters(browser, tmp_path):
     rng = np.random.default_rng(0)
     values = [None, math.inf, -math.inf, *rng.normal(0, 10, 1000).round(3).tolist()]
     rows = [row_of(f"f{place}", Path("f.wav"), si_sdr=value, part=place % 7) for place, value in enumerate(values)]
-    write_report(tmp_path / "r.html", results("it", rows), limits=Limits(examples=0))
+    write_report(tmp_path / "r.html", results("it", rows), limits=PageLimits(examples=0))
     opened(browser, tmp_path / "r.html")
     headers = browser.find_elements("css selector", "#files-table thead th")
     assert [header.text.split()[0] for header in headers] == ["id", "seconds", "si_sdr", "part"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrnn.evaluation.chain import Chain
-from jaxrnn.evaluation.compare import Comparison, compare
+from jaxrnn.evaluation.compare import PairedComparison, compare
 from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluate import evaluate
 from jaxrnn.evaluation.evaluation import Evaluation
@@ -31,13 +31,13 @@ __all__ = [
     "Accumulator",
     "Chain",
     "Column",
-    "Comparison",
     "Evaluation",
     "Host",
     "Item",
     "Metric",
     "NoValueError",
     "Offline",
+    "PairedComparison",
     "Piece",
     "Resampling",
     "Results",

@@ -27,7 +27,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """Two results on one corpus.
 
     Attributes:
@@ -82,7 +82,7 @@ def compare(
     resampling: Resampling | None = None,
     ties: float = 0.0,
     same_files: bool = True,
-) -> Comparison:
+) -> PairedComparison:
     """Compare two systems on the recordings that both have, paired by id.
 
     Args:
@@ -140,7 +140,7 @@ def compare(
         for name in slices
     }
     known = [{column.name for column in columns} for columns in (old_columns, new_columns)]
-    return Comparison(
+    return PairedComparison(
         names=names,
         recordings=len(ids),
         only_first=tuple(sorted(left.keys() - right.keys())),

@@ -12,7 +12,7 @@ from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.evaluation import OUTPUTS, Evaluation
 from jaxrnn.evaluation.metrics import Metric, latency
 from jaxrnn.evaluation.metrics.checking import RESERVED
-from jaxrnn.evaluation.report import Limits, Results, write_report
+from jaxrnn.evaluation.report import PageLimits, Results, write_report
 from jaxrnn.evaluation.slices import check_slices
 from jaxrnn.evaluation.tables import DOCUMENT, document, read_results, write_results
 from jaxrnn.settings.functions import near
@@ -56,7 +56,7 @@ def conclude(
     against: Path | None = None,
     title: str | None = None,
     main: str | None = None,
-    limits: Limits | None = None,
+    limits: PageLimits | None = None,
 ) -> Results:
     """Write the tables and the page of what is done.
 

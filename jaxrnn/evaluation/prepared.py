@@ -12,7 +12,7 @@ from jaxrnn.evaluation.conclusion import check_main, check_slices_of, conclude
 from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.metrics import Metric, build_metric
-from jaxrnn.evaluation.report import Limits, Results
+from jaxrnn.evaluation.report import PageLimits, Results
 from jaxrnn.evaluation.settings import EvaluationConfig, corpus_of, read_config, system_of
 from jaxrnn.settings.problems import at
 from jaxrnn.settings.source import Overrides, Source
@@ -39,7 +39,7 @@ class Prepared:
             against=against,
             title=self.config.title,
             main=self.config.main,
-            limits=Limits(examples=self.config.examples),
+            limits=PageLimits(examples=self.config.examples),
         )
 
 

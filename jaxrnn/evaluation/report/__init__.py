@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrnn.evaluation.report.content import Limits, Results
-from jaxrnn.evaluation.report.page import write_report
+from jaxrnn.evaluation.report.content import PageLimits, Results
+from jaxrnn.evaluation.report.report import write_report
 
-__all__ = ["Limits", "Results", "write_report"]
+__all__ = ["PageLimits", "Results", "write_report"]

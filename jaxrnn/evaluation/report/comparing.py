@@ -1,152 +1,97 @@
-"""The section that holds a system against another, file by file."""
+"""A system beside its baseline, file by file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from jaxrnn.evaluation.compare import Comparison
+from jaxrnn.evaluation.compare import PairedComparison
 from jaxrnn.evaluation.differences import Difference
-from jaxrnn.evaluation.journal import Row
-from jaxrnn.evaluation.metrics.protocol import Column as Metric
 from jaxrnn.evaluation.report.content import Content
-from jaxrnn.evaluation.report.parts import Beside, Cell, Column, Plots, Section, Table, Text, numeric_cell, table_of
-from jaxrnn.evaluation.report.plots import Plot, histogram, scatter
-from jaxrnn.evaluation.report.summaries import estimate, label_of
-from jaxrnn.evaluation.report.wording import decimals, defined, number, text, whole
+from jaxrnn.evaluation.report.plots import Plot, PlotData, histogram, scatter
+from jaxrnn.evaluation.report.table import Number, Table, estimate, places_of
+from jaxrnn.evaluation.report.wording import labelled, text
 
-#: Metrics that are drawn, the main one first; the tables have them all.
+#: Digits of what frames of all files give together and of a p-value, and what stands for a lesser one.
+POOLED, P, LEAST = 4, 4, "< 0.0001"
+
+#: Metrics that are drawn; the tables have them all.
 DRAWN = 4
 
 
-def comparison(content: Content) -> Section | None:
-    """The system beside its baseline, file by file."""
-    found = content.comparison
-    if found is None or content.baseline is None:
-        return None
-    one, two = text(content.results.name, 60), text(content.baseline.name, 60)
-    section = Section("comparison", "Comparison", [Text(_scope(found, one, two))])
-    metrics = {metric.name: metric for metric in content.metrics}
-    shown = [entry for entry in found.differences if entry.column in metrics]
-    rows = [[Cell(label_of(metrics[entry.column])), *_figures(entry)] for entry in shown]
-    heads = ["files", f"mean of {two}", f"mean of {one}", "mean difference, interval", "median"]
-    columns = [Column("metric"), *(Column(head, True) for head in (*heads, "better", "equal", "worse"))]
-    columns.append(Column("p", True, "Wilcoxon's signed-rank test, two-sided"))
-    if found.corpus:
-        section.parts.append(_whole(found, one, two))
-    section.parts.append(Table("Both systems, paired by file", columns, rows))
-    section.parts.append(
-        Text(
-            f"Better, equal and worse: files on which {one} is that; the higher value counts as better where neither "
-            "direction is. p: Wilcoxon's signed-rank test, how often as much would be seen of two systems of which "
-            "neither is better.",
-            note=True,
-        )
-    )
-    pairs = content.pairs()
-    drawn = sorted((metrics[entry.column] for entry in shown), key=lambda metric: metric is not content.main)
-    plots = [plot for metric in drawn[:DRAWN] for plot in _plots(metric, pairs, one, two)]
-    section.parts.append(Plots([plot for plot in plots if plot is not None]))
-    tables = [*_slices(found), *_extremes(content, pairs, one, two)]
-    if tables:
-        section.parts.append(Beside(tables))
-    return section
+def _places(entry: Difference) -> int:
+    return places_of(entry.first, entry.second)
 
 
-def _scope(found: Comparison, one: str, two: str) -> str:
-    said = f"{one} beside {two} on the {whole(found.recordings)} files of both; differences are {one} less {two}."
-    for name, only in ((one, found.only_second), (two, found.only_first)):
-        if only:
-            said += f" {whole(len(only))} files only {name} has."
-    if found.only_columns:
-        said += f" Only one of them has {text(', '.join(found.only_columns))}."
-    return said
-
-
-def _whole(found: Comparison, one: str, two: str) -> Table:
-    """What detectors counted, all files together."""
-    entries = [entry for group in found.corpus.values() for entry in group]
-    columns = [
-        (Column("whole corpus"), [Cell(text(entry.column, 80)) for entry in entries]),
-        (Column("files", True), [numeric_cell(entry.n) for entry in entries]),
-        (Column(two, True), [numeric_cell(entry.first, 4) for entry in entries]),
-        (Column(one, True), [numeric_cell(entry.second, 4) for entry in entries]),
-        (
-            Column("difference, interval", True),
-            [estimate(entry.difference, entry.low, entry.high, 4, sign=True) for entry in entries],
-        ),
-    ]
-    return table_of("Both systems, frames of all files counted together", columns)
-
-
-def _figures(entry: Difference) -> list[Cell]:
-    places = max(2, decimals([entry.first, entry.second]))
-    return [
-        numeric_cell(entry.n),
-        numeric_cell(entry.first, places),
-        numeric_cell(entry.second, places),
-        estimate(entry.mean, entry.low, entry.high, places, sign=True),
-        numeric_cell(entry.median, places, sign=True),
-        *(numeric_cell(count) for count in (entry.wins, entry.ties, entry.losses)),
-        Cell("< 0.0001" if entry.p < 0.0001 else number(entry.p, 4), True),
-    ]
-
-
-def _plots(metric: Metric, pairs: Sequence[tuple[Row, Row]], one: str, two: str) -> list[Plot | None]:
-    both = _both(pairs, metric.name)
-    first, second = [value for value, _ in both], [value for _, value in both]
-    differences = [mine - others for mine, others in both]
-    return [
-        scatter(text(metric.name, 60), (two, second), (one, first), diagonal=True),
-        histogram(f"difference in {label_of(metric)}", "", [(f"{one} less {two}", differences)], zero=True),
-    ]
-
-
-def _both(pairs: Sequence[tuple[Row, Row]], name: str) -> list[tuple[float, float]]:
-    """The values of a column where both are finite."""
-    found = [defined([row.get(name), other.get(name)]) for row, other in pairs]
-    return [(values[0], values[1]) for values in found if len(values) == 2]
-
-
-def _slices(found: Comparison) -> list[Table]:
-    """Mean differences by the values of some columns."""
-    tables = []
-    for name, cut in found.slices.items():
+def paired(content: Content, comparison: PairedComparison) -> list[Table]:
+    """What both systems' frames give over all files, and every metric, paired by file."""
+    (one, two), shown = content.names, comparison.differences
+    tables, whole = [], [entry for group in comparison.corpus.values() for entry in group]
+    if whole:
         columns = [
-            (Column(text(name, 60)), [Cell(text(label)) for label in cut]),
-            (
-                Column("files", True),
-                [numeric_cell(max((entry.n for entry in group), default=0)) for group in cut.values()],
-            ),
+            ("whole corpus", [text(entry.column, 80) for entry in whole]),
+            ("files", [Number(entry.n) for entry in whole]),
+            (two, [Number(entry.first, places=POOLED) for entry in whole]),
+            (one, [Number(entry.second, places=POOLED) for entry in whole]),
+            ("difference, interval", [estimate(vars(entry), "difference", POOLED, sign=True) for entry in whole]),
         ]
-        for place, whole_of in enumerate(found.differences):
-            places = max(2, decimals([whole_of.first, whole_of.second]))
-            entries = [group[place] for group in cut.values()]
-            cells = [estimate(entry.mean, entry.low, entry.high, places, sign=True) for entry in entries]
-            columns.append((Column(text(whole_of.column, 60), True), cells))
-        tables.append(table_of(f"Mean differences by {text(name, 60)}", columns))
-    return tables
-
-
-def _extremes(content: Content, pairs: Sequence[tuple[Row, Row]], one: str, two: str) -> list[Table]:
-    """The files on which the two differ most."""
-    if content.main is None:
-        return []
-    name, count = content.main.name, max(1, content.limits.examples)
-    both = [
-        (row[name] - other[name], row["id"], row[name], other[name])
-        for row, other in pairs
-        if len(defined([row.get(name), other.get(name)])) == 2
+        tables.append(Table("Both systems, frames of all files counted together", columns))
+    columns = [
+        ("metric", [labelled(entry.column, entry.unit) for entry in shown]),
+        ("files", [Number(entry.n) for entry in shown]),
+        (f"mean of {two}", [Number(entry.first, places=_places(entry)) for entry in shown]),
+        (f"mean of {one}", [Number(entry.second, places=_places(entry)) for entry in shown]),
+        ("mean difference, interval", [estimate(vars(entry), "mean", _places(entry), sign=True) for entry in shown]),
+        ("median", [Number(entry.median, places=_places(entry), sign=True) for entry in shown]),
+        ("better", [Number(entry.wins) for entry in shown]),
+        ("equal", [Number(entry.ties) for entry in shown]),
+        ("worse", [Number(entry.losses) for entry in shown]),
+        ("p", [Number(entry.p, places=P, instead=LEAST if entry.p < 10**-P else "") for entry in shown]),
     ]
-    both.sort()
-    places = max(2, decimals([value for _, _, *values in both for value in values])) if both else 2
+    return [*tables, Table("Both systems, paired by file", columns)]
+
+
+def differences(content: Content, comparison: PairedComparison) -> list[Table]:
+    """Where the two differ: by the values of some columns, and on the files on which they do most."""
     tables = []
-    for title, found in (("Lowest", both[:count]), ("Highest", both[count:][::-1][:count])):
-        if found:
-            columns = [
-                (Column("id"), [Cell(text(label)) for _, label, _, _ in found]),
-                (Column(two, True), [numeric_cell(value, places) for _, _, _, value in found]),
-                (Column(one, True), [numeric_cell(value, places) for _, _, value, _ in found]),
-                (Column("difference", True), [numeric_cell(value, places, sign=True) for value, *_ in found]),
-            ]
-            tables.append(table_of(f"{title} differences in {text(name, 60)}", columns))
+    for name, cut in comparison.slices.items():
+        columns: list[tuple[str, Sequence[Any]]] = [
+            (text(name, 60), [text(label) for label in cut]),
+            ("files", [Number(max((entry.n for entry in group), default=0)) for group in cut.values()]),
+        ]
+        for place, whole in enumerate(comparison.differences):
+            entries = [vars(group[place]) for group in cut.values()]
+            cells = [estimate(entry, "mean", _places(whole), sign=True) for entry in entries]
+            columns.append((text(whole.column, 60), cells))
+        tables.append(Table(f"Mean differences by {text(name, 60)}", columns))
+    if content.main is not None:
+        name, count = content.main.name, max(1, content.limits.examples)
+        values = zip(content.change(name), content.rows, content.beside(name), content.values(name), strict=True)
+        both = sorted(
+            ((change, text(row["id"]), others, mine) for change, row, others, mine in values if change is not None),
+            key=lambda found: found[0],
+        )
+        places = places_of(*(value for _, _, others, mine in both for value in (others, mine)))
+        for title, ends in (("Lowest", both[:count]), ("Highest", both[count:][::-1][:count])):
+            if ends:
+                columns = [
+                    ("id", [identity for _, identity, _, _ in ends]),
+                    (content.names[1], [Number(value, places=places) for _, _, value, _ in ends]),
+                    (content.names[0], [Number(value, places=places) for _, _, _, value in ends]),
+                    ("difference", [Number(value, places=places, sign=True) for value, *_ in ends]),
+                ]
+                tables.append(Table(f"{title} differences in {text(name, 60)}", columns))
     return tables
+
+
+def compared(content: Content, comparison: PairedComparison, data: PlotData) -> list[Plot]:
+    """Metrics of both systems, one against the other, and their differences."""
+    one, two = content.names
+    known, plots = {entry.column for entry in comparison.differences}, []
+    for metric in [metric for metric in content.metrics if metric.name in known][:DRAWN]:
+        name = text(metric.name, 60)
+        both = (two, content.beside(metric.name)), (one, content.values(metric.name))
+        plots.append(scatter(data, f"{name} of both", *both, diagonal=True))
+        change = [(f"{one} less {two}", content.change(metric.name))]
+        plots.append(histogram(data, f"difference in {name}", metric.unit, change, zero=True))
+    return [plot for plot in plots if plot is not None]

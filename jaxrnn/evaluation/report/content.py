@@ -6,17 +6,18 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
-from jaxrnn.evaluation.compare import Comparison
+from jaxrnn.evaluation.compare import PairedComparison
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.lanes import OK
 from jaxrnn.evaluation.metrics.protocol import Column
-from jaxrnn.evaluation.report.wording import is_number
+from jaxrnn.evaluation.report.wording import defined, is_number, text
 from jaxrnn.settings.functions import near
 
 #: Columns that every row has, and that have places of their own on the page.
@@ -53,7 +54,7 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """What a page holds at most.
 
     Attributes:
@@ -91,46 +92,69 @@ class Content:
     results: Results
     main: Column | None
     baseline: Results | None = None
-    comparison: Comparison | None = None
+    comparison: PairedComparison | None = None
     corpus: Mapping[str, Item] = field(default_factory=dict)
     rate: int = 16_000
-    limits: Limits = field(default_factory=Limits)
+    limits: PageLimits = field(default_factory=PageLimits)
 
-    @property
-    def metrics(self) -> tuple[Column, ...]:
-        """The columns that recordings are judged by."""
-        return self.results.columns
+    @cached_property
+    def names(self) -> tuple[str, str]:
+        """The system's and the baseline's as the page shows them, never the same."""
+        one, two = (text(each.name, 60) if each else "" for each in (self.results, self.baseline))
+        return one, f"{two} (baseline)" if one == two else two
 
-    @property
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All rows, by id; the index of a row in it is the number of its file on the page."""
+        return sorted(self.results.rows, key=lambda row: row["id"])
+
+    @cached_property
+    def metrics(self) -> list[Column]:
+        """The columns that recordings are judged by, the main one first."""
+        return sorted(self.results.columns, key=lambda metric: metric != self.main)
+
+    @cached_property
     def good(self) -> list[Row]:
-        """Rows without an error."""
-        return [row for row in self.results.rows if row.get("status", OK) == OK]
+        """Rows without an error, in the order in which they came."""
+        return [row for row in self.results.rows if _is_good(row)]
 
-    @property
+    @cached_property
     def failed(self) -> list[Row]:
         """Rows with one."""
-        return [row for row in self.results.rows if row.get("status", OK) != OK]
+        return [row for row in self.results.rows if not _is_good(row)]
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """Columns besides the metrics and those that every row has, in the order in which they come."""
-        known = {
-            *OWN,
-            *(metric.name for metric in self.metrics),
-            *(entry["name"] for entry in self.results.said["metrics"]),
-        }
+        metrics = (metric.name for metric in self.results.columns)
+        known = {*OWN, *metrics, *(entry["name"] for entry in self.results.said["metrics"])}
         # What detectors count is a mapping, and no column for people.
         found = dict.fromkeys(
             name for row in self.results.rows for name, value in row.items() if not isinstance(value, Mapping)
         )
         return [name for name in found if name not in known]
 
-    def pairs(self) -> list[tuple[Row, Row]]:
-        """Rows of recordings that both systems did without an error, the baseline's second."""
-        if self.baseline is None:
-            return []
-        others = {row["id"]: row for row in self.baseline.rows if row.get("status", OK) == OK}
-        return [(row, others[row["id"]]) for row in self.good if row["id"] in others]
+    @cached_property
+    def _values(self) -> dict[str, list[Any]]:
+        return {}
+
+    @cached_property
+    def _others(self) -> dict[str, Row]:
+        rows = self.baseline.rows if self.baseline is not None else ()
+        return {row["id"]: row for row in rows if _is_good(row)}
+
+    def values(self, name: str) -> list[Any]:
+        """A column of all rows, always the same list; None for those with an error."""
+        return self._values.setdefault(name, [row.get(name) if _is_good(row) else None for row in self.rows])
+
+    def beside(self, name: str) -> list[Any]:
+        """The same column of the baseline, where both systems had no error."""
+        return [self._others.get(row["id"], {}).get(name) if _is_good(row) else None for row in self.rows]
+
+    def change(self, name: str) -> list[float | None]:
+        """How much more it is than of the baseline, where both have a finite one."""
+        both = [defined(pair) for pair in zip(self.values(name), self.beside(name), strict=True)]
+        return [pair[0] - pair[1] if len(pair) == 2 else None for pair in both]
 
     def ranked(self) -> list[Row]:
         """Rows that have the main metric, worst first; lowest first where no end of it is the better one."""
@@ -147,12 +171,20 @@ class Content:
         if self.baseline is None:
             found["output"] = self.results.output(name)
         else:
-            found[f"output of {self.results.name}"] = self.results.output(name)
-            twin = " (baseline)" if self.baseline.name == self.results.name else ""
-            found[f"output of {self.baseline.name}{twin}"] = self.baseline.output(name)
+            for shown, results in zip(self.names, (self.results, self.baseline), strict=True):
+                found[f"output of {shown}"] = results.output(name)
         if item is not None and item.reference is not None:
             found["reference"] = item.reference
         return found
+
+
+def _is_good(row: Row) -> bool:
+    return row.get("status", OK) == OK
+
+
+def pooled_in(said: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Values that all recordings together have, by column, of a corpus or a slice."""
+    return {name: value for metric in said["corpus"].values() for name, value in metric["values"].items()}
 
 
 def main_of(said: Mapping[str, Any], name: str | None) -> Column | None:

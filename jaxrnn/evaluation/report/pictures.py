@@ -6,9 +6,8 @@ import base64
 import io
 
 import numpy as np
+from PIL import Image
 from scipy import signal
-
-from jaxrnn.errors import MissingPackageError
 
 #: Columns of a picture, and rows of a spectrogram.
 WIDTH, HEIGHT = 360, 112
@@ -25,6 +24,9 @@ BLOCK = 4096
 
 #: Colours of a spectrogram: more would make the file larger, not the picture finer.
 COLOURS = 48
+
+#: Those that they lie between: dark to bright as evenly as the eye sees it.
+MAGMA = ((0, 0, 4), (59, 15, 112), (140, 41, 129), (222, 73, 104), (254, 159, 109), (252, 253, 191))
 
 
 def data_uri(content: bytes, kind: str) -> str:
@@ -80,17 +82,17 @@ def spectrogram(found: np.ndarray, share: float, top: float) -> str:
         share: how much of the picture's width the sound has.
         top: the level of the brightest colour, in dB; black is `RANGE` below.
     """
-    try:
-        from matplotlib import colormaps
-        from PIL import Image
-    except ImportError as error:
-        raise MissingPackageError("a report needs matplotlib: pip install 'jaxrnn[evaluate]'") from error
     steps = np.clip((found - top + RANGE) / RANGE, 0, 1) * (COLOURS - 1)
     wide = np.zeros((found.shape[0], max(1, round(found.shape[1] / share))), np.uint8)
     wide[:, : found.shape[1]] = np.round(steps)
     picture = Image.fromarray(wide[::-1]).convert("P")
-    colours = colormaps["magma"](np.linspace(0, 1, COLOURS))[:, :3]
-    picture.putpalette(np.round(colours * 255).astype(np.uint8).tobytes())
+    shades = np.linspace(0, 1, COLOURS), np.linspace(0, 1, len(MAGMA))
+    picture.putpalette(
+        np.stack([np.interp(*shades, channel) for channel in zip(*MAGMA, strict=True)], 1)
+        .round()
+        .astype(np.uint8)
+        .tobytes()
+    )
     file = io.BytesIO()
     picture.save(file, "png", optimize=True)
     return data_uri(file.getvalue(), "image/png")

@@ -1,58 +1,47 @@
-"""Plots as SVG inside the page: text stays text, and colours are the page's own, light or dark."""
+"""Plots as Vega-Lite's specifications, which the page draws: a mark says its file, and leads to it."""
 
 from __future__ import annotations
 
-import io
-import math
-import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import altair as alt
 import numpy as np
+import vl_convert
 
-from jaxrnn.errors import MissingPackageError
-from jaxrnn.evaluation.report.wording import defined, number
+from jaxrnn.evaluation.report.wording import defined, labelled, number
 
-#: Colours that are drawn with, and the page's that take their place.
-INK, MUTED, GRID, FIRST, SECOND = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"
-COLOURS = {INK: "ink", MUTED: "muted", GRID: "line", FIRST: "first", SECOND: "second"}
+#: Bins of a histogram at most, and files from which on points are small.
+BINS, MANY = 25, 300
 
-#: Width and height of a plot, in inches of 72 points.
-SIZE = (4.4, 2.7)
+#: Colours are the page's own, light or dark.
+COLOURS = ("var(--first)", "var(--second)")
 
-#: Points beyond which a scatter is drawn as a picture: each costs 100 bytes else.
-MANY = 1500
+#: The rows that the page has for all plots.
+FILES = alt.NamedData("files")
 
-#: Values beyond are not drawn: the drawing's own arithmetic does not reach so far.
-LARGEST = 1e15
-
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.size": 9,
-    "font.sans-serif": ["DejaVu Sans"],
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.formatter.useoffset": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
+#: What all plots have in common.
+CONFIG = {
+    "font": "system-ui, sans-serif",
+    "aria": False,  # the element around the drawing says in words what it shows
+    "background": None,
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--ink)",
+        "titleColor": "var(--ink)",
+        "titleFontWeight": "normal",
+        "domainColor": "var(--muted)",
+        "tickColor": "var(--muted)",
+        "gridColor": "var(--line)",
+        "titleLimit": 280,
+        "labelSeparation": 4,
+    },
+    "legend": {"orient": "top", "title": None, "labelColor": "var(--ink)", "labelLimit": 280},
+    "numberFormat": ".5~g",
+    "rule": {"color": "var(--muted)"},
 }
 
 
@@ -63,180 +52,175 @@ class Plot:
     Attributes:
         title: what stands above it.
         alt: what it shows, in words.
-        svg: the drawing.
+        spec: the drawing.
     """
 
     title: str
     alt: str
-    svg: str
+    spec: Mapping[str, Any]
 
 
-@contextmanager
-def _axes(made: list[str], salt: str) -> Iterator[Any]:
-    """Axes to draw on; behind it the drawing is the last of ``made``."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError("a report needs matplotlib: pip install 'jaxrnn[evaluate]'") from error
-    with mpl.rc_context({**STYLE, "svg.hashsalt": salt}):
-        figure = Figure(figsize=SIZE, layout="constrained")
-        axes = figure.subplots()
-        yield axes
-        file = io.StringIO()
-        unsaid = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        with warnings.catch_warnings():
-            # Text stays text: the reader's own fonts draw it, whatever is missing here.
-            warnings.filterwarnings("ignore", "Glyph .* missing from font")
-            figure.savefig(file, format="svg", transparent=True, metadata=unsaid, dpi=150)
-    made.append(_inline(file.getvalue()))
+class PlotData:
+    """What all plots of a page show of the files, each list once, under names of its own.
+
+    Attributes:
+        columns: ``file`` and ``sound``, whether there is one on the page, and values, None where they are not drawn.
+    """
+
+    def __init__(self, **columns: Sequence[Any]):
+        self.columns, self._names = columns, {}
+
+    def add(self, values: Sequence[Any]) -> str:
+        """The name of a column of values, which are of all files."""
+        name, _ = self._names.setdefault(id(values), (f"v{len(self.columns)}", values))
+        self.columns[name] = [value if defined([value]) else None for value in values]
+        return name
 
 
-def _inline(text: str) -> str:
-    """A file of SVG as an element of the page: its size, names, colours and style are left to the page."""
-    body = text[text.index(">", text.index("<svg")) + 1 :]
-    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
-    body = re.sub(r'<(g|text) id="[^"]*"', r"<\1", body)
-    body = re.sub(r"(fill|stroke): (#\w{6})", lambda found: _coloured(*found.groups()), body)
-    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
-    width, height = (round(72 * side) for side in SIZE)
-    return f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">{body.strip()}'
+@cache
+def library() -> str:
+    """The script that draws: Vega, Vega-Lite and vega-embed."""
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", alt.SCHEMA_VERSION.rpartition(".")[0])
 
 
-def _coloured(what: str, colour: str) -> str:
-    return f"{what}: var(--{COLOURS[colour]})" if colour in COLOURS else f"{what}: {colour}"
+def _plot(title: str, words: str, chart: Any) -> Plot:
+    made = chart.properties(width=330, height=200, autosize=alt.AutoSizeParams(type="fit", contains="padding"))
+    spec = made.to_dict()
+    del spec["$schema"]  # an address: nothing leads out of the page
+    return Plot(title, words, spec | {"config": CONFIG})
 
 
-def named(label: str, unit: str) -> str:
-    """A label with its unit."""
-    return f"{label} ({unit})" if unit else label
-
-
-def _shown(label: str) -> str:
-    return label if len(label) <= 40 else label[:39] + "…"
-
-
-def _drawable(values: Sequence[Any]) -> np.ndarray:
-    found = np.array(defined(values))
-    return found[np.abs(found) < LARGEST] if found.size else found
-
-
-def edges(values: np.ndarray) -> np.ndarray:
-    """Edges of a histogram's bins: Freedman and Diaconis's rule, from 8 to 50 bins."""
-    low, high = float(values.min()), float(values.max())
-    spread = high - low
-    if spread <= 1e-9 * max(abs(low), abs(high), 1e-9):
-        half = max(abs(low), 1.0) / 2
-        return np.linspace(low - half, low + half, 10)
-    quarters = np.percentile(values, [25, 75])
-    width = 2 * (quarters[1] - quarters[0]) / len(values) ** (1 / 3)
-    count = 50 if width <= 0 else min(50, max(8, math.ceil(spread / width)))
-    return np.linspace(low, high, count + 1)
+def _by_system(channel: Any, names: Sequence[str]) -> Any:
+    """A colour, as a legend says it of two systems."""
+    scale = alt.Scale(domain=list(names), range=list(COLOURS[: len(names)]))
+    legend = alt.Legend() if len(names) > 1 else None
+    return channel("system:N", scale=scale, legend=legend)
 
 
 def histogram(
-    label: str, unit: str, systems: Sequence[tuple[str, Sequence[Any]]], *, zero: bool = False
+    data: PlotData, label: str, unit: str, systems: Sequence[tuple[str, Sequence[Any]]], *, zero: bool = False
 ) -> Plot | None:
     """How a metric is distributed over files; None where there is nothing to draw.
 
     Args:
+        data: of the page.
         label: the metric.
         unit: what it is in.
         systems: names and values, of one or two.
         zero: mark where it is 0.
     """
-    found = [(name, values) for name, given in systems if (values := _drawable(given)).size]
-    if not found:
+    systems = [(name, values) for name, values in systems if defined(values)]
+    if not systems:
         return None
-    bins = edges(np.concatenate([values for _, values in found]))
-    made: list[str] = []
-    with _axes(made, f"histogram {label}") as axes:
-        for (name, values), colour in zip(found, (FIRST, SECOND), strict=False):
-            heights, _ = np.histogram(values, bins)
-            axes.stairs(heights, bins, fill=True, color=colour, alpha=0.35)
-            axes.stairs(heights, bins, color=colour, linewidth=1, label=_shown(name))
-            if zero:
-                axes.axvline(0, color=MUTED, linewidth=0.8)
-            axes.axvline(float(np.median(values)), color=colour, linewidth=1.2, linestyle="--")
-        axes.set_xlabel(_shown(named(label, unit)))
-        axes.set_ylabel("files")
-        axes.yaxis.get_major_locator().set_params(integer=True)
-        if len(found) > 1:
-            axes.legend()
-    alt = "; ".join(
-        f"{name}: {len(values)} files from {number(values.min(), 2)} to {number(values.max(), 2)}, "
-        f"median {number(float(np.median(values)), 2)}"
-        for name, values in found
+    names = {data.add(values): name for name, values in systems}
+    shown = labelled(label, unit)
+    value = alt.X("value:Q", title=shown)
+    chart = alt.Chart().encode(color=_by_system(alt.Color, list(names.values())))
+    bins = alt.Bin(maxbins=BINS)
+    bars = chart.mark_bar(fillOpacity=0.35, strokeWidth=1, binSpacing=0).encode(
+        x=value.bin(bins),
+        y=alt.Y("count():Q", stack=None, title="files", axis=alt.Axis(tickMinStep=1)),
+        stroke=_by_system(alt.Stroke, list(names.values())),
+        tooltip=[
+            alt.Tooltip("value:Q", bin=bins, title=shown),
+            alt.Tooltip("count():Q", title="files"),
+            *([alt.Tooltip("system:N", title="system")] if len(systems) > 1 else []),
+        ],
     )
-    return Plot(label, f"Histogram of {label}. {alt}. Dashed: median.", made[0])
+    median = alt.X("median(value):Q", title=shown)
+    layers = [bars, chart.mark_rule(strokeDash=[4, 3], strokeWidth=1.5).encode(x=median)]
+    if zero:
+        layers.append(alt.Chart(alt.InlineData([{}])).mark_rule().encode(x=alt.datum(0)))
+    drawing = (
+        alt.layer(*layers, data=FILES)
+        .transform_fold(list(names), as_=["key", "value"])
+        .transform_filter("isValid(datum.value)")
+        .transform_calculate(system=f"{json.dumps(names)}[datum.key]")
+    )
+    words = "; ".join(
+        f"{name}: {len(drawn)} files from {number(min(drawn), 2)} to {number(max(drawn), 2)}, "
+        f"median {number(float(np.median(drawn)), 2)}"
+        for name, drawn in ((name, defined(values)) for name, values in systems)
+    )
+    return _plot(label, f"Histogram of {label}. {words}. Dashed: median.", drawing)
 
 
 def scatter(
+    data: PlotData,
     title: str,
     across: tuple[str, Sequence[Any]],
     up: tuple[str, Sequence[Any]],
     *,
     diagonal: bool = False,
-    salt: str = "",
 ) -> Plot | None:
     """One column against another, a point a file; None where fewer than two files have both.
 
     Args:
+        data: of the page.
         title: of the plot.
         across: label and values.
         up: label and values.
         diagonal: draw where both are equal, on equal axes.
-        salt: what tells this plot from others of the same columns.
     """
-    pairs = np.array(
-        [
-            (float(x), float(y))
-            for x, y in zip(across[1], up[1], strict=True)
-            if len(_drawable([x])) and len(_drawable([y]))
-        ]
-    ).reshape(-1, 2)
-    if len(pairs) < 2:
+    both = [pair for pair in map(defined, zip(across[1], up[1], strict=True)) if len(pair) == 2]
+    if len(both) < 2:
         return None
-    x, y = pairs.T
-    made: list[str] = []
-    with _axes(made, f"scatter {title} {salt}") as axes:
-        if diagonal:
-            ends = [float(pairs.min()), float(pairs.max())]
-            axes.plot(ends, ends, color=MUTED, linewidth=0.8, linestyle="--")
-        style = {"s": 9 if len(x) < 300 else 4, "linewidths": 0, "alpha": 0.8 if len(x) < 300 else 0.4}
-        many = len(x) > MANY
-        # A picture cannot take the page's colour: this one is seen on light and on dark.
-        axes.scatter(x, y, color="#4f86c0" if many else FIRST, rasterized=many, **style)
-        if not diagonal and x.min() > 0 and x.max() / x.min() > 100:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.xaxis.set_minor_formatter(lambda value, _: "")
-        axes.set_xlabel(_shown(across[0]))
-        axes.set_ylabel(_shown(up[0]))
-    related = float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else math.nan
-    alt = f"{len(x)} files: {up[0]} against {across[0]}; correlation {number(related, 2)}."
+    x, y = np.array(both).T
+    low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
+    equal = {"domain": [low, high], "nice": True} if diagonal and low < high else {}
+    kind = "log" if not diagonal and x.min() > 0 and x.max() / x.min() > 100 else "linear"
+    shown = [(label, f"{data.add(values)}:Q") for label, values in (across, up)]
+    points = (
+        alt.Chart(FILES)
+        .mark_point(
+            stroke=COLOURS[0], fill=COLOURS[0], strokeWidth=0.8, cursor="pointer", size=30 if len(x) < MANY else 14
+        )
+        .encode(
+            x=alt.X(shown[0][1], title=across[0], scale=alt.Scale(zero=False, type=kind, **equal)),
+            y=alt.Y(shown[1][1], title=up[0], scale=alt.Scale(zero=False, **equal)),
+            fillOpacity=alt.when("datum.sound").then(alt.value(1)).otherwise(alt.value(0.2)),
+            tooltip=["file:N", *(alt.Tooltip(column, title=label) for label, column in shown)],
+        )
+    )
+    layers = [points]
     if diagonal:
-        alt += f" Above the dashed line, where both are equal: {int((y > x).sum())} files."
-    return Plot(title, alt, made[0])
+        ends = alt.Chart(alt.InlineData([{"end": low}, {"end": high}]))
+        layers.insert(0, ends.mark_line(color="var(--muted)", strokeDash=[4, 3]).encode(x="end:Q", y="end:Q"))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        related = float(np.corrcoef(x, y)[0, 1])
+    words = f"{len(x)} files: {up[0]} against {across[0]}; correlation {number(related, 2)}."
+    if diagonal:
+        words += f" Above the dashed line, where both are equal: {int((y > x).sum())} files."
+    return _plot(title, words, alt.layer(*layers))
 
 
-def curve(title: str, curves: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> Plot:
+def roc(title: str, curves: Sequence[tuple[str, Mapping[str, Sequence[float]]]]) -> Plot:
     """Receiver operating characteristics: true positives over false ones.
 
     Args:
         title: of the plot.
-        curves: by name, the share of negatives that are found wrongly and of positives that are found.
+        curves: by name, ``false_positive_rate``, ``true_positive_rate`` and ``threshold``.
     """
-    made: list[str] = []
-    with _axes(made, f"curve {title}") as axes:
-        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, linestyle="--")
-        for (name, x, y), colour in zip(curves, (FIRST, SECOND), strict=False):
-            axes.plot(x, y, color=colour, linewidth=1.5, label=_shown(name))
-        axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
-        if len(curves) > 1:
-            axes.legend(loc="lower right")
-    alt = "; ".join(
-        f"{name}: at a false positive rate of 0.1, {number(float(np.interp(0.1, x, y)), 2)} of the positives are found"
-        for name, x, y in curves
+    rates = ("false_positive_rate", "true_positive_rate")
+    points = [
+        {"system": name, "threshold": threshold if defined([threshold]) else None, **dict(zip(rates, at, strict=True))}
+        for name, curve in curves
+        for threshold, *at in zip(curve["threshold"], *(curve[rate] for rate in rates), strict=True)
+    ]
+    chance = alt.Chart(alt.InlineData([{"end": 0}, {"end": 1}])).mark_line(color="var(--muted)", strokeDash=[4, 3])
+    x, y = (alt.Axis(title=rate.replace("_", " ")) for rate in rates)
+    lines = alt.Chart(alt.InlineData(points)).encode(
+        x=alt.X(f"{rates[0]}:Q", axis=x),
+        y=alt.Y(f"{rates[1]}:Q", axis=y),
+        color=_by_system(alt.Color, [name for name, _ in curves]),
     )
-    return Plot(title, f"True positive rate against false positive rate. {alt}.", made[0])
+    near = lines.mark_point(opacity=0, size=80).encode(
+        tooltip=["system:N", "threshold:Q", *(f"{rate}:Q" for rate in rates)]
+    )
+    words = "; ".join(
+        f"{name}: at a false positive rate of 0.1, "
+        f"{number(float(np.interp(0.1, curve[rates[0]], curve[rates[1]])), 2)} of the positives are found"
+        for name, curve in curves
+    )
+    layers = alt.layer(chance.encode(x="end:Q", y="end:Q"), lines.mark_line(order=False), near)
+    return _plot(title, f"True positive rate against false positive rate. {words}.", layers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: What stands for no value.
@@ -63,13 +63,16 @@ def _is_shown(character: str) -> bool:
     return character in "\t\n" or unicodedata.category(character) not in ("Cc", "Cs")
 
 
-def cell(value: Any, places: int | None = None) -> str:
+def words(value: Any) -> str:
     """A cell of a table, whatever it holds."""
     if value is None:
         return NONE
-    if is_number(value):
-        return number(value, places)
-    return text(value)
+    return number(value) if is_number(value) else text(value)
+
+
+def labelled(label: str, unit: str) -> str:
+    """A foreign name with its unit."""
+    return text(f"{label} ({unit})" if unit else label, 80)
 
 
 def duration(seconds: float | None) -> str:
@@ -86,3 +89,19 @@ def duration(seconds: float | None) -> str:
 def size(count: int) -> str:
     """A number of bytes."""
     return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
+
+
+def flat(facts: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+    """Facts within facts as one list of names and what they stand for: ``models.dtln_1.onnx``."""
+    found: list[tuple[str, str]] = []
+    for name, value in facts.items():
+        label = f"{before}{name}"
+        if isinstance(value, list | tuple) and any(isinstance(entry, Mapping) for entry in value):
+            value = {str(place): entry for place, entry in enumerate(value, 1)}
+        if isinstance(value, Mapping) and value:
+            found += flat(value, f"{label}.")
+        elif isinstance(value, list | tuple):
+            found.append((text(label), ", ".join(map(words, value)) or NONE))
+        else:
+            found.append((text(label), text(value, 2000) if isinstance(value, str) else words(value)))
+    return found

@@ -1,16 +1,15 @@
-"use strict";
 const order = new Intl.Collator("en", { numeric: true });
 
 function value(row, column, numeric) {
-  const cell = row.cells[column], kept = cell.dataset.v;
-  if (kept === "") return null;
-  return numeric ? Number(kept) : cell.textContent;
+  const cell = row.cells[column], text = cell.textContent;
+  if (text === "\u2013") return null;
+  return numeric ? Number(cell.dataset.v) : text;
 }
 
 function sort(table, column) {
   const headers = [...table.tHead.rows[0].cells], header = headers[column];
   const sign = header.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-  const numeric = header.dataset.kind === "number", body = table.tBodies[0];
+  const numeric = header.classList.contains("n"), body = table.tBodies[0];
   const rows = [...body.rows].map((row) => [value(row, column, numeric), row]);
   rows.sort(([a], [b]) => {
     if (a === null || b === null) return (a === null) - (b === null);  // nothing comes last, either way
@@ -64,3 +63,35 @@ for (const player of players) {
     player.play();
   });
 }
+
+// A click on a file's point plays it, or leads to its row in the table.
+function lead(file) {
+  const article = document.querySelector(`article[data-file="${file}"]`);
+  const target = article ?? document.querySelector(`th[data-file="${file}"]`)?.parentElement;
+  if (!target) return;  // the table does not hold all
+  target.hidden = false;
+  target.scrollIntoView({ block: "center" });
+  document.querySelector(".led")?.classList.remove("led");
+  target.classList.add("led");
+  (article?.querySelector("audio[aria-label^=output]") ?? article?.querySelector("audio"))?.play();
+}
+
+const tooltip = {
+  disableDefaultStyle: true,
+  formatTooltip: (content, sanitize) => Object.entries(content)
+    .map(([name, text]) => `<div>${sanitize(name)} <b>${sanitize(text)}</b></div>`).join(""),
+};
+const columns = Object.entries(JSON.parse(document.getElementById("data").textContent));
+const plots = document.querySelectorAll(".plot");
+for (const plot of plots) {
+  const spec = JSON.parse(plot.dataset.spec);
+  const files = columns[0][1].map((_, file) => ({
+    index: file, ...Object.fromEntries(columns.map(([name, values]) => [name, values[file]])),
+  }));
+  spec.datasets = { ...spec.datasets, files };
+  // Expressions are interpreted: the page may make no code.
+  const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false, tooltip };
+  const { view } = await vegaEmbed(plot, spec, options);
+  view.addEventListener("click", (_, item) => lead(item?.datum?.index));
+}
+document.body.dataset.drawn = plots.length;
