@@ -72,15 +72,15 @@ def test_every_length_and_pulse(load, name, monkeypatch):
     assert streamed.delay == delay
     runner = Streaming(streamed, axes_of(model), model.params)
     between = range(1, 40, 3) if 1 < smallest < 64 else (100, 333) if smallest == 64 else ()
-    offline = offline_of(model)
+    offline, room = offline_of(model), 7 * smallest
     with exact_types():
         for frames in (*(smallest * count for count in range(1, 41)), *between):
             inputs = inputs_of(model, frames, frames)
             expected = offline(inputs)
             for size in (1, 2, 3, 7):
-                found = runner.run(inputs, frames, [size * smallest])
+                found = runner.run(inputs, frames, [size * smallest], room)
                 assert_same(found, expected, 1e-5, f"{name}, {frames} frames, pulses of {size * smallest}")
-        mixed = runner.run(inputs, frames, [size * smallest for size in (2, 7, 1, 3)])
+        mixed = runner.run(inputs, frames, [size * smallest for size in (2, 7, 1, 3)], room)
         assert_same(mixed, expected, 1e-5, f"{name}, pulses of mixed size")
 
 
