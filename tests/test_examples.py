@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from click.testing import CliRunner
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED, si_sdr
@@ -36,7 +37,7 @@ def import_example(name: str) -> ModuleType:
 
 @pytest.fixture(autouse=True, scope="module")
 def as_users_compile():
-    """Examples are held to their references in the machine code that users run."""
+    """Examples are held to their references in programs that are optimised, as those of users are."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
@@ -149,6 +150,7 @@ def test_silero_vad_segments(silero):
     assert silero.segments(np.zeros(12)) == []
 
 
+@pytest.mark.thorough
 def test_gtcrn_matches_its_reference(gtcrn, models, audio):
     noisy, clean = read(audio / "noisy_16k.wav"), read(audio / "clean_16k.wav")
     reference = np.load(audio / "gtcrn_reference_16k.npy")
@@ -175,7 +177,7 @@ def run(example: str, *arguments: Path, status: int = 0) -> str:
     return ran.output
 
 
-@pytest.mark.parametrize("example", ["dtln_denoise", "gtcrn_denoise"])
+@pytest.mark.parametrize("example", of_tiers(["dtln_denoise", "gtcrn_denoise"], ("dtln_denoise",)))
 def test_denoisers_write_a_recording(example, models, audio, tmp_path):
     short, out = tmp_path / "short.wav", tmp_path / "out.wav"
     soundfile.write(short, read(audio / "noisy_16k.wav")[:4_000], 16_000)

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 from small_models import layers_model, make_model
+from tiers import of_tiers
 
 from jaxrnn import InputError, Runner, load
 from jaxrnn.cli import main
@@ -45,7 +46,7 @@ def recording(audio):
     return samples[16_000:]
 
 
-@pytest.fixture(scope="module", params=list(CASES))
+@pytest.fixture(scope="module", params=of_tiers(CASES, ("dtln_1",)))
 def case(request, models, recording):
     """A model, 50 frames of a recording, and the sizes of open dimensions."""
     frames_of, dims, static = CASES[request.param]

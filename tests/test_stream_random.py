@@ -14,6 +14,7 @@ from jax import lax
 from stream_functions import lstm, pooled, rnn
 from stream_fuzzing.campaign import run
 from streaming_verifier import check_gradients
+from tiers import of_tiers
 
 import jaxrnn
 
@@ -133,7 +134,7 @@ def undecided_by_jax():
 NETWORKS = st.lists(st.one_of(same_length(), other_length()), min_size=2, max_size=6)
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, GROUP))
+@pytest.mark.parametrize("first", of_tiers(range(0, PROGRAMS, GROUP), (0,)))
 def test_programs_are_exact_or_refused_for_a_good_reason(first):
     found = run(0, first, GROUP)
     assert not found.defects, "\n\n".join(found.defects)
@@ -142,6 +143,7 @@ def test_programs_are_exact_or_refused_for_a_good_reason(first):
     assert found.ends["exact"] >= 0.7 * GROUP, found.ends
 
 
+@pytest.mark.thorough
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(NETWORKS, st.integers(1, 9))
 def test_gradients(layers, length):
