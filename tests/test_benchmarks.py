@@ -185,7 +185,6 @@ def test_a_cell_as_body_of_scan_is_the_operator(kind):
 
 
 def test_a_peer_carries_its_state_and_begins_anew(models):
-    pytest.importorskip("onnxruntime")
     entry = SPEECH[0]
     model = load(entry)
     opened, refused = peers.open_all(describe(entry, model), 1, ["ONNX Runtime"])

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+import soundfile
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 from small_models import layers_model, make_model
@@ -41,7 +42,6 @@ CASES = {
 @pytest.fixture(scope="module")
 def recording(audio):
     """Speech in noise, from where both are."""
-    soundfile = pytest.importorskip("soundfile")
     samples, _ = soundfile.read(audio / "noisy_16k.wav", dtype="float32")
     return samples[16_000:]
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from convolutions import convolve
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from jax import lax
@@ -24,21 +25,9 @@ CHANNELS = 2
 PROGRAMS, GROUP = 200, 20
 
 
-def kernel_of(seed, length, dtype):
-    values = np.random.default_rng(seed).normal(size=(length, CHANNELS, CHANNELS)) / np.sqrt(length * CHANNELS)
-    return jnp.asarray(values, dtype)
-
-
-def convolve(x, seed, length, pad, stride=1, dilation=1, spacing=1):
-    return lax.conv_general_dilated(
-        x[None],
-        kernel_of(seed, length, x.dtype),
-        (stride,),
-        [pad],
-        lhs_dilation=(spacing,),
-        rhs_dilation=(dilation,),
-        dimension_numbers=("NTC", "TIO", "NTC"),
-    )[0]
+def convolution(x, seed, length, pad, **distances):
+    kernel = np.random.default_rng(seed).normal(size=(length, CHANNELS, CHANNELS)) / np.sqrt(length * CHANNELS)
+    return convolve(x, jnp.asarray(kernel, x.dtype), pad, **distances)
 
 
 def gru(x, seed):
@@ -65,7 +54,7 @@ def same_length(draw, depth=0):
         length, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3))
         extent = (length - 1) * dilation
         front = draw(st.integers(-1, extent + 1))
-        return lambda x: jnp.tanh(convolve(x, seed, length, (front, extent - front), dilation=dilation))
+        return lambda x: jnp.tanh(convolution(x, seed, length, (front, extent - front), dilation=dilation))
     if kind == "shift":
         ahead = draw(st.integers(0, 3))
         return lambda x: jnp.pad(x, ((0, ahead), (0, 0)), constant_values=0.5)[ahead:]
@@ -95,11 +84,11 @@ def other_length(draw):
     if kind == "stride":
         length = draw(st.integers(1, 5))
         pad = (draw(st.integers(0, 5)), draw(st.integers(0, 3)))
-        return lambda x: convolve(x, seed, length, pad, stride=small)
+        return lambda x: convolution(x, seed, length, pad, stride=small)
     if kind == "up":
         length = draw(st.integers(1, 4))
         pad = (draw(st.integers(0, 4)), draw(st.integers(0, 4)))
-        return lambda x: convolve(x, seed, length, pad, spacing=small)
+        return lambda x: convolution(x, seed, length, pad, spacing=small)
     if kind == "pad":
         behind = draw(st.integers(0, 5))
         return lambda x: jnp.pad(x, ((small, behind), (0, 0)), constant_values=0.5)
@@ -110,7 +99,7 @@ def other_length(draw):
         "last": lambda x: x[:-small],
         "decimate": lambda x: x[small - 1 :: small],
         "repeat": lambda x: jnp.repeat(x, small, axis=0),
-        "valid": lambda x: convolve(x, seed, small, (0, 0)),
+        "valid": lambda x: convolution(x, seed, small, (0, 0)),
     }[kind]
 
 
