@@ -21,9 +21,35 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 # An implicit promotion in the library is a mistake: ONNX has none.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-# Nearly all the time goes into compiling programs that run once. Those that run in processes of their own, examples and
-# commands among them, are compiled as users compile them.
+# Nearly all the time goes into compiling programs that run once, which takes less than half as long so. Programs in
+# processes of their own, examples and commands among them, are compiled as users compile them.
 jax.config.update("jax_disable_most_optimizations", True)
+QUICK_COMPILER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+_flags = os.environ.get("XLA_FLAGS")
+os.environ["XLA_FLAGS"] = f"{QUICK_COMPILER} {_flags or ''}"
+jax.devices()  # XLA reads its flags here, once
+if _flags is None:
+    del os.environ["XLA_FLAGS"]
+else:
+    os.environ["XLA_FLAGS"] = _flags
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Which tests: the quick ones cover every feature, the thorough ones more cases of each."""
+    parser.addoption("--tier", choices=("quick", "thorough", "all"), default="quick", help="which tests to run")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of the other tier; those that the command line names one by one run in any case."""
+    tier = config.getoption("--tier")
+    if tier == "all" or any("::" in argument for argument in config.args):
+        return
+    kept, left_out = [], []
+    for item in items:
+        is_thorough = item.get_closest_marker("thorough") is not None
+        (kept if is_thorough == (tier == "thorough") else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from convolutions import convolve
 from jax import lax
 
 _RNG = np.random.default_rng(1)
@@ -28,15 +29,7 @@ class Case:
 
 def conv(x, pad, stride=1, dilation=1, spacing=1, kernel=KERNEL):
     """A convolution over time."""
-    return lax.conv_general_dilated(
-        x[None],
-        jnp.asarray(kernel, x.dtype),
-        (stride,),
-        [pad],
-        lhs_dilation=(spacing,),
-        rhs_dilation=(dilation,),
-        dimension_numbers=("NTC", "TIO", "NTC"),
-    )[0]
+    return convolve(x, jnp.asarray(kernel, x.dtype), pad, stride, dilation, spacing)
 
 
 def rnn(x):
@@ -160,10 +153,7 @@ def frequency_convolution(x):
 
 def depthwise(x):
     """A convolution over time of each channel alone."""
-    kernel = jnp.asarray(KERNEL[:, :1], x.dtype)
-    return lax.conv_general_dilated(
-        x[None], kernel, (1,), [(1, 1)], feature_group_count=3, dimension_numbers=("NTC", "TIO", "NTC")
-    )[0]
+    return convolve(x, jnp.asarray(KERNEL[:, :1], x.dtype), (1, 1), groups=3)
 
 
 def shifted_twice(x):

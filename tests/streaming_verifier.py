@@ -1,4 +1,4 @@
-"""The one verifier of streaming: steps and flush, one behind the other, against the function on whole recordings."""
+"""The one verifier of streaming: steps and then a flush, against the function on whole recordings."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ class Streaming:
             for leaf, axis, times in zip(leaves, self.axes, self.times, strict=True)
         ]
 
-    def run(self, x: Any, total: int, pulses: Iterable[int]) -> Any:
-        """What comes out of pulses of the given sizes, the last size again and again, and of the flush."""
+    def run(self, x: Any, total: int, pulses: Iterable[int], room: int = 0) -> Any:
+        """What comes out of pulses of the given sizes, the last size again and again, and of the flush.
+
+        The tail is padded to a pulse, or to ``room`` frames where that is more: tails of one size share a program.
+        """
         leaves, structure = jax.tree.flatten(x)
         state, position, outputs = self.start, 0, []
         sizes = iter(pulses)
@@ -55,8 +58,7 @@ class Streaming:
         rest = total - position
         tail = None
         if rest or None in self.axes:
-            # Room for a pulse, of which only what is left exists.
-            room = max(pulse, rest)
+            room = max(pulse, rest, room)
             frames = self._frames(leaves, position, total)
             tail = jax.tree.unflatten(structure, [self._filled(*each, room - rest) for each in enumerate(frames)])
         flushed = self._flush(self.params, state, tail, rest)
@@ -130,14 +132,18 @@ def check_values(
     with mock.patch.object(transform, "ABSENT", POISON):
         streamed = stream(function, example, axes=axis, pulse=None, multiple=multiple, constraints=constraints)
     streaming = Streaming(streamed, [axis])
-    offline = jax.jit(function)
-    for length in lengths:
-        total = length * multiple
-        x = recording([total if d == axis else size for d, size in enumerate(shape)], dtype, total)
-        expected = offline(jnp.asarray(x))
-        for chunking in chunkings:
-            pulses = [size * streamed.smallest_pulse for size in chunking]
-            assert_same(streaming.run(x, total, pulses), expected, tolerance, f"{total} frames, pulses {pulses}")
+    totals = [length * multiple for length in lengths]
+    recordings = [
+        recording([total if d == axis else size for d, size in enumerate(shape)], dtype, total) for total in totals
+    ]
+    # One program for all lengths.
+    offline = jax.jit(lambda recordings: list(map(function, recordings)))(recordings)
+    chunkings = [[size * streamed.smallest_pulse for size in chunking] for chunking in chunkings]
+    room = max(map(max, chunkings))
+    for total, x, expected in zip(totals, recordings, offline, strict=True):
+        for pulses in chunkings:
+            found = streaming.run(x, total, pulses, room)
+            assert_same(found, expected, tolerance, f"{total} frames, pulses {pulses}")
     return streamed
 
 

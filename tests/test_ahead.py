@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 from test_steps import CASES, NAMES, close, frame, recording
 from test_streams import recurrent_streamed
+from tiers import of_tiers
 
 import jaxrnn
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=of_tiers(NAMES, ("dtln_1", "predictor_net")))
 def compiled(request, models, tmp_path_factory):
     dims, static = CASES[request.param]
     model = jaxrnn.load(models / f"{request.param}.onnx", static=static)
@@ -252,7 +253,7 @@ def test_a_file_has_the_rights_of_any_new_file(small, tmp_path):
 PULSED = {"keyword_net": 2, "wave_net": 64, "filter_net": 3}
 
 
-@pytest.fixture(scope="module", params=PULSED)
+@pytest.fixture(scope="module", params=of_tiers(PULSED, ("wave_net",)))
 def streamed(request, models, tmp_path_factory):
     """A model, the same in pulses, and its compiled file."""
     model = jaxrnn.load(models / f"{request.param}.onnx")

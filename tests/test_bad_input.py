@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file or an argument: one clear error of the project's own, naming what and where."""
+"""Whatever is wrong with a file: one clear error of the project's own, naming what and where."""
 
 from __future__ import annotations
 
@@ -9,23 +9,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from plain_graphs import ADD, RELU, WEIGHT, X, Y, model, node
 
 import jaxrnn
 from jaxrnn.model.inspection import inspect_model
-
-X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
-Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-RELU = helper.make_node("Relu", ["x"], ["y"], name="r")
-WEIGHT = numpy_helper.from_array(np.ones((2, 3), np.float32), "weight")
-
-
-def model(*nodes, inputs=(X,), outputs=(Y,), initializers=(), opset=17, ir_version=8):
-    graph = helper.make_graph(nodes, "g", inputs, outputs, list(initializers))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
-
-
-def node(operator, inputs, outputs=("y",), name="n", **attributes):
-    return helper.make_node(operator, inputs, outputs, name=name, **attributes)
 
 
 def changed(tensor, **fields):
@@ -75,7 +62,6 @@ def reading(count):
     return helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=8)
 
 
-ADD = node("Add", ["x", "weight"])
 INT = helper.make_tensor_value_info("i", TensorProto.INT64, [2, 3])
 BOOL = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
 
@@ -384,222 +370,3 @@ def test_truncated_real_file(models, cut, tmp_path):
     path.write_bytes(data[: cut if isinstance(cut, int) else int(cut * len(data))])
     with pytest.raises(jaxrnn.ModelError, match=r"cut\.onnx"):
         jaxrnn.load(path)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A model's folder with data in it, a secret beside it, and links of both kinds."""
-    inside = tmp_path / "model"
-    inside.mkdir()
-    (tmp_path / "secret.bin").write_bytes(bytes(1000))
-    (inside / "w.bin").write_bytes(np.arange(6, dtype=np.float32).tobytes())
-    (inside / "link.bin").symlink_to(tmp_path / "secret.bin")
-    (inside / "near.bin").symlink_to("w.bin")
-    (inside / "null").symlink_to(os.devnull)
-    os.mkfifo(inside / "pipe")
-    (tmp_path / "linked").symlink_to(inside)
-    return inside
-
-
-def with_external(folder, location, shape=(2, 3), **entries):
-    tensor = TensorProto(name="weight", data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
-    for key, value in {"location": location, **entries}.items():
-        tensor.external_data.add(key=key, value=str(value))
-    path = folder / "model.onnx"
-    path.write_bytes(model(ADD, initializers=[tensor]).SerializeToString())
-    return path
-
-
-def test_external_data_is_read(folder):
-    for location in ("w.bin", "./w.bin", "near.bin"):
-        path = with_external(folder, location)
-        for where in (path, folder.parent / "linked" / "model.onnx"):
-            loaded = jaxrnn.load(where)
-            np.testing.assert_array_equal(loaded.params["weight"], np.arange(6).reshape(2, 3))
-    previous = os.getcwd()
-    os.chdir(folder)
-    try:
-        np.testing.assert_array_equal(jaxrnn.load("model.onnx").params["weight"], np.arange(6).reshape(2, 3))
-    finally:
-        os.chdir(previous)
-
-
-#: What Python's `int` takes, or nearly, and other programs read otherwise.
-ODD_NUMBERS = ("many", "1_0", " 10", "10\n", "+1", "-1", "\uff11", "0x8", "", "9" * 5000)
-
-
-@pytest.mark.parametrize(
-    ("location", "details", "word"),
-    [
-        ("../secret.bin", {}, "outside"),
-        ("sub/../../secret.bin", {}, "outside"),
-        ("link.bin", {}, "outside"),
-        ("nothing.bin", {}, "No such file"),
-        ("w.bin", {"shape": (20, 30)}, "ends at 24"),
-        ("w.bin", {"offset": 8}, "ends at 24"),
-        ("w.bin", {"offset": -8}, "'-8'"),
-        ("w.bin", {"length": 8}, "needs 24"),
-        *(("w.bin", {key: text}, f"{key} must be a number") for key in ("offset", "length") for text in ODD_NUMBERS),
-        ("pipe", {}, "a FIFO"),
-        ("null", {}, "outside"),
-        ("w.bin", {"shape": (2**40, 2**20)}, "ends at 24"),
-        (".", {}, "regular file"),
-        ("", {}, "location"),
-    ],
-)
-def test_external_data_is_refused(folder, location, details, word):
-    with pytest.raises(jaxrnn.ModelError, match=word) as caught:
-        jaxrnn.load(with_external(folder, location, **details))
-    assert "'weight'" in str(caught.value)
-    assert "model.onnx" in str(caught.value)
-
-
-def test_entries_of_external_data_stand_once(folder):
-    proto = onnx.load(with_external(folder, "w.bin"), load_external_data=False)
-    proto.graph.initializer[0].external_data.add(key="location", value="../secret.bin")
-    (folder / "model.onnx").write_bytes(proto.SerializeToString())
-    with pytest.raises(jaxrnn.ModelError, match=r"'weight'.*stand there twice"):
-        jaxrnn.load(folder / "model.onnx")
-
-
-#: Where a tensor's elements may be: the field, and one element for it.
-PLACES = {
-    "raw_data": b"\1",
-    "float_data": [1.0],
-    "int32_data": [1],
-    "int64_data": [1],
-    "double_data": [1.0],
-    "uint64_data": [1],
-    "string_data": [b"1"],
-    "external_data": [onnx.StringStringEntryProto(key="location", value="w.bin")],
-}
-
-
-@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.INT4])
-def test_the_data_of_a_tensor_is_in_one_place(folder, kind):
-    """Otherwise one program takes this, and another that. What is in the right place is read."""
-    array = np.ones(1, helper.tensor_dtype_to_np_dtype(kind))
-    raw = numpy_helper.from_array(array, "weight")
-    typed = helper.make_tensor("weight", kind, [1], [1])
-    (folder / "w.bin").write_bytes(raw.raw_data)
-    external = TensorProto(name="weight", data_type=kind, dims=[1], data_location=TensorProto.EXTERNAL)
-    external.external_data.extend(PLACES["external_data"])
-    for tensor in (raw, typed, external):
-        (home,) = {field.name for field, _ in tensor.ListFields()} & PLACES.keys()
-        for place in PLACES:
-            both = TensorProto()
-            both.CopyFrom(tensor)
-            if place != home and place == "raw_data":
-                both.raw_data = PLACES[place]
-            elif place != home:
-                getattr(both, place).extend(PLACES[place])
-            path = folder / "model.onnx"
-            wide = node("Cast", ["weight"], to=TensorProto.FLOAT)
-            path.write_bytes(model(wide, inputs=[], initializers=[both], opset=21, ir_version=10).SerializeToString())
-            if place == home:
-                assert jaxrnn.load(path)()["y"].tolist() == [1.0]
-                continue
-            with pytest.raises(jaxrnn.ModelError, match=r"'weight': its data belongs into .* in one place") as caught:
-                jaxrnn.load(path)
-            assert place in str(caught.value) or home in str(caught.value)
-
-
-def test_absolute_external_data_is_refused(folder):
-    path = with_external(folder, str(folder.parent / "secret.bin"))
-    with pytest.raises(jaxrnn.ModelError, match="outside"):
-        jaxrnn.load(path)
-    with pytest.raises(jaxrnn.ModelError, match="from its path"):
-        jaxrnn.load(path.read_bytes())
-
-
-ONES = np.ones((2, 3), np.float32)
-
-CALLS = {
-    "a wrong name": ({"z": ONES}, ["'z'", "x: float32[2, 3]"]),
-    "a near name": ({"X": ONES, "x": ONES}, ["'X'"]),
-    "nothing": ({}, ["missing", "x: float32[2, 3]"]),
-    "float64": ({"x": np.ones((2, 3))}, ["float64", ".astype('float32')"]),
-    "integers": ({"x": np.ones((2, 3), np.int64)}, ["int64", ".astype('float32')"]),
-    "another rank": ({"x": np.ones(3, np.float32)}, ["rank 2", "rank 1"]),
-    "another size": ({"x": np.ones((2, 4), np.float32)}, ["axis 1 must be 3, not 4"]),
-    "words": ({"x": "abc"}, ["x: float32[2, 3]", "str"]),
-    "None": ({"x": None}, ["None"]),
-    "objects": ({"x": np.array([None])}, ["object"]),
-    "ragged lists": ({"x": [[1, 2, 3], [4]]}, ["list"]),
-}
-
-
-@pytest.mark.parametrize("what", CALLS)
-def test_calls(what):
-    inputs, words = CALLS[what]
-    loaded = jaxrnn.load(model(RELU))
-    for call in (loaded, lambda given: loaded.apply(loaded.params, given)):
-        with pytest.raises(jaxrnn.InputError) as caught:
-            call(inputs)
-        for word in words:
-            assert word in str(caught.value)
-
-
-def test_dimensions_of_one_name_are_one_size():
-    xs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("x", "weight")]
-    loaded = jaxrnn.load(model(ADD, inputs=xs))
-    with pytest.raises(jaxrnn.InputError, match="'batch' is 4 here, but 2 in 'x'"):
-        loaded(x=ONES, weight=np.ones((4, 3), np.float32))
-
-
-def test_other_arguments():
-    loaded = jaxrnn.load(model(ADD, initializers=[WEIGHT]))
-    with pytest.raises(jaxrnn.InputError, match="by name"):
-        loaded(ONES)
-    with pytest.raises(jaxrnn.InputError, match=r"missing \['weight'\], unknown \['w'\]"):
-        loaded.apply({"w": ONES}, {"x": ONES})
-    with pytest.raises(jaxrnn.InputError, match=r"weight.*shape"):
-        loaded.apply({"weight": ONES[0]}, {"x": ONES})
-    with pytest.raises(jaxrnn.InputError, match=r"model\.params"):
-        loaded.apply(None, {"x": ONES})
-    with pytest.raises(jaxrnn.InputError, match="'q'"):
-        jaxrnn.load(model(RELU), static={"q": 1})
-    with pytest.raises(jaxrnn.InputError, match="rank"):
-        jaxrnn.load(model(RELU), static={"x": 1.0})
-    with pytest.raises(jaxrnn.InputError, match=r"\(x\).*\(y\)"):
-        jaxrnn.load(model(RELU), state={"x": "z"})
-
-
-def test_not_a_number_passes_through():
-    loaded = jaxrnn.load(model(ADD, initializers=[WEIGHT]))
-    poisoned = ONES.copy()
-    poisoned[0, 1] = np.nan
-    np.testing.assert_array_equal(np.isnan(loaded(x=poisoned)["y"]), np.isnan(poisoned))
-
-
-def test_a_failing_node_is_named():
-    loaded = jaxrnn.load(
-        model(
-            node("Reshape", ["x", "shape"], name="fold"),
-            inputs=[X, helper.make_tensor_value_info("shape", TensorProto.INT64, [1])],
-        )
-    )
-    with pytest.raises(jaxrnn.NodeError, match=r"'fold' \(Reshape-14\) on float32\[2, 3\]"):
-        loaded(x=ONES, shape=np.array([5]))
-    with pytest.warns(UserWarning, match="evaluated node by node"):
-        np.testing.assert_array_equal(loaded(x=ONES, shape=np.array([6]))["y"], np.ones(6))
-
-
-def test_a_shape_that_depends_on_data_says_what_to_do():
-    import jax
-
-    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [1])
-    proto = model(node("Reshape", ["x", "shape"], name="fold"), inputs=[X, shape])
-    loaded = jaxrnn.load(proto)
-    with pytest.raises(jaxrnn.StaticValueError, match=r"'fold'.*static=.*outside jit"):
-        jax.jit(loaded.apply)(loaded.params, {"x": ONES, "shape": np.array([6])})
-    bound = jaxrnn.load(proto, static={"shape": [6]})
-    assert jax.jit(bound.apply)(bound.params, {"x": ONES})["y"].shape == (6,)
-
-
-def test_protobuf_is_not_changed_by_loading():
-    proto = model(ADD, initializers=[WEIGHT])
-    before = proto.SerializeToString(deterministic=True)
-    jaxrnn.load(proto)
-    assert proto.SerializeToString(deterministic=True) == before
-    assert isinstance(proto, onnx.ModelProto)

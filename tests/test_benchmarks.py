@@ -56,6 +56,7 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.thorough
 def test_every_benchmark_gives_results_and_they_make_a_page(tmp_path):
     wanted = [name for name, (_, real) in SMALLEST.items() if MODELS.is_dir() or not real]
     patterns = [part for name in wanted for part in ("--only", SMALLEST[name][0])]
@@ -184,7 +185,6 @@ def test_a_cell_as_body_of_scan_is_the_operator(kind):
 
 
 def test_a_peer_carries_its_state_and_begins_anew(models):
-    pytest.importorskip("onnxruntime")
     entry = SPEECH[0]
     model = load(entry)
     opened, refused = peers.open_all(describe(entry, model), 1, ["ONNX Runtime"])

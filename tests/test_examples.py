@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from click.testing import CliRunner
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED, si_sdr
@@ -36,7 +37,7 @@ def import_example(name: str) -> ModuleType:
 
 @pytest.fixture(autouse=True, scope="module")
 def as_users_compile():
-    """Examples are held to their references in the machine code that users run."""
+    """Examples are held to their references in programs that are optimised, as those of users are."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
@@ -149,6 +150,7 @@ def test_silero_vad_segments(silero):
     assert silero.segments(np.zeros(12)) == []
 
 
+@pytest.mark.thorough
 def test_gtcrn_matches_its_reference(gtcrn, models, audio):
     noisy, clean = read(audio / "noisy_16k.wav"), read(audio / "clean_16k.wav")
     reference = np.load(audio / "gtcrn_reference_16k.npy")
@@ -175,7 +177,7 @@ def run(example: str, *arguments: Path, status: int = 0) -> str:
     return ran.output
 
 
-@pytest.mark.parametrize("example", ["dtln_denoise", "gtcrn_denoise"])
+@pytest.mark.parametrize("example", of_tiers(["dtln_denoise", "gtcrn_denoise"], ("dtln_denoise",)))
 def test_denoisers_write_a_recording(example, models, audio, tmp_path):
     short, out = tmp_path / "short.wav", tmp_path / "out.wav"
     soundfile.write(short, read(audio / "noisy_16k.wav")[:4_000], 16_000)
@@ -226,7 +228,8 @@ def differences(said: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("network", "pulse", "frames"), [("keyword_net", 2, 31), ("keyword_net", 8, 3), ("filter_net", 1, 9)]
+    ("network", "pulse", "frames"),
+    of_tiers([("keyword_net", 2, 31), ("keyword_net", 8, 3), ("filter_net", 1, 9)], [("keyword_net", 8, 3)]),
 )
 def test_a_streamed_network_says_how_exact_it_is(models, network, pulse, frames):
     options = ["--models", models, "--pulse", pulse, "--frames", frames]
@@ -243,7 +246,7 @@ def test_a_streamed_network_says_what_does_not_fit(models, tmp_path):
     assert "no input has a dimension 'T'" in run(*example, models, "--symbol", "T", status=1)
 
 
-@pytest.mark.parametrize(("frames", "pulse"), [(33, 4), (1, 5)])
+@pytest.mark.parametrize(("frames", "pulse"), of_tiers([(33, 4), (1, 5)], [(1, 5)]))
 def test_a_streamed_module_has_the_outputs_and_gradients_of_the_module(frames, pulse):
     said = run("stream_flax_module", "--frames", frames, "--pulse", pulse)
     assert len(differences(said)) == 2
@@ -264,7 +267,7 @@ def test_a_module_of_flax_is_trained_and_goes_back_to_onnx(tmp_path):
         assert np.array_equal(tuned.params[name], value) == name.startswith("gru_")
 
 
-@pytest.mark.parametrize("seconds", [0.5, 0.002])
+@pytest.mark.parametrize("seconds", of_tiers([0.5, 0.002], (0.002,)))
 def test_a_streamed_function_takes_blocks_of_any_size(seconds):
     said = run("stream_function", "--seconds", seconds)
     assert len(differences(said)) == 2
@@ -278,6 +281,7 @@ def test_examples_of_streaming_see_a_difference(monkeypatch):
     assert "has shape" in run("stream_function", "--seconds", "0.5", status=1)
 
 
+@pytest.mark.thorough
 def test_a_denoiser_learns_a_new_noise(tmp_path):
     said = run("finetune_denoiser", "--quick", "--out", tmp_path / "new")
     new = jaxrnn.load(tmp_path / "new" / "denoiser.onnx")
@@ -292,6 +296,7 @@ def test_a_denoiser_learns_a_new_noise(tmp_path):
     assert all(after > before + 1 for _, before, after in rows)
 
 
+@pytest.mark.thorough
 def test_only_the_decoder_of_silero_is_trained(models, audio, tmp_path):
     arguments = ["--models", models, "--speech", audio / "speech_16k.wav"]
     said = run("finetune_vad", "--quick", "--out", tmp_path, *arguments)

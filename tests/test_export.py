@@ -28,6 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from test_models import CASES, random_inputs
+from tiers import of_tiers
 from verifier import assert_same, peer_outputs, verify
 
 import jaxrnn
@@ -58,7 +59,7 @@ def scaled(model, inputs):
     return new, lambda params: jax.jit(model.apply)(params, inputs)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", of_tiers(CASES, ("dtln_1", "silero_vad_16k_op15", "predictor_net")))
 def test_a_step_of_training_on_a_real_model(models, tmp_path, name):
     lengths, static = CASES[name]
     path, out = models / f"{name}.onnx", tmp_path / "out.onnx"

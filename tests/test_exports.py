@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import MODELS
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.guards import exact_types
@@ -55,7 +56,7 @@ def named(kind):
     return [name for name, entry in EXPECTED.items() if kind(entry)]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", of_tiers(EXPECTED, list(EXPECTED)[::3]))
 def test_values_state_and_gradients(name):
     """The framework's outputs under jit; the state as listed; a derivative of every parameter in reverse mode."""
     export = Export(name)
@@ -131,6 +132,7 @@ def test_what_runs_backwards_does_not_stream(name):
 PAIRS = sorted({name.removesuffix("_dynamo") for name in EXPECTED if name.endswith("_dynamo")})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PAIRS)
 def test_both_exporters_of_pytorch_agree(name):
     """With the weights of the one, the file of the other computes what PyTorch computed."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from finite_differences import (
+    EQUAL,
     assert_derivative,
     assert_equal,
     difference,
@@ -19,6 +20,7 @@ from finite_differences import (
     random_like,
 )
 from test_models import CASES, NETS, random_inputs
+from tiers import of_tiers
 from verifier import assert_same
 
 #: Silero's other file is the same network behind a branch that folds.
@@ -61,22 +63,30 @@ def gradient_of(load, inputs_of):
         model, inputs = load(name), inputs_of(name)
         with jax.enable_x64(True):
             point, loss = (model.params, floats(inputs)), loss_of(model, inputs)
-            # Differences take hundreds of values, and no more gradients.
+            # Differences take values, and no more gradients.
             return point, jax.jit(loss), jax.jit(jax.grad(loss))(point)
 
     return gradient_of
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", of_tiers(MODELS, ("dtln_1", "keyword_net", "predictor_net")))
 def test_networks(gradient_of, name):
-    """Gradients of a whole network, of parameters and inputs (its state is among them), against differences.
+    """Gradients of a whole network, of parameters and inputs (its state is among them), against forward mode, which
+    sees every entry, and that against differences.
 
-    At an entry of each array, along a direction for each array that is its own gradient and noise in equal parts, and
-    along one for all.
+    Along its own gradient and noise in equal parts for every array, arrays with gradients of one size together; along
+    an entry of each array; and along noise.
     """
     (point, value, slopes), rng = gradient_of(name), np.random.default_rng(1)
     leaves, structure = jax.tree.flatten(point)
-    gradients, sharp = jax.tree.leaves(slopes), []
+    gradients = list(map(np.asarray, jax.tree.leaves(slopes)))
+    norms = [float(np.linalg.norm(gradient)) for gradient in gradients]
+    entries = [np.eye(1, leaf.size, rng.integers(leaf.size)).reshape(leaf.shape) for leaf in leaves]
+
+    def mixed(gradient, norm):
+        noise = rng.normal(size=gradient.shape)
+        return noise / np.linalg.norm(noise) + gradient / (norm or 1.0)
+
     with jax.enable_x64(True):
 
         def check(direction, step=1e-5):
@@ -84,24 +94,23 @@ def test_networks(gradient_of, name):
             assert abs(dot(slopes, direction) - central) <= doubt
             return bool(doubt <= 0.02 * abs(central))
 
-        for index in rng.choice(len(leaves), min(len(leaves), 24), replace=False):
-            shape, gradient = leaves[index].shape, np.asarray(gradients[index])
-            norm, noise = np.linalg.norm(gradient), rng.normal(size=shape)
-            entry = np.zeros(gradient.size)
-            entry[rng.integers(entry.size)] = 1
-            along = noise / np.linalg.norm(noise) + gradient / (norm or 1.0)
-            for each in (along, entry.reshape(shape)):
-                found = check(
-                    jax.tree.unflatten(structure, [each if i == index else 0 * x for i, x in enumerate(leaves)])
-                )
-                if each is along and norm:
-                    sharp.append(found)
-        check(random_like(point, 1), 1e-7)
-        assert len(sharp) > 3
-        assert np.mean(sharp) > 0.7  # along a gradient, differences mostly tell a fiftieth of it
+        along = random_like(point, 1)
+        pushed = jax.jit(lambda at, along: jax.jvp(value, (at,), (along,))[1])(point, along)
+        sizes = [jax.tree.map(jnp.abs, tree) for tree in (slopes, along)]
+        assert abs(dot(slopes, along) - pushed) <= EQUAL * dot(*sizes)
+        check(along, 1e-7)
+        check(jax.tree.unflatten(structure, entries))
+        sharp = []
+        for group in np.array_split(np.argsort(norms), 6):
+            parts = [
+                mixed(gradient, norm) if index in group else 0 * gradient
+                for index, (gradient, norm) in enumerate(zip(gradients, norms, strict=True))
+            ]
+            sharp.append(check(jax.tree.unflatten(structure, parts)))
+        assert np.mean(sharp) > 0.5  # along gradients, differences mostly tell a fiftieth of them
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", of_tiers(NETS, ("keyword_net",)))
 def test_networks_against_pytorch(models, load, inputs_of, gradient_of, name):
     """Values and gradients of the float32 network; of the parameters, for which there are none, the float64 ones."""
     data, inputs, narrow = np.load(models / f"{name}.npz"), inputs_of(name), load(name, wide=False)
@@ -118,7 +127,7 @@ def test_networks_against_pytorch(models, load, inputs_of, gradient_of, name):
             assert np.linalg.norm(gradient - data[f"grad/{key}"]) <= 1e-4 * np.linalg.norm(data[f"grad/{key}"]), key
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", of_tiers(SMALL, ("dtln_1",)))
 def test_modes_and_second_order(load, inputs_of, name):
     """Forward mode is the transpose of reverse mode, and the second derivative is the same in every order of modes.
 

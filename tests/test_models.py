@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import of_tiers
 from verifier import assert_same, check_vmap, peer_outputs, verify
 
 import jaxrnn
@@ -28,6 +29,8 @@ CASES = {
         {"sr": 16000},
     ),
 }
+#: One of each kind, and none that takes long to compile.
+QUICK = ("dtln_1", "keyword_net", "wave_net", "ocr_net", "predictor_net", "silero_vad_16k_op15")
 NETS = ("filter_net", "dual_path_net", "keyword_net", "wave_net", "ocr_net", "predictor_net")
 
 
@@ -42,7 +45,7 @@ def random_inputs(model, sizes, seed=0):
     return arrays
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
 def test_values(models, name):
     lengths, static = CASES[name]
     static = {key: np.asarray(value) for key, value in static.items()}
@@ -63,14 +66,14 @@ def test_the_sampling_rate_may_stay_an_input(models):
     assert_same(model.apply(model.params, inputs), expected, 1e-5)
 
 
-@pytest.mark.parametrize("name", ["dtln_1", "predictor_net", "silero_vad_16k_op15"])
+@pytest.mark.parametrize("name", of_tiers(["dtln_1", "predictor_net", "silero_vad_16k_op15"], ("dtln_1",)))
 def test_vmap(models, name):
     lengths, static = CASES[name]
     model = jaxrnn.load(models / f"{name}.onnx", static=static)
     check_vmap(model, random_inputs(model, lengths[0]))
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", of_tiers(NETS, ("keyword_net",)))
 def test_one_trace_serves_every_length(models, name):
     """Exported once with symbolic dimensions, the function runs at each length with the same result."""
     lengths, _ = CASES[name]

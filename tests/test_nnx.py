@@ -16,6 +16,7 @@ from flax import nnx
 from onnx import TensorProto, helper, numpy_helper
 from small_models import HIDDEN, layers_model, make_model
 from test_loop_bounds import roots_model
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.nnx import Cell, Module, RecurrentState, named
@@ -66,7 +67,7 @@ def counting():
     return counting_model()
 
 
-@pytest.fixture(scope="module", params=REAL)
+@pytest.fixture(scope="module", params=of_tiers(REAL, ("predictor_net", "filter_net")))
 def real(request, models):
     dims, static = REAL[request.param]
     return jaxrnn.load(models / f"{request.param}.onnx", static=static), dims
@@ -129,7 +130,10 @@ def test_a_module_runs_outside_of_nnx_jit(counting):
     assert_identical(module.step(x=arrays_of((1, 3))), Module(counting).step({"x": arrays_of((1, 3))}))
 
 
-@pytest.fixture(scope="module", params=["counting", "silero_vad", "dtln_1", "predictor_net"])
+@pytest.fixture(
+    scope="module",
+    params=of_tiers(["counting", "silero_vad", "dtln_1", "predictor_net"], ("counting", "predictor_net")),
+)
 def stepping(request):
     if request.param == "counting":
         return counting_model(), {"batch": 1}

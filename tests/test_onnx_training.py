@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from one_operator import one_operator
+from PIL import Image
 
 import jaxrnn
 from jaxrnn.guards import exact_types
@@ -92,15 +93,14 @@ def decoded(data, **attributes):
 
 
 def test_images():
-    image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(2).integers(0, 256, (5, 7, 3)).astype(np.uint8)
-    png = encoded(image.fromarray(pixels), "PNG")
+    png = encoded(Image.fromarray(pixels), "PNG")
     np.testing.assert_array_equal(decoded(png), pixels)
     np.testing.assert_array_equal(decoded(png, pixel_format="BGR"), pixels[:, :, ::-1])
     assert decoded(png, pixel_format="Grayscale").shape == (5, 7, 1)
-    transparent = encoded(image.fromarray(np.dstack([pixels, pixels[:, :, :1]])), "PNG")
+    transparent = encoded(Image.fromarray(np.dstack([pixels, pixels[:, :, :1]])), "PNG")
     np.testing.assert_array_equal(decoded(transparent), pixels)
-    deep = encoded(image.fromarray(np.uint16([[0, 257, 65535]])), "PNG")
+    deep = encoded(Image.fromarray(np.uint16([[0, 257, 65535]])), "PNG")
     assert decoded(deep).tolist() == [[[0] * 3, [1] * 3, [255] * 3]]
     for broken in (png[:40], png[:-30], np.zeros(0, np.uint8), np.zeros(100, np.uint8)):
         assert decoded(broken).shape == (0, 0, 3)

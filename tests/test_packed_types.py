@@ -10,9 +10,11 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+import soundfile
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 from small_models import layers_model, make_model
+from tiers import of_tiers
 
 from jaxrnn import InputError, Runner, load
 from jaxrnn.cli import main
@@ -40,12 +42,11 @@ CASES = {
 @pytest.fixture(scope="module")
 def recording(audio):
     """Speech in noise, from where both are."""
-    soundfile = pytest.importorskip("soundfile")
     samples, _ = soundfile.read(audio / "noisy_16k.wav", dtype="float32")
     return samples[16_000:]
 
 
-@pytest.fixture(scope="module", params=list(CASES))
+@pytest.fixture(scope="module", params=of_tiers(CASES, ("dtln_1",)))
 def case(request, models, recording):
     """A model, 50 frames of a recording, and the sizes of open dimensions."""
     frames_of, dims, static = CASES[request.param]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from finite_differences import assert_equal, difference, dot, floats, mean_squares, network, random_like
 from test_models import CASES
+from tiers import of_tiers
 
 #: Networks that carry a state, and the sizes of a frame's open dimensions.
 STEPS = {
@@ -44,7 +45,7 @@ def check_directions(function, point, slopes):
         assert doubt <= 0.05 * abs(central)
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", of_tiers(STEPS, ("dtln_1",)))
 def test_step_and_scan(models, name):
     """Gradients through a scan are those through its steps one by one, of parameters, state and frames; packed, too."""
     model, steps = load(models, name), 3
@@ -74,7 +75,7 @@ def test_step_and_scan(models, name):
         check_directions(lambda *at: both(*at)[0], point, slopes)
 
 
-@pytest.mark.parametrize("name", ["dtln_1", "predictor_net"])
+@pytest.mark.parametrize("name", of_tiers(["dtln_1", "predictor_net"], ("predictor_net",)))
 def test_rows_that_have_ended(models, name):
     """Behind its length a row of a batch has no gradient; a row of no frames hands on that of its state."""
     model, lengths = load(models, name), np.array([3, 1, 0])
@@ -102,7 +103,7 @@ def test_rows_that_have_ended(models, name):
             assert np.any(frame[:length, row]) == (length > 0)
 
 
-@pytest.mark.parametrize("name", ["keyword_net", "wave_net"])
+@pytest.mark.parametrize("name", of_tiers(["keyword_net", "wave_net"], ("keyword_net",)))
 def test_streamed_steps(models, name):
     """Gradients through two steps of a stream under way, of parameters, state and frames, against differences."""
     model = load(models, name)

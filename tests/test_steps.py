@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tiers import of_tiers
 from verifier import assert_same, peer_outputs
 
 import jaxrnn
@@ -24,7 +25,7 @@ NAMES = tuple(CASES)
 STEPS = 12
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=of_tiers(NAMES, ("dtln_1", "silero_vad_16k_op15", "predictor_net")))
 def case(request, models):
     dims, static = CASES[request.param]
     path = models / f"{request.param}.onnx"

@@ -12,6 +12,7 @@ import pytest
 from jax.extend.core import ClosedJaxpr
 from onnx import TensorProto, helper, numpy_helper
 from streaming_verifier import POISON, Streaming, assert_same, recording
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.guards import exact_types
@@ -61,7 +62,7 @@ def axes_of(model):
     return [info.shape.index("S") for info in sorted(model.inputs, key=lambda info: info.name)]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", of_tiers(MODELS, ("filter_net",)))
 def test_every_length_and_pulse(load, name, monkeypatch):
     """Streamed equals offline for lengths 1 to 40 (times the strides, and in between) and pulses 1, 2, 3 and 7, with
     NaN in every frame that does not exist. Offline is ONNX Runtime, which needs no compiling for each length."""
@@ -72,19 +73,19 @@ def test_every_length_and_pulse(load, name, monkeypatch):
     assert streamed.delay == delay
     runner = Streaming(streamed, axes_of(model), model.params)
     between = range(1, 40, 3) if 1 < smallest < 64 else (100, 333) if smallest == 64 else ()
-    offline = offline_of(model)
+    offline, room = offline_of(model), 7 * smallest
     with exact_types():
         for frames in (*(smallest * count for count in range(1, 41)), *between):
             inputs = inputs_of(model, frames, frames)
             expected = offline(inputs)
             for size in (1, 2, 3, 7):
-                found = runner.run(inputs, frames, [size * smallest])
+                found = runner.run(inputs, frames, [size * smallest], room)
                 assert_same(found, expected, 1e-5, f"{name}, {frames} frames, pulses of {size * smallest}")
-        mixed = runner.run(inputs, frames, [size * smallest for size in (2, 7, 1, 3)])
+        mixed = runner.run(inputs, frames, [size * smallest for size in (2, 7, 1, 3)], room)
         assert_same(mixed, expected, 1e-5, f"{name}, pulses of mixed size")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", of_tiers(MODELS, ("keyword_net",)))
 def test_gradients(load, name):
     """Gradients through the streamed run, of inputs and parameters, are the offline ones."""
     model, (smallest, _) = load(name), MODELS[name]
@@ -106,7 +107,7 @@ def test_gradients(load, name):
             ), key
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", of_tiers(MODELS, ("dual_path_net",)))
 def test_no_symbol_is_left(load, name):
     """Neither the step nor the flush holds a symbolic dimension, at any depth."""
     model, (smallest, _) = load(name), MODELS[name]

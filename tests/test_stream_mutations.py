@@ -19,6 +19,8 @@ from jaxrnn.streaming.rules import time as time_rules
 from jaxrnn.streaming.rules.templates import Template
 from jaxrnn.streaming.timeline import Timeline
 
+pytestmark = pytest.mark.thorough
+
 
 def always_exists(original):
     return lambda run, timeline, delay: True

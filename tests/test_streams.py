@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import Streams
@@ -281,7 +282,7 @@ PULSED = {
 }
 
 
-@pytest.fixture(scope="module", params=PULSED)
+@pytest.fixture(scope="module", params=of_tiers(PULSED, ("wave_net",)))
 def case(request, models):
     return Case(models, request.param, *PULSED[request.param])
 

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from small_models import layers_model
+from tiers import of_tiers
 from training_cases import examples, furthest, in_order, jax_tree, mean_square, recurrent_model, same
 
 import jaxrnn
@@ -218,7 +219,7 @@ def test_recomputing_and_narrow_products(model, mode):
         assert any(name in jaxpr for name in ("checkpoint", "remat")) == (remat is not None)
 
 
-@pytest.mark.parametrize("name", ["predictor_net", "silero_vad_16k_op15"])
+@pytest.mark.parametrize("name", of_tiers(["predictor_net", "silero_vad_16k_op15"], ("predictor_net",)))
 def test_a_real_network_takes_the_step_of_its_gradient(models, name):
     """Tokens of 64 bits and two layers with packed state; samples in frames, behind a convolutional front."""
     rng = np.random.default_rng(0)

@@ -66,6 +66,7 @@ def read(path):
         return {name: file[name] for name in file.files}
 
 
+@pytest.mark.thorough
 def test_killed_five_times_it_ends_as_if_it_never_was(tmp_path):
     """SIGKILL at random moments, also in the middle of writing a checkpoint."""
     options = {

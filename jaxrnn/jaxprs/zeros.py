@@ -18,6 +18,9 @@ def depends_on(closed: ClosedJaxpr) -> set[Var]:
     Whatever is computed from constants alone is evaluated, and a product with a constant of nothing but zeros is one.
     """
     jaxpr = closed.jaxpr
+    depended_on = needed_by(jaxpr.eqns, variables(jaxpr.outvars))
+    if depended_on.isdisjoint(jaxpr.invars):
+        return depended_on  # nothing to be found out, and evaluating is to compile, operation by operation
     known: Environment = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     open_equations = []
     with jax.ensure_compile_time_eval():

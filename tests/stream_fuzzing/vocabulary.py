@@ -8,6 +8,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from convolutions import convolve
 from jax import lax
 
 #: Nothing is larger where a line begins; larger values are clipped to it first.
@@ -28,24 +29,12 @@ def taps(seed, *shape):
 
 def conv(x, seed, length, out, pad, stride=1, dilation=1, spacing=1):
     """A convolution over time."""
-    return lax.conv_general_dilated(
-        x[None],
-        taps(seed, length, x.shape[1], out),
-        (stride,),
-        [pad],
-        lhs_dilation=(spacing,),
-        rhs_dilation=(dilation,),
-        dimension_numbers=("NTC", "TIO", "NTC"),
-    )[0]
+    return convolve(x, taps(seed, length, x.shape[1], out), pad, stride, dilation, spacing)
 
 
 def depthwise(x, seed, length, pad):
     """A convolution over time of each channel alone."""
-    kernel = taps(seed, length, 1, x.shape[1])
-    numbers = ("NTC", "TIO", "NTC")
-    return lax.conv_general_dilated(
-        x[None], kernel, (1,), [pad], feature_group_count=x.shape[1], dimension_numbers=numbers
-    )[0]
+    return convolve(x, taps(seed, length, 1, x.shape[1]), pad, groups=x.shape[1])
 
 
 def pool(x, join, window, stride, pad):
@@ -102,8 +91,7 @@ def layered(x, pad):
     seeds = jnp.stack([taps(seed, 3, x.shape[1], x.shape[1]) for seed in (1, 2)])
 
     def body(c, kernel):
-        out = lax.conv_general_dilated(c[None], kernel, (1,), [pad], dimension_numbers=("NTC", "TIO", "NTC"))[0]
-        return small(out + c - x), None
+        return small(convolve(c, kernel, pad) + c - x), None
 
     return lax.scan(body, x, seeds)[0]
 

@@ -1,0 +1,102 @@
+"""What is wrong with the arguments of a model: one clear error of the project's own, naming what and where."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from plain_graphs import ADD, RELU, WEIGHT, X, model, node
+
+import jaxrnn
+
+ONES = np.ones((2, 3), np.float32)
+
+CALLS = {
+    "a wrong name": ({"z": ONES}, ["'z'", "x: float32[2, 3]"]),
+    "a near name": ({"X": ONES, "x": ONES}, ["'X'"]),
+    "nothing": ({}, ["missing", "x: float32[2, 3]"]),
+    "float64": ({"x": np.ones((2, 3))}, ["float64", ".astype('float32')"]),
+    "integers": ({"x": np.ones((2, 3), np.int64)}, ["int64", ".astype('float32')"]),
+    "another rank": ({"x": np.ones(3, np.float32)}, ["rank 2", "rank 1"]),
+    "another size": ({"x": np.ones((2, 4), np.float32)}, ["axis 1 must be 3, not 4"]),
+    "words": ({"x": "abc"}, ["x: float32[2, 3]", "str"]),
+    "None": ({"x": None}, ["None"]),
+    "objects": ({"x": np.array([None])}, ["object"]),
+    "ragged lists": ({"x": [[1, 2, 3], [4]]}, ["list"]),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_calls(what):
+    inputs, words = CALLS[what]
+    loaded = jaxrnn.load(model(RELU))
+    for call in (loaded, lambda given: loaded.apply(loaded.params, given)):
+        with pytest.raises(jaxrnn.InputError) as caught:
+            call(inputs)
+        for word in words:
+            assert word in str(caught.value)
+
+
+def test_dimensions_of_one_name_are_one_size():
+    xs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("x", "weight")]
+    loaded = jaxrnn.load(model(ADD, inputs=xs))
+    with pytest.raises(jaxrnn.InputError, match="'batch' is 4 here, but 2 in 'x'"):
+        loaded(x=ONES, weight=np.ones((4, 3), np.float32))
+
+
+def test_other_arguments():
+    loaded = jaxrnn.load(model(ADD, initializers=[WEIGHT]))
+    with pytest.raises(jaxrnn.InputError, match="by name"):
+        loaded(ONES)
+    with pytest.raises(jaxrnn.InputError, match=r"missing \['weight'\], unknown \['w'\]"):
+        loaded.apply({"w": ONES}, {"x": ONES})
+    with pytest.raises(jaxrnn.InputError, match=r"weight.*shape"):
+        loaded.apply({"weight": ONES[0]}, {"x": ONES})
+    with pytest.raises(jaxrnn.InputError, match=r"model\.params"):
+        loaded.apply(None, {"x": ONES})
+    with pytest.raises(jaxrnn.InputError, match="'q'"):
+        jaxrnn.load(model(RELU), static={"q": 1})
+    with pytest.raises(jaxrnn.InputError, match="rank"):
+        jaxrnn.load(model(RELU), static={"x": 1.0})
+    with pytest.raises(jaxrnn.InputError, match=r"\(x\).*\(y\)"):
+        jaxrnn.load(model(RELU), state={"x": "z"})
+
+
+def test_not_a_number_passes_through():
+    loaded = jaxrnn.load(model(ADD, initializers=[WEIGHT]))
+    poisoned = ONES.copy()
+    poisoned[0, 1] = np.nan
+    np.testing.assert_array_equal(np.isnan(loaded(x=poisoned)["y"]), np.isnan(poisoned))
+
+
+def test_a_failing_node_is_named():
+    loaded = jaxrnn.load(
+        model(
+            node("Reshape", ["x", "shape"], name="fold"),
+            inputs=[X, helper.make_tensor_value_info("shape", TensorProto.INT64, [1])],
+        )
+    )
+    with pytest.raises(jaxrnn.NodeError, match=r"'fold' \(Reshape-14\) on float32\[2, 3\]"):
+        loaded(x=ONES, shape=np.array([5]))
+    with pytest.warns(UserWarning, match="evaluated node by node"):
+        np.testing.assert_array_equal(loaded(x=ONES, shape=np.array([6]))["y"], np.ones(6))
+
+
+def test_a_shape_that_depends_on_data_says_what_to_do():
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [1])
+    proto = model(node("Reshape", ["x", "shape"], name="fold"), inputs=[X, shape])
+    loaded = jaxrnn.load(proto)
+    with pytest.raises(jaxrnn.StaticValueError, match=r"'fold'.*static=.*outside jit"):
+        jax.jit(loaded.apply)(loaded.params, {"x": ONES, "shape": np.array([6])})
+    bound = jaxrnn.load(proto, static={"shape": [6]})
+    assert jax.jit(bound.apply)(bound.params, {"x": ONES})["y"].shape == (6,)
+
+
+def test_protobuf_is_not_changed_by_loading():
+    proto = model(ADD, initializers=[WEIGHT])
+    before = proto.SerializeToString(deterministic=True)
+    jaxrnn.load(proto)
+    assert proto.SerializeToString(deterministic=True) == before
+    assert isinstance(proto, onnx.ModelProto)
