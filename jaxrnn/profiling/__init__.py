@@ -21,3 +21,7 @@ __all__ = [
     "profile",
     "profile_model",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
