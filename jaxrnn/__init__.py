@@ -22,6 +22,7 @@ from jaxrnn.errors import (
     TrainingError,
     UnsupportedError,
 )
+from jaxrnn.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from jaxrnn import demo as demo
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from jaxrnn.runtime.pool import Streams
     from jaxrnn.runtime.runner import Runner
     from jaxrnn.streaming import Streamed, stream
-
-__version__ = "0.1.0"
 
 __all__ = [
     "InputError",

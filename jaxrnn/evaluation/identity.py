@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-import jaxrnn
 from jaxrnn.evaluation.systems import System
+from jaxrnn.version import __version__
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -50,7 +50,7 @@ def _digest(arrays: Any) -> str:
 def surroundings() -> dict[str, Any]:
     """What else results may depend on: another version or kind of device makes another evaluation."""
     return {
-        "jaxrnn": jaxrnn.__version__,
+        "jaxrnn": __version__,
         "jax": jax.__version__,
         "device": jax.devices()[0].platform,
         "devices": jax.local_device_count(),
