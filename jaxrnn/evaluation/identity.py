@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import platform
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrnn.evaluation.systems import System
+from jaxrnn.model import Model
 from jaxrnn.version import __version__
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
 
 
 def identity_of(system: System) -> dict[str, Any]:

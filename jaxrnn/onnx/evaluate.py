@@ -47,7 +47,7 @@ class Scope:
 
 
 class BoundSubgraph:
-    """A subgraph in the scope that it sees: what `values.Subgraph` describes."""
+    """A subgraph in the scope that it sees: what `subgraphs.Subgraph` describes."""
 
     def __init__(self, block: Block, outer: Scope):
         self.block = block

@@ -12,7 +12,8 @@ from jaxrnn.onnx.operators.constants import shape_of
 from jaxrnn.onnx.operators.indexing import gather
 from jaxrnn.onnx.operators.movement import axes_of, concat, cut, squeeze, unsqueeze
 from jaxrnn.onnx.registry import Static, since
-from jaxrnn.onnx.values import Stacked, Subgraph, Value, describe, dimensions, is_sequence, traced
+from jaxrnn.onnx.subgraphs import Subgraph
+from jaxrnn.onnx.values import Stacked, Value, describe, dimensions, is_sequence, traced
 
 Sequence = tuple[Value, ...]
 
