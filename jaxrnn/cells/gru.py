@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.cells.activations import SIGMOID, TANH, Activation, with_slope
-from jaxrnn.cells.cell import Carry, Weights, clipped
 from jaxrnn.cells.products import product, product_of_rows
+from jaxrnn.cells.recurrence import Weights, clipped
+from jaxrnn.cells.sequence import Carry
 
 
 @dataclass(frozen=True)

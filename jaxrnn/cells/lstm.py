@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells.activations import SIGMOID, TANH, Activation, with_slope
-from jaxrnn.cells.cell import Carry, Weights, clipped
 from jaxrnn.cells.products import product, product_of_rows
+from jaxrnn.cells.recurrence import Weights, clipped
+from jaxrnn.cells.sequence import Carry
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import jax
 
 from jaxrnn.cells.activations import TANH, Activation, with_slope
-from jaxrnn.cells.cell import Carry, Weights, clipped
 from jaxrnn.cells.products import product, product_of_rows
+from jaxrnn.cells.recurrence import Weights, clipped
+from jaxrnn.cells.sequence import Carry
 
 
 @dataclass(frozen=True)

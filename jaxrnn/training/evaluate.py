@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.model import Model
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.examples import Position, Source, batches_from, make_source, read_example
 from jaxrnn.training.forward import Forward, Function
@@ -20,6 +19,9 @@ from jaxrnn.training.parameters import checked
 from jaxrnn.training.settings import check_count, check_functions, check_precision
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.updates import fresh_carry
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
 
 
 def evaluate(

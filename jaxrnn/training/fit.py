@@ -13,7 +13,6 @@ import numpy as np
 
 from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.model import Model
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.course import Course
@@ -32,6 +31,8 @@ from jaxrnn.training.updates import Updates
 
 if TYPE_CHECKING:
     import optax
+
+    from jaxrnn.model import Model
 
 
 def fit(

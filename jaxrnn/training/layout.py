@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.values import describe
 from jaxrnn.training.examples import Example, near
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
 
 TimeAxis = int | Mapping[str, int] | None
 
