@@ -22,8 +22,16 @@ from jaxrnn.errors import (
     TrainingError,
     UnsupportedError,
 )
+from jaxrnn.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from jaxrnn import demo as demo
+    from jaxrnn import evaluation as evaluation
+    from jaxrnn import nnx as nnx
+    from jaxrnn import profiling as profiling
+    from jaxrnn import streaming as streaming
+    from jaxrnn import training as training
+    from jaxrnn import verification as verification
     from jaxrnn.model import Model
     from jaxrnn.model.exporting import export_onnx
     from jaxrnn.model.loading import load
@@ -33,8 +41,6 @@ if TYPE_CHECKING:
     from jaxrnn.runtime.pool import Streams
     from jaxrnn.runtime.runner import Runner
     from jaxrnn.streaming import Streamed, stream
-
-__version__ = "0.1.0"
 
 __all__ = [
     "InputError",
@@ -75,9 +81,8 @@ _LAZY = {
     "stream": "jaxrnn.streaming",
 }
 
-
 #: Packages that ``import jaxrnn`` is enough for.
-_PACKAGES = ("nnx", "training")
+_PACKAGES = ("demo", "evaluation", "nnx", "profiling", "streaming", "training", "verification")
 
 
 def __getattr__(name: str) -> Any:
@@ -89,4 +94,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_PACKAGES})
+    return sorted([*__all__, *_PACKAGES, "__version__"])

@@ -56,6 +56,12 @@ def doubled_text(count):
     return model(*nodes, tensors=[text], outputs=[f"v{count}"], kind=TensorProto.STRING)
 
 
+def moved_text(operator, amount):
+    text = helper.make_tensor("t", TensorProto.STRING, [1], [b"ha"])
+    tensors = [text, *numbers(n=np.int64(amount))]
+    return model(node(operator, ["t", "n"]), tensors=tensors, inputs=[], kind=TensorProto.STRING)
+
+
 def looped(trips, *, scanned=False, grows=False, depth=1):
     """Loops in each other, each of so many trips."""
 
@@ -186,6 +192,9 @@ WISHES = {
         lambda: model(node("Tile", ["c", "r"]), tensors=numbers(c=np.ones(3, np.float32), r=[HUGE]), inputs=[]),
         "_bytes",
     ),
+    "Expand of strings": (lambda: moved_text("Expand", [HUGE]), "constant_bytes"),
+    "Tile of strings": (lambda: moved_text("Tile", [HUGE]), "constant_bytes"),
+    "Pad of strings": (lambda: moved_text("Pad", [0, HUGE]), "constant_bytes"),
     "Range": (
         lambda: model(
             node("Range", ["a", "b", "c"]),

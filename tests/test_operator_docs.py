@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxrnn.onnx.catalogue import entries, page, read_page
 from jaxrnn.onnx.operators import operator_table
-from jaxrnn.onnx.trials import Evidence
+from tools.operators_page import entries, page, read_page
+from tools.trials import Evidence
 
 PAGE = Path(__file__).parent.parent / "docs" / "operators.md"
-AGAIN = "make it again: python -m jaxrnn.onnx.catalogue --write docs/operators.md"
+AGAIN = "make it again: python -m tools.operators_page --write docs/operators.md"
 
 
 def test_the_page_is_not_stale():

@@ -112,6 +112,29 @@ def test_public_names(models):
     )
 
 
+PACKAGES = {"demo", "evaluation", "nnx", "profiling", "streaming", "training", "verification"}
+
+
+def test_packages_are_reached_from_the_first_and_show_public_names_only():
+    """In a new process, where nobody has imported them yet."""
+    code = (
+        "import json, sys, jaxrnn; packages = sys.argv[1:]; "
+        "print(json.dumps([dir(jaxrnn), {name: dir(getattr(jaxrnn, name)) for name in packages}]))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, *PACKAGES], capture_output=True, check=True, text=True)
+    names, inside = json.loads(ran.stdout)
+    assert set(names) == PUBLIC | PACKAGES | {"__version__"}
+    for package, shown in inside.items():
+        assert shown == sorted(getattr(jaxrnn, package).__all__), package
+
+
+def test_the_command_says_what_to_install():
+    code = "import sys; sys.modules['click'] = None; from jaxrnn.__main__ import main; main()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == "error: the command line needs click: pip install 'jaxrnn[cli]'\n"
+
+
 def test_importing_is_light():
     code = (
         "import json, sys, jax; before = set(sys.modules); import jaxrnn; "

@@ -204,10 +204,10 @@ def test_profile_shows_the_error(models):
     arguments = ["profile", str(models / "dtln_1.onnx"), "--dtype", "bfloat16", "--batch", "2", "--no-peak"]
     result = CliRunner().invoke(main, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
-    narrowed = json.loads(result.stdout, parse_constant=pytest.fail)["narrowed"]
-    assert narrowed["dtype"] == "bfloat16"
-    assert narrowed["nbytes"] < 0.6 * narrowed["wide_nbytes"]
-    (difference,) = narrowed["differences"]
+    low = json.loads(result.stdout, parse_constant=pytest.fail)["low_precision"]
+    assert low["dtype"] == "bfloat16"
+    assert low["nbytes"] < 0.6 * low["full_nbytes"]
+    (difference,) = low["differences"]
     assert difference["name"] == "activation_2"
     assert 0 < difference["largest"] < 0.5 * difference["scale"]
     assert difference["decibels"] > 20

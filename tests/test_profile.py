@@ -17,7 +17,7 @@ from jaxrnn import InputError, StateError, load
 from jaxrnn.cli import main
 from jaxrnn.profiling import Peaks, Profile, measure_peaks, profile, profile_model
 from jaxrnn.profiling.costs import Cost, cost_of
-from jaxrnn.profiling.hlo import Module
+from jaxrnn.profiling.hlo import HloModule
 from jaxrnn.profiling.nodes import Names
 
 PEAKS = Peaks("float32", 1e12, {1 << 19: 1e11, 1 << 25: 1e10})
@@ -61,7 +61,7 @@ def product(a, b):
 def counted(function, *arguments) -> tuple[Cost, dict]:
     """The cost of a compiled function from shapes, and XLA's own analysis."""
     compiled = jax.jit(function).lower(*arguments).compile()
-    module = Module.parse(compiled.as_text())
+    module = HloModule.parse(compiled.as_text())
     entry = module.computations[module.entry]
     parts = [cost_of(module, entry, item) for item in entry.instructions.values()]
     return sum(parts, Cost()), compiled.cost_analysis()
@@ -175,7 +175,7 @@ ENTRY %main (x: f32[8,4], i: s32[]) -> (f32[1,4], bf16[2]) {
   ROOT %t = (f32[1,4]{1,0}, bf16[2]{0}) tuple(%fusion.1, %c)
 }
 """
-    module = Module.parse(text)
+    module = HloModule.parse(text)
     entry = module.computations[module.entry]
     assert (module.name, entry.name, entry.root.name, entry.root.nbytes) == ("jit_f", "main", "t", 4 * 4 + 2 * 2)
     assert entry.instructions["x"].op_name == "x['a']"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import json
 import os
 from typing import Any, NoReturn
 
@@ -81,8 +82,6 @@ def _fail(ctx: click.Context, message: str) -> NoReturn:
 
 
 def _print_json_error(message: str) -> None:
-    import json
-
     click.echo(json.dumps({"error": message}, indent=2))
 
 

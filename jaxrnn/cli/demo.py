@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 from jaxrnn.cli.output import console, print_json, print_table
+from jaxrnn.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -84,7 +85,6 @@ def _run(seconds: float, snr: float, seed: int, *, progress: bool) -> tuple[dict
 def _verify(model: Model, noisy: np.ndarray) -> tuple[str, float]:
     """The other engine's name, and the largest absolute difference of the outputs on the signal's spectra."""
     from jaxrnn.demo import spectra_and_state
-    from jaxrnn.errors import ModelError
     from jaxrnn.verification import verify
 
     _, inputs = spectra_and_state(noisy, model)
@@ -102,8 +102,6 @@ def _progress_bar() -> Callable[[Any], Any]:
 
 
 def _make_folder(folder: Path) -> None:
-    from jaxrnn.errors import InputError
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -112,7 +110,6 @@ def _make_folder(folder: Path) -> None:
 
 def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray]) -> list[Path]:
     from jaxrnn.demo.writing import write_spectrograms, write_wav
-    from jaxrnn.errors import InputError
 
     titles = {
         "noisy": f"noisy: SI-SDR {result['si_sdr_before_db']:z.1f} dB",

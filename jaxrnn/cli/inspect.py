@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,8 @@ import click
 
 from jaxrnn.cli.options import json_option, model_argument
 from jaxrnn.cli.output import busy, bytes_text, console, plain, print_json, print_table, print_title, shape_text
-from jaxrnn.onnx.state import open_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
     from jaxrnn.model.inspection import Inspection, ParameterInfo, RecurrentInfo, StreamInfo
@@ -189,6 +187,8 @@ def _about_steps(found: Inspection) -> str:
     """Whether the model runs in steps, and what a batch of streams looks like."""
     if any(item.kind == "internal" for item in found.state):
         return "Every call forgets the internal state, so this model has no steps."
+    from jaxrnn.onnx.state import open_sizes
+
     batch, others = open_sizes(found.state)
     if others:
         return f"Runs in steps; init_state(dims=...) takes the size of {', '.join(others)}."

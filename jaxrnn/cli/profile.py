@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,7 +24,7 @@ from jaxrnn.cli.output import busy, console, print_json, print_table
 if TYPE_CHECKING:
     from jaxrnn.model import Model
     from jaxrnn.profiling import Profile
-    from jaxrnn.profiling.results import By
+    from jaxrnn.profiling.rows import By
     from jaxrnn.streaming import Streamed
 
 #: Lines of the table, if nobody asks for another number.
@@ -186,10 +186,10 @@ def _by_options(message: str) -> str:
 
 
 def _print(found: Profile, by: By, top: int) -> None:
-    from jaxrnn.profiling.table import NUMBERS, columns, heading, lines
+    from jaxrnn.profiling.table import NUMBERS
 
     out = console()
-    for line in heading(found):
+    for line in found.heading():
         out.print(line, style="yellow" if line.startswith("note:") else None)
-    rows: list[list[Any]] = [*lines(found, by, top)]
-    print_table(out, f"Time of a call by {by}", columns(found, by), rows, right=NUMBERS)
+    columns, lines = found.lines(by, top)
+    print_table(out, f"Time of a call by {by}", columns, lines, right=NUMBERS)

@@ -18,3 +18,7 @@ __all__ = [
     "si_sdr",
     "spectra_and_state",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

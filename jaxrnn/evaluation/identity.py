@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import platform
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
-import jaxrnn
 from jaxrnn.evaluation.systems import System
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
+from jaxrnn.model import Model
+from jaxrnn.version import __version__
 
 
 def identity_of(system: System) -> dict[str, Any]:
@@ -50,7 +48,7 @@ def _digest(arrays: Any) -> str:
 def surroundings() -> dict[str, Any]:
     """What else results may depend on: another version or kind of device makes another evaluation."""
     return {
-        "jaxrnn": jaxrnn.__version__,
+        "jaxrnn": __version__,
         "jax": jax.__version__,
         "device": jax.devices()[0].platform,
         "devices": jax.local_device_count(),

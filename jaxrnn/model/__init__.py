@@ -5,3 +5,7 @@ from __future__ import annotations
 from jaxrnn.model.model import Model
 
 __all__ = ["Model"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -15,6 +14,8 @@ import onnx_ir as ir
 
 from jaxrnn.errors import JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.guards import exact_types
+from jaxrnn.model import Model
+from jaxrnn.model.loading import load
 from jaxrnn.onnx.checking import check_proto
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.inference import check_shapes
@@ -27,9 +28,6 @@ from jaxrnn.onnx.reading import Source, label_of, read_proto
 from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator
 from jaxrnn.onnx.state import StateVar, find_state
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
 
 #: Names of dimensions that are no time; a file without names for its axes calls the first ``..._dim_0``.
 _BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
@@ -186,8 +184,6 @@ def inspect_streams(source: Source) -> tuple[StreamInfo, ...]:
     None for a file that cannot be loaded, and for a model that is a step already: all of its state is passed in and
     handed back. Nothing that goes wrong in a trial is raised; it is the `StreamInfo.problem`.
     """
-    from jaxrnn.model.loading import load
-
     try:
         model = load(source)
         kinds = {variable.kind for variable in model.state}

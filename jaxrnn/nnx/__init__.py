@@ -10,3 +10,7 @@ from jaxrnn.nnx.filters import Named, named
 from jaxrnn.nnx.module import Module, RecurrentState
 
 __all__ = ["Cell", "Module", "Named", "RecurrentState", "named"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -16,7 +16,6 @@ from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.foresight import check_ahead
 from jaxrnn.onnx.limits import Budget, current, spending
-from jaxrnn.onnx.text import holds_text, run_on_text
 from jaxrnn.onnx.values import Value, describe, is_sequence, settle, static
 
 Watch = Callable[[BoundNode, Sequence[Value]], None]
@@ -47,7 +46,7 @@ class Scope:
 
 
 class BoundSubgraph:
-    """A subgraph in the scope that it sees: what `values.Subgraph` describes."""
+    """A subgraph in the scope that it sees: what `subgraphs.Subgraph` describes."""
 
     def __init__(self, block: Block, outer: Scope):
         self.block = block
@@ -124,12 +123,9 @@ def _run(node: BoundNode, scope: Scope, budget: Budget) -> tuple[Value, ...]:
                 if slot is not None and slot.static and value is not None:
                     inputs[index] = static(value, f"its input {slot.name!r}")
             budget.evaluate()
-            if any(map(holds_text, inputs)):
-                result = run_on_text(node.operator, inputs, attributes)
-            else:
-                check_sequences(node, inputs)
-                check_ahead(node.operator, inputs, attributes, budget)
-                result = node.operator.function(*inputs, **attributes)
+            check_sequences(node, inputs)
+            check_ahead(node.operator, inputs, attributes, budget)
+            result = node.operator.function(*inputs, **attributes)
             outputs = tuple(settle(value) for value in (result if isinstance(result, list) else [result]))
             check_outputs(node, outputs)
             budget.take(outputs, inputs)

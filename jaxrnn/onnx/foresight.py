@@ -1,14 +1,15 @@
-"""Holding what a node is about to compute against the limits, before any of it is there.
+"""Holding what a node is about to compute against the limits, before any of it is allocated.
 
-While tracing nothing is allocated, so that a result can be looked at when it is there. Outside of a transformation,
-where all inputs are known while tracing, and while the state is looked for, it is too late then: the shapes are found
-out first. That costs time, so it is done only where an operator may give more than its inputs could make of each other.
+While tracing nothing is allocated, so that the results themselves can be held against the limits. Outside of a
+transformation, where all inputs are known while tracing, and while the state is looked for, that is too late: there the
+operator is traced for its shapes first. That costs time, so it is done only where an operator may give more than its
+inputs could make of each other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
@@ -22,7 +23,7 @@ from jaxrnn.errors import LimitError
 from jaxrnn.guards import exact_types
 from jaxrnn.onnx.limits import Budget
 from jaxrnn.onnx.registry import Operator
-from jaxrnn.onnx.values import Value, is_static, is_symbolic, settle
+from jaxrnn.onnx.values import Value, is_static, is_symbolic, is_text, settle
 
 #: Operators that never give more elements than the product of the sizes of their inputs, whatever the values of these
 #: and the attributes are. Control flow looks at the nodes inside it; the weights of recurrent layers bound their size.
@@ -52,15 +53,17 @@ def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping
     leaves = [leaf for leaf in jax.tree.leaves(list(inputs)) if hasattr(leaf, "shape")]
     if not budget.loading and any(isinstance(leaf, Tracer) for leaf in leaves):
         return
+    if any(map(is_text, leaves)):
+        return  # JAX traces no strings; what makes more of them looks ahead itself (`text.moves_text`)
     folded = is_static(*leaves)
     bound = math.prod(max(leaf.size, 1) for leaf in leaves) * _WIDEST
     allowed = budget.limits.constant_bytes if folded else budget.limits.value_bytes
     if bound <= allowed and not _may_expand(operator):
         return
-    held = [_is_held(operator, index, value) for index, value in enumerate(inputs)]
+    fixed = [_is_fixed(operator, index, value) for index, value in enumerate(inputs)]
     # Made from nothing but numbers, such as a shape, a value is an array of JAX unless it is small.
-    constant = folded and not all(held)
-    for shape, dtype in _results(operator, inputs, held, attributes):
+    constant = folded and not all(fixed)
+    for shape, dtype in _results(operator, inputs, fixed, attributes):
         budget.check(shape, dtype, constant=constant)
 
 
@@ -71,36 +74,35 @@ def _may_expand(operator: Operator) -> bool:
     return bool(operator.attributes) or any(slot.static for slot in operator.slots)
 
 
-def _is_held(operator: Operator, index: int, value: Value) -> bool:
-    """Whether an input is given as it is while shapes are found out: needed by value, or nothing that JAX has."""
+def _is_fixed(operator: Operator, index: int, value: Value) -> bool:
+    """Whether an input keeps its value while the operator is traced: it is needed by value, or JAX cannot trace it."""
     slot = operator.slot(index)
     if value is None or (slot is not None and slot.static):
         return True
-    return any(
-        is_symbolic(leaf) or leaf.dtype.kind in "SUT" for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype")
-    )
+    return any(map(is_symbolic, jax.tree.leaves(value)))
 
 
 def _results(
-    operator: Operator, inputs: Sequence[Value], held: Sequence[bool], attributes: Mapping[str, Any]
+    operator: Operator, inputs: Sequence[Value], fixed: Sequence[bool], attributes: Mapping[str, Any]
 ) -> list[tuple[tuple[Any, ...], np.dtype]]:
     """Shapes and dtypes of all that an operator computes on its way, without computing it; none where they are unknown.
 
-    What JAX raises while it looks at shapes has many types, and some operators need values. The operator itself will
-    tell what is wrong, where no number is so large that finding it out could cost the process.
+    What JAX raises while it traces has many types, and some operators need values. The operator itself will say what is
+    wrong, unless a number is so large that the attempt could cost the process.
     """
-    unknown = [value for value, given in zip(inputs, held, strict=True) if not given]
+    pairs = list(zip(inputs, fixed, strict=True))
+    free = [value for value, is_fixed in pairs if not is_fixed]
 
     def run(*arrays: Value) -> Any:
         remaining = iter(arrays)
-        arguments = [value if given else next(remaining) for value, given in zip(inputs, held, strict=True)]
+        arguments = [value if is_fixed else next(remaining) for value, is_fixed in pairs]
         result = operator.function(*arguments, **attributes)
         outputs = [settle(value) for value in (result if isinstance(result, list) else [result])]
         return [leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, jax.Array)]
 
-    structs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), unknown)
+    structs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), free)
 
-    def look() -> Any:
+    def trace() -> Any:
         with exact_types():
             return jax.make_jaxpr(run)(*structs).jaxpr
 
@@ -108,14 +110,15 @@ def _results(
         # Looking for the state has JAX compute what is known while it traces. That is a setting of the thread: another
         # one has it off.
         with ThreadPoolExecutor(1) as pool:
-            jaxpr = pool.submit(copy_context().run, look).result()
+            jaxpr = pool.submit(copy_context().run, trace).result()
     except LimitError:
         raise
     except Exception:
-        if _has_large_number([*attributes.values(), *(v for v, given in zip(inputs, held, strict=True) if given)]):
+        if _has_large_number([*attributes.values(), *(value for value, is_fixed in pairs if is_fixed)]):
             raise  # it may be what comes after an array that is too large
         return []
-    return [(aval.shape, aval.dtype) for aval in _avals(jaxpr) if hasattr(aval, "shape") and not _is_key(aval.dtype)]
+    avals = [variable.aval for equation in _equations(jaxpr) for variable in equation.outvars]
+    return [(aval.shape, aval.dtype) for aval in avals if hasattr(aval, "shape") and not _is_key(aval.dtype)]
 
 
 def _has_large_number(values: Sequence[Any]) -> bool:
@@ -129,11 +132,10 @@ def _is_key(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
-def _avals(jaxpr: Any) -> list[Any]:
-    found = []
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Every equation of a jaxpr, of those inside its equations too."""
     for equation in jaxpr.eqns:
-        found += [variable.aval for variable in equation.outvars]
+        yield equation
         for inner in jax.tree.leaves(equation.params, is_leaf=lambda each: hasattr(each, "jaxpr")):
             if hasattr(inner, "jaxpr") and hasattr(inner.jaxpr, "eqns"):
-                found += _avals(inner.jaxpr)
-    return found
+                yield from _equations(inner.jaxpr)

@@ -17,6 +17,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
+from onnx import onnx_cpp2py_export
 
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx import inference_process
@@ -86,9 +87,7 @@ def _inferred(
 
 def _library() -> str:
     """The compiled part of onnx."""
-    import onnx.onnx_cpp2py_export
-
-    return str(Path(onnx.onnx_cpp2py_export.__file__))
+    return str(Path(onnx_cpp2py_export.__file__))
 
 
 def _plain(message: str) -> str:

@@ -10,6 +10,8 @@ takes 30 ms in place of some hundred. The first byte of the answer says what fol
 from __future__ import annotations
 
 import sys
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 
 #: The model with inferred shapes; what does not fit, in words; why inference gave up, in words.
 RESULT, MISFIT, FAILURE = b"=", b"!", b"?"
@@ -29,9 +31,6 @@ def _limit() -> None:
 
 
 def _main(library: str, *options: str) -> None:
-    from importlib.machinery import ExtensionFileLoader
-    from importlib.util import module_from_spec, spec_from_loader
-
     _limit()
     loader = ExtensionFileLoader("onnx_cpp2py_export", library)
     spec = spec_from_loader(loader.name, loader)

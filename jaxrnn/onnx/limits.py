@@ -137,9 +137,10 @@ class Budget:
         spent = self._constant_bytes if constant else 0
         allowed = self.limits.constant_bytes if constant else self.limits.value_bytes
         if needed + spent > allowed:
+            name = "string" if np.dtype(dtype).kind == "T" else np.dtype(dtype).name
             beside = f", and {bytes_of(spent)} are taken already" if spent else ""
             raise LimitError(
-                f"a value {np.dtype(dtype).name}[{', '.join(map(str, shape))}] takes {bytes_of(needed)}, but no more "
+                f"a value {name}[{', '.join(map(str, shape))}] takes {bytes_of(needed)}, but no more "
                 f"than {bytes_of(allowed)} are allowed{beside}; "
                 f"{raised('constant_bytes' if constant else 'value_bytes')}"
             )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +22,6 @@ from jax.core import Tracer
 
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx import symbols
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from jaxrnn.onnx.blocks import Block
 
 Value = Any  # np.ndarray | jax.Array | tuple[Value, ...] | Stacked | None
 
@@ -68,32 +63,6 @@ def unstacked(value: Value) -> Value:
 def is_sequence(value: Value) -> bool:
     """Whether a value is of ONNX's sequence type."""
     return isinstance(value, (tuple, Stacked))
-
-
-class Subgraph(Protocol):
-    """A graph attribute as an operator receives it: a function of values, which also sees the outer graph's."""
-
-    @property
-    def block(self) -> Block:
-        """The graph."""
-        ...
-
-    @property
-    def output_count(self) -> int:
-        """How many outputs the subgraph gives."""
-        ...
-
-    def with_block(self, block: Block) -> Subgraph:
-        """Another graph in the same scope."""
-        ...
-
-    def value_outside(self, key: ir.Value) -> Value:
-        """A value of the graphs around; None where they have none of that name yet."""
-        ...
-
-    def __call__(self, *inputs: Value) -> tuple[Value, ...]:
-        """The outputs of the subgraph for values of its inputs."""
-        ...
 
 
 def is_static(*values: Value) -> bool:

@@ -6,13 +6,14 @@ from jaxrnn.profiling.costs import Cost
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.models import profile_model
 from jaxrnn.profiling.peaks import Peaks, measure_peaks
-from jaxrnn.profiling.precision import Difference, Narrowed
-from jaxrnn.profiling.results import Profile, Region, Row
+from jaxrnn.profiling.precision import LowPrecision, OutputDifference
+from jaxrnn.profiling.results import Profile
+from jaxrnn.profiling.rows import Region, Row
 
 __all__ = [
     "Cost",
-    "Difference",
-    "Narrowed",
+    "LowPrecision",
+    "OutputDifference",
     "Peaks",
     "Profile",
     "Region",
@@ -21,3 +22,7 @@ __all__ = [
     "profile",
     "profile_model",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxrnn.profiling.hlo import Computation, Instruction, Module, Shape
+from jaxrnn.profiling.hlo import Computation, HloModule, Instruction, Shape
 
 _TRANSCENDENTAL = {
     "acos",
@@ -100,7 +100,7 @@ class Cost:
         return Cost(self.flops * times, self.transcendentals * times, self.nbytes * times)
 
 
-def cost_of(module: Module, computation: Computation, item: Instruction) -> Cost:
+def cost_of(module: HloModule, computation: Computation, item: Instruction) -> Cost:
     """The cost of one execution of an instruction, of what it calls too."""
     flops, transcendentals = _operations(module, computation, item)
     if item.opcode in _CONTROL:
@@ -113,7 +113,7 @@ def _work(computation: Computation) -> list[Instruction]:
     return [item for item in computation.instructions.values() if item.opcode not in _FREE]
 
 
-def _operations(module: Module, computation: Computation, item: Instruction) -> tuple[float, float]:
+def _operations(module: HloModule, computation: Computation, item: Instruction) -> tuple[float, float]:
     """Floating-point operations and transcendental functions."""
     opcode = item.opcode
     if opcode in _TRANSCENDENTAL:
@@ -199,7 +199,7 @@ def _valid_places(image: int, kernel: int, result: int, window: tuple[int, int, 
     return int(inside.sum())
 
 
-def _bytes(module: Module, computation: Computation, item: Instruction) -> float:
+def _bytes(module: HloModule, computation: Computation, item: Instruction) -> float:
     """The bytes of the operands that are read, and of the result that is written."""
     if item.opcode in _FREE:
         return 0.0

@@ -119,7 +119,7 @@ class Computation:
 
 
 @dataclass
-class Module:
+class HloModule:
     """A compiled program."""
 
     name: str
@@ -127,7 +127,7 @@ class Module:
     entry: str
 
     @classmethod
-    def parse(cls, text: str) -> Module:
+    def parse(cls, text: str) -> HloModule:
         """The program that XLA printed."""
         name, entry, computations = "", "", {}
         inside: Computation | None = None

@@ -13,10 +13,11 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.profiling.costs import cost_of
-from jaxrnn.profiling.hlo import Computation, Instruction, Module
+from jaxrnn.profiling.hlo import Computation, HloModule, Instruction
 from jaxrnn.profiling.nodes import Names, shares_of
 from jaxrnn.profiling.peaks import Peaks, measure_peaks
-from jaxrnn.profiling.results import Profile, Region
+from jaxrnn.profiling.results import Profile
+from jaxrnn.profiling.rows import Region
 from jaxrnn.profiling.traces import Recorded, record, recorder_seconds, time_calls
 
 _FLOATS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -62,7 +63,7 @@ def profile(
         if "donated" not in str(error) and "deleted" not in str(error):
             raise
         raise InputError(f"{name} cannot be profiled: a call used its arguments up; do not donate them") from error
-    module = Module.parse(compiled.as_text() or "")
+    module = HloModule.parse(compiled.as_text() or "")
     found, notes = _record(call, module, statistics.median(first))
     times = np.array([*first, *time_calls(call)])
     if peaks is True:
@@ -99,11 +100,9 @@ def profile(
     )
 
 
-def _record(call: Callable[[], Any], module: Module, seconds: float) -> tuple[Recorded, list[str]]:
+def _record(call: Callable[[], Any], module: HloModule, seconds: float) -> tuple[Recorded, list[str]]:
     """The recording, and what to say about it."""
     nothing = Recorded({}, {}, False)
-    if not hasattr(jax.profiler, "ProfileData"):
-        return nothing, [f"JAX {jax.__version__} cannot read its own recordings: no regions, only the call as a whole"]
     try:
         found = record(call, module.name, seconds)
     except RuntimeError as error:
@@ -120,7 +119,7 @@ def _record(call: Callable[[], Any], module: Module, seconds: float) -> tuple[Re
     return regions, []
 
 
-def _contains(module: Module, name: str, found: Recorded) -> bool:
+def _contains(module: HloModule, name: str, found: Recorded) -> bool:
     """Whether an instruction only runs others that were seen themselves, as a loop does."""
     place = module.find(name)
     if place is None or place[1].opcode == "fusion":
@@ -128,7 +127,7 @@ def _contains(module: Module, name: str, found: Recorded) -> bool:
     return any(inner.name in found.seconds for inner in module.inside(place[1]))
 
 
-def _regions(module: Module, found: Recorded, names: Names) -> Iterator[Region]:
+def _regions(module: HloModule, found: Recorded, names: Names) -> Iterator[Region]:
     sets: dict[str, float] = {}
     for name, seconds in found.seconds.items():
         place = module.find(name)
@@ -149,18 +148,18 @@ def _regions(module: Module, found: Recorded, names: Names) -> Iterator[Region]:
         )
 
 
-def working_set(module: Module, computation: Computation) -> float:
+def working_set(module: HloModule, computation: Computation) -> float:
     """The bytes that a computation goes through in one execution, those of its loops in one trip."""
     return sum(_touched(module, computation, item) for item in computation.instructions.values())
 
 
-def _touched(module: Module, computation: Computation, item: Instruction) -> float:
+def _touched(module: HloModule, computation: Computation, item: Instruction) -> float:
     if item.opcode in ("while", "conditional", "call"):
         return sum(working_set(module, body) for body in module.called(item))
     return cost_of(module, computation, item).nbytes
 
 
-def _dtype_of(module: Module) -> str:
+def _dtype_of(module: HloModule) -> str:
     """The type of the operands of most of the work in products of matrices and convolutions; float32 without any."""
     work: dict[str, float] = {}
     for computation in module.computations.values():

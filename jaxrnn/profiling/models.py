@@ -14,7 +14,7 @@ from jaxrnn.model import Model
 from jaxrnn.onnx.blocks import Block
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.peaks import Peaks
-from jaxrnn.profiling.precision import STEPS, Narrowed, differences_of
+from jaxrnn.profiling.precision import STEPS, LowPrecision, differences_of
 from jaxrnn.profiling.results import Profile
 from jaxrnn.profiling.targets import Target, target
 from jaxrnn.profiling.traces import time_calls
@@ -51,7 +51,7 @@ def profile_model(
         stream: what `Model.stream` gave, for ``"stream"``; by default in the smallest pulses over the one open
             dimension that can be time.
         seed: of the random inputs.
-        dtype: of the weights of steps, scans and streams, as in `Model.pack`. `Profile.narrowed` then says what it
+        dtype: of the weights of steps, scans and streams, as in `Model.pack`. `Profile.low_precision` then says what it
             gains and costs, over several steps with inputs of their own.
         peaks: as in `profile`.
 
@@ -67,11 +67,11 @@ def profile_model(
         found = profile(
             chosen.function, *chosen.arguments, label=chosen.label, nodes=dict(operators_of(model)), peaks=peaks
         )
-        return found if chosen.wide is None else dataclasses.replace(found, narrowed=_narrowed(chosen, seed))
+        return found if chosen.wide is None else dataclasses.replace(found, low_precision=_low_precision(chosen, seed))
 
 
-def _narrowed(chosen: Target, seed: int) -> Narrowed:
-    """What the narrower weights of a target gain and cost."""
+def _low_precision(chosen: Target, seed: int) -> LowPrecision:
+    """What the weights of low precision of a target gain and cost."""
     assert chosen.wide is not None
     assert chosen.packed is not None
     assert chosen.again is not None
@@ -83,7 +83,7 @@ def _narrowed(chosen: Target, seed: int) -> Narrowed:
     nbytes, wide_nbytes = (sum(array.nbytes for array in packed.folded) for packed in chosen.packed)
     dtypes = {array.dtype.name for array in chosen.packed[0].folded} - {a.dtype.name for a in chosen.packed[1].folded}
     differences = differences_of(narrow, wide, chosen.arguments[0], frames)
-    return Narrowed(", ".join(dtypes), nbytes, wide_nbytes, statistics.median(times), STEPS, differences)
+    return LowPrecision(", ".join(dtypes), nbytes, wide_nbytes, statistics.median(times), STEPS, differences)
 
 
 def operators_of(model: Model) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from jaxrnn.profiling.costs import cost_of
-from jaxrnn.profiling.hlo import Computation, Instruction, Module
+from jaxrnn.profiling.hlo import Computation, HloModule, Instruction
 
 #: JAX writes a transformation around the scope that it was applied to, such as ``vmap(lstm)``.
 _WRAPPED = re.compile(r"\b(?:vmap|jvp|transpose|pmap|shard_map)\(([^()]*)\)")
@@ -63,7 +63,7 @@ def _unwrapped(op_name: str) -> str:
     return op_name
 
 
-def shares_of(module: Module, computation: Computation, item: Instruction, names: Names) -> dict[str, float]:
+def shares_of(module: HloModule, computation: Computation, item: Instruction, names: Names) -> dict[str, float]:
     """The nodes that an instruction works for, each with its share of the work, which add up to 1.
 
     Work is estimated by the operations that the node's part of the instruction needs. An instruction that XLA made
@@ -75,7 +75,7 @@ def shares_of(module: Module, computation: Computation, item: Instruction, names
     return {name: amount / total for name, amount in work.most_common()}
 
 
-def _by_others(module: Module, computation: Computation, item: Instruction, names: Names, far: int) -> Counter[str]:
+def _by_others(module: HloModule, computation: Computation, item: Instruction, names: Names, far: int) -> Counter[str]:
     """Nodes of an instruction without a name, by those around it; nodes of what reads it where they have none."""
     for related in _related(module, computation, item):
         if work := Counter(name for other in related if (name := names.find(other.op_name)) is not None):
@@ -86,7 +86,7 @@ def _by_others(module: Module, computation: Computation, item: Instruction, name
     return work
 
 
-def _work_of(module: Module, computation: Computation, item: Instruction, names: Names) -> Counter[str]:
+def _work_of(module: HloModule, computation: Computation, item: Instruction, names: Names) -> Counter[str]:
     """Operations by node, of an instruction and what it calls."""
     work: Counter[str] = Counter()
     if item.opcode in ("fusion", "call", "while", "conditional"):
@@ -100,7 +100,7 @@ def _work_of(module: Module, computation: Computation, item: Instruction, names:
     return work
 
 
-def _related(module: Module, computation: Computation, item: Instruction) -> Iterator[tuple[Instruction, ...]]:
+def _related(module: HloModule, computation: Computation, item: Instruction) -> Iterator[tuple[Instruction, ...]]:
     """Instructions whose names say for whom another works, the surest first."""
     users = computation.users(item.name)
     read_as: list[Instruction] = []

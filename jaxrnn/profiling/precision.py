@@ -1,4 +1,4 @@
-"""What narrow weights cost: the outputs of many steps beside those with the parameters' own type."""
+"""What weights of low precision gain and cost: the outputs of many steps beside those with the weights' own type."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn.profiling.table import microseconds, scaled
+
 #: Steps that outputs are compared over, each with inputs of its own and the state carried on.
 STEPS = 50
 
-Call = Callable[[Any, Any], tuple[dict[str, Any], Any]]
+Step = Callable[[Any, Any], tuple[dict[str, Any], Any]]
 
 
 @dataclass(frozen=True)
-class Difference:
+class OutputDifference:
     """How far an output is from that with weights of their own type, over all steps.
 
     Attributes:
@@ -34,36 +36,48 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Narrowed:
-    """What narrower weights gain and cost.
+class LowPrecision:
+    """What weights of low precision gain and cost.
 
     Attributes:
         dtype: of the weights.
         nbytes: of the folded weights.
-        wide_nbytes: of the same in their own type.
-        wide_seconds: of a call with those: the median.
+        full_nbytes: of the same in their own type.
+        full_seconds: of a call with those: the median.
         steps: calls that outputs were compared over.
         differences: of every output of floating-point numbers.
     """
 
     dtype: str
     nbytes: int
-    wide_nbytes: int
-    wide_seconds: float
+    full_nbytes: int
+    full_seconds: float
     steps: int
-    differences: tuple[Difference, ...]
+    differences: tuple[OutputDifference, ...]
+
+    def lines(self, seconds: float) -> list[str]:
+        """Lines of text, beside the seconds of a call with these weights."""
+        lines = [
+            f"weights in {self.dtype}: {scaled(self.nbytes)}B instead of {scaled(self.full_nbytes)}B; a call takes "
+            f"{microseconds(self.full_seconds)} µs with their own type, {self.full_seconds / seconds:.2f} times as long"
+        ]
+        return lines + [
+            f"output {each.name}, over {self.steps} calls: differs by at most {each.largest:.2g}, where its largest "
+            f"magnitude is {each.scale:.2g}; signal over error {each.decibels:.1f} dB"
+            for each in self.differences
+        ]
 
 
-def differences_of(narrow: Call, wide: Call, state: Any, frames: Iterator[Any]) -> tuple[Difference, ...]:
+def differences_of(low: Step, full: Step, state: Any, frames: Iterator[Any]) -> tuple[OutputDifference, ...]:
     """Run two functions of a state and inputs over the same inputs, each with its own state carried on."""
     states = [state, state]
     errors: dict[str, list[np.ndarray]] = {}
     outputs: dict[str, list[np.ndarray]] = {}
     for inputs in frames:
         results = []
-        for place, call in enumerate((narrow, wide)):
-            given, states[place] = call(states[place], inputs)
-            results.append(given)
+        for place, step in enumerate((low, full)):
+            values, states[place] = step(states[place], inputs)
+            results.append(values)
         for name, value in results[1].items():
             if value is None or not jax.numpy.issubdtype(value.dtype, jax.numpy.floating):
                 continue
@@ -73,7 +87,7 @@ def differences_of(narrow: Call, wide: Call, state: Any, frames: Iterator[Any]) 
     return tuple(_difference(name, np.stack(errors[name]), np.stack(outputs[name])) for name in outputs)
 
 
-def _difference(name: str, error: np.ndarray, output: np.ndarray) -> Difference:
+def _difference(name: str, error: np.ndarray, output: np.ndarray) -> OutputDifference:
     noise, energy = float(np.square(error).sum()), float(np.square(output).sum())
     decibels = math.inf if noise == 0 else 10 * math.log10(energy / noise) if energy else -math.inf
-    return Difference(name, float(np.abs(error).max(initial=0)), float(np.abs(output).max(initial=0)), decibels)
+    return OutputDifference(name, float(np.abs(error).max(initial=0)), float(np.abs(output).max(initial=0)), decibels)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.profiling.hlo import Module
+from jaxrnn.profiling.hlo import HloModule
 
 #: Events that are recorded at most, if two calls do not have more: reading them back takes a few microseconds each.
 _MOST_EVENTS = 200_000
@@ -115,7 +115,7 @@ def recorder_seconds() -> float:
     """What the recorder itself adds to an event on the host: the time of an event in which next to nothing is done."""
     call = jax.jit(lambda x: jnp.cumsum(x[::-1])[::2] @ x[:4]).lower(jnp.ones(8)).compile()
     example = jnp.ones(8)
-    found = record(lambda: call(example), Module.parse(call.as_text() or "").name, 1e-4)
+    found = record(lambda: call(example), HloModule.parse(call.as_text() or "").name, 1e-4)
     return found.shortest if found.on_host else 0.0
 
 

@@ -7,3 +7,7 @@ from jaxrnn.streaming.streamed import Flushed, Streamed
 from jaxrnn.streaming.transform import stream
 
 __all__ = ["Flushed", "StreamInput", "StreamState", "Streamed", "stream"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import jax
 from jax.extend.core import JaxprEqn
 
-import jaxrnn
-
 #: Folders whose lines are not the user's.
-_LIBRARIES = tuple(os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in (jax, jaxrnn))
+_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(jax.__file__).parent, Path(__file__).parent.parent))
 
 
 def scope_of(equation: JaxprEqn, outer: str = "") -> str:

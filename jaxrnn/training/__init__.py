@@ -7,3 +7,7 @@ from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.loading import load_checkpoint
 
 __all__ = ["Fitted", "TrainingError", "evaluate", "fit", "load_checkpoint"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

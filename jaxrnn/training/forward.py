@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,9 @@ import jax.numpy as jnp
 from jaxrnn.cells import matrix_products_in
 from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError
+from jaxrnn.model import Model
 from jaxrnn.onnx.values import describe
 from jaxrnn.training.layout import Layout
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
 
 Arrays = Mapping[str, Any]
 #: ``(outputs, example, mask) -> scalar``, for one example.

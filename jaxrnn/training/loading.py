@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError, TrainingError
 from jaxrnn.guards import exact_types
+from jaxrnn.model import Model
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.snapshots import Snapshot, digest_of_all
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
 
 
 def load_checkpoint(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,9 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
+from jaxrnn.model import Model
 from jaxrnn.onnx.values import describe
 from jaxrnn.training.examples import near
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
 
 Patterns = str | Sequence[str]
 

@@ -8,3 +8,7 @@ from jaxrnn.verification.sampling import random_inputs
 from jaxrnn.verification.verify import Case, Departure, Report, verify
 
 __all__ = ["Case", "Comparison", "Departure", "PeerError", "Report", "compare", "random_inputs", "verify"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -17,7 +17,8 @@ from jaxrnn.jaxprs import recognition
 from jaxrnn.onnx.operators.loops import loop, types_of
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.values import Subgraph, Value, all_traced, describe, is_known, traced
+from jaxrnn.onnx.subgraphs import Subgraph
+from jaxrnn.onnx.values import Value, all_traced, describe, is_known, traced
 
 
 def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Value]:

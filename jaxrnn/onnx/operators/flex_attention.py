@@ -10,7 +10,8 @@ from jaxrnn.onnx.operators.attention_products import grouped_product, probabilit
 from jaxrnn.onnx.operators.rounding import rounded, wide_type
 from jaxrnn.onnx.operators.types import numpy_dtype
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.values import Subgraph, Value, describe, traced
+from jaxrnn.onnx.subgraphs import Subgraph
+from jaxrnn.onnx.values import Value, describe, traced
 
 
 def flex_attention(

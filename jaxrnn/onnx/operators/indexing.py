@@ -16,6 +16,7 @@ from jax import lax
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static, is_symbolic, traced
 
 
@@ -47,6 +48,7 @@ def read(data: jax.Array, index: tuple[Any, ...]) -> jax.Array:
     return data.at[index].get(mode="promise_in_bounds" if known else "fill", wrap_negative_indices=False)
 
 
+@moves_text
 def gather(data: Value, indices: Value, *, axis: int = 0) -> Value:
     """Gather whole slices along an axis."""
     (axis,) = axes_of([axis], len(data.shape))
@@ -82,6 +84,7 @@ def _nothing(data: Value, shape: tuple[Any, ...], axis: int) -> jax.Array:
     return jnp.full((*data.shape[:axis], *shape, *data.shape[axis + 1 :]), outside, data.dtype)
 
 
+@moves_text
 def gather_elements(data: Value, indices: Value, *, axis: int = 0) -> Value:
     """GatherElements: one index an element; the indices may be smaller than the data along the other axes."""
     (axis,) = axes_of([axis], len(data.shape))
@@ -95,6 +98,7 @@ def element_index(index: jax.Array, axis: int) -> tuple[jax.Array, ...]:
     return tuple(index if d == axis else grid[d] for d in range(index.ndim))
 
 
+@moves_text
 def gather_nd(data: Value, indices: Value, *, batch_dims: int = 0) -> Value:
     """GatherND: the last axis of the indices holds one index for each leading axis of the data."""
     data, index = traced(data), wrap_tuples(indices, data.shape[batch_dims:])
@@ -111,6 +115,7 @@ def wrap_tuples(indices: Value, sizes: tuple[Any, ...]) -> jax.Array:
     return jnp.stack([traced(column).astype(jnp.int32) for column in columns], -1)
 
 
+@moves_text
 def one_hot(indices: Value, depth: Static, values: Value, *, axis: int = -1) -> Value:
     """OneHot: off and on values; an index outside the depth gives a row of off values."""
     count = int(depth.reshape(()))
@@ -140,6 +145,7 @@ def cumulative(function: str):
     return apply
 
 
+@moves_text
 def center_crop_pad(x: Value, shape: Static, *, axes: tuple[int, ...] | None = None) -> Value:
     """CenterCropPad: crop and zero-pad the centre to a shape."""
     x = traced(x)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.operators.arithmetic import alike, unary
 from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, operands, traced
 
 
@@ -62,6 +63,7 @@ def negate(x: Value) -> Value:
     return np_or_jnp.logical_not(x)
 
 
+@moves_text
 def where(condition: Value, x: Value, y: Value) -> Value:
     """Where, with all three broadcast."""
     alike(x, y)

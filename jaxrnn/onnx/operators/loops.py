@@ -15,8 +15,9 @@ from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.forward_mode import forward_mode_only
+from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop
-from jaxrnn.onnx.values import Subgraph, Value, all_traced, describe, is_known, is_static, is_symbolic, traced
+from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_static, is_symbolic, traced
 
 
 def types_of(values: Sequence[Value]) -> str:

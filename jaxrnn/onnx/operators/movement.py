@@ -17,6 +17,7 @@ from jax.core import max_dim, min_dim
 
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.registry import Foldable, Static, since
+from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, is_symbolic, operands, traced
 
 
@@ -32,6 +33,7 @@ def axes_of(axes: Value, rank: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+@moves_text
 def reshape(data: Value, shape: Static, *, allowzero: int = 0) -> Value:
     """Reshape: 0 keeps a dimension (unless ``allowzero``), -1 takes what is left."""
     sizes = list(dimensions(shape))
@@ -45,11 +47,13 @@ def reshape(data: Value, shape: Static, *, allowzero: int = 0) -> Value:
     return data.reshape(tuple(sizes))
 
 
+@moves_text
 def transpose(data: Value, *, perm: tuple[int, ...] | None = None) -> Value:
     """Transpose; the axes are reversed where no permutation is given."""
     return data.transpose(perm) if perm is not None else data.transpose()
 
 
+@moves_text
 def squeeze(data: Value, axes: Static | None = None) -> Value:
     """Squeeze the given axes, or all of size 1."""
     rank = len(data.shape)
@@ -63,11 +67,13 @@ def squeeze(data: Value, axes: Static | None = None) -> Value:
     return data.reshape(tuple(size for index, size in enumerate(data.shape) if index not in chosen))
 
 
+@moves_text
 def squeeze_1(data: Value, *, axes: tuple[int, ...] | None = None) -> Value:
     """Squeeze, axes as attribute."""
     return squeeze(data, None if axes is None else np.asarray(axes, np.int64))
 
 
+@moves_text
 def unsqueeze(data: Value, axes: Static) -> Value:
     """Unsqueeze: the axes count in the output."""
     chosen = axes_of(axes, len(data.shape) + axes.size)
@@ -75,11 +81,13 @@ def unsqueeze(data: Value, axes: Static) -> Value:
     return data.reshape(tuple(1 if i in chosen else next(sizes) for i in range(len(data.shape) + len(chosen))))
 
 
+@moves_text
 def unsqueeze_1(data: Value, *, axes: tuple[int, ...]) -> Value:
     """Unsqueeze, axes as attribute."""
     return unsqueeze(data, np.asarray(axes, np.int64))
 
 
+@moves_text
 def flatten(x: Value, *, axis: int = 1) -> Value:
     """Flatten to two dimensions, cut at an axis."""
     rank = len(x.shape)
@@ -89,6 +97,7 @@ def flatten(x: Value, *, axis: int = 1) -> Value:
     return x.reshape((math.prod(x.shape[:cut]), math.prod(x.shape[cut:])))
 
 
+@moves_text
 def concat(*inputs: Value, axis: int) -> Value:
     """Concat along an axis."""
     np_or_jnp, arrays = alike(*inputs)
@@ -96,6 +105,7 @@ def concat(*inputs: Value, axis: int) -> Value:
     return np_or_jnp.concatenate(arrays, axis=axis)
 
 
+@moves_text
 def split(x: Value, split: Static | None = None, *, axis: int = 0, num_outputs: int | None = None, output_count: int):
     """Split by given sizes, or evenly with a smaller last part."""
     (axis,) = axes_of([axis], len(x.shape))
@@ -119,6 +129,7 @@ def split(x: Value, split: Static | None = None, *, axis: int = 0, num_outputs: 
     return results
 
 
+@moves_text
 def split_2(x: Value, *, axis: int = 0, split: tuple[int, ...] | None = None, output_count: int):
     """Split, sizes as attribute."""
     sizes = None if split is None else np.asarray(split, np.int64)
@@ -136,6 +147,7 @@ def cut(x: Value, axis: int, start: Any, stop: Any, step: int = 1) -> Value:
     return lax.slice_in_dim(x, start, stop, step, axis)
 
 
+@moves_text
 def slice_(data: Value, starts: Static, ends: Static, axes: Static | None = None, steps: Static | None = None) -> Value:
     """Slice: bounds beyond the axis are clamped to it; a negative step goes backwards."""
     rank = len(data.shape)
@@ -148,6 +160,7 @@ def slice_(data: Value, starts: Static, ends: Static, axes: Static | None = None
     return data
 
 
+@moves_text
 def slice_1(data: Value, *, starts: tuple[int, ...], ends: tuple[int, ...], axes: tuple[int, ...] | None = None):
     """Slice, bounds as attributes."""
     as_array = lambda values: np.asarray(values, np.int64)  # noqa: E731
@@ -190,6 +203,7 @@ def _clamp(bound: Any, size: Any, low: Any, high: Any) -> Any:
     return min_dim(max_dim(bound, low), high)
 
 
+@moves_text
 def expand(x: Value, shape: Static) -> Value:
     """Expand: broadcasting both ways, so a 1 in the shape keeps the input's dimension."""
     wanted = dimensions(shape)
@@ -199,6 +213,7 @@ def expand(x: Value, shape: Static) -> Value:
     return np_or_jnp.broadcast_to(x, jnp.broadcast_shapes(tuple(x.shape), wanted))
 
 
+@moves_text
 def tile(x: Value, repeats: Static) -> Value:
     """Tile: repeat along every axis."""
     if is_symbolic(repeats):
@@ -210,6 +225,7 @@ def tile(x: Value, repeats: Static) -> Value:
 _PAD_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
+@moves_text
 def pad(
     data: Value, pads: Static, constant_value: Foldable = None, axes: Static | None = None, *, mode: str = "constant"
 ) -> Value:
@@ -234,11 +250,13 @@ def pad(
     return jnp.pad(traced(data), [(max(low, 0), max(high, 0)) for low, high in widths], mode=_PAD_MODES[mode])
 
 
+@moves_text
 def pad_2(data: Value, *, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0) -> Value:
     """Pad, amounts and value as attributes."""
     return pad(data, np.asarray(pads, np.int64), np.asarray(value, dtype_of(data)), mode=mode)
 
 
+@moves_text
 def depth_to_space(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     """DepthToSpace: blocks of channels become blocks of pixels."""
     n, c, h, w = x.shape
@@ -251,6 +269,7 @@ def depth_to_space(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     return blocks.reshape((n, c // blocksize**2, h * blocksize, w * blocksize))
 
 
+@moves_text
 def space_to_depth(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     """SpaceToDepth: blocks of pixels become blocks of channels."""
     n, c, h, w = x.shape
@@ -261,12 +280,14 @@ def space_to_depth(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     return blocks.transpose(order[mode]).reshape((n, c * blocksize**2, h // blocksize, w // blocksize))
 
 
+@moves_text
 def triangle(x: Value, k: Static | None = None, *, upper: int = 1) -> Value:
     """Trilu: the part above or below a diagonal; the rest is 0."""
     offset = 0 if k is None else int(k.reshape(()))
     return (jnp.triu if upper else jnp.tril)(traced(x), offset)
 
 
+@moves_text
 def reverse_sequence(x: Value, sequence_lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
     """ReverseSequence: the first ``sequence_lens`` frames of each row, backwards; the rest stays."""
     size = x.shape[time_axis]

@@ -20,6 +20,7 @@ from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.indexing import element_index, wrap_indices, wrap_tuples
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced
 
 _SCATTER = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
@@ -34,6 +35,7 @@ def _scatter(reduction: str) -> str:
     return _SCATTER[reduction]
 
 
+@moves_text
 def scatter_elements(data: Value, indices: Value, updates: Value, *, axis: int = 0, reduction: str = "none") -> Value:
     """ScatterElements."""
     alike(data, updates)
@@ -46,11 +48,13 @@ def scatter_elements(data: Value, indices: Value, updates: Value, *, axis: int =
     return _write(traced(data), element_index(index, axis), traced(updates), _scatter(reduction))
 
 
+@moves_text
 def scatter(data: Value, indices: Value, updates: Value, *, axis: int = 0) -> Value:
     """Scatter, the older name of ScatterElements."""
     return scatter_elements(data, indices, updates, axis=axis)
 
 
+@moves_text
 def scatter_nd(data: Value, indices: Value, updates: Value, *, reduction: str = "none") -> Value:
     """ScatterND."""
     alike(data, updates)
@@ -115,6 +119,7 @@ def _write_box(data: jax.Array, box: Sequence[slice], updates: jax.Array, operat
     return jnp.concatenate([part for part in parts if part.shape[axis]], axis)
 
 
+@moves_text
 def tensor_scatter(
     past: Value, update: Value, write_indices: Value = None, *, axis: int = -2, mode: str = "linear"
 ) -> Value:

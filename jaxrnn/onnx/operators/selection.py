@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, traced
 
 
@@ -29,6 +30,7 @@ def top_k_1(x: Value, *, k: int, axis: int = -1) -> list[Value]:
     return top_k(x, np.asarray([k], np.int64), axis=axis)
 
 
+@moves_text
 def compress(x: Value, condition: Static, *, axis: int | None = None) -> Value:
     """Compress: the slices, or the flattened elements, where the condition holds."""
     keep = np.flatnonzero(condition)

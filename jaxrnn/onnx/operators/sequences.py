@@ -12,7 +12,9 @@ from jaxrnn.onnx.operators.constants import shape_of
 from jaxrnn.onnx.operators.indexing import gather
 from jaxrnn.onnx.operators.movement import axes_of, concat, cut, squeeze, unsqueeze
 from jaxrnn.onnx.registry import Static, since
-from jaxrnn.onnx.values import Stacked, Subgraph, Value, describe, dimensions, is_sequence, traced
+from jaxrnn.onnx.subgraphs import Subgraph
+from jaxrnn.onnx.text import moves_text
+from jaxrnn.onnx.values import Stacked, Value, describe, dimensions, is_sequence, traced
 
 Sequence = tuple[Value, ...]
 
@@ -82,6 +84,7 @@ def sequence_length(input_sequence: Value) -> Value:
     return np.asarray(len(_sequence(input_sequence)), np.int64)
 
 
+@moves_text
 def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 0, keepdims: int = 1) -> Value:
     """SplitToSequence: parts of the given sizes, or of one size with a smaller last part, or single slices."""
     (axis,) = axes_of([axis], len(input.shape))
@@ -109,6 +112,7 @@ def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 
     return tuple(parts)
 
 
+@moves_text
 def concat_from_sequence(input_sequence: Value, *, axis: int, new_axis: int = 0) -> Value:
     """ConcatFromSequence along an axis, or with ``new_axis`` stacked along a new one."""
     if isinstance(input_sequence, Stacked):

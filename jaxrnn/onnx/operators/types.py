@@ -9,8 +9,8 @@ import onnx_ir as ir
 from jax import lax
 
 from jaxrnn.onnx import symbols
+from jaxrnn.onnx.operators.text_casts import numbers, written
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.text import numbers, written
 from jaxrnn.onnx.values import TEXT, Value, dtype_of, is_symbolic, is_text, static, traced
 
 _FLOAT8 = frozenset(

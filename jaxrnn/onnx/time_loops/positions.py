@@ -15,9 +15,10 @@ import onnx_ir as ir
 
 from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.onnx import symbols
+from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.time_loops.body import FIXED, FREE, LoopBody
 from jaxrnn.onnx.time_loops.lifting import lifted
-from jaxrnn.onnx.values import Subgraph, Value, is_static
+from jaxrnn.onnx.values import Value, is_static
 
 
 @dataclass(frozen=True)

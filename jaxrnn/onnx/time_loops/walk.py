@@ -14,11 +14,12 @@ from jax import lax
 from jaxrnn.cells import in_chunks
 from jaxrnn.jaxprs import recognition
 from jaxrnn.onnx.limits import current
+from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.time_loops.body import Growth
 from jaxrnn.onnx.time_loops.positions import Positions
 from jaxrnn.onnx.time_loops.reads import frames_of, read_of
 from jaxrnn.onnx.time_loops.trips import Condition
-from jaxrnn.onnx.values import Stacked, Subgraph, Value, all_traced, traced
+from jaxrnn.onnx.values import Stacked, Value, all_traced, traced
 
 
 class CarryTypeError(TypeError):

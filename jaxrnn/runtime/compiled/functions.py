@@ -12,6 +12,7 @@ from jaxrnn.errors import ModelError
 from jaxrnn.guards import exact_types
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.pickling import on_device, on_host
+from jaxrnn.version import __version__
 
 
 def export(function: Callable[..., Any], platforms: Sequence[str] | None, *arguments: Any) -> bytes:
@@ -94,6 +95,4 @@ def _read_again(kind: Callable[[Archive], Any], archive: Archive) -> Any:
 
 def facts_of(label: str) -> Mapping[str, Any]:
     """What the manifest of every file says."""
-    import jaxrnn
-
-    return {"jaxrnn": jaxrnn.__version__, "jax": jax.__version__, "label": label}
+    return {"jaxrnn": __version__, "jax": jax.__version__, "label": label}

@@ -1,7 +1,7 @@
-"""The page of operators, made from the registry: ``python -m jaxrnn.onnx.catalogue --write docs/operators.md``.
+"""The page of operators, made from the registry: ``python -m tools.operators_page --write docs/operators.md``.
 
 Names, versions and static inputs are read from the registry, notes from the functions' docstrings. Whether an operator
-has derivatives, and what of it streams, is found out by `trials`.
+has derivatives, and what of it streams, is what `trials` shows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 
 from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.registry import operator
-from jaxrnn.onnx.trials import Evidence, Key, try_operators
 from jaxrnn.writing import in_place_of
+from tools.trials import Evidence, Key, try_operators
 
 _HEAD = """# Operators
 
 {count} operators that a file may use, of {domains} domains. This page is made from the registry; after a change to
-it, make it again with `python -m jaxrnn.onnx.catalogue --write docs/operators.md`. A file that uses anything else is
+it, make it again with `python -m tools.operators_page --write docs/operators.md`. A file that uses anything else is
 refused when it is loaded, all such nodes at once.
 
 - **versions**: the versions of the operator's definition that are implemented. A node of any opset means the newest
