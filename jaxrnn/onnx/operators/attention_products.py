@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells import narrowed
+from jaxrnn.cells import product_operands
 from jaxrnn.onnx.operators.rounding import rounded, widest
 from jaxrnn.onnx.values import Value, traced
 
@@ -44,7 +44,7 @@ def grouped_product(left: jax.Array, right: jax.Array) -> jax.Array:
         left, right = left.astype(dtype), right.astype(dtype)
     if heads != shared:
         left = left.reshape((batch, shared, heads // shared * rows, size))
-    result = jnp.matmul(*narrowed(left, right), preferred_element_type=dtype)
+    result = jnp.matmul(*product_operands(left, right), preferred_element_type=dtype)
     return result if heads == shared else result.reshape((batch, heads, rows, right.shape[3]))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrnn.cells import depthwise, is_depthwise, narrowed
+from jaxrnn.cells import depthwise, is_depthwise, product_operands
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
@@ -68,7 +68,7 @@ def convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=No
         return depthwise(x, w, strides, pads, input_dilation or (1,) * rank, dilations)
     spatial = "DHW"[-rank:] if rank <= 3 else "".join(map(str, range(rank)))
     # A convolution of narrow operands gives a narrow result: JAX cannot transpose one of two types.
-    left, right = narrowed(x, w)
+    left, right = product_operands(x, w)
     return lax.conv_general_dilated(
         left,
         right,
@@ -86,7 +86,7 @@ def _pointwise(x, w):
     contracted = (((1,), (1,)), ((), ()))
     x_first = math.prod(size for size in x.shape[2:] if size != 1) == 1
     # Either order leaves the result's channels at one end; the one that then moves no element is free of a copy.
-    left, right = narrowed(x, w) if x_first else narrowed(w, x)
+    left, right = product_operands(x, w) if x_first else product_operands(w, x)
     y = lax.dot_general(left, right, contracted, preferred_element_type=x.dtype)
     return jnp.moveaxis(y, -1, 1) if x_first else jnp.moveaxis(y, 0, 1)
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.cells.linear_attention import linear_attention
-from jaxrnn.cells.linear_attention_chunks import Frames
+from jaxrnn.cells.linear_attention_chunks import AttentionFrames
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import widest
 from jaxrnn.onnx.registry import since
@@ -51,7 +51,7 @@ def linear_attention_operator(
         raise ValueError(f"the inputs must have rank 3, one batch and one length, but their shapes are {shown}")
     dtype = widest(query.dtype, query.dtype if past_state is None else past_state.dtype)
     q = _heads(query, q_num_heads, "query")
-    frames = Frames(
+    frames = AttentionFrames(
         query=q.reshape((*q.shape[:2], kv_num_heads, q_num_heads // kv_num_heads, q.shape[3])),
         key=_heads(key, kv_num_heads, "key"),
         value=_heads(value, kv_num_heads, "value"),
@@ -78,7 +78,7 @@ def _heads(x: Value, heads: int, name: str) -> jax.Array:
     return x.reshape((*x.shape[:2], heads, x.shape[2] // heads))
 
 
-def _check(frames: Frames, size: int) -> None:
+def _check(frames: AttentionFrames, size: int) -> None:
     if frames.query.shape[4] != size:
         raise ValueError(f"a head of the query has {frames.query.shape[4]} features, but one of the key {size}")
     if frames.decay is not None and frames.decay.shape[3] not in (1, size):

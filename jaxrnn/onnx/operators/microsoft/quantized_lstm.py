@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxrnn.cells import LSTM
 from jaxrnn.cells.recurrence import DIRECTIONS
-from jaxrnn.cells.sequence import blanked, kept
+from jaxrnn.cells.sequence import masked_output, masked_update
 from jaxrnn.onnx.operators.quantization import dynamic_quantize_linear, wide
 from jaxrnn.onnx.operators.recurrent import checked_lengths, clip_of, make_cells
 from jaxrnn.onnx.registry import since
@@ -86,8 +86,8 @@ def _run(
         carry, before = state
         gates, here = frame
         new = next_carry(carry, before, gates)
-        y = blanked(here, new[0])
-        return (kept(here, new, carry), y), y
+        y = masked_output(here, new[0])
+        return (masked_update(here, new, carry), y), y
 
     frames = jnp.arange(projected.shape[0], dtype=lengths.dtype)[:, None]
     exists = frames < lengths[None, :]
