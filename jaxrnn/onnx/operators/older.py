@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxrnn.onnx.operators import activations, arithmetic, logic, matrix, normalization, pooling
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, describe, traced
 
@@ -62,14 +63,6 @@ def batch_normalization(
     )
 
 
-def average_pool(
-    x: Value, *, kernel_shape: tuple[int, ...], auto_pad: str = "NOTSET", pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Value:  # fmt: skip
-    """AveragePool; the padding never counts."""
-    return pooling.average_pool(x, kernel_shape=kernel_shape, auto_pad=auto_pad, pads=pads, strides=strides)
-
-
 def _all_aligned(family: Any, version: int, *names: str) -> dict[str, Any]:
     return {name: since(aligned(family.OPERATORS[name][7]), version) for name in names}
 
@@ -78,7 +71,7 @@ OPERATORS = {
     **_all_aligned(arithmetic, 6, "Add", "Div", "Mul", "Sub"),
     **_all_aligned(arithmetic, 1, "Pow"),
     **_all_aligned(logic, 1, "And", "Equal", "Greater", "Less", "Or", "Xor"),
-    "AveragePool": since(average_pool, 1),
+    "AveragePool": since(earlier(pooling.average_pool, "ceil_mode", "count_include_pad", "dilations"), 1),
     "BatchNormalization": since(batch_normalization, 6),
     "Gemm": since(gemm, 6),
     "PRelu": since(prelu, 6),

@@ -15,6 +15,7 @@ from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import wide_type
 from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, is_known, traced
 
@@ -82,31 +83,6 @@ def roi_align(
 
     y = _for_each(region, starts, bins, traced(batch_indices))
     return jnp.moveaxis(y, -1, 1).astype(x.dtype)
-
-
-def roi_align_10(
-    x: Value,
-    rois: Value,
-    batch_indices: Value,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Value:
-    """RoiAlign without the half pixel's shift."""
-    return roi_align(
-        x,
-        rois,
-        batch_indices,
-        coordinate_transformation_mode="output_half_pixel",
-        mode=mode,
-        output_height=output_height,
-        output_width=output_width,
-        sampling_ratio=sampling_ratio,
-        spatial_scale=spatial_scale,
-    )
 
 
 def _check_regions(x: Value, rois: Value, columns: int) -> None:
@@ -241,5 +217,6 @@ def max_roi_pool(x: Value, rois: Value, *, pooled_shape: tuple[int, ...], spatia
 
 OPERATORS = {
     "MaxRoiPool": since(max_roi_pool, 1, 22),
-    "RoiAlign": since(roi_align_10, 10) | since(roi_align, 16, 22),
+    "RoiAlign": since(earlier(roi_align, coordinate_transformation_mode="output_half_pixel"), 10)
+    | since(roi_align, 16, 22),
 }

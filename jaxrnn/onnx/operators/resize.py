@@ -21,6 +21,7 @@ from jaxrnn.onnx.operators.interpolation import (
 )
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.operators.resampling import resample
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value, dimensions, is_text, traced
 
@@ -57,34 +58,6 @@ def resize(
     wanted = dict(zip(chosen, changes, strict=True))
     y = _interpolated(x, wanted, lambda _: sampling)
     return _extrapolated(y, wanted, extrapolation_value) if sampling.coordinates == _CROP else y
-
-
-def resize_11(
-    x: Value,
-    roi: Static | None = None,
-    scales: Static | None = None,
-    sizes: Static | None = None,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
-) -> Value:
-    """Resize of all axes."""
-    return resize(
-        x,
-        roi,
-        scales,
-        sizes,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        cubic_coeff_a=cubic_coeff_a,
-        exclude_outside=exclude_outside,
-        extrapolation_value=extrapolation_value,
-        mode=mode,
-        nearest_mode=nearest_mode,
-    )
 
 
 def resize_10(x: Value, scales: Static, *, mode: str = "nearest") -> Value:
@@ -221,6 +194,8 @@ def _extrapolated(y: Any, changes: dict[int, Rescaling], value: float) -> Any:
 
 
 OPERATORS = {
-    "Resize": since(resize_10, 10) | since(resize_11, 11, 13) | since(resize, 18, 19),
+    "Resize": since(resize_10, 10)
+    | since(earlier(resize, "antialias", "axes", "keep_aspect_ratio_policy"), 11, 13)
+    | since(resize, 18, 19),
     "Upsample": since(upsample_7, 7) | since(upsample, 9),
 }

@@ -19,6 +19,7 @@ from jaxrnn.guards import own_arithmetic
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.indexing import element_index, wrap_indices, wrap_tuples
 from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced
 
@@ -44,11 +45,6 @@ def scatter_elements(data: Value, indices: Value, updates: Value, *, axis: int =
         return result
     index = traced(wrap_indices(indices, data.shape[axis])).astype(jnp.int32)
     return _write(traced(data), element_index(index, axis), traced(updates), _scatter(reduction))
-
-
-def scatter(data: Value, indices: Value, updates: Value, *, axis: int = 0) -> Value:
-    """Scatter, the older name of ScatterElements."""
-    return scatter_elements(data, indices, updates, axis=axis)
 
 
 def scatter_nd(data: Value, indices: Value, updates: Value, *, reduction: str = "none") -> Value:
@@ -132,7 +128,7 @@ def tensor_scatter(
 
 
 OPERATORS = {
-    "Scatter": since(scatter, 9, 11),
+    "Scatter": since(earlier(scatter_elements, "reduction"), 9, 11),
     "ScatterElements": since(scatter_elements, 11, 13, 16, 18),
     "ScatterND": since(scatter_nd, 11, 13, 16, 18),
     "TensorScatter": since(tensor_scatter, 24),

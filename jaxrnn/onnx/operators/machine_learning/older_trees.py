@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from jaxrnn.onnx.operators.machine_learning.forest import MODES, Forest, aggregated
 from jaxrnn.onnx.operators.machine_learning.scores import best, label_at, labels_of, of_two, transformed
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
@@ -184,22 +184,14 @@ def tree_ensemble_classifier(
     return _classifier(x, locals(), output_count)
 
 
-def without_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator before it took float64 numbers, as attributes whose names end in ``_as_tensor``."""
-
-    @functools.wraps(function)
-    def older(*inputs: Value, **attributes: Any) -> Any:
-        return function(*inputs, **attributes)
-
-    signature = inspect.signature(function)
-    kept = [each for each in signature.parameters.values() if not each.name.endswith("_as_tensor")]
-    older.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-    return older
+def _before_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator before it had float64 attributes, whose names end in ``_as_tensor``."""
+    return earlier(function, *(name for name in inspect.signature(function).parameters if name.endswith("_as_tensor")))
 
 
 OPERATORS = {
-    "ai.onnx.ml::TreeEnsembleClassifier": since(without_tensors(tree_ensemble_classifier), 1)
+    "ai.onnx.ml::TreeEnsembleClassifier": since(_before_tensors(tree_ensemble_classifier), 1)
     | since(tree_ensemble_classifier, 3, 5),
-    "ai.onnx.ml::TreeEnsembleRegressor": since(without_tensors(tree_ensemble_regressor), 1)
+    "ai.onnx.ml::TreeEnsembleRegressor": since(_before_tensors(tree_ensemble_regressor), 1)
     | since(tree_ensemble_regressor, 3, 5),
 }
