@@ -78,11 +78,6 @@ def _innermost(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Every node of a graph and of the subgraphs inside it, in order, outer before inner."""
-    yield from graph.all_nodes()
-
-
 def subgraphs_of(node: ir.Node) -> Iterable[tuple[str, ir.Graph]]:
     """The graphs among a node's attributes, with their names (``then_branch``, ``body``, ...)."""
     for name, attribute in node.attributes.items():

@@ -126,11 +126,6 @@ class Claim:
         return all(difference < 0 for difference in self.below_zero)
 
 
-def is_claim(array: Any) -> bool:
-    """Whether an array holds a comparison that is not decided."""
-    return isinstance(array, np.ndarray) and array.dtype == object and any(isinstance(x, Claim) for x in array.flat)
-
-
 def traced_item(item: Any) -> jax.Array:
     """An item as a JAX scalar of its element type."""
     if isinstance(item, Claim):
