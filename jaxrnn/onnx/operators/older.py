@@ -1,7 +1,7 @@
 """Definitions before opset 7 that differ from later ones, for files that have not been converted.
 
-Until opset 7, operands were not broadcast as in NumPy: ``broadcast=1`` repeats the second along the axes of the first
-that it lacks, from ``axis`` on or at the end.
+Before opset 7, operands did not broadcast as in NumPy. With ``broadcast=1``, the second operand is repeated along the
+axes that it lacks; its own axes match those of the first one from ``axis`` on, or the last ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxrnn.onnx.values import Value, describe, traced
 
 
 def aligned(function: Callable[[Value, Value], Value]) -> Callable[..., Value]:
-    """An operator of two operands with broadcasting as it was."""
+    """An operator of two operands with the broadcasting before opset 7."""
 
     def apply(a: Value, b: Value, *, axis: int | None = None, broadcast: int = 0) -> Value:
         if not broadcast:
@@ -26,10 +26,10 @@ def aligned(function: Callable[[Value, Value], Value]) -> Callable[..., Value]:
                 )
             return function(a, b)
         first = len(a.shape) - len(b.shape) if axis is None else axis % len(a.shape)
-        behind = len(a.shape) - first - len(b.shape)
-        if first < 0 or behind < 0:
+        trailing = len(a.shape) - first - len(b.shape)
+        if first < 0 or trailing < 0:
             raise ValueError(f"{describe(b)} does not fit into {describe(a)} from axis {axis} on")
-        return function(a, traced(b).reshape(*b.shape, *(1,) * behind))
+        return function(a, traced(b).reshape(*b.shape, *(1,) * trailing))
 
     return apply
 

@@ -1,7 +1,7 @@
 """Writing by index: ScatterElements, ScatterND, and chunks into caches.
 
-Indices may be negative and then count from the end; those that are known are checked against the axis, and those that
-depend on data and lie outside are not written.
+Negative indices count from the end. Known indices are checked against the axis. Those that depend on data are not
+written where they lie outside of it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _multiplied_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tupl
 
 
 def _box(indices: Value, sizes: tuple[Any, ...]) -> list[slice] | None:
-    """The ranges that known indices of ScatterND run through in order, as an exporter's ``x[:, a:b] = y`` does."""
+    """The ranges that known indices of ScatterND cover in order, as exporters write ``x[:, a:b] = y``."""
     if not is_static(indices) or is_symbolic(indices) or not indices.size:
         return None
     columns = [wrap_indices(indices[..., d], sizes[d]).ravel() for d in range(indices.shape[-1])]
@@ -101,20 +101,20 @@ def _box(indices: Value, sizes: tuple[Any, ...]) -> list[slice] | None:
 
 
 def _write_box(data: jax.Array, box: Sequence[slice], updates: jax.Array, operation: str, axis: int = 0) -> jax.Array:
-    """The data with a box of it updated, by slices and joins alone: fast, and known to every transformation."""
+    """The data with a box of it updated, by slices and concatenations: fast, and known to every transformation."""
     while axis < len(box) and box[axis] == slice(0, data.shape[axis]):
         axis += 1
     if axis == len(box):
         return updates if operation == "set" else _REDUCE[operation](data, updates)
-    before, inside, behind = jnp.split(data, [box[axis].start, box[axis].stop], axis)
-    parts = [before, _write_box(inside, box, updates, operation, axis + 1), behind]
+    before, inside, after = jnp.split(data, [box[axis].start, box[axis].stop], axis)
+    parts = [before, _write_box(inside, box, updates, operation, axis + 1), after]
     return jnp.concatenate([part for part in parts if part.shape[axis]], axis)
 
 
 def tensor_scatter(
     past: Value, update: Value, write_indices: Value = None, *, axis: int = -2, mode: str = "linear"
 ) -> Value:
-    """TensorScatter: write one chunk a batch row into a cache, at its own position, around the end if circular."""
+    """TensorScatter: write a chunk of each row into a cache at the row's own position, which may be circular."""
     if mode not in ("linear", "circular"):
         raise ValueError(f"mode must be linear or circular, not {mode!r}")
     (axis,) = axes_of([axis], len(past.shape))

@@ -95,7 +95,7 @@ def _matcher(pattern: str) -> Callable[[str], Any]:
         raise ValueError(f"the pattern {pattern!r} cannot be read: {error}") from error
 
 
-#: What RE2 has not: references to groups, and looking ahead or back.
+#: What RE2 does not have: back references and lookaround.
 _NOT_IN_RE2 = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?(?:[=!]|<[=!]|P=|\())")
 
 _POSIX_CLASSES = {
@@ -112,7 +112,7 @@ _POSIX_CLASSES = {
 
 
 def _in_python(pattern: str) -> str:
-    """A pattern of RE2's as Python writes it."""
+    """A pattern of RE2 in Python's syntax."""
     if _NOT_IN_RE2.search(pattern):
         raise ValueError(f"the pattern {pattern!r} is not in the syntax of RE2")
     for name, members in _POSIX_CLASSES.items():
@@ -185,7 +185,7 @@ def _grams(pool: Sequence[int], counts: Sequence[int], columns: Sequence[int]) -
 
 
 def _occurrences(rows: jax.Array, length: int, step: int, grams: Mapping[tuple[int, ...], int], size: int) -> jax.Array:
-    """How often each of some n-grams, its words ``step`` apart, occurs in each row; ``[rows, columns]``."""
+    """How often each n-gram, with its words ``step`` apart, occurs in each row; ``[rows, columns]``."""
     starts = rows.shape[1] - step * (length - 1)
     if starts <= 0:
         return jnp.zeros((rows.shape[0], size), jnp.int32)

@@ -133,7 +133,7 @@ def _always(line: Line) -> bool:
 
 
 def _count(line: Line) -> Any:
-    """The trips that a claim allows if it must hold before the first one too; None where it never ends them, or late."""
+    """The trips that a claim allows if it also holds before the first one; None where it never ends them, or late."""
     before = line.first - line.slope
     if line.slope > 0:
         return -(before // line.slope)

@@ -1,4 +1,4 @@
-"""Products of the domain ``com.microsoft``: matrix products and convolutions joined with what stood around them."""
+"""Products of the domain ``com.microsoft``: matrix products and convolutions fused with other operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrnn.onnx.values import Value, traced
 
 
 def _turned(x: Value, last: int, batch: int) -> jax.Array:
-    """An operand with its first axis moved in front of the last, and with its last two axes exchanged, as asked."""
+    """An operand, optionally with its first axis moved before the last and its last two axes exchanged."""
     x = traced(x)
     if x.ndim < 2:
         return x
