@@ -29,8 +29,8 @@ def constant(
     sparse_value: object = None,
 ) -> Value:
     """Constant. Its value is read while the graph is bound; only a node without one value reaches this function."""
-    given = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings, sparse_value)
-    raise TypeError(f"exactly one value is expected, not {sum(form is not None for form in given)}")
+    forms = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings, sparse_value)
+    raise TypeError(f"exactly one value is expected, not {sum(form is not None for form in forms)}")
 
 
 def full(shape: tuple[Any, ...], fill: np.ndarray) -> Value:

@@ -223,8 +223,8 @@ def max_unpool(
     flat = jnp.zeros(math.prod(shape), x.dtype).at[traced(indices).reshape(-1)].set(x.reshape(-1)).reshape(shape)
     if output_shape is None:
         return flat
-    wanted = dimensions(output_shape)
-    return jnp.zeros(wanted, x.dtype).at[tuple(slice(0, size) for size in shape)].set(flat)
+    sizes = dimensions(output_shape)
+    return jnp.zeros(sizes, x.dtype).at[tuple(slice(0, size) for size in shape)].set(flat)
 
 
 OPERATORS = {

@@ -101,7 +101,7 @@ class _Neighbours:
         self.first = first
         self.padded = x
         self.exists: dict[int, Any] = {}
-        self.found: dict[int, Any] = {0: x}
+        self.shifted: dict[int, Any] = {0: x}
         if isinstance(x.shape[axis], int) and (first or last):
             ends = {offset: lax.slice_in_dim(x, offset, offset + 1, axis=axis) for offset in (0, x.shape[axis] - 1)}
             before, after = [ends[0]] * -first, [ends[x.shape[axis] - 1]] * last
@@ -109,9 +109,9 @@ class _Neighbours:
 
     def __getitem__(self, offset: int) -> Any:
         """For every element the one ``offset`` elements after it, or before it where negative."""
-        if offset not in self.found:
-            self.found[offset] = self._find(offset)
-        return self.found[offset]
+        if offset not in self.shifted:
+            self.shifted[offset] = self._find(offset)
+        return self.shifted[offset]
 
     def _find(self, offset: int) -> Any:
         size = self.x.shape[self.axis]

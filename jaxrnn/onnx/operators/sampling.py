@@ -58,10 +58,10 @@ def sample(image: Any, axes: Sequence[Taps]) -> Any:
         count = index.shape[1] * inside.shape[1]
         index = (index[..., None] * jnp.asarray(size, jnp.int32) + inside[:, None]).reshape(places, count)
         weight = (weight[..., None] * taps.weight[:, None]).reshape(places, count)
-    found = image.reshape(math.prod(sizes), channels).at[index].get(mode="promise_in_bounds")
-    weight = weight[..., None].astype(found.dtype)
+    elements = image.reshape(math.prod(sizes), channels).at[index].get(mode="promise_in_bounds")
+    weight = weight[..., None].astype(elements.dtype)
     # An element without weight does not count, even where it is infinite.
-    return jnp.sum(jnp.where(weight == 0, jnp.zeros((), found.dtype), found * weight), 1)
+    return jnp.sum(jnp.where(weight == 0, jnp.zeros((), elements.dtype), elements * weight), 1)
 
 
 def grid_sample(
@@ -113,9 +113,9 @@ def grid_sample_16(
 def _pick(image: Any, axes: Sequence[Taps]) -> Any:
     """The one element of every place, of any type; 0 where its weight is."""
     index = tuple(jnp.clip(taps.index[:, 0], 0, size - 1) for size, taps in zip(image.shape, axes, strict=False))
-    found = image.at[index].get(mode="promise_in_bounds")
+    elements = image.at[index].get(mode="promise_in_bounds")
     counts = jnp.all(jnp.stack([taps.weight[:, 0] != 0 for taps in axes]), 0)
-    return jnp.where(counts[:, None], found, jnp.zeros((), found.dtype))
+    return jnp.where(counts[:, None], elements, jnp.zeros((), elements.dtype))
 
 
 def _grid_taps(place: Any, size: Any, corners: bool, mode: str, padding: str) -> Taps:

@@ -138,16 +138,16 @@ def _frame_length(signal: Any, window: Any, frame_length: Any) -> int:
     """The number of samples in a frame, by default that of the window or of the whole signal."""
     if window is not None and window.ndim != 1:
         raise ValueError(f"the window must have one axis, not {window.ndim}")
-    given = None if frame_length is None else _scalar(frame_length, "frame_length")
-    if given is None:
-        given = signal.shape[1] if window is None else window.shape[0]
-    elif window is not None and window.shape[0] != given:
-        raise ValueError(f"the window has {window.shape[0]} samples, but frame_length is {given}; they must be equal")
-    if not (isinstance(given, int) and given >= 1):
+    length = None if frame_length is None else _scalar(frame_length, "frame_length")
+    if length is None:
+        length = signal.shape[1] if window is None else window.shape[0]
+    elif window is not None and window.shape[0] != length:
+        raise ValueError(f"the window has {window.shape[0]} samples, but frame_length is {length}; they must be equal")
+    if not (isinstance(length, int) and length >= 1):
         raise ValueError(
-            f"a frame must have a known number of samples, at least 1, not {given}: give a window or a frame_length"
+            f"a frame must have a known number of samples, at least 1, not {length}: give a window or a frame_length"
         )
-    return given
+    return length
 
 
 def _framed(signal: Any, length: int, step: int) -> Any:

@@ -157,16 +157,16 @@ def tf_idf_vectorizer(
         # No n-gram of a row has its words farther apart than the row is long.
         for step in range(1, min(max_skip_count + 1, rows.shape[1]) + 1 if length > 1 else 2):
             total = total + _occurrences(rows, length, step, grams, size)
-    found = total.astype(jnp.float32)
+    counts = total.astype(jnp.float32)
     if mode == "IDF":
-        found = jnp.minimum(found, 1)
+        counts = jnp.minimum(counts, 1)
     if mode != "TF" and weights:
         if len(weights) != len(ngram_indexes):
             raise ValueError(f"weights has {len(weights)} entries for {len(ngram_indexes)} n-grams")
         by_column = np.zeros(size, np.float32)
         by_column[list(ngram_indexes)] = weights
-        found = found * by_column
-    return found.reshape((*x.shape[:-1], size))
+        counts = counts * by_column
+    return counts.reshape((*x.shape[:-1], size))
 
 
 def _grams(pool: Sequence[int], counts: Sequence[int], columns: Sequence[int]) -> dict[int, dict[tuple[int, ...], int]]:
@@ -189,11 +189,11 @@ def _occurrences(rows: jax.Array, length: int, step: int, grams: Mapping[tuple[i
     starts = rows.shape[1] - step * (length - 1)
     if starts <= 0:
         return jnp.zeros((rows.shape[0], size), jnp.int32)
-    wanted = np.array(list(grams), np.int64)
+    words = np.array(list(grams), np.int64)
     same: Any = True
     for word in range(length):
         part = lax.slice_in_dim(rows, word * step, word * step + starts, axis=1)
-        same = same & (part[:, :, None] == wanted[:, word])
+        same = same & (part[:, :, None] == words[:, word])
     count = jnp.sum(same, 1, dtype=jnp.int32)
     return jnp.zeros((rows.shape[0], size), jnp.int32).at[:, np.array(list(grams.values()))].add(count)
 

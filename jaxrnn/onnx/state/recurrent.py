@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxrnn.onnx.blocks import Block, BoundNode, origin
-from jaxrnn.onnx.carries import CELLS, LOOPS, QUANTIZED, STATEFUL
+from jaxrnn.onnx.carries import CELL_CARRIES, CELLS, LOOPS, QUANTIZED, STATEFUL
 from jaxrnn.onnx.state import provenance
 from jaxrnn.onnx.state.elements import Elements
 from jaxrnn.onnx.state.flows import Flow, Site, carry, constant, halves
 from jaxrnn.onnx.time_loops import LoopBody
 
-#: What the cells carry, by operator.
-_CARRIES = {"LSTM": ("h", "c"), "GRU": ("h",), "RNN": ("h",), "DynamicQuantizeLSTM": ("h", "c")}
 #: The contractions of one step.
 _CONTRACTIONS = 2
 
@@ -29,7 +27,7 @@ def is_recurrent(node: BoundNode) -> bool:
 def follow_recurrent(elements: Elements, node: BoundNode, inputs: list[Flow | None]) -> list[Flow]:
     """The outputs of a recurrent node; adds its carries to the sites."""
     name = node.operator.name
-    if name in _CARRIES:
+    if name in CELL_CARRIES:
         return _follow_cell(elements, node, inputs)
     if name in STATEFUL:
         return _follow_stateful(elements, node, inputs)
@@ -41,7 +39,7 @@ def follow_recurrent(elements: Elements, node: BoundNode, inputs: list[Flow | No
 def _follow_cell(elements: Elements, node: BoundNode, inputs: list[Flow | None]) -> list[Flow]:
     name, result = node.operator.name, elements.result
     # A cell has final values, also where the node does not name them.
-    shapes = elements.abstract(node, inputs).results(1 + len(_CARRIES[name]))
+    shapes = elements.abstract(node, inputs).results(1 + len(CELL_CARRIES[name]))
     x, _, _, _, lengths, *initial = [*inputs, *[None] * 7][:7]
     layout, direction = node.attributes.get("layout", 0), node.attributes.get("direction", "forward")
     assert x is not None
@@ -52,7 +50,7 @@ def _follow_cell(elements: Elements, node: BoundNode, inputs: list[Flow | None])
     y, *finals = elements.outputs(node, shapes, read, _CONTRACTIONS)
     forward = direction == "forward" or steps == 1
     bidirectional = direction == "bidirectional" and steps != 1
-    for slot, start, final in zip(_CARRIES[name], initial, finals, strict=False):
+    for slot, start, final in zip(CELL_CARRIES[name], initial, finals, strict=False):
         if forward:
             carry(final, start)
         if not bidirectional:

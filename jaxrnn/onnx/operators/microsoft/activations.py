@@ -57,8 +57,8 @@ def activate(x: Value, activation: str, coefficients: Sequence[float | None]) ->
     names = coefficients_of(activation)
     if len(coefficients) > len(names):
         raise ValueError(f"{activation} takes {len(names)} coefficients, not {len(coefficients)}")
-    given = {name: value for name, value in zip(names, coefficients, strict=False) if value is not None}
-    return _FUNCTIONS[activation][0](x, **given)
+    named = {name: value for name, value in zip(names, coefficients, strict=False) if value is not None}
+    return _FUNCTIONS[activation][0](x, **named)
 
 
 def gelu(x: Value) -> Value:

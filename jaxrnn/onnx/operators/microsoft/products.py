@@ -55,13 +55,13 @@ def fused_gemm(
     transB: int = 0,
 ) -> Value:
     """FusedGemm: an activation of what Gemm gives; its coefficients go by name."""
-    given = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
+    coefficients = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
     names = coefficients_of(activation) if activation else ()
-    unknown = [name for name, value in given.items() if value is not None and name not in names]
+    unknown = [name for name, value in coefficients.items() if value is not None and name not in names]
     if unknown:
         raise ValueError(f"the activation {activation!r} has no coefficient {unknown[0]!r}")
     result = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    return activate(result, activation, [given.get(name) for name in names])
+    return activate(result, activation, [coefficients.get(name) for name in names])
 
 
 def fused_conv(
