@@ -30,6 +30,8 @@ class Devices:
 
     def __init__(self, system: System, batch: int, devices: list[Any] | None = None):
         self._system = system
+        # A cache of the instance: one of the class would keep every system alive.
+        self.run = functools.cache(self._run)
         self.devices = jax.local_devices() if devices is None else devices
         if batch % len(self.devices):
             raise InputError(
@@ -37,8 +39,7 @@ class Devices:
                 f"{len(self.devices)}"
             )
 
-    @functools.cache  # noqa: B019 - lives as long as the evaluation
-    def run(self, streams: int, ending: bool) -> Run:
+    def _run(self, streams: int, ending: bool) -> Run:
         """``(carry, parts, frames) -> (pieces, carry)`` for a batch of so many streams.
 
         A batch of fewer than two streams for each device runs on one device.

@@ -25,6 +25,7 @@ _LINEAR_IN_FIRST = frozenset(
 #: Narrower integers may wrap around.
 _LEAST_BYTES = 4
 
+#: How a value changes from trip to trip: not at all; by the same amount in every trip, if it is a number; otherwise.
 FIXED, STEADY, FREE = "fixed", "steady", "free"
 
 
@@ -83,39 +84,26 @@ class LoopBody:
                 self.counters[place] = step
         sorted_out = {*self.fixed, *self.growing, *self.counters}
         self.carried = tuple(place for place in range(len(slots)) if place not in sorted_out)
+        # A cache of the instance: one of the class would keep every loop alive.
+        self.change = functools.cache(self._change)
 
     def origin(self, value: ir.Value) -> ir.Value:
         """The value that a chain of Identity nodes of the body copies."""
         return origin(value, self.makers)
 
-    def change(self, value: ir.Value) -> str:
-        """How a value changes from trip to trip.
-
-        Returns:
-            ``FIXED``: not at all; ``STEADY``: by the same amount in every trip, if it is a number; ``FREE``: in an
-            unknown way.
-        """
-        return self._change(value)
-
-    @functools.cached_property
-    def _change(self) -> Callable[[ir.Value], str]:
-        places = {slot: place for place, slot in enumerate(self.slots)}
-
-        @functools.cache
-        def change(value: ir.Value) -> str:
-            if value is self.trip:
-                return STEADY
-            if value is self.condition:
-                return FIXED  # a body runs only while it holds
-            if value in places:
-                place = places[value]
-                return FIXED if place in self.fixed else STEADY if place in self.counters else FREE
-            maker = self.makers.get(value)
-            if maker is None:
-                return FIXED
-            return _combined(maker, [FIXED if key is None else change(key) for key in _all_reads(maker)])
-
-        return change
+    def _change(self, value: ir.Value) -> str:
+        """How a value changes from trip to trip: `FIXED`, `STEADY` or `FREE`."""
+        if value is self.trip:
+            return STEADY
+        if value is self.condition:
+            return FIXED  # a body runs only while it holds
+        if value in self.slots:
+            place = self.slots.index(value)
+            return FIXED if place in self.fixed else STEADY if place in self.counters else FREE
+        maker = self.makers.get(value)
+        if maker is None:
+            return FIXED
+        return _combined(maker, [FIXED if key is None else self.change(key) for key in _all_reads(maker)])
 
     def constant(self, value: ir.Value) -> np.ndarray | None:
         """The array of a constant that the body reads, or None where it is not known while tracing."""

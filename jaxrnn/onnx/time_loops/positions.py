@@ -38,6 +38,8 @@ class Positions:
 
     def __init__(self, body: Subgraph, carried: Sequence[Value]):
         self.graph, self.carried = body, tuple(carried)
+        # A cache of the instance: one of the class would keep every loop, with its tracers, alive.
+        self.known = functools.cache(self._known)
         start = [value if is_static(value) else None for value in carried]
         self.body = LoopBody(body.block, self._outside, start)
         if any(node.blocks for node in body.block.nodes):
@@ -57,8 +59,7 @@ class Positions:
         part = body.block.part(body.block.inputs, keys)
         return list(self.graph.with_block(part)(np.asarray(trip, np.int64), np.asarray(True), *slots.values()))
 
-    @functools.cache  # noqa: B019 - as long-lived as the loop
-    def known(self, key: ir.Value, trip: int) -> np.ndarray | None:
+    def _known(self, key: ir.Value, trip: int) -> np.ndarray | None:
         """A value in a trip, or None where it is not known while tracing."""
         if self.body.change(key) == FREE:
             return None
