@@ -268,7 +268,7 @@ def test_recordings_without_frames_or_of_unequal_arrays_are_refused(tmp_path):
     soundfile.write(tmp_path / "empty.wav", np.zeros(0), RATE)
     soundfile.write(tmp_path / "one.wav", np.zeros(10), RATE)
     for name in ("unequal.npz", "none.npz", "scalar.npy"):
-        with pytest.raises(InputError, match=r"one number of frames"):
+        with pytest.raises(InputError, match=r"of one length"):
             open_recording(tmp_path / name, RATE)
     for name in ("empty.npy", "empty.wav"):
         with pytest.raises(InputError, match="is empty"):

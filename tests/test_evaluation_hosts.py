@@ -26,7 +26,7 @@ from jaxrnn.cli import main
 from jaxrnn.demo import PACKAGED
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Host, shared
-from jaxrnn.evaluation.hosts import Claims
+from jaxrnn.evaluation.hosts import Leases
 from jaxrnn.evaluation.workers import workers
 
 LENGTHS = [400 * number for number in range(1, 25)]
@@ -150,32 +150,32 @@ def test_processes_join_through_jax(corpus, whole, tmp_path, count):
 
 def test_a_host_that_is_gone_or_silent_loses_its_unit_and_one_that_is_alive_does_not(tmp_path):
     evaluation = evaluation_of(make_corpus(tmp_path, [2000] * 12), batch=2)
-    claims, unit = Claims(tmp_path / "claims", patience=0.3), evaluation.units[0]
-    path = tmp_path / "claims" / "000000"
-    assert not claims.is_held(unit)
-    with claims.hold(unit):
-        assert not claims.is_held(unit), "its own"
+    leases, unit = Leases(tmp_path / "leases", patience=0.3), evaluation.units[0]
+    path = tmp_path / "leases" / "000000"
+    assert not leases.is_held(unit)
+    with leases.hold(unit):
+        assert not leases.is_held(unit), "its own"
     assert not path.exists()
     path.write_text(f"{socket.gethostname()}:999999999")
-    assert not claims.is_held(unit), "the process is gone"
+    assert not leases.is_held(unit), "the process is gone"
     path.write_text(f"{socket.gethostname()}:{os.getppid()}")
-    assert claims.is_held(unit)
+    assert leases.is_held(unit)
     path.write_text("elsewhere:1")
-    assert claims.is_held(unit)
-    wait_for(lambda: not claims.is_held(unit), 5)
+    assert leases.is_held(unit)
+    wait_for(lambda: not leases.is_held(unit), 5)
     path.touch()
-    assert claims.is_held(unit), "it gave a sign of life"
+    assert leases.is_held(unit), "it gave a sign of life"
 
     order: Any = shared(evaluation, Host(1, 3))
     handed = [next(order) for _ in evaluation.units]
     assert [each.index for each in handed if each is not None] == [1, 4, 5, 3, 2, 0]
     order.close()
-    assert not list((tmp_path / "out" / "claims").iterdir())
+    assert not list((tmp_path / "out" / "leases").iterdir())
 
 
 def test_a_process_waits_for_a_unit_that_another_works_at_and_then_does_it(tmp_path):
     evaluation = evaluation_of(make_corpus(tmp_path, [2000] * 4), batch=2)
-    other = tmp_path / "out" / "claims" / "000001"
+    other = tmp_path / "out" / "leases" / "000001"
     other.parent.mkdir(parents=True)
     other.write_text("elsewhere:1")
     seen = []
@@ -205,8 +205,8 @@ def test_a_worker_may_say_much_and_one_that_was_killed_is_seen_as_gone_by_the_ot
     with workers([], [{}, {}]) as ended:
         gone, heard = ended()
     assert (gone.index, gone.status, heard.index, heard.status) == (1, -signal.SIGKILL, 2, 3)
-    assert set(heard.said.split()) == {"said"}
-    assert len(heard.said) < 3000
+    assert set(heard.log.split()) == {"said"}
+    assert len(heard.log) < 3000
 
 
 def invoke(*arguments):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from small_models import make_model
 
 import jaxrnn
+from jaxrnn.onnx.time_loops.positions import Positions
 
 F32, I32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 FEATURES = 3
@@ -318,3 +321,14 @@ def test_trip_counts(start, step, end, most, name, swapped, negated):
     assert int(found["t_last"]) == t
     np.testing.assert_array_equal(found["all"], np.array(seen, np.float32))
     np.testing.assert_array_equal(found["a_last"], [2.0 ** len(seen)])
+
+
+def test_a_loop_is_freed_after_it_was_traced():
+    """Nothing that was learnt of a loop while tracing outlives the trace, which holds tracers."""
+    model = jaxrnn.load(loop_model(), state={})
+    gc.collect()
+    before = sum(isinstance(each, Positions) for each in gc.get_objects())
+    jax.make_jaxpr(model.apply)(model.params, {"given": np.zeros((1, 5, FEATURES), np.float32)})
+    del model
+    gc.collect()
+    assert sum(isinstance(each, Positions) for each in gc.get_objects()) <= before

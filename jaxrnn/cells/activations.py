@@ -54,7 +54,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function with its coefficients; comparable, so that a cell can tell the usual ones."""
+    """An activation function with its coefficients. Comparable, so that a cell can recognise the standard ones."""
 
     name: str
     coefficients: tuple[float, ...] = ()
@@ -68,22 +68,22 @@ class Activation:
 SIGMOID, TANH = Activation("sigmoid"), Activation("tanh")
 
 
-def with_slope(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """An element-wise function of x, and its derivative there."""
+def value_and_slope(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The value and the derivative of an element-wise function at x."""
     return jax.jvp(function, (x,), (jnp.ones_like(x),))
 
 
 def parse_activations(
     names: Sequence[str], alphas: Sequence[float] = (), betas: Sequence[float] = ()
 ) -> tuple[Activation, ...]:
-    """Activations from ONNX's three lists; names are taken in any case.
+    """Parse ONNX's three lists of activations; names are case-insensitive.
 
-    A coefficient is consumed, in order, by each function that takes it; defaults apply when a list is used up.
+    Each function consumes the coefficients that it takes, in order. Defaults apply once a list is used up.
 
     Raises:
-        ValueError: a name is unknown, or coefficients are left over.
+        ValueError: a name is unknown.
     """
-    waiting = [list(alphas), list(betas)]
+    queues = [list(alphas), list(betas)]
     result = []
     for name in names:
         key = name.lower()
@@ -91,6 +91,6 @@ def parse_activations(
             known = "Relu, Tanh, Sigmoid, Softsign, Softplus, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, "
             raise ValueError(f"unknown activation {name!r}; there are: {known}HardSigmoid, Elu")
         _, defaults = _FUNCTIONS[key]
-        taken = [queue.pop(0) if queue else default for queue, default in zip(waiting, defaults, strict=False)]
+        taken = [queue.pop(0) if queue else default for queue, default in zip(queues, defaults, strict=False)]
         result.append(Activation(key, tuple(float(value) for value in taken)))
     return tuple(result)

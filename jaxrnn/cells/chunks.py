@@ -1,6 +1,6 @@
-"""Sequences in parts: chunks that are computed again in the backward pass, and blocks that stay in the cache.
+"""Sequences in parts: chunks that the backward pass recomputes, and blocks that fit the processor's cache.
 
-Source of the first: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+Source of the chunks: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jax import lax
 
 from jaxrnn.errors import InputError
 
-#: Frames in a chunk, or ``"sqrt"``; None to keep everything.
+#: Frames in a chunk, or ``"sqrt"``; None to recompute nothing.
 Remat = int | str | None
 Run = Callable[[Any, Any], tuple[Any, Any]]
 
-#: Bytes of what a loop reads that are made at once. They are still in the cache when they are read: on the CPU, a loop
-#: over tens of megabytes takes twice as long.
+#: Bytes of projected frames to compute before the loop that reads them. They are then still in the cache: on the CPU, a
+#: loop over tens of megabytes takes twice as long.
 BLOCK = 1 << 21
 
 _chosen: ContextVar[Remat] = ContextVar("remat", default=None)
@@ -30,15 +30,15 @@ _chosen: ContextVar[Remat] = ContextVar("remat", default=None)
 
 @contextlib.contextmanager
 def recomputing(remat: Remat) -> Iterator[None]:
-    """What is traced inside keeps, of every sequence over time, only the carries between chunks for its backward pass.
+    """Rematerialize the sequences traced inside: keep only the carries between chunks for the backward pass.
 
-    Results are equal. The memory of the backward pass grows with the number of chunks and the length of one.
+    Values do not change. The memory of the backward pass grows with the number of chunks plus the length of one.
 
     Args:
-        remat: frames in a chunk; ``"sqrt"`` for the square root of the number of frames; None to keep everything.
+        remat: frames in a chunk; ``"sqrt"`` for the square root of the number of frames; None to recompute nothing.
 
     Raises:
-        InputError: it is neither.
+        InputError: ``remat`` is none of these.
     """
     if remat is not None and remat != "sqrt" and (isinstance(remat, bool) or not isinstance(remat, int) or remat < 1):
         raise InputError(f"remat must be None, 'sqrt' or a number of frames from 1 up, not {remat!r}")
@@ -50,16 +50,16 @@ def recomputing(remat: Remat) -> Iterator[None]:
 
 
 def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tuple[Any, Any]:
-    """A recurrence over frames, in one go or in chunks as `recomputing` asks.
+    """Run a recurrence over frames, in chunks where `recomputing` asks for them.
 
     Args:
         run: ``(carry, frames) -> (carry, outputs)`` over any number of frames.
         carry: pytree before the first step.
-        frames: pytree of arrays with time in front.
-        reverse: the last frame comes first.
+        frames: pytree of arrays ``[time, ...]``.
+        reverse: begin with the last frame.
 
     Returns:
-        The last carry, and the outputs with time in front.
+        The final carry, and the outputs ``[time, ...]``.
     """
     length = jax.tree.leaves(frames)[0].shape[0]
     size = _chunk_of(length)
@@ -67,25 +67,25 @@ def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tu
         return run(carry, frames)
 
     @jax.checkpoint
-    def again(carry: Any, part: Any) -> tuple[Any, Any]:
-        with recomputing(None):  # once is enough: not the sequences inside a step again
+    def run_chunk(carry: Any, part: Any) -> tuple[Any, Any]:
+        with recomputing(None):  # sequences inside a step are not recomputed a second time
             return run(carry, part)
 
-    return _in_parts(again, carry, frames, length, size, reverse)
+    return _in_parts(run_chunk, carry, frames, length, size, reverse)
 
 
 def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse: bool = False) -> tuple[Any, Any]:
-    """A recurrence over frames, in blocks where it is long.
+    """Run a recurrence over frames, in blocks where it is long.
 
     Args:
         run: ``(carry, frames) -> (carry, outputs)`` over any number of frames.
         carry: pytree before the first step.
-        frames: pytree of arrays with time in front.
-        bytes_a_frame: of what ``run`` makes of every frame before its loop.
-        reverse: the last frame comes first.
+        frames: pytree of arrays ``[time, ...]``.
+        bytes_a_frame: bytes that ``run`` computes for each frame before its loop.
+        reverse: begin with the last frame.
 
     Returns:
-        The last carry, and the outputs with time in front.
+        The final carry, and the outputs ``[time, ...]``.
     """
     length = jax.tree.leaves(frames)[0].shape[0]
     if not isinstance(length, int) or not isinstance(bytes_a_frame, int):
@@ -93,29 +93,29 @@ def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse:
     size = max(1, BLOCK // max(bytes_a_frame, 1))
     if length <= 2 * size:
         return run(carry, frames)
-    # A size that divides the length, where one is near, leaves no rest to cut off and put back.
-    whole = next((near for near in range(size, size // 2, -1) if length % near == 0), size)
-    return _in_parts(run, carry, frames, length, whole, reverse)
+    # A nearby size that divides the length leaves no remainder to slice off and concatenate.
+    size = next((divisor for divisor in range(size, size // 2, -1) if length % divisor == 0), size)
+    return _in_parts(run, carry, frames, length, size, reverse)
 
 
 def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse: bool) -> tuple[Any, Any]:
-    """A loop over parts of equal size, and the rest behind it."""
-    whole = length // size * size
-    # Of a sequence that runs backwards, the whole parts are at its end, where it begins.
-    first = length - whole if reverse else 0
-    body = jax.tree.map(lambda x: x[first : first + whole].reshape(-1, size, *x.shape[1:]), frames)
+    """Loop over parts of equal size, then run the remainder."""
+    covered = length // size * size
+    # A reversed sequence begins at its end, so its remainder lies at the front.
+    first = length - covered if reverse else 0
+    body = jax.tree.map(lambda x: x[first : first + covered].reshape(-1, size, *x.shape[1:]), frames)
     carry, outputs = lax.scan(run, carry, body, reverse=reverse)
-    outputs = jax.tree.map(lambda y: y.reshape(whole, *y.shape[2:]), outputs)
-    if whole == length:
+    outputs = jax.tree.map(lambda y: y.reshape(covered, *y.shape[2:]), outputs)
+    if covered == length:
         return carry, outputs
-    rest = jax.tree.map(lambda x: x[:first] if reverse else x[whole:], frames)
-    carry, last = run(carry, rest)
+    remainder = jax.tree.map(lambda x: x[:first] if reverse else x[covered:], frames)
+    carry, last = run(carry, remainder)
     parts = (last, outputs) if reverse else (outputs, last)
     return carry, jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
 
 
 def _chunk_of(length: Any) -> int | None:
-    """Frames in a chunk; None where the sequence is to run in one go, as one of a symbolic length always does."""
+    """Frames in a chunk; None for a sequence that is not cut. One of a symbolic length never is."""
     remat = _chosen.get()
     if remat is None or not isinstance(length, int):
         return None

@@ -1,7 +1,7 @@
 """Depthwise convolutions as sums of shifted products: one filter for each channel, and no sum over channels.
 
-XLA has no fast kernel for them on CPU and takes ten to some hundred times as long; a sum of shifted products becomes
-one loop that reads the operand once, and fuses with what is around it.
+XLA has no fast CPU kernel for them and takes ten to over a hundred times as long. A sum of shifted products compiles to
+one loop that reads its operand once and fuses with its neighbours.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-#: A kernel of more taps stays a convolution: the compiled sum would be as long.
+#: A kernel with more taps stays a convolution: the compiled code grows with the number of terms.
 TAPS = 64
 
 
 def is_depthwise(operand: Sequence[Any], kernel: Sequence[Any], groups: int) -> bool:
-    """Whether `depthwise` takes a convolution.
+    """Whether `depthwise` can compute a convolution.
 
     Args:
-        operand: shape ``[batch, channels, *spatial]``; symbolic sizes stay convolutions, which say more to `stream`.
+        operand: shape ``[batch, channels, *spatial]``. One with a symbolic size stays a convolution, which `stream`
+            has a rule for.
         kernel: shape ``[out, channels / groups, *spatial]``.
-        groups: of channels.
+        groups: the number of groups of channels.
     """
     if groups == 1 or groups != operand[1] or kernel[1] != 1:
         return False
@@ -41,15 +42,15 @@ def depthwise(
     input_dilation: Sequence[int],
     kernel_dilation: Sequence[int],
 ) -> jax.Array:
-    """A convolution with one group for each channel.
+    """Convolve with one group for each channel.
 
     Args:
         x: ``[batch, channels, *spatial]``.
         kernel: ``[channels * multiplier, 1, *spatial]``.
-        strides: of the windows.
-        padding: before and after each spatial axis, of the dilated input; negative entries crop.
-        input_dilation: distance of the input's elements, with zeros between them.
-        kernel_dilation: distance of the kernel's taps.
+        strides: distance between windows.
+        padding: before and after each spatial axis of the dilated input; negative entries crop.
+        input_dilation: distance between the input's elements, with zeros between them.
+        kernel_dilation: distance between the kernel's taps.
 
     Returns:
         ``[batch, channels * multiplier, *spatial]``.
@@ -64,7 +65,7 @@ def depthwise(
     out = (x.shape[0], kernel.shape[0], *sizes)
     if 0 in (*out, *spatial):
         return jnp.zeros(out, x.dtype)
-    # Sums of 16-bit products lose too much in 16 bits; XLA's convolution adds in 32 as well.
+    # 16-bit products are summed in 32 bits, as in XLA's own convolution.
     wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x.dtype
     padded, kernel = padded.astype(wide), kernel.astype(wide)
     per_channel = kernel.reshape(x.shape[1], -1, *spatial, *(1,) * len(spatial))
@@ -72,6 +73,6 @@ def depthwise(
     for tap in itertools.product(*map(range, spatial)):
         starts = [index * dilation for index, dilation in zip(tap, kernel_dilation, strict=True)]
         limits = [start + (n - 1) * s + 1 for start, n, s in zip(starts, sizes, strides, strict=True)]
-        seen = lax.slice(padded, (0, 0, *starts), (*x.shape[:2], *limits), (1, 1, *strides))
-        terms.append(seen[:, :, None] * per_channel[(slice(None), slice(None), *tap)])
+        shifted = lax.slice(padded, (0, 0, *starts), (*x.shape[:2], *limits), (1, 1, *strides))
+        terms.append(shifted[:, :, None] * per_channel[(slice(None), slice(None), *tap)])
     return functools.reduce(jnp.add, terms).reshape(out).astype(x.dtype)

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.cells.activations import SIGMOID, TANH, Activation, with_slope
+from jaxrnn.cells.activations import SIGMOID, TANH, Activation, value_and_slope
 from jaxrnn.cells.products import product, product_of_rows
-from jaxrnn.cells.recurrence import Weights, clipped
+from jaxrnn.cells.recurrence import Cell, Weights, clip_input
 from jaxrnn.cells.sequence import Carry
 
 
 @dataclass(frozen=True)
-class GRU:
+class GRU(Cell):
     """A GRU cell; the carry is ``(h,)``.
 
     Attributes:
@@ -35,9 +35,9 @@ class GRU:
     carries: ClassVar[int] = 1
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
-        """The matrices transposed, the recurrent one as it is too, and the biases added.
+        """Transpose the matrices, keep R for the tangent too, and add the biases.
 
-        The candidate's recurrent bias stays apart if the reset scales it.
+        The recurrent bias of the candidate stays separate where the reset gate scales it.
         """
         w, r, bias, _ = weights
         hidden = r.shape[-1]
@@ -49,18 +49,13 @@ class GRU:
             recurrent_bias = jnp.concatenate([recurrent_bias[: 2 * hidden], jnp.zeros_like(candidate_bias)])
         else:
             candidate_bias = None
-        # A reset before the product makes two products of it, whose matrices are cut apart here and not in every step.
+        # A reset before the product needs two products: split their matrices here and not in every step.
         cuts = [] if self.linear_before_reset else [2 * hidden]
         columns, rows = (tuple(jnp.split(matrix, cuts, axis)) for matrix, axis in ((r.T, 1), (r, 0)))
         return (w.T, input_bias + recurrent_bias), (columns, rows, candidate_bias)
 
-    def project(self, prepared: Any, x: jax.Array) -> jax.Array:
-        """``[..., features] -> [..., 3 * hidden]``."""
-        w, bias = prepared
-        return product(x, w) + bias
-
-    def parts(self, projected: jax.Array) -> list[jax.Array]:
-        """One array a gate: reading gates out of the middle of rows makes the loop take two to three times as long."""
+    def split_gates(self, projected: jax.Array) -> list[jax.Array]:
+        """One array for each gate: a loop that reads gates from the middle of rows takes two to three times as long."""
         return jnp.split(projected, 3, -1)
 
     def step(self, recurrent: Any, carry: Carry, projected: list[jax.Array]) -> Carry:
@@ -68,46 +63,47 @@ class GRU:
         (h,) = carry
         z, r, candidate = self._products(recurrent, h, projected)
         z, r = self._gate(z), self._gate(r)
-        g = self._candidate(self._of_reset(recurrent, h, projected, candidate, r))
+        g = self._candidate(self._candidate_input(recurrent, h, projected, candidate, r))
         return ((1 - z) * g + z * h,)
 
     def _products(
         self, recurrent: Any, h: jax.Array, projected: list[jax.Array]
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """The gates z and r before their activation, and the candidate's recurrent part where no reset comes first."""
+        """The inputs of gates z and r, and the candidate's recurrent part, None where the reset comes first."""
         columns, _, candidate_bias = recurrent
         z, r, *rest = jnp.split(product(h, columns[0]), 3 if self.linear_before_reset else 2, -1)
         return projected[0] + z, projected[1] + r, rest[0] + candidate_bias if rest else None
 
-    def _of_reset(
+    def _candidate_input(
         self, recurrent: Any, h: jax.Array, projected: list[jax.Array], candidate: jax.Array | None, r: jax.Array
     ) -> jax.Array:
-        """The candidate before its activation."""
+        """The input of the candidate's activation."""
         return projected[2] + (product(r * h, recurrent[0][1]) if candidate is None else r * candidate)
 
     def _gate(self, gate: jax.Array) -> jax.Array:
-        return self.activations[0](clipped(gate, self.clip))
+        return self.activations[0](clip_input(gate, self.clip))
 
     def _candidate(self, candidate: jax.Array) -> jax.Array:
-        return self.activations[1](clipped(candidate, self.clip))
+        return self.activations[1](clip_input(candidate, self.clip))
 
-    # -- derivative, with h = (1 - z) g + z h0, and n the candidate's recurrent part without the reset (or h0 before it)
+    # The derivative: h = (1 - z) g + z h0. n is the candidate's recurrent part without the reset, or h0 where the reset
+    # comes before the product.
 
-    def linearized(
+    def linearize(
         self, recurrent: Any, carry: Carry, projected: list[jax.Array]
     ) -> tuple[Carry, tuple[jax.Array, ...]]:
         """One step; the coefficients are (h0 - g) z', n r' (or h0 r'), (1 - z) g', z and r."""
         (h,) = carry
         z, r, candidate = self._products(recurrent, h, projected)
-        (z, slope_z), (r, slope_r) = with_slope(self._gate, z), with_slope(self._gate, r)
-        g, slope = with_slope(self._candidate, self._of_reset(recurrent, h, projected, candidate, r))
+        (z, slope_z), (r, slope_r) = value_and_slope(self._gate, z), value_and_slope(self._gate, r)
+        g, slope = value_and_slope(self._candidate, self._candidate_input(recurrent, h, projected, candidate, r))
         by_r = (h if candidate is None else candidate) * slope_r
         return ((1 - z) * g + z * h,), ((h - g) * slope_z, by_r, (1 - z) * slope, z, r)
 
     def tangent(
         self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: list[jax.Array]
     ) -> Carry:
-        """The tangent of the carry behind a step."""
+        """The tangent of h after a step."""
         by_z, by_r, slope, z, r = coefficients
         (dh,), rows = d_carry, recurrent[1]
         d_z, d_r, *rest = jnp.split(product_of_rows(dh, rows[0]), 3 if self.linear_before_reset else 2, -1)
@@ -115,16 +111,12 @@ class GRU:
         candidate = of_r + r * rest[0] if rest else product_of_rows(of_r + r * dh, rows[1])
         return (by_z * (d_projected[0] + d_z) + slope * (d_projected[2] + candidate) + z * dh,)
 
-    def seen(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
-        """Nothing but the hidden state."""
-        return ()
-
-    def from_weights(
-        self, d_recurrent: Any, seen: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
+    def weight_tangents(
+        self, d_recurrent: Any, residuals: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """``h0 dR``, the candidate's part scaled by the reset gate, before or after the product."""
+        """``h0 dR'``, with the reset gate on the candidate before or after the product."""
         columns, _, candidate_bias = d_recurrent
-        (h,), r = seen, coefficients[-1]
+        (h,), r = residuals, coefficients[-1]
         if not self.linear_before_reset:
             return jnp.concatenate([product(h, columns[0]), product(r * h, columns[1])], -1)
         z, reset, candidate = jnp.split(product(h, columns[0]), 3, -1)

@@ -1,8 +1,8 @@
-"""Linear attention over chunks of frames, in closed form: only the states between chunks are written.
+"""Linear attention over chunks of frames in closed form: only the states between chunks are stored.
 
-Of a chunk, every output is what the state before it gives, decayed, and what the chunk's own frames have added since:
-products of matrices in place of a loop. With the delta rule, what each frame adds depends on what those before it
-added: a triangular system.
+An output in a chunk reads the decayed state before the chunk, and what the frames of the chunk have added since: matrix
+products instead of a loop. With the delta rule, what a frame adds depends on the frames before it, which is a
+triangular system.
 
 Source: Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length", 2024.
 """
@@ -17,17 +17,19 @@ from jax import lax
 
 from jaxrnn.cells.products import product
 
-#: Frames in a chunk. The work for decays by feature grows with it, the number of chunks shrinks.
+#: Frames in a chunk. A longer one means fewer chunks, but more work where each feature has its own decay.
 CHUNK = 16
 
 
-class Frames(NamedTuple):
-    """What a linear attention reads, with time in front or of one frame without that axis.
+class AttentionFrames(NamedTuple):
+    """The inputs of linear attention: one frame, or frames with a leading time axis.
 
-    query: ``[..., batch, heads, group, d_k]``, group being the queries that share a state;
-    key: ``[..., batch, heads, d_k]``; value: ``[..., batch, heads, d_v]``;
-    decay: ``[..., batch, heads, d_k or 1]``, logarithms of the factors that the state keeps;
-    rate: ``[..., batch, heads or 1, 1]``, how far the delta rule moves what a key gives towards the value.
+    Attributes:
+        query: ``[..., batch, heads, group, d_k]``; the queries of a group share a state.
+        key: ``[..., batch, heads, d_k]``.
+        value: ``[..., batch, heads, d_v]``.
+        decay: ``[..., batch, heads, d_k or 1]``, the logarithm of the factor on the state.
+        rate: ``[..., batch, heads or 1, 1]``, how far the delta rule moves the value stored for a key.
     """
 
     query: jax.Array
@@ -37,27 +39,27 @@ class Frames(NamedTuple):
     rate: jax.Array | None = None
 
 
-def over_chunks(state: jax.Array, frames: Frames) -> tuple[jax.Array, jax.Array]:
-    """A sequence of known length from 1 up: the state after it, and outputs ``[time, batch, heads, group, d_v]``.
+def over_chunks(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:
+    """A sequence of known length, at least 1: the final state, and outputs ``[time, batch, heads, group, d_v]``.
 
-    The backward pass computes each chunk again.
+    The backward pass recomputes each chunk.
     """
     chunk = jax.checkpoint(_chunk)
     length = frames.query.shape[0]
-    whole = length // CHUNK * CHUNK
+    covered = length // CHUNK * CHUNK
     parts = []
-    if whole:
-        body = jax.tree.map(lambda x: x[:whole].reshape(-1, CHUNK, *x.shape[1:]), frames)
+    if covered:
+        body = jax.tree.map(lambda x: x[:covered].reshape(-1, CHUNK, *x.shape[1:]), frames)
         state, outputs = lax.scan(chunk, state, body)
-        parts.append(outputs.reshape(whole, *outputs.shape[2:]))
-    if whole < length:
-        state, outputs = chunk(state, jax.tree.map(lambda x: x[whole:], frames))
+        parts.append(outputs.reshape(covered, *outputs.shape[2:]))
+    if covered < length:
+        state, outputs = chunk(state, jax.tree.map(lambda x: x[covered:], frames))
         parts.append(outputs)
     return state, parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
-def _chunk(state: jax.Array, frames: Frames) -> tuple[jax.Array, jax.Array]:
-    """One chunk; below, t and i count its frames, and rows are the queries of a frame, with its key behind them."""
+def _chunk(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:
+    """One chunk. Its frames are counted by t and i; the rows of a frame are its queries, then its key."""
     query, key, value = (jnp.moveaxis(x, 0, 2) for x in frames[:3])
     length, group = query.shape[2:4]
     delta = frames.rate is not None
@@ -65,7 +67,7 @@ def _chunk(state: jax.Array, frames: Frames) -> tuple[jax.Array, jax.Array]:
     added_up_to = jnp.tril(jnp.ones((length, length), bool))[:, None, :]
     if frames.decay is None:
         scores = _flat_product(rows, key.swapaxes(-1, -2))
-        begin, last, kept = rows, key, state
+        begin, last, decayed = rows, key, state
     else:
         decay = jnp.moveaxis(frames.decay, 0, 2)
         between = _between(decay)
@@ -75,24 +77,24 @@ def _chunk(state: jax.Array, frames: Frames) -> tuple[jax.Array, jax.Array]:
             scores = product(rows, (between * key[:, :, None]).swapaxes(-1, -2))
         since_start = between[:, :, :, 0] * jnp.exp(decay[:, :, :1])
         begin, last = rows * since_start[..., None, :], key * between[:, :, -1]
-        kept = state * since_start[:, :, -1, :, None]
+        decayed = state * since_start[:, :, -1, :, None]
     scores = jnp.where(added_up_to, scores, jnp.zeros((), scores.dtype))
     from_state = _flat_product(begin, state)
     if delta:
         assert frames.rate is not None
         rate = jnp.moveaxis(frames.rate, 0, 2)
         strictly = scores[..., group, :] * rate  # its diagonal is not read
-        wanted = rate * (value - from_state[..., group, :])
-        value = lax.linalg.triangular_solve(strictly, wanted, left_side=True, lower=True, unit_diagonal=True)
-    inside = _flat_product(scores[..., :group, :], value)
-    return kept + product(last.swapaxes(-1, -2), value), jnp.moveaxis(from_state[..., :group, :] + inside, 2, 0)
+        correction = rate * (value - from_state[..., group, :])
+        value = lax.linalg.triangular_solve(strictly, correction, left_side=True, lower=True, unit_diagonal=True)
+    from_chunk = _flat_product(scores[..., :group, :], value)
+    return decayed + product(last.swapaxes(-1, -2), value), jnp.moveaxis(from_state[..., :group, :] + from_chunk, 2, 0)
 
 
 def _between(decay: jax.Array) -> jax.Array:
-    """What is left at frame t of what frame i added, of the logarithms ``[batch, heads, t, features]`` of the factors.
+    """The share of what frame i added that is left at frame t, from log factors ``[batch, heads, t, features]``.
 
-    Each sum of logarithms is made of the terms between two frames alone: as a difference of two running sums it would
-    lose, behind a frame that clears the state, all that is small beside that frame's logarithm.
+    Each sum of logarithms adds only the terms between its two frames. A difference of two cumulative sums would cancel
+    catastrophically after a frame that clears the state.
 
     Returns:
         ``[batch, heads, t, i, features]``; ones above the diagonal.

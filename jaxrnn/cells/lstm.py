@@ -1,4 +1,4 @@
-"""The LSTM cell with everything that ONNX gives it: peepholes, coupled gates, clipping, any activations.
+"""The LSTM cell with all of ONNX's features: peepholes, coupled gates, clipping and any activations.
 
 Source: operator LSTM of the ONNX specification. Gates are stacked in ONNX's order i, o, f, c.
 """
@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells.activations import SIGMOID, TANH, Activation, with_slope
+from jaxrnn.cells.activations import SIGMOID, TANH, Activation, value_and_slope
 from jaxrnn.cells.products import product, product_of_rows
-from jaxrnn.cells.recurrence import Weights, clipped
+from jaxrnn.cells.recurrence import Cell, Weights, clip_input, sum_biases
 from jaxrnn.cells.sequence import Carry
 
 
 @dataclass(frozen=True)
-class LSTM:
+class LSTM(Cell):
     """An LSTM cell; the carry is ``(h, c)``.
 
     Attributes:
@@ -36,20 +36,9 @@ class LSTM:
     carries: ClassVar[int] = 2
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
-        """The matrices transposed, the recurrent one as it is too, the biases added, the peepholes split."""
+        """Transpose the matrices, keep R for the tangent too, add the biases, and split the peepholes."""
         w, r, bias, peephole = weights
-        summed = None if bias is None else bias[: bias.shape[0] // 2] + bias[bias.shape[0] // 2 :]
-        return (w.T, summed), (r.T, r, None if peephole is None else jnp.split(peephole, 3))
-
-    def project(self, prepared: Any, x: jax.Array) -> jax.Array:
-        """``[..., features] -> [..., 4 * hidden]``."""
-        w, bias = prepared
-        projected = product(x, w)
-        return projected if bias is None else projected + bias
-
-    def parts(self, projected: jax.Array) -> jax.Array:
-        """As they are: all gates go through one function."""
-        return projected
+        return (w.T, sum_biases(bias)), (r.T, r, None if peephole is None else jnp.split(peephole, 3))
 
     def step(self, recurrent: Any, carry: Carry, projected: jax.Array) -> Carry:
         """One step."""
@@ -70,49 +59,49 @@ class LSTM:
     def _gates(self, gates: jax.Array) -> jax.Array:
         """All four gates from what enters them, without peepholes."""
         if self.activations[:2] == (SIGMOID, TANH):
-            return _sigmoid_gates_by_one_tanh(clipped(gates, self.clip))
+            return _sigmoid_gates_by_one_tanh(clip_input(gates, self.clip))
         cut = gates.shape[-1] // 4 * 3
         return jnp.concatenate([self._sigmoid(gates[..., :cut]), self._input(gates[..., cut:])], -1)
 
     def _sigmoid(self, gate: jax.Array) -> jax.Array:
-        return self.activations[0](clipped(gate, self.clip))
+        return self.activations[0](clip_input(gate, self.clip))
 
     def _input(self, gate: jax.Array) -> jax.Array:
-        return self.activations[1](clipped(gate, self.clip))
+        return self.activations[1](clip_input(gate, self.clip))
 
     def _output(self, c: jax.Array) -> jax.Array:
-        return self.activations[2](clipped(c, self.clip))
+        return self.activations[2](clip_input(c, self.clip))
 
-    # -- derivative, with c = f c0 + i g and h = o H(c)
+    # The derivative: c = f c0 + i g and h = o H(c).
 
-    def linearized(self, recurrent: Any, carry: Carry, projected: jax.Array) -> tuple[Carry, tuple[jax.Array, ...]]:
-        """One step; the coefficients are g i', H(c) o', c0 f', i g' joined in the order of the gates, f and o H'(c)."""
+    def linearize(self, recurrent: Any, carry: Carry, projected: jax.Array) -> tuple[Carry, tuple[jax.Array, ...]]:
+        """One step; the coefficients are g i', H(c) o', c0 f', i g' concatenated in the gates' order, f and o H'(c)."""
         r, _, peephole = recurrent
         h, c0 = carry
         gates = projected + product(h, r)
         if peephole is None:
-            values, slopes = with_slope(self._gates, gates)
+            values, slopes = value_and_slope(self._gates, gates)
             i, o, f, g = jnp.split(values, 4, -1)
             s_i, s_o, s_f, s_g = jnp.split(slopes, 4, -1)
         else:
             a_i, a_o, a_f, a_g = jnp.split(gates, 4, -1)
-            i, s_i = with_slope(self._sigmoid, a_i + peephole[0] * c0)
-            f, s_f = with_slope(self._sigmoid, a_f + peephole[2] * c0)
-            g, s_g = with_slope(self._input, a_g)
+            i, s_i = value_and_slope(self._sigmoid, a_i + peephole[0] * c0)
+            f, s_f = value_and_slope(self._sigmoid, a_f + peephole[2] * c0)
+            g, s_g = value_and_slope(self._input, a_g)
             o = s_o = a_o
         if self.input_forget:
             f = 1 - i
         c = f * c0 + i * g
         if peephole is not None:
-            o, s_o = with_slope(self._sigmoid, o + peephole[1] * c)
-        output, slope = with_slope(self._output, c)
+            o, s_o = value_and_slope(self._sigmoid, o + peephole[1] * c)
+        output, slope = value_and_slope(self._output, c)
         by_i, by_f = ((g - c0) * s_i, jnp.zeros_like(f)) if self.input_forget else (g * s_i, c0 * s_f)
         return (o * output, c), (jnp.concatenate([by_i, output * s_o, by_f, i * s_g], -1), f, o * slope)
 
     def tangent(
         self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: jax.Array
     ) -> Carry:
-        """The tangent of the carry behind a step."""
+        """The tangents of h and c after a step."""
         _, rows, peephole = recurrent
         scales, f, output_scale = coefficients
         dh, dc = d_carry
@@ -127,19 +116,19 @@ class LSTM:
         dc = f * before + s_i * (d_i + peephole[0] * before) + s_f * (d_f + peephole[2] * before) + s_g * d_g
         return s_o * (d_o + peephole[1] * dc) + output_scale * dc, dc
 
-    def seen(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
-        """The cell state before and behind the step, which peepholes look at."""
+    def residuals(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
+        """The cell state before and after the step, which the peepholes read."""
         return () if recurrent[-1] is None else (before[1], after[1])
 
-    def from_weights(
-        self, d_recurrent: Any, seen: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
+    def weight_tangents(
+        self, d_recurrent: Any, residuals: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """``h0 dR``, and what the peepholes' tangents add."""
+        """``h0 dR'`` plus the contribution of the peepholes."""
         matrix, _, peephole = d_recurrent
-        total = product(seen[0], matrix)
+        total = product(residuals[0], matrix)
         if peephole is None:
             return total
-        _, before, after = seen
+        _, before, after = residuals
         d_i, d_o, d_f = peephole
         return total + jnp.concatenate([d_i * before, d_o * after, d_f * before, jnp.zeros_like(before)], -1)
 
@@ -147,7 +136,7 @@ class LSTM:
 def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> jax.Array:
     """All four gates through one tanh: sigmoid(x) = tanh(x / 2) / 2 + 1 / 2.
 
-    One vectorised function over the whole row is faster on CPU than four over slices.
+    One vectorised function over the row is faster on the CPU than four over slices of it.
     """
     hidden = gates.shape[-1] // 4
     scale = np.repeat(np.asarray([0.5, 0.5, 0.5, 1.0], gates.dtype), hidden)

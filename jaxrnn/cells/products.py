@@ -1,4 +1,4 @@
-"""Matrix products in a narrower type than their operands', with sums in the operands' own."""
+"""Matrix products with low-precision operands that accumulate in the operands' own type."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _chosen: ContextVar[np.dtype | None] = ContextVar("matrix products", default=Non
 
 @contextlib.contextmanager
 def matrix_products_in(dtype: Any) -> Iterator[None]:
-    """Matrix products and convolutions of float32 arrays that are traced inside have operands of another type.
+    """Trace matrix products and convolutions of float32 arrays with low-precision operands.
 
-    Everything else is float32, the sums of products too: mixed precision. Parameters stay as they are.
+    Everything else stays in float32, the accumulation too (mixed precision). Parameters are not changed.
 
     Args:
-        dtype: ``"bfloat16"`` or ``"float16"``; None for the operands' own.
+        dtype: ``"bfloat16"`` or ``"float16"``; None for the operands' own type.
 
     Raises:
-        InputError: it is neither.
+        InputError: ``dtype`` is neither.
     """
     if dtype is not None and str(np.dtype(dtype)) not in ("bfloat16", "float16"):
         raise InputError(f"matrix products can be in bfloat16 or float16, not in {dtype!r}")
@@ -43,8 +43,8 @@ def product_type() -> np.dtype | None:
     return _chosen.get()
 
 
-def narrowed(*operands: jax.Array) -> list[jax.Array]:
-    """The operands of a product in the type that `matrix_products_in` asks for; the result is to be float32."""
+def product_operands(*operands: jax.Array) -> list[jax.Array]:
+    """The operands of a product, cast to the type that `matrix_products_in` asks for; accumulate it in float32."""
     dtype = _chosen.get()
     if dtype is None or any(operand.dtype != jnp.float32 for operand in operands):
         return list(operands)
@@ -53,11 +53,11 @@ def narrowed(*operands: jax.Array) -> list[jax.Array]:
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
     """``a @ b``, in the type of the operands."""
-    return jnp.matmul(*narrowed(a, b), preferred_element_type=a.dtype)
+    return jnp.matmul(*product_operands(a, b), preferred_element_type=a.dtype)
 
 
 def product_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
-    """``a @ b.T``; its transpose reads b as it lies, which on the CPU takes half the time of the other way around."""
+    """``a @ b.T``. Its transpose reads b in memory order, which halves its time on the CPU."""
     dimensions = (((a.ndim - 1,), (1,)), ((), ()))
-    left, right = narrowed(a, b)
+    left, right = product_operands(a, b)
     return lax.dot_general(left, right, dimensions, preferred_element_type=a.dtype)

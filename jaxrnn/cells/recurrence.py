@@ -1,25 +1,28 @@
-"""The skeleton that every recurrent layer shares: time, direction, lengths, stacking. The cells fill in one step."""
+"""The skeleton of every recurrent layer: time, direction, sequence lengths and stacking. A cell adds one step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from jaxrnn.cells.chunks import in_blocks, in_chunks
-from jaxrnn.cells.products import product_type
-from jaxrnn.cells.sequence import Carry, blanked, kept, sequence
+from jaxrnn.cells.products import product, product_type
+from jaxrnn.cells.sequence import Carry, masked_output, masked_update, sequence
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
 class Weights(NamedTuple):
-    """One direction's weights, in ONNX's layout; G is the cell's number of gates.
+    """The weights of one direction in ONNX's layout; G is the number of gates of the cell.
 
-    input: ``[G * hidden, features]``; recurrent: ``[G * hidden, hidden]``; bias: ``[2 * G * hidden]``, input's then
-    recurrent's; peephole: ``[3 * hidden]`` (LSTM only).
+    Attributes:
+        input: ``[G * hidden, features]``.
+        recurrent: ``[G * hidden, hidden]``.
+        bias: ``[2 * G * hidden]``, the input's, then the recurrent one.
+        peephole: ``[3 * hidden]``; LSTM only.
     """
 
     input: jax.Array
@@ -29,54 +32,57 @@ class Weights(NamedTuple):
 
 
 class Cell(Protocol):
-    """One recurrent cell: what it does in a step, free of time, direction and lengths; and the derivative of a step.
+    """One recurrent cell: a step and its derivative. Time, direction and lengths are the skeleton's.
 
-    `tangent` is linear in its last two arguments. It knows of a step what `linearized` gives as coefficients, and does
-    not see the tangents of the weights: `from_weights` gives what they add to the projected frames, for all at once.
+    The derivative has two parts. `tangent` is linear in the tangents of the carry and of the projected frame, with the
+    coefficients that `linearize` computes. `weight_tangents` adds what the tangents of the weights contribute, as one
+    product for all frames.
     """
 
     #: Gates whose weights are stacked along the first axis of `Weights.input`.
-    gates: int
-    #: Arrays in the carry; the first is the output.
-    carries: int
+    gates: ClassVar[int]
+    #: Arrays in the carry; the first one is the output.
+    carries: ClassVar[int]
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
-        """The weights in the form that `project` reads, and in the form that `step` reads."""
+        """The weights as `project` takes them, a matrix and a bias or None, and as `step` takes them."""
         ...
 
-    def project(self, prepared: Any, x: jax.Array) -> jax.Array:
-        """The part of the gates that needs no carry, for all frames at once: ``[..., features] -> [..., G*hidden]``."""
-        ...
+    def project(self, prepared: tuple[jax.Array, jax.Array | None], x: jax.Array) -> jax.Array:
+        """The part of the gates that needs no carry, for all frames: ``[..., features] -> [..., G * hidden]``."""
+        w, bias = prepared
+        projected = product(x, w)
+        return projected if bias is None else projected + bias
 
-    def parts(self, projected: jax.Array) -> Any:
-        """Projected frames in the form that `step` reads: cut apart where a loop is faster over parts."""
-        ...
+    def split_gates(self, projected: jax.Array) -> Any:
+        """Projected frames as `step` takes them: one array, or several where a loop over them is faster."""
+        return projected
 
     def step(self, recurrent: Any, carry: Carry, projected: Any) -> Carry:
-        """One step: carry arrays ``[batch, hidden]`` and the `parts` of a projected frame ``[batch, G * hidden]``."""
+        """One step, from carry arrays ``[batch, hidden]`` and one projected frame as `split_gates` returns it."""
         ...
 
-    def linearized(self, recurrent: Any, carry: Carry, projected: Any) -> tuple[Carry, tuple[jax.Array, ...]]:
-        """One step, with the coefficients of its derivative, arrays ``[batch, k * hidden]``."""
+    def linearize(self, recurrent: Any, carry: Carry, projected: Any) -> tuple[Carry, tuple[jax.Array, ...]]:
+        """One step, and the coefficients of its derivative, arrays ``[batch, k * hidden]``."""
         ...
 
     def tangent(self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: Any) -> Carry:
-        """The tangent of the carry behind a step; that of the projected frame in `parts` too."""
+        """The tangent of the carry after a step; ``d_projected`` is split like the projected frame."""
         ...
 
-    def seen(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
-        """What `from_weights` needs to see of the carries around a step, besides the hidden state before it."""
-        ...
+    def residuals(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
+        """The parts of the carries around a step that `weight_tangents` needs besides the hidden state before it."""
+        return ()
 
-    def from_weights(
-        self, d_recurrent: Any, seen: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
+    def weight_tangents(
+        self, d_recurrent: Any, residuals: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """What tangents of the weights add to that of the projected frames, ``[time, batch, G * hidden]``.
+        """What the tangents of the weights add to those of the projected frames, ``[time, batch, G * hidden]``.
 
         Args:
-            d_recurrent: like the recurrent weights.
-            seen: the hidden state before each step, then what `seen` gave, with time in front.
-            coefficients: those of each step.
+            d_recurrent: tangents with the structure of the recurrent weights.
+            residuals: the hidden state before each step, then the `residuals`, with a leading time axis.
+            coefficients: the coefficients of each step, with a leading time axis.
         """
         ...
 
@@ -90,7 +96,7 @@ def run_direction(
     reverse: bool = False,
     lengths: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
-    """One cell over a sequence in one direction.
+    """Run one cell over a sequence in one direction.
 
     Args:
         cell: the cell.
@@ -98,29 +104,29 @@ def run_direction(
         x: ``[time, batch, features]``.
         initial: the carry before the first step, arrays ``[batch, hidden]``.
         reverse: begin with the last frame.
-        lengths: ``[batch]`` integers, the frames that exist in each row; the others leave the carry alone and give
-            zeros, in either direction.
+        lengths: ``[batch]`` integers, the number of frames that exist in each row. The others leave the carry unchanged
+            and output zeros, in either direction.
 
     Returns:
-        Outputs ``[time, batch, hidden]``, in the input's order, and the final carry. A sequence of one frame leaves no
-        loop behind; of none, it gives the initial carry.
+        Outputs ``[time, batch, hidden]`` in the order of the input, and the final carry. One frame compiles to no loop;
+        no frame returns the initial carry.
     """
-    for_input, recurrent = cell.prepare(weights, x.dtype)
+    input_weights, recurrent = cell.prepare(weights, x.dtype)
     exists = None
     if lengths is not None:
         exists = (jnp.arange(x.shape[0], dtype=lengths.dtype)[:, None] < lengths[None, :])[..., None]
     if isinstance(x.shape[0], int) and x.shape[0] == 1:
-        new = cell.step(recurrent, initial, cell.parts(cell.project(for_input, x[0])))
-        return blanked(exists, new[0][None]), kept(None if exists is None else exists[0], new, initial)
+        new = cell.step(recurrent, initial, cell.split_gates(cell.project(input_weights, x[0])))
+        return masked_output(exists, new[0][None]), masked_update(None if exists is None else exists[0], new, initial)
 
     def block(carry: Carry, frames: tuple[jax.Array, jax.Array | None]) -> tuple[Carry, jax.Array]:
-        frame, here = frames
-        return sequence(cell, reverse, product_type(), recurrent, carry, cell.project(for_input, frame), here)
+        frame, mask = frames
+        return sequence(cell, reverse, product_type(), recurrent, carry, cell.project(input_weights, frame), mask)
 
-    projected = cell.gates * initial[0].size * x.dtype.itemsize
+    bytes_a_frame = cell.gates * initial[0].size * x.dtype.itemsize
 
     def run(carry: Carry, frames: tuple[jax.Array, jax.Array | None]) -> tuple[Carry, jax.Array]:
-        return in_blocks(block, carry, frames, projected, reverse=reverse)
+        return in_blocks(block, carry, frames, bytes_a_frame, reverse=reverse)
 
     final, y = in_chunks(run, initial, (x, exists), reverse=reverse)
     return y, final
@@ -135,7 +141,7 @@ def run(
     direction: str = "forward",
     lengths: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
-    """A layer of one or two directions.
+    """Run a layer of one or two directions.
 
     Args:
         cell: the cell, or one for each direction.
@@ -161,6 +167,11 @@ def run(
     return outputs, final
 
 
-def clipped(x: jax.Array, limit: float | None) -> jax.Array:
-    """Clip to ``[-limit, limit]``, where a limit is given: ONNX's ``clip``, at the input of every activation."""
+def sum_biases(bias: jax.Array | None) -> jax.Array | None:
+    """ONNX's two biases, the input's and the recurrent one, as their sum ``[G * hidden]``."""
+    return None if bias is None else bias[: bias.shape[0] // 2] + bias[bias.shape[0] // 2 :]
+
+
+def clip_input(x: jax.Array, limit: float | None) -> jax.Array:
+    """Clip the input of an activation to ``[-limit, limit]``, as ONNX's attribute ``clip`` asks; None clips nothing."""
     return x if limit is None else jnp.clip(x, -limit, limit)

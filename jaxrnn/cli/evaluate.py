@@ -139,7 +139,7 @@ def _work(prepared: Prepared, place: Host, arguments: list[str], others: list[di
     evaluation = prepared.evaluation
     with showing(None, evaluation) as show, workers(arguments, others) as ended:
         evaluation.run(shared(evaluation, place), lambda unit, rows: show(evaluation.journal.finished()))
-        return [f"process {each.index} ended with status {each.status}: {each.said}".rstrip(": ") for each in ended()]
+        return [f"process {each.index} ended with status {each.status}: {each.log}".rstrip(": ") for each in ended()]
 
 
 def _print(folder: Path, said: Mapping[str, Any], times: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The end of an evaluation: its tables, what they say together, and the page."""
+"""The end of an evaluation: its tables, their summary, and the report page."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.evaluation import OUTPUTS, Evaluation
+from jaxrnn.evaluation.journal import write_whole
 from jaxrnn.evaluation.metrics import Metric, latency
 from jaxrnn.evaluation.metrics.checking import RESERVED
 from jaxrnn.evaluation.report import PageLimits, Results, write_report
 from jaxrnn.evaluation.slices import check_slices
 from jaxrnn.evaluation.tables import DOCUMENT, document, read_results, write_results
 from jaxrnn.settings.functions import near
-from jaxrnn.writing import in_place_of
 
-#: What a run took, beside the results: it differs from run to run, as they must not.
+#: The times of a run, in a file of their own: they differ from run to run, and the results must not.
 TIMES = "times.json"
 REPORT = "report.html"
 
 
 def check_slices_of(corpus: Iterable[Item], metrics: Iterable[Metric], slices: Iterable[str]) -> None:
-    """See that results can be told by these columns, before there are any.
+    """Check before the run that results can be grouped by these columns.
 
     Raises:
-        InputError: there is no such column; names the nearest.
+        InputError: there is no such column; the message names the nearest.
     """
     manifest = [key for item in corpus for key in item.columns]
     check_slices(
@@ -36,15 +36,15 @@ def check_slices_of(corpus: Iterable[Item], metrics: Iterable[Metric], slices: I
 
 
 def check_main(metrics: Sequence[Metric], main: str | None) -> None:
-    """See that recordings can be told apart by a metric, before there are results.
+    """Check before the run that recordings can be ranked by this metric.
 
     Raises:
-        InputError: there is no such metric or column of one; names the nearest.
+        InputError: there is no such metric or column of one; the message names the nearest.
     """
     known = [name for metric in metrics for name in (metric.name, *(column.name for column in metric.columns))]
-    # What a function gives that gives several values is not known yet, but for how it begins.
-    begun = tuple(f"{metric.name}_" for metric in metrics if not metric.columns)
-    if main is not None and main not in known and not main.startswith(begun):
+    # The columns of a function with several values are not known yet, but their prefix is.
+    prefixes = tuple(f"{metric.name}_" for metric in metrics if not metric.columns)
+    if main is not None and main not in known and not main.startswith(prefixes):
         raise InputError(f"there is no metric {main!r}{near(main, known)}; there are: {', '.join(known) or 'none'}")
 
 
@@ -58,26 +58,25 @@ def conclude(
     main: str | None = None,
     limits: PageLimits | None = None,
 ) -> Results:
-    """Write the tables and the page of what is done.
+    """Write the tables and the report page of the finished units.
 
     Args:
         evaluation: what was run.
-        slices: columns by which results are also told.
-        times: what the run took.
+        slices: columns to group results by.
+        times: of the run, as `times_of` returns them.
         against: the folder of results of another system on the same corpus, to compare with.
         title: of the page.
-        main: the metric that tells the best and the worst recordings; by default the first.
-        limits: what the page holds at most.
+        main: the metric that ranks recordings; by default the first.
+        limits: the limits of the page.
 
     Raises:
         InputError: the disk is full, ``against`` is of another corpus, or there is no such column or metric.
         MissingPackageError: a package that tables or the page need is not installed.
     """
     out, rows = evaluation.journal.folder, evaluation.rows()
-    said = write_results(out, rows, evaluation.metrics, slices=slices, facts=_facts(evaluation))
-    with in_place_of(out / TIMES) as written:
-        written.write_text(json.dumps(dict(times), indent=1))
-    results = Results(out.name, rows, said, evaluation.outputs)
+    summary = write_results(out, rows, evaluation.metrics, slices=slices, facts=_facts(evaluation))
+    write_whole(out / TIMES, lambda file: file.write_text(json.dumps(dict(times), indent=1)))
+    results = Results(out.name, rows, summary, evaluation.outputs)
     write_report(
         out / REPORT,
         results,
@@ -93,10 +92,10 @@ def conclude(
 
 
 def results_of(evaluation: Evaluation, slices: Sequence[str] = ()) -> Results:
-    """What `conclude` gives, and nothing is written."""
+    """The results that `conclude` returns, without writing anything."""
     rows = evaluation.rows()
-    said = document(rows, evaluation.metrics, slices=slices, facts=_facts(evaluation))
-    return Results(evaluation.journal.folder.name, rows, said, evaluation.outputs)
+    summary = document(rows, evaluation.metrics, slices=slices, facts=_facts(evaluation))
+    return Results(evaluation.journal.folder.name, rows, summary, evaluation.outputs)
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
@@ -104,24 +103,24 @@ def _facts(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def results_in(folder: Path) -> Results:
-    """What a folder of results holds.
+    """Read the results in a folder.
 
     Raises:
-        InputError: it holds none, or they cannot be read.
+        InputError: the folder holds none, or they cannot be read.
     """
     rows, _, _ = read_results(folder)
     outputs = folder / OUTPUTS
-    said = json.loads((folder / DOCUMENT).read_text())
-    return Results(folder.name, rows, said, outputs if outputs.is_dir() else None)
+    summary = json.loads((folder / DOCUMENT).read_text())
+    return Results(folder.name, rows, summary, outputs if outputs.is_dir() else None)
 
 
 def times_of(evaluation: Evaluation, before: set[int], took: float) -> dict[str, Any]:
-    """What a run took for the units that were not done before it.
+    """The times of a run, for the units that it finished.
 
     Args:
         evaluation: what was run.
-        before: numbers of the units that were done before.
-        took: seconds.
+        before: numbers of the units that were finished before the run.
+        took: its duration in seconds.
     """
     sound = sum(evaluation.seconds(unit) for unit in evaluation.units if unit.index not in before)
     return {"seconds": took, "seconds_of_recordings": sound, "times_real_time": sound / took if sound else None}

@@ -1,4 +1,4 @@
-"""What is evaluated: the recordings of a folder or a manifest, each with its reference and what else is known of it."""
+"""The recordings to evaluate, from a folder or a manifest, each with its reference and further columns."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from jaxrnn.errors import InputError, MissingPackageError
 
-#: What a folder is searched for.
+#: The files to search a folder for.
 PATTERNS = ("**/*.wav", "**/*.flac", "**/*.npy", "**/*.npz")
 
-#: Columns of a manifest that have a meaning here; all others are handed on.
+#: The columns of a manifest that are read here; all others are passed on.
 KEYS = ("id", "path", "reference")
 
 
@@ -24,10 +24,10 @@ class Item:
     """A recording to evaluate.
 
     Attributes:
-        id: its name in results, and of the files that are written for it; unlike every other's.
+        id: its unique name, in results and of the files that are written for it.
         path: the recording.
-        reference: what the output should be like: clean sound, or labels; None where there is none.
-        columns: what a manifest says besides, for slices.
+        reference: the expected output, clean sound or labels; None where there is none.
+        columns: the further columns of a manifest, for slices.
     """
 
     id: str
@@ -42,11 +42,10 @@ def from_folder(
     """The recordings below a folder, in the order of their names.
 
     Args:
-        folder: where they are.
-        reference: the folder of their references, which have the same names in the same folders below it, whatever
-            the ending.
-        patterns: what to search for.
-        limit: how many to take at most.
+        folder: the folder.
+        reference: the folder of their references, which have the same relative paths but for the suffix.
+        patterns: the files to search for.
+        limit: the most recordings to take.
 
     Raises:
         InputError: there is no such folder, nothing in it, or a recording without its reference.
@@ -56,13 +55,13 @@ def from_folder(
     paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
     if not paths:
         raise InputError(f"{folder} holds nothing that fits {', '.join(patterns)}")
-    known = {} if reference is None else _by_name(reference)
+    references = {} if reference is None else _by_name(reference)
     items = []
     for path in paths[:limit]:
         name = path.relative_to(folder).with_suffix("").as_posix()
-        if reference is not None and name not in known:
+        if reference is not None and name not in references:
             raise InputError(f"{reference} holds no reference {name}.* for {path}")
-        items.append(Item(name, path, known.get(name)))
+        items.append(Item(name, path, references.get(name)))
     return checked(items)
 
 
@@ -80,9 +79,9 @@ def from_manifest(path: Path, *, limit: int | None = None) -> tuple[Item, ...]:
     """The recordings that a table lists.
 
     Args:
-        path: a CSV or Parquet file with a column ``path``, and where there are any ``id`` and ``reference``; paths are
-            relative to the table's folder. Every other column is handed on.
-        limit: how many to take at most.
+        path: a CSV or Parquet file with a column ``path`` and optionally ``id`` and ``reference``. Paths are relative
+            to the folder of the table. Every other column is passed on.
+        limit: the most recordings to take.
 
     Raises:
         InputError: the table cannot be read, has no column ``path``, or an empty path.
@@ -116,7 +115,7 @@ def _read_table(path: Path) -> Any:
         import polars
     except ImportError as error:
         raise MissingPackageError("reading a manifest needs polars: pip install 'jaxrnn[evaluate]'") from error
-    # Names stay as they are written, 007 too; and a column's kind is known when all of it was seen.
+    # Names stay as they are written, 007 too. The type of a column is inferred from all of its rows.
     names: dict[str, Any] = dict.fromkeys(KEYS, polars.String)
     read_csv = functools.partial(polars.read_csv, infer_schema_length=None, schema_overrides=names)
     readers = {".csv": read_csv, ".parquet": polars.read_parquet}
@@ -131,15 +130,15 @@ def _read_table(path: Path) -> Any:
 
 
 def checked(items: Iterable[Item]) -> tuple[Item, ...]:
-    """The items in the order of their names, which must differ and name a file below a folder.
+    """The items in the order of their ids, which must be unique and usable as relative paths.
 
     Raises:
-        InputError: two have one name, or a name leads out of the folder of results.
+        InputError: two items have one id, or an id leads out of the folder of results.
     """
     result = tuple(sorted(items, key=lambda item: item.id))
-    for one, next_one in itertools.pairwise(result):
-        if one.id == next_one.id:
-            raise InputError(f"two recordings are called {one.id!r}: {one.path} and {next_one.path}; give them ids")
+    for first, second in itertools.pairwise(result):
+        if first.id == second.id:
+            raise InputError(f"two recordings are called {first.id!r}: {first.path} and {second.path}; give them ids")
     for item in result:
         if item.id.startswith("/") or ".." in item.id.split("/") or not item.id.strip():
             raise InputError(f"{item.path}: the id {item.id!r} cannot name a file below the folder of results")

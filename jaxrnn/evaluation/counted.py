@@ -1,4 +1,4 @@
-"""What recordings counted, found again in a folder of results: tables have no room for it."""
+"""The counts of recordings, read from the units in a folder of results: tables do not hold them."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from jaxrnn.evaluation.metrics.protocol import Metric
 _OPTIONS = ("threshold", "rates", "bins", "low", "high")
 
 
-def counting_metrics(described: Sequence[Mapping[str, Any]]) -> tuple[Metric, ...]:
-    """The metrics that count, from how ``results.json`` describes all of them."""
-    found = []
-    for entry in described:
+def counting_metrics(descriptions: Sequence[Mapping[str, Any]]) -> tuple[Metric, ...]:
+    """The metrics that count, from the descriptions of metrics in ``results.json``."""
+    metrics = []
+    for entry in descriptions:
         if entry.get("kind") == "detection":
             options = {option: entry[option] for option in _OPTIONS}
-            found.append(detection(entry["name"], entry.get("output"), **options))
+            metrics.append(detection(entry["name"], entry.get("output"), **options))
         elif entry.get("kind") == "class_accuracy":
-            found.append(class_accuracy(entry["name"], entry.get("output")))
-    return tuple(found)
+            metrics.append(class_accuracy(entry["name"], entry.get("output")))
+    return tuple(metrics)
 
 
 def with_counts(folder: Path, rows: Sequence[Row], metrics: Sequence[Metric]) -> list[Row]:
-    """Rows of a table with what their recordings counted, as far as the files of the evaluation's units are there.
+    """Rows of a table with the counts of their recordings, as far as the files of units are there.
 
     Raises:
         InputError: a file cannot be read.
     """
     keys = {metric.counts for metric in metrics if metric.counts}
-    found: dict[str, Row] = {}
+    counts: dict[str, Row] = {}
     for path in sorted((folder / "units").glob("*.json")) if keys else ():
         try:
             for row in json.loads(path.read_text()):
-                found[row["id"]] = {key: row[key] for key in keys if key in row}
+                counts[row["id"]] = {key: row[key] for key in keys if key in row}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} cannot be read: {error}") from error
-    return [row | found.get(row["id"], {}) for row in rows]
+    return [row | counts.get(row["id"], {}) for row in rows]

@@ -1,4 +1,4 @@
-"""A batch over all devices of this process: each computes some of its streams, and none waits for another's."""
+"""A batch sharded over the devices of this process; the streams of different devices are independent."""
 
 from __future__ import annotations
 
@@ -17,54 +17,55 @@ Run = Callable[..., tuple[Any, Any]]
 
 
 class Devices:
-    """The devices that a batch is cut over.
+    """The devices that a batch is sharded over.
 
     Args:
         system: what runs.
-        batch: recordings at once; the number of devices has to divide it.
+        batch: recordings in a batch, a multiple of the number of devices.
         devices: by default all of this process.
 
     Raises:
-        InputError: the batch cannot be cut evenly.
+        InputError: the batch is no such multiple.
     """
 
     def __init__(self, system: System, batch: int, devices: list[Any] | None = None):
         self._system = system
+        # A cache of the instance: one of the class would keep every system alive.
+        self.run = functools.cache(self._run)
         self.devices = jax.local_devices() if devices is None else devices
         if batch % len(self.devices):
             raise InputError(
-                f"a batch of {batch} cannot be cut evenly over {len(self.devices)} devices: take a multiple of "
+                f"a batch of {batch} cannot be sharded evenly over {len(self.devices)} devices: take a multiple of "
                 f"{len(self.devices)}"
             )
 
-    @functools.cache  # noqa: B019 - lives as long as the evaluation
-    def run(self, lanes: int, ending: bool) -> Run:
+    def _run(self, streams: int, ending: bool) -> Run:
         """``(carry, parts, frames) -> (pieces, carry)`` for a batch of so many streams.
 
-        It is not cut where a device would get less than two: a small rest is one device's.
+        A batch of fewer than two streams for each device runs on one device.
         """
         run = functools.partial(self._system.run, ending=ending)
         count = len(self.devices)
-        if count == 1 or lanes % count or lanes < 2 * count:
+        if count == 1 or streams % count or streams < 2 * count:
             return run
-        streams = PartitionSpec("streams")
-        carry = self._carry_axes(lanes)
+        sharded = PartitionSpec("streams")
+        carry = self._carry_axes(streams)
         return jax.jit(
             jax.shard_map(
                 run,
                 mesh=Mesh(np.array(self.devices), ("streams",)),
-                in_specs=(carry, streams, streams),
-                out_specs=(streams, carry),
+                in_specs=(carry, sharded, sharded),
+                out_specs=(sharded, carry),
                 check_vma=False,
             )
         )
 
-    def _carry_axes(self, lanes: int) -> Any:
-        """For each array of the carry, which axis grows with the batch."""
+    def _carry_axes(self, streams: int) -> Any:
+        """The sharding of each array of the carry: its batch axis is the one that grows with the batch."""
 
         def spec(one: Any, more: Any) -> PartitionSpec:
             axis = next((a for a, (x, y) in enumerate(zip(one.shape, more.shape, strict=True)) if x != y), None)
             return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, "streams")
 
-        shapes = [jax.eval_shape(functools.partial(self._system.start, size)) for size in (lanes, 2 * lanes)]
+        shapes = [jax.eval_shape(functools.partial(self._system.start, size)) for size in (streams, 2 * streams)]
         return jax.tree.map(spec, *shapes)

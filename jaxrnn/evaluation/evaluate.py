@@ -1,4 +1,4 @@
-"""An evaluation by one call, from recordings to tables and a page."""
+"""An evaluation in one call, from recordings to tables and a report page."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ def evaluate(
 ) -> Results:
     """Run a system over a corpus, and write ``results.parquet``, ``results.json`` and ``report.html``.
 
-    What is finished is kept: the same call goes on where another was cut short, and its tables are the same.
+    Finished units are kept: after an interruption, the same call continues and writes the same tables.
 
     Args:
         system: what is evaluated, such as a `Chain` or an `Offline`.
-        corpus: the recordings, as `from_folder` or `from_manifest` gives them.
-        metrics: by which each is judged; a name stands for what `build_metric` makes of it.
+        corpus: the recordings, as `from_folder` or `from_manifest` returns them.
+        metrics: by which each is judged; a name is passed to `build_metric`.
         out: a folder for results.
-        slices: columns of the manifest by which results are also told.
-        batch: recordings at once.
-        chunk: seconds of each that are on the device at once.
-        keep: whether the outputs are written to ``out/outputs``.
-        facts: what else decides on the results, for systems and metrics of one's own.
-        host: which of several processes this is that share the folder; alone by default.
-        against: the folder of results of another system on the same corpus, to compare with on the page.
+        slices: columns of the manifest to group results by.
+        batch: recordings in a batch.
+        chunk: seconds of each recording in a chunk.
+        keep: whether to write the outputs to ``out/outputs``.
+        facts: what else determines the results, for systems and metrics of one's own.
+        host: the place of this process among those that share the folder; by default it is alone.
+        against: the results of another system on the same corpus, to compare with on the page: their folder.
         title: of the page.
-        main: the metric that tells the best and the worst recordings; by default the first.
-        progress: whether to show a progress bar on standard error; by default, if that is a terminal.
+        main: the metric that ranks recordings; by default the first.
+        progress: whether to show a progress bar on standard error; by default if that is a terminal.
 
     Returns:
-        What was found: ``rows``, one for each recording, and ``said``, what they say together. Of several processes
-        that with number 0 writes it.
+        The results: ``rows``, one for each recording, and ``said``, their summary. Of several processes, number 0
+        writes them.
 
     Raises:
-        InputError: something does not fit, the folder is another evaluation's, or the disk is full; what is finished
-            stays.
+        InputError: an argument does not fit, the folder belongs to another evaluation, or the disk is full. Finished
+            units are kept.
         MissingPackageError: a metric, tables or the page need a package that is not installed.
     """
     built = [build_metric(metric) if isinstance(metric, str) else metric for metric in metrics]

@@ -1,4 +1,4 @@
-"""A system over a corpus: batches of recordings, chunk by chunk, a row for each, and nothing done twice."""
+"""A system over a corpus: batches of recordings, chunk by chunk, and a row for each recording."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.devices import Devices
 from jaxrnn.evaluation.identity import identity_of, surroundings
-from jaxrnn.evaluation.journal import Journal, Row
-from jaxrnn.evaluation.lanes import Lane, row_of
+from jaxrnn.evaluation.journal import Journal, Row, row_of
 from jaxrnn.evaluation.limits import chunk_frames
-from jaxrnn.evaluation.loading import Reads, chunks
+from jaxrnn.evaluation.loading import ChunkSource, prefetched
 from jaxrnn.evaluation.metrics import Metric, check_metrics, open_reference
+from jaxrnn.evaluation.recording_worker import RecordingWorker
 from jaxrnn.evaluation.recordings import Recording, open_recording
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.units import Unit, plan_units
 
-#: Recordings at once, and seconds of each that are on the device at once.
+#: Recordings in a batch, and seconds of each in a chunk.
 BATCH, CHUNK = 16, 4.0
 
-#: Where outputs are kept, in the folder of results.
+#: The folder of outputs in the folder of results.
 OUTPUTS = "outputs"
 
 
@@ -37,12 +37,12 @@ class Evaluation:
         system: what is evaluated.
         corpus: the recordings.
         metrics: by which each is judged.
-        out: a folder for results; what is finished there is not done again.
-        facts: what else decides on the results (files, settings of a system of one's own), so that another evaluation
-            is not mixed with it. What a `Chain` or an `Offline` is, with its parameters, is known without.
-        batch: recordings at once.
-        chunk: seconds of each that are on the device at once; of arrays, frames over the system's rate.
-        keep: whether the outputs are written.
+        out: a folder for results; units that are finished there are not computed again.
+        facts: what else determines the results (files, settings of a system of one's own), so that another evaluation
+            is not mixed with this one. A `Chain` and an `Offline` are identified without it, parameters included.
+        batch: recordings in a batch.
+        chunk: seconds of each recording in a chunk; for arrays, frames over the system's rate.
+        keep: whether to write the outputs.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Evaluation:
         self._chunk = chunk_frames(chunk, system.rate, system.multiple, batch)
         self.system, self.corpus, self.metrics = system, tuple(corpus), tuple(metrics)
         check_metrics(self.metrics, system, self.corpus)
-        #: What decides on the results besides the corpus and how it is cut.
+        #: What determines the results besides the corpus and how it is divided.
         self.facts: dict[str, Any] = {**surroundings(), **(facts or {}), **identity_of(system)}
-        #: The folder of the outputs; None where they are not kept.
+        #: The folder of outputs; None where they are not written.
         self.outputs = out / OUTPUTS if keep else None
         self._devices = Devices(system, batch)
         self._recordings = _alike([self._open(item) for item in self.corpus])
@@ -72,7 +72,7 @@ class Evaluation:
             out,
             {
                 "corpus": [[item.id, str(item.path), str(item.reference), dict(item.columns)] for item in self.corpus],
-                # They decide what is in a unit: a recording that has changed since is another corpus.
+                # They determine the units: a recording of another length makes another corpus.
                 "lengths of recordings": lengths,
                 "metrics": [metric.facts for metric in self.metrics],
                 "batch": batch,
@@ -91,19 +91,19 @@ class Evaluation:
     def run(
         self, units: Iterable[Unit | None] | None = None, watch: Callable[[Unit, list[Row]], Any] | None = None
     ) -> None:
-        """Do what is not done yet.
+        """Compute what is not finished yet.
 
         Args:
-            units: which units, in which order; None for one says that there is none now, so that what was begun is
-                finished. By default all that are not finished.
-            watch: called with each unit that was done, and its rows.
+            units: the units in order, all that are not finished by default. A None among them means that there is no
+                unit for now: the one that was begun is finished meanwhile.
+            watch: called with each finished unit and its rows.
         """
         finished = self.journal.finished()
-        left = (unit for unit in self.units if unit.index not in finished)
+        unfinished = (unit for unit in self.units if unit.index not in finished)
         with ThreadPoolExecutor(1) as judge:
             last: tuple[Unit, Future[list[Row]]] | None = None
-            for unit in left if units is None else units:
-                # A unit's recordings are judged while the next unit is computed.
+            for unit in unfinished if units is None else units:
+                # The recordings of a unit are judged while the next unit is computed.
                 begun = None if unit is None else (unit, self._begin(unit, judge))
                 if last is not None:
                     self._finish(*last, watch)
@@ -111,14 +111,14 @@ class Evaluation:
             if last is not None:
                 self._finish(*last, watch)
 
-    def _finish(self, unit: Unit, rows: Future[list[Row]], watch: Callable[[Unit, list[Row]], Any] | None) -> None:
-        found = rows.result()
-        self.journal.finish(unit.index, found)
+    def _finish(self, unit: Unit, future: Future[list[Row]], watch: Callable[[Unit, list[Row]], Any] | None) -> None:
+        rows = future.result()
+        self.journal.finish(unit.index, rows)
         if watch is not None:
-            watch(unit, found)
+            watch(unit, rows)
 
     def seconds(self, unit: Unit) -> float:
-        """Seconds of the recordings of a unit."""
+        """The length of the recordings of a unit in seconds."""
         return sum(self._length(member) for member in unit.members) / self.system.rate
 
     def _length(self, member: int) -> int:
@@ -126,45 +126,47 @@ class Evaluation:
         return 0 if isinstance(recording, str) else recording.length
 
     def _begin(self, unit: Unit, judge: ThreadPoolExecutor) -> Future[list[Row]]:
-        """Compute a unit; its rows, when its outputs are judged and written, which others wait for."""
-        lanes = [self._lane(member) for member in unit.members]
-        reads = Reads(
+        """Compute a unit; the future holds its rows once its outputs are judged and written."""
+        workers = [self._worker(member) for member in unit.members]
+        source = ChunkSource(
             unit,
             [recording for member in unit.members if not isinstance(recording := self._recordings[member], str)],
-            [lane.left for lane in lanes],
+            [worker.frames for worker in workers],
             self._chunk,
             self.system.before,
         )
         try:
-            self._compute(unit, lanes, reads, judge)
+            self._compute(unit, workers, source, judge)
         except BaseException:
-            # No file is begun after these are gone.
+            # After the shutdown, no new file is begun.
             judge.shutdown()
-            _discard(lanes)
+            _discard(workers)
             raise
-        return judge.submit(_rows, lanes)
+        return judge.submit(_rows, workers)
 
-    def _compute(self, unit: Unit, lanes: Sequence[Lane], reads: Reads, judge: ThreadPoolExecutor) -> None:
-        carry = self.system.start(unit.lanes)
+    def _compute(
+        self, unit: Unit, workers: Sequence[RecordingWorker], source: ChunkSource, judge: ThreadPoolExecutor
+    ) -> None:
+        carry = self.system.start(unit.streams)
         pending: list[Any] = []
-        for chunk in chunks(reads):
+        for chunk in prefetched(source):
             for place, reason in chunk.errors.items():
-                lanes[place].fail(reason)
-            active = [not lane.ended and lane.error is None for lane in lanes]
+                workers[place].fail(reason)
+            active = [not worker.ended and worker.error is None for worker in workers]
             if not any(active):
                 break
-            ending = bool((chunk.frames[: len(lanes)] < self._chunk).any()) or unit.lanes > len(lanes)
-            pieces, carry = self._devices.run(unit.lanes, ending)(carry, chunk.parts, chunk.frames)
-            for lane, frames in zip(lanes, chunk.frames, strict=False):
-                lane.ended = lane.ended or frames < self._chunk
-            # One chunk is judged while the next is computed, and no more: memory does not grow.
+            ending = bool((chunk.frames[: len(workers)] < self._chunk).any()) or unit.streams > len(workers)
+            pieces, carry = self._devices.run(unit.streams, ending)(carry, chunk.parts, chunk.frames)
+            for worker, frames in zip(workers, chunk.frames, strict=False):
+                worker.ended = worker.ended or frames < self._chunk
+            # One chunk is judged while the next is computed, and no more wait, so that memory does not grow.
             while len(pending) > 1:
                 pending.pop(0).result()
-            pending.append(judge.submit(_hand_out, lanes, active, pieces))
+            pending.append(judge.submit(_distribute, workers, active, pieces))
         for future in pending:
             future.result()
 
-    def _lane(self, member: int) -> Lane:
+    def _worker(self, member: int) -> RecordingWorker:
         item, recording = self.corpus[member], self._recordings[member]
         assert not isinstance(recording, str)
         reference, problem = None, None
@@ -173,13 +175,13 @@ class Evaluation:
                 reference = open_reference(item.reference, self.system.rate)
             except InputError as error:
                 problem = str(error)
-        lane = Lane(item, recording, reference, self.system, self.metrics, self.outputs)
+        worker = RecordingWorker(item, recording, reference, self.system, self.metrics, self.outputs)
         if problem is not None:
-            lane.fail(f"reference: {problem}")
-        return lane
+            worker.fail(f"reference: {problem}")
+        return worker
 
     def rows(self) -> list[Row]:
-        """All rows that there are, those of recordings that cannot be read among them, in the order of ids."""
+        """All rows in the order of ids, those of unreadable recordings included."""
         unread = [
             row_of(item, None, recording)
             for item, recording in zip(self.corpus, self._recordings, strict=True)
@@ -189,12 +191,12 @@ class Evaluation:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every unit is done, by whomever."""
+        """Whether every unit is finished, by any process."""
         return {unit.index for unit in self.units} <= self.journal.finished()
 
 
 def _alike(recordings: list[Recording | str]) -> list[Recording | str]:
-    """Those that can be one batch; of one whose frames are not shaped as most are, why it cannot."""
+    """The recordings that fit one batch; for one whose frames have another shape than most, an error message."""
     shapes = [None if isinstance(each, str) else tuple(sorted(each.frame.items())) for each in recordings]
     most = Counter(shape for shape in shapes if shape is not None).most_common(1)
     return [
@@ -205,22 +207,22 @@ def _alike(recordings: list[Recording | str]) -> list[Recording | str]:
     ]
 
 
-def _rows(lanes: Sequence[Lane]) -> list[Row]:
+def _rows(workers: Sequence[RecordingWorker]) -> list[Row]:
     try:
-        return [lane.row() for lane in lanes]
+        return [worker.row() for worker in workers]
     except BaseException:
-        _discard(lanes)
+        _discard(workers)
         raise
 
 
-def _discard(lanes: Sequence[Lane]) -> None:
-    for lane in lanes:
-        lane.discard()
+def _discard(workers: Sequence[RecordingWorker]) -> None:
+    for worker in workers:
+        worker.discard()
 
 
-def _hand_out(lanes: Sequence[Lane], active: Sequence[bool], pieces: Mapping[str, Any]) -> None:
-    """Give every lane that was not ended its part of a chunk's outputs."""
-    found = {name: (np.asarray(piece.values), np.asarray(piece.counts)) for name, piece in pieces.items()}
-    for place, lane in enumerate(lanes):
+def _distribute(workers: Sequence[RecordingWorker], active: Sequence[bool], pieces: Mapping[str, Any]) -> None:
+    """Give every active worker its part of a chunk's outputs."""
+    arrays = {name: (np.asarray(piece.values), np.asarray(piece.counts)) for name, piece in pieces.items()}
+    for place, worker in enumerate(workers):
         if active[place]:
-            lane.take({name: (values[place], int(counts[place])) for name, (values, counts) in found.items()})
+            worker.add({name: (values[place], int(counts[place])) for name, (values, counts) in arrays.items()})

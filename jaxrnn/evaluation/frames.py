@@ -1,4 +1,4 @@
-"""Sound cut into overlapping frames and joined again, and what networks are given of a frame's spectrum."""
+"""Sound split into overlapping frames and joined again, and the features of a frame that networks take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cut_frames(samples: jax.Array, size: int, hop: int) -> jax.Array:
 
 
 def join_frames(frames: jax.Array, overlap: jax.Array, hop: int) -> tuple[jax.Array, jax.Array]:
-    """Sound ``[batch, time * hop]`` of frames ``[time, batch, size]``, and what later frames are added to."""
+    """Overlap-add: sound ``[batch, time * hop]`` of frames ``[time, batch, size]``, and the new overlap."""
     time, batch, size = frames.shape
     result = jnp.pad(overlap, ((0, 0), (0, time * hop))).reshape(batch, -1, hop)
     for part in range(size // hop):
@@ -29,20 +29,20 @@ def join_frames(frames: jax.Array, overlap: jax.Array, hop: int) -> tuple[jax.Ar
     return flat[:, : time * hop], flat[:, time * hop :]
 
 
-def features_of(takes: str, given: Any) -> jax.Array:
-    """What a network takes of frames or of their spectrum: ``[..., 2]`` of a spectrum, real and imaginary part."""
+def features_of(takes: str, frames: Any) -> jax.Array:
+    """What a network takes of frames or of their spectra; a spectrum as real and imaginary parts ``[..., 2]``."""
     if takes == "spectrum":
-        return jnp.stack([given.real, given.imag], -1)
-    return jnp.abs(given) if takes == "magnitude" else given
+        return jnp.stack([frames.real, frames.imag], -1)
+    return jnp.abs(frames) if takes == "magnitude" else frames
 
 
 def with_mask(spectrum: jax.Array, mask: jax.Array) -> jax.Array:
-    """A spectrum times a mask, real or complex."""
+    """A spectrum multiplied by a real or complex mask."""
     if jnp.iscomplexobj(mask):
         return spectrum * mask
     return jax.lax.complex(spectrum.real * mask, spectrum.imag * mask)
 
 
 def complex_of(pairs: jax.Array) -> jax.Array:
-    """Complex numbers of ``[..., 2]``."""
+    """Real and imaginary parts ``[..., 2]`` as complex numbers."""
     return jax.lax.complex(pairs[..., 0], pairs[..., 1])

@@ -1,8 +1,8 @@
-"""Several processes, on one machine or many, at the units of one evaluation: through files in the folder of results.
+"""Several processes, on one machine or many, share the units of one evaluation through files in its folder.
 
-Each takes the units of its own number first and then what is left of the others'. A unit that a process has begun is
-claimed by a file that the process touches now and then; where that stops, the process is gone and the unit is free
-again. Two that do one unit by mistake write the same rows.
+Each process first takes the units of its own number, then what the others have left. It leases a unit by a file that it
+touches regularly. When it stops touching the file, the lease expires and the unit is free again. Two processes that
+compute one unit by mistake write the same rows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import jax
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.evaluation import Evaluation
+from jaxrnn.evaluation.journal import writing_to
 from jaxrnn.evaluation.units import Unit
 from jaxrnn.evaluation.writers import runs
 
-#: Seconds between two signs of life, and after how many without one a claim is void.
-BEAT, PATIENCE = 2.0, 15.0
+#: Seconds between two renewals of a lease, and seconds without one after which it expires.
+RENEWAL, PATIENCE = 2.0, 15.0
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Host:
     """One of the processes that share an evaluation.
 
     Attributes:
-        index: its number.
-        count: how many there are.
+        index: its number, from 0.
+        count: the number of processes.
     """
 
     index: int = 0
@@ -45,51 +46,41 @@ class Host:
 
 
 def join(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> Host:
-    """This process's place among those of a JAX cluster.
+    """Join a JAX cluster: this process's place among its processes.
 
     Args:
-        coordinator: address and port of process 0; None where JAX finds out by itself, as on Slurm or TPU pods.
-        count: how many processes there are.
-        index: which of them this is.
+        coordinator: address and port of process 0; None where JAX detects it, as on Slurm and TPU pods.
+        count: the number of processes.
+        index: the number of this one.
 
     Raises:
-        InputError: JAX cannot join them.
+        InputError: JAX cannot join the cluster.
     """
     try:
         jax.distributed.initialize(coordinator, count, index)
     except (RuntimeError, ValueError) as error:
         raise InputError(f"this process cannot join the others: {error}") from error
     host = Host(jax.process_index(), jax.process_count())
-    # Nothing more is said through JAX: a process that ends must not end the others.
+    # From here on the processes talk through files alone: one that ends must not end the others.
     jax.distributed.shutdown()
     return host
 
 
-@contextlib.contextmanager
-def _written(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"{folder} cannot be written: {error.strerror or error}. What is finished is kept; make room and run again"
-        ) from error
-
-
 @dataclass
-class Claims:
-    """The claims in a folder of results, as one process sees them.
+class Leases:
+    """The leases of units in a folder, as one process sees them.
 
     Attributes:
-        folder: where they are.
-        patience: seconds without a sign of life that make a claim void.
+        folder: the folder.
+        patience: seconds without a renewal after which a lease of another machine expires.
     """
 
     folder: Path
     patience: float = PATIENCE
-    _seen: dict[Path, tuple[int, float]] = field(default_factory=dict)
+    _renewals: dict[Path, tuple[int, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        with _written(self.folder):
+        with writing_to(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
 
@@ -97,67 +88,70 @@ class Claims:
         return self.folder / f"{unit.index:06d}"
 
     def is_held(self, unit: Unit) -> bool:
-        """Whether another process that is alive works at the unit."""
+        """Whether another process holds a valid lease of the unit."""
         path = self._path(unit)
         try:
-            holder, beat = path.read_text(), path.stat().st_mtime_ns
+            holder, renewal = path.read_text(), path.stat().st_mtime_ns
         except FileNotFoundError:
             return False
         host, _, process = holder.rpartition(":")
         if holder == self._name or (host == socket.gethostname() and not runs(process)):
             return False
-        # Clocks of machines differ: what counts is whether the file changes while this process looks on.
-        before, since = self._seen.get(path, (0, 0.0))
-        if beat != before:
-            self._seen[path] = (beat, time.monotonic())
+        # The clocks of machines differ: what counts is whether the file changes while this process watches it.
+        last, since = self._renewals.get(path, (0, 0.0))
+        if renewal != last:
+            self._renewals[path] = (renewal, time.monotonic())
             return True
         return time.monotonic() - since < self.patience
 
     @contextlib.contextmanager
     def hold(self, unit: Unit) -> Iterator[None]:
-        """Claim a unit, with a sign of life now and then."""
+        """Lease a unit, and renew the lease until the context ends."""
         path, done = self._path(unit), threading.Event()
-        with _written(self.folder):
+        with writing_to(self.folder):
             path.write_text(self._name)
 
-        def beat() -> None:
-            while not done.wait(BEAT):
+        def renew() -> None:
+            while not done.wait(RENEWAL):
                 with contextlib.suppress(OSError):
                     path.touch()
 
-        pulse = threading.Thread(target=beat, daemon=True)
-        pulse.start()
+        renewing = threading.Thread(target=renew, daemon=True)
+        renewing.start()
         try:
             yield
         finally:
             done.set()
-            pulse.join()
+            renewing.join()
             path.unlink(missing_ok=True)
 
 
 def shared(evaluation: Evaluation, host: Host, *, patience: float = PATIENCE) -> Iterator[Unit | None]:
-    """The units that this process is to do, one by one, until all others are done by whomever; None to wait.
+    """The units for this process, one by one, until every unit is finished by some process.
 
-    A unit is claimed from when it is handed out until the one after the next is asked for, so that its rows may be
-    written while the next is computed.
+    A unit stays leased until the unit after the next is requested, so that its rows may be written while the next one
+    is computed.
+
+    Yields:
+        A unit, or None while all units that are left are taken.
     """
-    claims = Claims(evaluation.journal.folder / "claims", patience)
+    leases = Leases(evaluation.journal.folder / "leases", patience)
     own = [unit for unit in evaluation.units if unit.index % host.count == host.index]
     others = [unit for unit in reversed(evaluation.units) if unit.index % host.count != host.index]
-    with contextlib.ExitStack() as before, contextlib.ExitStack() as latest:
+    with contextlib.ExitStack() as previous, contextlib.ExitStack() as latest:
         taken: set[int] = set()
         while True:
             done = evaluation.journal.finished() | taken
             left = [unit for unit in (*own, *others) if unit.index not in done]
             if not left:
                 return
-            free = next((unit for unit in left if host.count == 1 or not claims.is_held(unit)), None)
+            free = next((unit for unit in left if host.count == 1 or not leases.is_held(unit)), None)
             if free is None:
                 yield None
                 time.sleep(0.2)
                 continue
-            before.close()
-            before.push(latest.pop_all())
-            latest.enter_context(claims.hold(free))
+            previous.close()
+            previous.push(latest.pop_all())
+            latest.enter_context(leases.hold(free))
             taken.add(free.index)
             yield free

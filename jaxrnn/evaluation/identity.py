@@ -1,4 +1,4 @@
-"""What decides on results besides the corpus: the system with its parameters, and what it runs on."""
+"""What determines results besides the corpus: the system with its parameters, and what it runs on."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from jaxrnn.version import __version__
 
 
 def identity_of(system: System) -> dict[str, Any]:
-    """What a system says that it is, as plain values; nothing of one that does not say."""
+    """The ``identity`` of a system as plain values; empty where it has none."""
     return {"system": system.identity} if hasattr(system, "identity") else {}  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def model_identity(model: Model, params: Any) -> dict[str, Any]:
-    """A model with its parameters, as plain values: another graph, bound value or weight gives others.
+    """A model with its parameters as plain values, which change with its graph, its bound values and its weights.
 
     Args:
         model: the model.
-        params: those that it runs with.
+        params: the parameters that it runs with.
     """
     graph = hashlib.sha256(model.proto.SerializeToString(deterministic=True)).hexdigest()
     return {
@@ -46,7 +46,7 @@ def _digest(arrays: Any) -> str:
 
 
 def surroundings() -> dict[str, Any]:
-    """What else results may depend on: another version or kind of device makes another evaluation."""
+    """What else results may depend on. Another version or kind of device makes another evaluation."""
     return {
         "jaxrnn": __version__,
         "jax": jax.__version__,

@@ -1,4 +1,4 @@
-"""One recording's outputs under all metrics: each sees the frames that it needs, and fails alone."""
+"""One recording's outputs under all metrics: each gets the frames that it needs, and fails alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
 
-#: A reference may be so many frames, or such a part, shorter than an output. Labels may be as much longer.
-FRAMES, PART = 2, 0.02
+#: The frames, or the share of all frames, by which a reference may be shorter than an output; labels also longer.
+TOLERANCE_FRAMES, TOLERANCE = 2, 0.02
 
 
 class Judge:
@@ -54,20 +54,20 @@ class Judge:
             InputError: the reference or the recording cannot be read.
         """
         self._frames[output] = first + len(values)
-        wanted = [
+        judging = [
             metric for metric in self._metrics if metric.name in self._open and self._outputs[metric.name] == output
         ]
-        if not wanted:
+        if not judging:
             return
         reference = self._part(output, first, len(values))
         source = None
-        if any(metric.needs_source for metric in wanted):
+        if any(metric.needs_source for metric in judging):
             source = _array(self._recording.part(first, first + len(values)), output)
-        for metric in wanted:
+        for metric in judging:
             if reference is None or not metric.needs_reference:
                 self._add(metric, values, reference, source)
                 continue
-            # What the reference does not have, it does not judge.
+            # Frames beyond the end of the reference are not judged.
             common = len(reference)
             if common:
                 self._add(metric, values[:common], reference, None if source is None else source[:common])
@@ -84,7 +84,7 @@ class Judge:
         self._guarded(metric, lambda: self._open[metric.name].add(*frames))
 
     def _guarded(self, metric: Metric, call: Callable[[], Any]) -> Any:
-        """What a call gives; what a metric raises ends that metric for this recording."""
+        """The result of a call; an error of a metric ends that metric for this recording."""
         try:
             return call()
         except NoValueError as error:
@@ -98,53 +98,53 @@ class Judge:
         self._open.pop(metric.name, None)
 
     def _compare_lengths(self) -> None:
-        """A reference that does not fit is told."""
+        """Note the metrics whose reference has another length than the output."""
         if self._reference is None or isinstance(self._reference, Segments):
             return
         for output, frames in self._frames.items():
-            wanting = [
+            judging = [
                 metric for metric in self._metrics if metric.needs_reference and self._outputs[metric.name] == output
             ]
-            found = self._reference.length
-            if not wanting or abs(found - frames) <= 1:
+            length = self._reference.length
+            if not judging or abs(length - frames) <= 1:
                 continue
-            said = f"the reference has {found} frames, the output {frames}"
-            labels, allowed = self._system.per_frame[output] != 1, max(FRAMES, PART * frames)
-            if frames - found > allowed or (labels and found - frames > allowed):
+            note = f"the reference has {length} frames, the output {frames}"
+            labels, allowed = self._system.per_frame[output] != 1, max(TOLERANCE_FRAMES, TOLERANCE * frames)
+            if frames - length > allowed or (labels and length - frames > allowed):
                 needed = f"labels need its {frame_rate(self._system, output):g} a second"
-                for metric in wanting:
-                    self._end(metric, f"{said}: {needed if labels else 'it is too short to judge by'}")
+                for metric in judging:
+                    self._end(metric, f"{note}: {needed if labels else 'it is too short to judge by'}")
             else:
-                self._notes[""] = f"{said}; judged are the first {min(found, frames)}"
+                self._notes[""] = f"{note}; judged are the first {min(length, frames)}"
 
     def row(self) -> Row:
-        """Values by column, None where there is none; counts; and ``notes``, why there is no value, or None."""
+        """The values by column, None where there is none; counts; and ``notes``, the reasons for missing values."""
         self._compare_lengths()
-        found: Row = {}
+        row: Row = {}
         for metric in self._metrics:
             values = self._guarded(metric, self._open[metric.name].result) if metric.name in self._open else None
-            # The columns of a function that gives a dictionary are known only where it has.
+            # The columns of a function that returns a dictionary are known only once it has returned one.
             names = [column.name for column in metric.columns] or ([] if values else [metric.name])
-            found |= dict.fromkeys(names)
-            found |= {key: _plain(value) for key, value in (values or {}).items()}
-        return {"notes": self._note(), **found}
+            row |= dict.fromkeys(names)
+            row |= {key: _plain(value) for key, value in (values or {}).items()}
+        return {"notes": self._note(), **row}
 
     def _note(self) -> str | None:
-        """Each reason once, with the metrics that it is of, in their order."""
+        """Each reason once, with its metrics in their order."""
         reasons: dict[str, list[str]] = {}
         for name in ["", *(metric.name for metric in self._metrics)]:
             if name in self._notes:
                 reasons.setdefault(self._notes[name], []).append(name)
-        return "; ".join(f"{', '.join(names)}: {said}".removeprefix(": ") for said, names in reasons.items()) or None
+        return "; ".join(f"{', '.join(names)}: {note}".removeprefix(": ") for note, names in reasons.items()) or None
 
 
 def _array(parts: dict[str, np.ndarray], output: str) -> np.ndarray:
-    """The array with the output's name, or the first."""
+    """The array with the output's name, or the first one."""
     return parts[output] if output in parts else next(iter(parts.values()))
 
 
 def _plain(value: Any) -> Any:
-    """A number as JSON has it, None where it is not one; counts stay."""
+    """A number as plain JSON, None for NaN; counts are not changed."""
     if isinstance(value, int | float | np.number):
         return None if math.isnan(value) else float(value)
     return value

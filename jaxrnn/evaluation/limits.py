@@ -1,4 +1,4 @@
-"""How large the numbers of an evaluation may be, wherever they come from: settings, a call, a recording's header."""
+"""Limits of the numbers of an evaluation, whether they come from settings, a call or the header of a recording."""
 
 from __future__ import annotations
 
@@ -6,56 +6,56 @@ import math
 
 from jaxrnn.errors import InputError
 
-#: Samples a second. Sound has up to 768,000, what bats say included.
+#: Samples a second. Sound has up to 768,000, ultrasound of bats included.
 MAX_RATE = 1_000_000
-#: How many times as long, or as short, resampling may make a recording.
+#: The largest factor by which resampling may make a recording longer or shorter.
 MAX_RATIO = 100
-#: What remains of two rates without their common divisor: so many phases has the filter between them.
+#: The most phases of a resampling filter: the larger of two rates over their greatest common divisor.
 MAX_PHASES = 100_000
-#: Frames of all recordings of a batch that are on the device at once; a gibibyte of sound.
+#: Frames of a chunk in all recordings of a batch; a gibibyte of sound.
 MAX_FRAMES = 2**28
-#: Samples of one frame of a chain.
+#: Samples in one frame of a chain.
 MAX_SIZE = 2**20
 
 
 def check_rate(rate: int, what: str) -> None:
-    """Refuse a number of samples a second that nothing has.
+    """Refuse an impossible sample rate.
 
     Raises:
-        InputError: it is none, or above `MAX_RATE`.
+        InputError: ``rate`` is below 1 or above `MAX_RATE`.
     """
     if not 0 < rate <= MAX_RATE:
         raise InputError(f"{what} must be from 1 to {MAX_RATE:,} samples a second, not {rate:,}")
 
 
-def resampling(own: int, wanted: int) -> tuple[int, int]:
-    """By how much sound of a rate is stretched, and then thinned out, to get another rate.
+def resampling(rate: int, target: int) -> tuple[int, int]:
+    """The factors of upsampling and downsampling from one sample rate to another.
 
     Raises:
-        InputError: a rate is none, or the way from one to the other is too long.
+        InputError: a rate is impossible, or the ratio of the two has too large factors.
     """
-    check_rate(own, "its sample rate")
-    check_rate(wanted, "the rate that is asked for")
-    if max(own, wanted) > MAX_RATIO * min(own, wanted):
+    check_rate(rate, "its sample rate")
+    check_rate(target, "the rate that is asked for")
+    if max(rate, target) > MAX_RATIO * min(rate, target):
         raise InputError(
-            f"it says that it has {own:,} samples a second, and the {wanted:,} that are asked for are more than "
+            f"it says that it has {rate:,} samples a second, and the {target:,} that are asked for are more than "
             f"{MAX_RATIO} times away; correct its header, or resample it"
         )
-    common = math.gcd(own, wanted)
-    up, down = wanted // common, own // common
+    common = math.gcd(rate, target)
+    up, down = target // common, rate // common
     if max(up, down) > MAX_PHASES:
         raise InputError(
-            f"from {own:,} samples a second to {wanted:,} a filter of {max(up, down):,} phases is needed, and no more "
+            f"from {rate:,} samples a second to {target:,} a filter of {max(up, down):,} phases is needed, and no more "
             f"than {MAX_PHASES:,} are allowed; resample it to a rate with a larger common divisor"
         )
     return up, down
 
 
 def chunk_frames(seconds: float, rate: int, multiple: int, batch: int) -> int:
-    """Frames of a chunk of so many seconds: whole multiples, and one at least.
+    """Frames in a chunk of so many seconds, rounded to a multiple and at least one.
 
     Raises:
-        InputError: chunk or batch is none, or both are too much together.
+        InputError: ``seconds`` or ``batch`` is not positive, or a batch of chunks has too many frames.
     """
     if batch < 1 or not seconds > 0:
         raise InputError(f"batch must be at least 1 and chunk above 0 seconds, not {batch} and {seconds}")

@@ -1,4 +1,4 @@
-"""Chunks of recordings, read and resampled ahead of the device by Grain's threads."""
+"""Chunks of recordings, which Grain's threads read and resample while the device computes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.units import Unit
 
-#: Chunks that are ready before they are asked for, and threads that read them.
-AHEAD, THREADS = 8, 4
+#: Chunks to read in advance, and threads that read them.
+PREFETCH, THREADS = 8, 4
 
 
 @dataclass(frozen=True)
-class Chunk:
+class UnitChunk:
     """A chunk of every recording of a unit.
 
     Attributes:
-        parts: by array, ``[lanes, before + chunk, ...]``.
-        frames: ``int32[lanes]``, frames of the chunk that each lane has, the zeros that flush it included.
-        errors: by place in the unit, what could not be read.
+        parts: by array, ``[streams, before + chunk, ...]``.
+        frames: ``int32[streams]``, the frames of the chunk that each stream has, the zeros that flush it included.
+        errors: why a recording cannot be read, by its place in the unit.
     """
 
     parts: dict[str, np.ndarray]
@@ -31,15 +31,15 @@ class Chunk:
     errors: dict[int, str]
 
 
-class Reads:
-    """What Grain takes: every chunk of a unit, each on its own.
+class ChunkSource:
+    """The chunks of a unit by number: a data source for Grain.
 
     Args:
-        unit: which recordings.
-        recordings: those of the unit.
-        totals: frames that each takes, the zeros that flush it included.
-        chunk: frames at once.
-        before: frames of the past in front.
+        unit: the unit.
+        recordings: its recordings.
+        totals: the frames that the system takes of each, the zeros that flush it included.
+        chunk: frames in a chunk.
+        before: past frames that each chunk begins with.
     """
 
     def __init__(self, unit: Unit, recordings: Sequence[Recording], totals: Sequence[int], chunk: int, before: int):
@@ -47,12 +47,12 @@ class Reads:
         self._chunk, self._before = chunk, before
 
     def __len__(self) -> int:
-        # One chunk more than full ones: a stream that ends where a chunk does is flushed in the next.
+        # One more than the full chunks: a stream that ends with a chunk is flushed in the next one.
         return max(self._totals) // self._chunk + 1
 
-    def __getitem__(self, index: Any) -> Chunk:
+    def __getitem__(self, index: Any) -> UnitChunk:
         start = int(index) * self._chunk
-        found: list[Mapping[str, np.ndarray] | None] = []
+        parts: list[Mapping[str, np.ndarray] | None] = []
         errors = {}
         for place, recording in enumerate(self._recordings):
             part = None
@@ -61,26 +61,28 @@ class Reads:
                     part = recording.part(start - self._before, start + self._chunk)
                 except InputError as error:
                     errors[place] = str(error)
-            found.append(part)
-        frames = np.zeros(self._unit.lanes, np.int32)
+            parts.append(part)
+        frames = np.zeros(self._unit.streams, np.int32)
         frames[: len(self._totals)] = np.clip(np.asarray(self._totals) - start, 0, self._chunk)
-        return Chunk(self._stacked(found), frames, errors)
+        return UnitChunk(self._stacked(parts), frames, errors)
 
-    def _stacked(self, found: Sequence[Mapping[str, np.ndarray] | None]) -> dict[str, np.ndarray]:
-        like = next((part for part in found if part is not None), None)
-        if like is None:
-            like = self._recordings[0].part(-self._before - self._chunk, 0)
+    def _stacked(self, parts: Sequence[Mapping[str, np.ndarray] | None]) -> dict[str, np.ndarray]:
+        """One array of all streams for each name, zeros for those without a part."""
+        template = next((part for part in parts if part is not None), None)
+        if template is None:
+            template = self._recordings[0].part(-self._before - self._chunk, 0)
+        empty = self._unit.streams - len(parts)
         return {
             name: np.stack(
-                [np.zeros_like(array) if part is None else part[name] for part in found]
-                + [np.zeros_like(array)] * (self._unit.lanes - len(found))
+                [np.zeros_like(array) if part is None else part[name] for part in parts]
+                + [np.zeros_like(array)] * empty
             )
-            for name, array in like.items()
+            for name, array in template.items()
         }
 
 
-def chunks(reads: Reads) -> Iterator[Chunk]:
-    """The chunks in order, read ahead.
+def prefetched(source: ChunkSource) -> Iterator[UnitChunk]:
+    """The chunks in order, read in advance.
 
     Raises:
         MissingPackageError: Grain is not installed.
@@ -89,5 +91,5 @@ def chunks(reads: Reads) -> Iterator[Chunk]:
         import grain
     except ImportError as error:
         raise MissingPackageError("evaluating a corpus needs grain: pip install 'jaxrnn[evaluate]'") from error
-    options = grain.ReadOptions(num_threads=min(THREADS, len(reads)), prefetch_buffer_size=AHEAD)
-    return iter(grain.MapDataset.source(reads).to_iter_dataset(options))
+    options = grain.ReadOptions(num_threads=min(THREADS, len(source)), prefetch_buffer_size=PREFETCH)
+    return iter(grain.MapDataset.source(source).to_iter_dataset(options))

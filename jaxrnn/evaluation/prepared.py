@@ -1,4 +1,4 @@
-"""An evaluation as a configuration file says it, ready to run."""
+"""An evaluation from a configuration file, ready to run."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Prepared:
     """An evaluation that is ready to run.
 
     Attributes:
-        config: what stands in the file.
-        evaluation: what it says.
+        config: the content of the file.
+        evaluation: the evaluation that it describes.
     """
 
     config: EvaluationConfig
     evaluation: Evaluation
 
     def conclude(self, times: Mapping[str, Any], against: Path | None = None) -> Results:
-        """Write the tables and the page of what is done, as `jaxrnn.evaluation.conclusion.conclude` does."""
+        """Write the tables and the report page, as `jaxrnn.evaluation.conclusion.conclude` does."""
         return conclude(
             self.evaluation,
             slices=self.config.slices,
@@ -44,10 +44,10 @@ class Prepared:
 
 
 def prepare(path: Path, overrides: Overrides = ()) -> Prepared:
-    """Read a configuration file, and make ready what it names.
+    """Read a configuration file and build what it describes.
 
     Raises:
-        InputError: something in the file does not fit; names the file and line, and the key.
+        InputError: something in the file does not fit; the message names the file, the line and the key.
         JaxrnnError: a model cannot be loaded.
         MissingPackageError: a metric or the reading of recordings needs a package that is not installed.
     """
@@ -61,15 +61,15 @@ def prepare(path: Path, overrides: Overrides = ()) -> Prepared:
     system = system_of(config, source)
     with at(source, ("chunk",)):
         chunk_frames(config.chunk, system.rate, system.multiple, config.batch)
-    # Functions of the user's own are told apart by what the file says of them.
-    written = {key: source.values.get(key) for key in ("system", "metrics")}
+    # A user's own functions are identified by their entries in the file.
+    configured = {key: source.values.get(key) for key in ("system", "metrics")}
     with at(source, ()):
         evaluation = Evaluation(
             system,
             corpus,
             metrics,
             config.out,
-            facts={"configuration": written},
+            facts={"configuration": configured},
             batch=config.batch,
             chunk=config.chunk,
             keep=config.keep,
@@ -78,13 +78,13 @@ def prepare(path: Path, overrides: Overrides = ()) -> Prepared:
 
 
 def _metrics(config: EvaluationConfig, source: Source) -> tuple[Metric, ...]:
-    made = []
-    for place, called in enumerate(config.metrics):
+    metrics = []
+    for place, entry in enumerate(config.metrics):
         with at(source, ("metrics", place)):
-            made.append(build_metric(called.name, called.options, source.folder))
-    names = [metric.name for metric in made]
+            metrics.append(build_metric(entry.name, entry.options, source.folder))
+    names = [metric.name for metric in metrics]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         with at(source, ("metrics",)):
             raise InputError(f"two metrics are called {twice!r}: give one of them another name with 'called'")
-    return tuple(made)
+    return tuple(metrics)

@@ -11,11 +11,14 @@ from jaxrnn.evaluation.evaluation import Evaluation
 
 @contextlib.contextmanager
 def showing(progress: bool | None, evaluation: Evaluation) -> Iterator[Callable[[set[int]], None]]:
-    """A progress bar while the context lasts; gives a function that takes the numbers of the finished units.
+    """Show a progress bar.
 
     Args:
-        progress: whether to show one; None where standard error is a terminal.
-        evaluation: what runs.
+        progress: whether to show one; None to show it if standard error is a terminal.
+        evaluation: the evaluation that runs.
+
+    Yields:
+        A function that takes the numbers of the finished units.
     """
     if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda finished: None

@@ -1,10 +1,10 @@
-"""Results as files: a table of a row for each recording, and one file with what they say together."""
+"""Results as files: a table with a row for each recording, and a JSON document with their summary."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,12 @@ import numpy as np
 
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation.counted import counting_metrics, with_counts
-from jaxrnn.evaluation.journal import Row
+from jaxrnn.evaluation.journal import Row, write_whole
 from jaxrnn.evaluation.metrics.checking import RESERVED
 from jaxrnn.evaluation.metrics.protocol import Column, Metric
 from jaxrnn.evaluation.slices import as_text
 from jaxrnn.evaluation.statistics import Resampling
 from jaxrnn.evaluation.summary import overview
-from jaxrnn.writing import in_place_of
 
 if TYPE_CHECKING:
     import polars
@@ -39,7 +38,7 @@ def _polars() -> Any:
 
 
 def metric_columns(rows: Sequence[Row], metrics: Sequence[Metric]) -> tuple[Column, ...]:
-    """What the metrics gave: the columns that are known, and those that functions of the caller's own have named."""
+    """The columns of the metrics: those that they declare, and those that a caller's own functions have named."""
     known = {column.name for metric in metrics for column in metric.columns}
     known |= {key for metric in metrics for key in (metric.name, metric.counts) if key} | set(RESERVED)
     columns: list[Column] = []
@@ -57,9 +56,9 @@ def metric_columns(rows: Sequence[Row], metrics: Sequence[Metric]) -> tuple[Colu
 
 
 def frame(rows: Sequence[Row], metrics: Sequence[Metric] = ()) -> polars.DataFrame:
-    """Rows as a table, in the order of their ids: what each begins with, the manifest's columns, the metrics'.
+    """Rows as a table in the order of their ids: the common columns, the manifest's columns, the metrics' columns.
 
-    Metrics' columns are ``Float64``, null where there is no value, whatever the rows hold; counts are left out.
+    The columns of metrics are always ``Float64``, null where there is no value. Counts are left out.
     """
     pl = _polars()
     rows = sorted(rows, key=lambda row: row["id"])
@@ -80,7 +79,7 @@ def frame(rows: Sequence[Row], metrics: Sequence[Metric] = ()) -> polars.DataFra
 
 
 def _other(pl: Any, name: str, values: Sequence[Any]) -> Any:
-    """A column of the manifest: of truth values, whole numbers, numbers, or else text."""
+    """A column of the manifest: Boolean, Int64, Float64, or else text."""
     known = [value for value in values if value is not None]
     kinds = {type(value) for value in known}
     if kinds == {bool}:
@@ -93,13 +92,13 @@ def _other(pl: Any, name: str, values: Sequence[Any]) -> Any:
 
 
 def _texts(pl: Any, name: str, values: Sequence[str | None]) -> Any:
-    """A column of text; bytes in the names of files that are no text are shown as such."""
+    """A column of text. Bytes of file names that are not UTF-8 become question marks."""
     texts = [None if value is None else value.encode("utf-8", "replace").decode() for value in values]
     return pl.Series(name, texts, pl.String)
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: what is not finite, or no number, is null."""
+    """A value as plain JSON; numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -121,14 +120,14 @@ def document(
     facts: Mapping[str, Any] | None = None,
     resampling: Resampling | None = None,
 ) -> dict[str, Any]:
-    """All that results say, as plain values.
+    """The whole summary of results, as plain values.
 
     Args:
         rows: as `Evaluation.rows` gives them.
         metrics: by which they were judged.
-        slices: columns by which results are told apart.
-        facts: what is known of the run, its latency among them.
-        resampling: how intervals are made.
+        slices: columns to group results by.
+        facts: what is known of the run, such as its latency.
+        resampling: how confidence intervals are computed.
 
     Returns:
         ``format``; ``facts``; ``metrics``, each with its facts and ``columns``; what `overview` gives (``recordings``,
@@ -165,47 +164,38 @@ def write_results(
     resampling: Resampling | None = None,
     csv: bool = False,
 ) -> dict[str, Any]:
-    """Write ``results.parquet`` and ``results.json``, each whole or not at all; the same rows give the same bytes.
+    """Write ``results.parquet`` and ``results.json``, each whole or not at all. Equal rows give equal bytes.
 
     Args:
-        folder: where they go.
+        folder: the folder of results.
         rows: as `Evaluation.rows` gives them.
         metrics: by which they were judged.
-        slices: columns by which results are told apart.
-        facts: what is known of the run; not its times, with which the file would differ from run to run.
-        resampling: how intervals are made.
-        csv: whether ``results.csv`` is written too.
+        slices: columns to group results by.
+        facts: what is known of the run, but not its times, which differ from run to run.
+        resampling: how confidence intervals are computed.
+        csv: whether to write ``results.csv`` too.
 
     Returns:
         What `document` gives.
 
     Raises:
-        InputError: a slice is by a column that there is not, or the disk is full.
+        InputError: there is no such column to slice by, or the disk is full.
         MissingPackageError: Polars is not installed.
     """
-    found = document(rows, metrics, slices=slices, facts=facts, resampling=resampling)
+    results = document(rows, metrics, slices=slices, facts=facts, resampling=resampling)
     table = frame(rows, metrics)
-    _write(folder / TABLE, table.write_parquet)
+    write_whole(folder / TABLE, table.write_parquet)
     if csv:
-        _write(folder / CSV, table.write_csv)
-    text = json.dumps(found, indent=1, allow_nan=False)
-    _write(folder / DOCUMENT, lambda path: path.write_text(text, encoding="ascii"))
-    return found
-
-
-def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with in_place_of(path) as written:
-            write(written)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+        write_whole(folder / CSV, table.write_csv)
+    text = json.dumps(results, indent=1, allow_nan=False)
+    write_whole(folder / DOCUMENT, lambda file: file.write_text(text, encoding="ascii"))
+    return results
 
 
 def read_results(folder: Path) -> tuple[list[Row], tuple[Column, ...], tuple[Metric, ...]]:
-    """What `write_results` wrote: the rows, the metrics' columns, and the metrics that count.
+    """Read what `write_results` wrote: the rows, the metrics' columns, and the metrics that count.
 
-    Counts are among the rows where the evaluation was run in this folder.
+    The rows have counts if the evaluation ran in this folder.
 
     Raises:
         InputError: the folder holds no results, or they cannot be read.
@@ -216,9 +206,9 @@ def read_results(folder: Path) -> tuple[list[Row], tuple[Column, ...], tuple[Met
             raise InputError(f"{folder} holds no results: there is no {name} in it")
     try:
         rows = pl.read_parquet(folder / TABLE).to_dicts()
-        found = json.loads((folder / DOCUMENT).read_text())
-        columns = tuple(_columns(found["metrics"]))
-        counting = counting_metrics(found["metrics"])
+        metrics = json.loads((folder / DOCUMENT).read_text())["metrics"]
+        columns = tuple(_columns(metrics))
+        counting = counting_metrics(metrics)
     except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
         raise InputError(f"the results in {folder} cannot be read: {error}") from error
     return with_counts(folder, rows, counting), columns, counting

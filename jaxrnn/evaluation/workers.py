@@ -1,4 +1,4 @@
-"""Other processes of this machine at the evaluation that this one works at."""
+"""More processes on this machine for the evaluation that this one runs."""
 
 from __future__ import annotations
 
@@ -12,66 +12,68 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-#: The option of ``jaxrnn evaluate`` that a worker is started with.
+#: The option of ``jaxrnn evaluate`` that a process is started with.
 HOST_OPTION = "--host"
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A process that ended otherwise than it should.
+class FailedProcess:
+    """A process that did not end with status 0.
 
     Attributes:
         index: its number.
         status: its exit status, negative for a signal.
-        said: the end of what it wrote to standard error.
+        log: the end of its standard error.
     """
 
     index: int
     status: int
-    said: str
+    log: str
 
 
 @contextlib.contextmanager
-def workers(arguments: Sequence[str], environments: Sequence[Mapping[str, str]]) -> Iterator[Callable[[], list[Ended]]]:
-    """Processes 1, 2, ... at the evaluation that this process, number 0, works at; they end with the context.
+def workers(
+    arguments: Sequence[str], environments: Sequence[Mapping[str, str]]
+) -> Iterator[Callable[[], list[FailedProcess]]]:
+    """Start processes 1, 2, ... of the evaluation whose process 0 is this one; they end with the context.
 
     Args:
-        arguments: those of ``jaxrnn evaluate`` that all of them get.
-        environments: for each of them, what its environment holds besides this one's.
+        arguments: arguments of ``jaxrnn evaluate`` for all of them.
+        environments: additional environment variables for each of them.
 
     Yields:
-        A function that waits until all others have ended, and gives those that failed; what these left was done by the
-        rest.
+        A function that waits until all of them have ended and returns those that failed. The others have then done
+        what these left undone.
     """
     with contextlib.ExitStack() as stack:
         count = len(environments) + 1
-        others = [
+        processes = [
             stack.enter_context(_started([*arguments, HOST_OPTION, f"{index}/{count}"], environment))
             for index, environment in enumerate(environments, 1)
         ]
-        over = threading.Event()
-        reaper = threading.Thread(target=_reap, args=([process for process, _ in others], over), daemon=True)
+        stop = threading.Event()
+        reaper = threading.Thread(target=_reap, args=([process for process, _ in processes], stop), daemon=True)
         reaper.start()
 
-        def ended() -> list[Ended]:
-            for process, _ in others:
+        def failed() -> list[FailedProcess]:
+            for process, _ in processes:
                 process.wait()
             return [
-                Ended(index, process.returncode, _end_of(said))
-                for index, (process, said) in enumerate(others, 1)
+                FailedProcess(index, process.returncode, _end_of(log))
+                for index, (process, log) in enumerate(processes, 1)
                 if process.returncode != 0
             ]
 
         try:
-            yield ended
+            yield failed
         finally:
-            over.set()
+            stop.set()
             reaper.join()
 
 
-def _reap(processes: Sequence[subprocess.Popen[bytes]], over: threading.Event) -> None:
-    """Ask after all of them: one that was killed is a process still, whose claim stands, until it is asked after."""
-    while not over.wait(0.2):
+def _reap(processes: Sequence[subprocess.Popen[bytes]], stop: threading.Event) -> None:
+    """Poll all of them: until it is polled, a killed process still exists, and its lease stays valid."""
+    while not stop.wait(0.2):
         for process in processes:
             process.poll()
 
@@ -81,17 +83,17 @@ def _started(
     arguments: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     command = [sys.executable, "-m", "jaxrnn", "evaluate", *arguments]
-    # A file, for a pipe that nobody reads until the end would stop a process that says much.
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, **environment})
+    # A file and no pipe: nobody reads a pipe before the end, and a full one would block the process.
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env={**os.environ, **environment})
         try:
-            yield process, said
+            yield process, log
         finally:
             if process.poll() is None:
                 process.terminate()
             process.wait()
 
 
-def _end_of(said: IO[bytes]) -> str:
-    said.seek(0)
-    return said.read().decode(errors="replace").strip()[-2000:]
+def _end_of(log: IO[bytes]) -> str:
+    log.seek(0)
+    return log.read().decode(errors="replace").strip()[-2000:]

@@ -1,4 +1,4 @@
-"""Outputs as files: sound as WAV, other outputs as NPY, piece by piece, and there only once they are whole."""
+"""Outputs as files, sound as WAV and others as NPY, written piece by piece and moved into place once complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrnn.errors import InputError
 
 
 def runs(process: str) -> bool:
-    """Whether a process of this machine is there."""
+    """Whether a process with this number runs on this machine."""
     try:
         os.kill(int(process), 0)
     except (ProcessLookupError, ValueError):
@@ -29,7 +29,7 @@ class Writer:
     """One output of one recording.
 
     Args:
-        path: where it is to be; the ending says what it is.
+        path: the file; its suffix determines the format.
         rate: samples a second of a sound.
     """
 
@@ -62,11 +62,11 @@ class Writer:
             raise InputError(f"{self.path} cannot be written: {error}") from error
 
     def _tidy(self) -> None:
-        """Remove what processes of this machine left of the same file when they were killed."""
+        """Remove partial files that killed processes of this machine left behind."""
         machine = f".{self.path.name}.{socket.gethostname()}."
-        for left in self.path.parent.glob(f"{glob.escape(machine)}*.partial"):
-            if not runs(left.name.removeprefix(machine).removesuffix(".partial")):
-                left.unlink(missing_ok=True)
+        for partial in self.path.parent.glob(f"{glob.escape(machine)}*.partial"):
+            if not runs(partial.name.removeprefix(machine).removesuffix(".partial")):
+                partial.unlink(missing_ok=True)
 
     def _open(self, values: np.ndarray) -> Any:
         if self.path.suffix == ".wav":
@@ -75,33 +75,33 @@ class Writer:
             return soundfile.SoundFile(self._partial, "w", self._rate, 1, subtype="FLOAT", format="WAV")
         self._shape, self._dtype = values.shape[1:], values.dtype
         file = open(self._partial, "wb+")  # noqa: SIM115 - closed by finish or discard
-        self._head(file, 0)
+        self._write_header(file, 0)
         return file
 
-    def _head(self, file: Any, count: int) -> None:
-        """The head of a NPY file, of one length whatever the count is."""
+    def _write_header(self, file: Any, count: int) -> None:
+        """Write the header of a NPY file, which has one length for every count."""
         text = f"{{'descr': {np.lib.format.dtype_to_descr(self._dtype)!r}, 'fortran_order': False, "
         text += f"'shape': {(count, *self._shape)!r}, }}"
         file.write(b"\x93NUMPY\x01\x00" + (246).to_bytes(2, "little") + text.ljust(245).encode() + b"\n")
 
     def finish(self) -> None:
-        """Put the file in its place."""
+        """Complete the file and move it into place."""
         if self._file is None:
             return
         try:
             if self.path.suffix != ".wav":
                 self._file.seek(0)
-                self._head(self._file, self._count)
+                self._write_header(self._file, self._count)
             self._file.close()
             if self.path.suffix == ".wav":
-                _forget_when(self._partial)
+                _clear_time(self._partial)
             os.replace(self._partial, self.path)
         except (OSError, RuntimeError) as error:
             self.discard()
             raise InputError(f"{self.path} cannot be written: {error}") from error
 
     def discard(self) -> None:
-        """Leave nothing."""
+        """Remove the partial file."""
         with contextlib.suppress(OSError, RuntimeError):
             if self._file is not None:
                 self._file.close()
@@ -109,11 +109,11 @@ class Writer:
         self._partial.unlink(missing_ok=True)
 
 
-def _forget_when(wav: Path) -> None:
-    """Take out of a sound's head when it was written, which its ``PEAK`` chunk tells: equal sounds are equal files."""
+def _clear_time(wav: Path) -> None:
+    """Clear the time of writing in the ``PEAK`` chunk of a sound, so that equal sounds are equal files."""
     with open(wav, "r+b") as file:
         chunk = file.read(256).find(b"PEAK")
         if chunk >= 0:
-            # Behind the chunk's name and size come its version and the time, four bytes each.
+            # The name and the size of the chunk are followed by its version and the time, four bytes each.
             file.seek(chunk + 12)
             file.write(bytes(4))

@@ -24,7 +24,7 @@ from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import find_operator
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.program import Program, bind, node_label, read_constant
-from jaxrnn.onnx.reading import Source, label_of, read_proto
+from jaxrnn.onnx.reading import Source, label_of, read_source
 from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator
 from jaxrnn.onnx.state import StateVar, find_state
@@ -127,7 +127,7 @@ def inspect_model(source: Source, *, limits: Limits | None = None) -> Inspection
     label = label_of(source)
     try:
         with exact_types():
-            proto, folder = read_proto(source, limits)
+            proto, _, folder = read_source(source, limits)
             check_proto(proto, folder)
             model = read_graph(proto, limits)
             if folder is not None:

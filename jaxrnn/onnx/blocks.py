@@ -1,4 +1,4 @@
-"""A graph ready to evaluate, as data: nodes bound to operators, constants read; and parts of it."""
+"""A graph ready to evaluate: nodes bound to operators, constants read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrnn.onnx.registry import Operator
 
 @dataclass(frozen=True)
 class BoundNode:
-    """A node with its operator found and its attributes read; a graph attribute is a `Block`."""
+    """A node bound to its operator, with its attributes read; a graph attribute is a `Block`."""
 
     name: str
     operator: Operator
@@ -37,7 +37,7 @@ class BoundNode:
 
 @dataclass
 class Block:
-    """A graph or subgraph: its constants, its parameters by name, its nodes in order, and what it may ask for."""
+    """A graph or subgraph: its constants, its parameters by name, its nodes in order, and its limits."""
 
     name: str
     inputs: tuple[ir.Value, ...]
@@ -48,35 +48,44 @@ class Block:
     limits: Limits = field(default_factory=Limits)
 
     def makers(self) -> dict[ir.Value, BoundNode]:
-        """The node that each value of the graph is computed by."""
+        """The node that computes each value."""
         return {output: node for node in self.nodes for output in node.outputs}
 
     def part(self, inputs: Iterable[ir.Value], outputs: Iterable[ir.Value]) -> Block:
-        """The graph that computes some values from others: with the nodes that this needs, and no others."""
+        """The part of the graph that computes ``outputs`` from ``inputs``, with no other nodes."""
         inputs, outputs = tuple(inputs), tuple(outputs)
-        given, needed = set(inputs), set(outputs)
-        kept = []
+        known, needed = set(inputs), set(outputs)
+        nodes = []
         for node in reversed(self.nodes):
-            if needed.intersection(node.outputs) - given:
-                kept.append(node)
+            if needed.intersection(node.outputs) - known:
+                nodes.append(node)
                 needed.update(reads_of(node))
-        return dataclasses.replace(self, inputs=inputs, outputs=outputs, nodes=kept[::-1])
+        return dataclasses.replace(self, inputs=inputs, outputs=outputs, nodes=nodes[::-1])
+
+
+def origin(value: ir.Value, makers: Mapping[ir.Value, BoundNode]) -> ir.Value:
+    """The value that a chain of Identity nodes copies; ``makers`` are those of the graph."""
+    maker = makers.get(value)
+    while maker is not None and maker.is_default and maker.operator.name == "Identity" and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+        maker = makers.get(value)
+    return value
 
 
 def captured(node: BoundNode) -> list[ir.Value]:
-    """What the subgraphs of a node read; among it what they read of the graphs around them."""
-    found: dict[ir.Value, None] = {}
+    """All values that the subgraphs of a node read, their own and those of the enclosing graphs."""
+    values: dict[ir.Value, None] = {}
     blocks = [*node.blocks]
     while blocks:
         block = blocks.pop()
-        found |= dict.fromkeys(block.outputs)
+        values |= dict.fromkeys(block.outputs)
         for inner in block.nodes:
-            found |= dict.fromkeys(key for key in inner.inputs if key is not None)
+            values |= dict.fromkeys(key for key in inner.inputs if key is not None)
             blocks += inner.blocks
-    return list(found)
+    return list(values)
 
 
 def reads_of(node: BoundNode) -> Iterator[ir.Value]:
-    """Every value that a node reads, those that its subgraphs read too."""
+    """Every value that a node or one of its subgraphs reads."""
     yield from (key for key in node.inputs if key is not None)
     yield from captured(node)

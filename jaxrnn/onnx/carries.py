@@ -1,4 +1,4 @@
-"""The operators that carry a state from step to step, and by which of their inputs it enters."""
+"""The operators that carry a state from step to step, and the inputs of its initial value."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ import onnx_ir as ir
 
 from jaxrnn.onnx.graph import normal_domain, subgraphs_of
 
-#: Operators that carry a state from step to step.
 CELLS = ("LSTM", "GRU", "RNN")
 LOOPS = ("Scan", "Loop")
-#: An LSTM of quantised weights, which lie the other way around.
+#: An LSTM of quantised weights, which are transposed to those of LSTM.
 QUANTIZED = ("com.microsoft", "DynamicQuantizeLSTM")
+
+#: What a cell carries, by operator: its name, and the number of the input of its initial value.
+CELL_CARRIES = {
+    "LSTM": {"h": 5, "c": 6},
+    "GRU": {"h": 5},
+    "RNN": {"h": 5},
+    "DynamicQuantizeLSTM": {"h": 5, "c": 6},
+}
 
 
 @dataclass(frozen=True)
 class Stateful:
-    """An operator over time that takes its state as one input and gives it as its last output.
+    """An operator over time that takes its state as one input and returns it as its last output.
 
     Attributes:
-        slot: what its state is called.
-        past: the number of that input.
-        time_axis: the axis of the first input that is time.
+        slot: the name of its state.
+        past: the number of the input of its state.
+        time_axis: the time axis of its first input.
     """
 
     slot: str
@@ -35,17 +42,15 @@ STATEFUL = {
     "LinearAttention": Stateful("state", past=3, time_axis=1),
 }
 
-#: The inputs by which the state of a cell enters.
-_INITIAL = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,), "DynamicQuantizeLSTM": (5, 6)}
-
 
 def starts_recurrence(node: ir.Node | None, index: int) -> bool:
-    """Whether an input of a node is what a recurrence starts from, and changes in its course."""
+    """Whether an input of a node is the initial value of something that a recurrence updates."""
     if node is None:
         return False
-    if node.op_type in _INITIAL and (normal_domain(node.domain) == "" or (node.domain, node.op_type) == QUANTIZED):
-        return index in _INITIAL[node.op_type]
-    if normal_domain(node.domain):
+    domain = normal_domain(node.domain)
+    if (domain, node.op_type) == QUANTIZED or (not domain and node.op_type in CELLS):
+        return index in CELL_CARRIES[node.op_type].values()
+    if domain:
         return False
     if node.op_type in STATEFUL:
         return index == STATEFUL[node.op_type].past
@@ -53,7 +58,7 @@ def starts_recurrence(node: ir.Node | None, index: int) -> bool:
 
 
 def _is_carried(node: ir.Node, index: int) -> bool:
-    """Whether a Scan or Loop carries an input on, and does not just hand it to every step as it is."""
+    """Whether a Scan or Loop updates an input, and does not just hand it to every step unchanged."""
     body = next((graph for name, graph in subgraphs_of(node) if name == "body"), None)
     if body is None:
         return False

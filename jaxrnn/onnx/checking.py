@@ -1,4 +1,4 @@
-"""Whether a parsed model makes sense: every name given once, whatever is used is given, tensors whole."""
+"""Whether a parsed model is consistent: names are unique and defined before use, tensors are complete."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 import onnx
 
 from jaxrnn.errors import ModelError
-from jaxrnn.onnx.tensors import check_tensor, tensors_of
+from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label, tensors_of
 from jaxrnn.onnx.wellformed import check_messages
 
 
 def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
-    """All checks that need no operator of our own.
+    """All checks that need no operator.
 
     Raises:
-        ModelError: says what is wrong, where, and what would mend it.
+        ModelError: the model is inconsistent.
     """
     if not proto.graph.output:
         raise ModelError("the graph has no outputs")
@@ -30,37 +30,39 @@ def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
 
 
 def _check_names(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> None:
-    """Every name is given once in its scope, and whatever is used has been given somewhere in reach."""
-    given: dict[str, str] = {}
+    """Every name is defined once in its scope, and every name that is used is defined in it or in an outer one."""
+    sources: dict[str, str] = {}
 
-    def give(name: str, by: str) -> None:
-        if name and name in given:
-            raise ModelError(f"{where}the name {name!r} is given twice: by {given[name]} and by {by}; names are unique")
-        given[name] = by
+    def declare(name: str, by: str) -> None:
+        if name and name in sources:
+            raise ModelError(
+                f"{where}the name {name!r} is given twice: by {sources[name]} and by {by}; names are unique"
+            )
+        sources[name] = by
 
     for value in graph.input:
-        give(value.name, "a graph input")
-    inputs = frozenset(given)
+        declare(value.name, "a graph input")
+    inputs = frozenset(sources)
     initializers: set[str] = set()
     for tensor in graph.initializer:
         if tensor.name in initializers:
             raise ModelError(f"{where}the initializer {tensor.name!r} is given twice; names are unique")
         initializers.add(tensor.name)
         if tensor.name not in inputs:
-            give(tensor.name, "an initializer")
+            declare(tensor.name, "an initializer")
     for node in graph.node:
         for name in node.output:
-            give(name, f"node {node.name or name!r} ({node.op_type})")
-    reach = outer | frozenset(given)
+            declare(name, f"node {node.name or name!r} ({node.op_type})")
+    reach = outer | frozenset(sources)
     for node in graph.node:
-        label = f"{where}node {node.name or (node.output[0] if node.output else '')!r} ({node.op_type})"
+        label = f"{where}{proto_label(node)}"
         for name in filter(None, node.input):
-            _check_given(name, reach, label)
+            _check_defined(name, reach, label)
         for attribute in node.attribute:
-            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+            for inner in graphs_in(attribute):
                 _check_names(inner, reach, f"{label}, {attribute.name}: ")
     for value in graph.output:
-        _check_given(value.name, reach, f"{where}the graph's outputs")
+        _check_defined(value.name, reach, f"{where}the graph's outputs")
 
 
 def _check_function(function: onnx.FunctionProto) -> None:
@@ -70,7 +72,7 @@ def _check_function(function: onnx.FunctionProto) -> None:
     _check_names(graph, frozenset(), f"function {function.name!r}: ")
 
 
-def _check_given(name: str, reach: frozenset[str], label: str) -> None:
+def _check_defined(name: str, reach: frozenset[str], label: str) -> None:
     if name not in reach:
         close = difflib.get_close_matches(name, reach, n=1)
         hint = f"; did it mean {close[0]!r}?" if close else ""

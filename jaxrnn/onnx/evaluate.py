@@ -1,6 +1,6 @@
-"""Evaluating a bound graph, node by node, on static and traced values.
+"""Evaluate a bound graph node by node, on static and traced values.
 
-This is the whole interpreter: under ``jax.jit`` it runs once, while tracing, and leaves only JAX operations behind.
+This is the whole interpreter. Under ``jax.jit`` it runs once, while tracing, and only JAX operations remain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.foresight import check_ahead
-from jaxrnn.onnx.limits import Budget, current, spending
+from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.values import Value, describe, is_sequence, settle, static
 
 Watch = Callable[[BoundNode, Sequence[Value]], None]
@@ -25,7 +25,7 @@ _TRACER_ERRORS = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConv
 
 
 class Scope:
-    """The values known at one place of the graph; an inner scope sees the outer ones."""
+    """The values of a graph while it is evaluated; the scope of a subgraph can read the outer ones."""
 
     def __init__(self, params: Mapping[str, Value], outer: Scope | None = None, watch: Watch | None = None):
         self.params = params
@@ -46,7 +46,7 @@ class Scope:
 
 
 class BoundSubgraph:
-    """A subgraph in the scope that it sees: what `subgraphs.Subgraph` describes."""
+    """A subgraph bound to the scope that it reads: an implementation of `subgraphs.Subgraph`."""
 
     def __init__(self, block: Block, outer: Scope):
         self.block = block
@@ -54,43 +54,42 @@ class BoundSubgraph:
 
     @property
     def output_count(self) -> int:
-        """How many outputs the subgraph gives."""
+        """The number of outputs of the subgraph."""
         return len(self.block.outputs)
 
     def with_block(self, block: Block) -> BoundSubgraph:
-        """Another graph in the same scope."""
+        """Bind another graph to the same scope."""
         return BoundSubgraph(block, self.outer)
 
     def value_outside(self, key: ir.Value) -> Value:
-        """A value of the graphs around; None where they have none of that name yet."""
+        """A value of the enclosing graphs, or None where it is not computed yet."""
         try:
             return self.outer[key]
         except KeyError:
             return None
 
     def __call__(self, *inputs: Value) -> tuple[Value, ...]:
-        """The outputs for values of the inputs."""
+        """Evaluate the subgraph on values of its inputs."""
         if len(inputs) != len(self.block.inputs):
             raise ValueError(
                 f"the subgraph {self.block.name!r} takes {len(self.block.inputs)} inputs, but was given {len(inputs)}"
             )
-        budget = current()
-        budget.evaluate()
-        return _evaluate(self.block, inputs, Scope(self.outer.params, self.outer), budget)
+        current().evaluate()
+        return _evaluate(self.block, inputs, Scope(self.outer.params, self.outer))
 
 
 def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
-    """The outputs of a graph for its inputs; ``scope`` is filled with every value on the way.
+    """Evaluate a graph on its inputs; ``scope`` receives every intermediate value.
 
     Raises:
-        LimitError: it asks for more than the graph's limits.
+        LimitError: the graph asks for more than its limits.
         NodeError: a node cannot be evaluated on these values.
     """
-    with spending(block.limits) as budget:
-        return _evaluate(block, inputs, scope, budget)
+    with spending(block.limits):
+        return _evaluate(block, inputs, scope)
 
 
-def _evaluate(block: Block, inputs: Sequence[Value], scope: Scope, budget: Budget) -> tuple[Value, ...]:
+def _evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
     for key, array in block.constants.items():
         scope[key] = array
     for key, name in block.parameters.items():
@@ -98,7 +97,7 @@ def _evaluate(block: Block, inputs: Sequence[Value], scope: Scope, budget: Budge
     for key, value in zip(block.inputs, inputs, strict=True):
         scope[key] = value
     for node in block.nodes:
-        outputs = _run(node, scope, budget)
+        outputs = _run(node, scope)
         for key, value in zip(node.outputs, outputs, strict=False):
             scope[key] = value
         if scope.watch is not None:
@@ -106,31 +105,49 @@ def _evaluate(block: Block, inputs: Sequence[Value], scope: Scope, budget: Budge
     return tuple(scope[key] for key in block.outputs)
 
 
-def _run(node: BoundNode, scope: Scope, budget: Budget) -> tuple[Value, ...]:
+def _run(node: BoundNode, scope: Scope) -> tuple[Value, ...]:
     inputs = [None if key is None else scope[key] for key in node.inputs]
+    try:
+        with jax.named_scope(node.name):
+            current().evaluate()
+            return call(node, inputs, scope)
+    except Exception as error:
+        raise _located(error, node, inputs) from error
+
+
+def call(node: BoundNode, inputs: Sequence[Value], scope: Scope, output_count: int | None = None) -> tuple[Value, ...]:
+    """Call a node's operator on values.
+
+    Args:
+        node: the node.
+        inputs: a value for each of its inputs, None for an absent one.
+        scope: the values that its subgraphs can read.
+        output_count: how many outputs to ask for, also ones that the node does not name; None for those that it names.
+
+    Raises:
+        StaticValueError: an input is a tracer, but must be known while tracing.
+        LimitError: an output exceeds the limits of the current budget.
+    """
+    operator, budget = node.operator, current()
     attributes: dict[str, Any] = {
         name: BoundSubgraph(value, scope) if isinstance(value, Block) else value
         for name, value in node.attributes.items()
     }
-    if node.operator.wants_output_count:
-        attributes["output_count"] = len(node.outputs)
-    if node.operator.wants_output_name:
+    if operator.wants_output_count:
+        attributes["output_count"] = len(node.outputs) if output_count is None else output_count
+    if operator.wants_output_name:
         attributes["output_name"] = str(node.outputs[0].name)
-    try:
-        with jax.named_scope(node.name):
-            for index, value in enumerate(inputs):
-                slot = node.operator.slot(index)
-                if slot is not None and slot.static and value is not None:
-                    inputs[index] = static(value, f"its input {slot.name!r}")
-            budget.evaluate()
-            check_sequences(node, inputs)
-            check_ahead(node.operator, inputs, attributes, budget)
-            result = node.operator.function(*inputs, **attributes)
-            outputs = tuple(settle(value) for value in (result if isinstance(result, list) else [result]))
-            check_outputs(node, outputs)
-            budget.take(outputs, inputs)
-    except Exception as error:
-        raise _located(error, node, inputs) from error
+    arguments = list(inputs)
+    for index, value in enumerate(arguments):
+        slot = operator.slot(index)
+        if slot is not None and slot.static and value is not None:
+            arguments[index] = static(value, f"its input {slot.name!r}")
+    check_sequences(node, arguments)
+    check_ahead(operator, arguments, attributes, budget)
+    result = operator.function(*arguments, **attributes)
+    outputs = tuple(settle(value) for value in (result if isinstance(result, list) else [result]))
+    check_outputs(node, outputs)
+    budget.take(outputs, arguments)
     return outputs
 
 
@@ -146,14 +163,14 @@ def check_sequences(node: BoundNode, inputs: Sequence[Value]) -> None:
 
 
 def check_outputs(node: BoundNode, outputs: Sequence[Value]) -> None:
-    """Refuse a node that names more outputs than its operator gives: what reads them would find nothing."""
+    """Refuse a node that names more outputs than its operator returns."""
     named = max((place for place, key in enumerate(node.outputs, 1) if key.name), default=0)
     if named > len(outputs):
         raise ValueError(f"the node names {named} outputs, but the operator gives {len(outputs)}")
 
 
 def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> JaxrnnError:
-    """The error with the node that it came from."""
+    """The error with the node that raised it."""
     if isinstance(error, JaxrnnError) and error.located:
         return error
     kind: type[JaxrnnError] = type(error) if isinstance(error, JaxrnnError) else NodeError

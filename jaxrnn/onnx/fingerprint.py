@@ -1,4 +1,4 @@
-"""The fingerprint of a bound graph: of its nodes, constants and names, and not of its parameters' values."""
+"""The fingerprint of a bound graph: its nodes, constants and names, but not the values of its parameters."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.program import Program
 
 
-def fingerprint_of(program: Program, told: Any) -> str:
-    """The fingerprint of a graph, and of what its caller fixed of it."""
+def fingerprint_of(program: Program, options: Any) -> str:
+    """The fingerprint of a graph and of the options that it was loaded with."""
     parameters = {name: (array.dtype.name, array.shape) for name, array in program.parameters.items()}
-    return fingerprint(_block(program.block), parameters, told)
+    return fingerprint(_block(program.block), parameters, options)
 
 
 def _block(block: Block) -> Any:
@@ -27,8 +27,8 @@ def _block(block: Block) -> Any:
 def _node(node: BoundNode) -> Any:
     operator = node.operator
     attributes = {name: _block(value) if isinstance(value, Block) else value for name, value in node.attributes.items()}
-    named = (operator.domain, operator.name, operator.since)
-    return named, _names(node.inputs), _names(node.outputs), attributes
+    identifier = (operator.domain, operator.name, operator.since)
+    return identifier, _names(node.inputs), _names(node.outputs), attributes
 
 
 def _names(values: Iterable[ir.Value | None]) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""A model file as one graph: local functions inlined, nodes in order, each with the opset that it was written for."""
+"""A model file as one graph: local functions inlined, nodes sorted, each with the opset that it was written for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrnn.onnx.limits import Limits, raised
 from jaxrnn.onnx.origins import mark_origins
 from jaxrnn.onnx.wellformed import MAX_DEPTH
 
-#: Functions may call each other as deep as this.
+#: The deepest nesting of calls of local functions.
 MAX_CALLS = 50
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -37,7 +37,7 @@ def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model
     try:
         model = ir.serde.deserialize_model(proto)
     except ir.serde.SerdeError as error:
-        raise ModelError(f"the file does not make sense: {_innermost(error)}; export it again") from error
+        raise ModelError(f"the file is inconsistent: {_innermost(error)}; export it again") from error
     mark_origins(proto, model)
     _set_versions(model.graph, model.opset_imports)
     for function in model.functions.values():
@@ -60,7 +60,7 @@ def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model
 
 
 def _sort(graph: ir.Graph | ir.Function) -> None:
-    """Put nodes in an order in which each comes after those that it needs."""
+    """Sort the nodes topologically."""
     try:
         graph.sort()
     except ValueError as error:
@@ -72,19 +72,14 @@ def _sort(graph: ir.Graph | ir.Function) -> None:
 
 
 def _innermost(error: BaseException) -> str:
-    """The first line of what an error came from, through all that were raised from it."""
+    """The first line of the error at the start of a chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Every node of a graph and of the subgraphs inside it, in order, outer before inner."""
-    yield from graph.all_nodes()
-
-
 def subgraphs_of(node: ir.Node) -> Iterable[tuple[str, ir.Graph]]:
-    """The graphs among a node's attributes, with their names (``then_branch``, ``body``, ...)."""
+    """The graphs among the attributes of a node, by name (``then_branch``, ``body``, ...)."""
     for name, attribute in node.attributes.items():
         if attribute.type == ir.AttributeType.GRAPH:
             yield name, attribute.as_graph()
@@ -102,7 +97,7 @@ def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def node_label(node: ir.Node) -> str:
-    """What to call a node in messages and scopes: its name, or its first output where it has none."""
+    """The label of a node in messages and scopes: its name, or its first output where it has none."""
     if node.name:
         return node.name
     return next((str(output.name) for output in node.outputs if output.name), node.op_type)
@@ -129,7 +124,7 @@ def _set_versions(graph: ir.Graph | ir.Function, opsets: dict[str, int]) -> None
 
 
 def _check_depth(graph: ir.Graph) -> None:
-    """Refuse subgraphs that inlining has put into each other deeper than a file may have them."""
+    """Refuse subgraphs that inlining has nested deeper than a file may nest them."""
     pending = [(graph, 0)]
     while pending:
         graph, depth = pending.pop()
@@ -142,7 +137,7 @@ def _check_depth(graph: ir.Graph) -> None:
 
 
 def _check_expansion(model: ir.Model, allowed: int) -> None:
-    """Refuse recursion and expansions that would not end, before the inliner starts."""
+    """Refuse recursion and exponential expansion before the inliner starts."""
     sizes: dict[ir.OperatorIdentifier, int] = {}
 
     def size(nodes: Iterable[ir.Node], path: tuple[ir.OperatorIdentifier, ...]) -> int:

@@ -1,10 +1,10 @@
-"""ONNX's own inference of shapes and types, which tells early and well which node's operands do not fit.
+"""ONNX's own inference of shapes and types, which names early the node whose operands do not fit.
 
-It is written in C++ and trusts what a file says: an axis of 2**31, a batch of negative rank or a tensor that stands for
-a shape of 2**62 dimensions ends the process, or keeps it busy and takes all memory. Which numbers do that cannot be
-told by looking at a file, since they also come out of inference itself: two reshapes and a product make any size. So it
-runs in a process of its own (`inference_process.py`), with little memory and time, of which nothing but its answer
-counts. That takes 30 ms a file. Where it crashes, gives up or cannot be started, evaluation will tell.
+It is written in C++ and trusts the file: an axis of 2**31, a batch of negative rank or a shape of 2**62 dimensions
+crashes the process, or takes all time and memory. The numbers that do so cannot be recognised in the file, since
+inference also computes them: two reshapes and a product make any size. So it runs in a process of its own
+(`inference_process.py`) with limited memory and time, which takes 30 ms a file. Where that crashes, gives up or cannot
+be started, evaluation reports the error instead.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from jaxrnn.errors import ModelError
 from jaxrnn.onnx import inference_process
 from jaxrnn.onnx.graph import graphs_of
 
-#: Constants up to this size go along to shape inference, which reads shapes and axes from them.
+#: Constants up to this size are passed to inference, which reads shapes and axes from them.
 _SMALL = 256
-#: Seconds after which inference is given up on a machine that is busy; its own limit is of the processor's time.
+#: Seconds until inference is given up on a busy machine; the process itself limits its processor time.
 _PATIENCE = 60
 
 
@@ -41,24 +41,24 @@ def check_shapes(proto: onnx.ModelProto) -> None:
     kind, answer = _inferred(ir.serde.serialize_model(model), check_type=True, strict_mode=True)
     if kind != inference_process.MISFIT:
         return
-    said = answer.decode(errors="replace")
-    places = re.findall(r"\(op_type:(\w+)", said)
+    message = answer.decode(errors="replace")
+    places = re.findall(r"\(op_type:(\w+)", message)
     if len(places) > 1 and places[0] not in {function.name for function in proto.functions}:
-        return  # inside ONNX's own body of an operator, which says nothing about the file
-    raise ModelError(f"inconsistent shapes or types: {_plain(said)}; correct the file or export it again")
+        return  # an error in ONNX's own function body of an operator, and not in the file
+    raise ModelError(f"inconsistent shapes or types: {_plain(message)}; correct the file or export it again")
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """Give values the shapes and types that follow from the rest of a graph, as far as inference finds them."""
+    """Set the shapes and types of values that inference finds."""
     proto = _without_weights(ir.serde.serialize_model(model))
     kind, answer = _inferred(proto, data_prop=True)
     if kind != inference_process.RESULT:
         return
     try:
-        found = ir.serde.deserialize_model(onnx.ModelProto.FromString(answer))
+        inferred_model = ir.serde.deserialize_model(onnx.ModelProto.FromString(answer))
     except (DecodeError, ir.serde.SerdeError):
         return
-    for graph, inferred in zip(graphs_of(model.graph), graphs_of(found.graph), strict=False):
+    for graph, inferred in zip(graphs_of(model.graph), graphs_of(inferred_model.graph), strict=False):
         values = {value.name: value for node in inferred for value in node.outputs}
         for value in (value for node in graph for value in node.outputs):
             known = values.get(value.name)
@@ -69,10 +69,10 @@ def infer_shapes(model: ir.Model) -> None:
 def _inferred(
     proto: onnx.ModelProto, *, check_type: bool = False, strict_mode: bool = False, data_prop: bool = False
 ) -> tuple[bytes, bytes]:
-    """What inference answers: the kind, and what follows it."""
+    """The answer of inference: its kind and its content."""
     gave_up = inference_process.FAILURE, b""
     if not sys.executable or getattr(sys, "frozen", False):
-        return gave_up  # there is no interpreter to start: the program is one file
+        return gave_up  # a frozen program has no interpreter to start
     options = map(str, (check_type, strict_mode, data_prop))
     command = [sys.executable, "-I", "-S", inference_process.__file__, _library(), *options]
     try:

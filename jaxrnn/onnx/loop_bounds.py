@@ -1,4 +1,4 @@
-"""How many trips the loops of a graph make at most, where that depends on data: what the caller says, by node."""
+"""Bounds on the trips of loops whose number depends on data, given by the caller for each node."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxrnn.errors import InputError
-from jaxrnn.onnx.blocks import Block, BoundNode
+from jaxrnn.onnx.blocks import Block
 from jaxrnn.onnx.operators.loops import loop_with
 from jaxrnn.onnx.program import Program
 
 
 def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None = None) -> None:
-    """Tell every Loop of a program, in place, its name and its bound.
+    """Bind every Loop of a program, in place, to its label and its bound.
 
     Args:
         program: the bound graph.
@@ -38,17 +38,12 @@ def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None
 
 
 def _loops(block: Block) -> Iterator[tuple[Block, int]]:
-    """Where the Loop nodes are, in subgraphs too."""
+    """The Loop nodes of a block and its subgraphs, as a block and an index."""
     for index, node in enumerate(block.nodes):
-        if _is_loop(node):
+        if node.is_default and node.operator.name == "Loop":
             yield block, index
-        for value in node.attributes.values():
-            if isinstance(value, Block):
-                yield from _loops(value)
-
-
-def _is_loop(node: BoundNode) -> bool:
-    return node.operator.name == "Loop" and not node.operator.domain
+        for inner in node.blocks:
+            yield from _loops(inner)
 
 
 def _known(name: Any, labels: list[str]) -> str:

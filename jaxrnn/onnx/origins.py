@@ -1,8 +1,8 @@
-"""Where in a file each tensor lies, so that one tensor is one parameter and can be written back to its place.
+"""The place of each tensor in the file, so that one tensor is one parameter and can be written back.
 
-The *address* of a tensor is the way to it through the messages of the file, from the outermost inwards: for each, the
-number of the field and which of its entries, None where the field has just one. Addresses are put on the tensors of a
-graph when it is made, and stay on them when functions are inlined. The messages are those of onnx.proto,
+The *address* of a tensor is its path through the messages of the file: for each message the number of the field and the
+index of the entry, None where the field is not repeated. Addresses are attached to the tensors of a graph when it is
+read, and survive the inlining of functions. The messages are those of onnx.proto,
 https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 
@@ -22,12 +22,12 @@ _KEY = "jaxrnn.origin"
 
 
 class Origin(NamedTuple):
-    """Where the numbers of a constant come from.
+    """The place of a constant in the file.
 
     Attributes:
-        address: the way to the message that holds them.
-        kind: what that message is: a tensor, or an attribute with plain floats.
-        name: what to call them where the graph's own names depend on how often a function is called, else None.
+        address: the address of the message that holds its elements.
+        kind: the type of that message: a tensor, or an attribute with plain floats.
+        name: a stable name for a constant in a local function, whose copies have different names; else None.
     """
 
     address: Address
@@ -36,7 +36,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(value: ir.Value) -> Origin | None:
-    """The origin of an initializer or of a Constant node's output; None where the file does not say which it is."""
+    """The origin of an initializer or of the output of a Constant node; None where it is not known."""
     node = value.producer()
     if node is None:
         return None if value.const_value is None else value.const_value.meta.get(_KEY)
@@ -51,9 +51,9 @@ def tensor_origin(attribute: ir.Attr) -> Origin | None:
 
 
 def mark_origins(proto: onnx.ModelProto, model: ir.Model) -> None:
-    """Put origins on the tensors of a model that was just made from ``proto``, with nothing inlined or sorted yet."""
+    """Attach origins to the tensors of a model that was just read from ``proto``, before inlining and sorting."""
     _mark_graph(proto.graph, model.graph, ((onnx.ModelProto.GRAPH_FIELD_NUMBER, None),), "")
-    # Of functions with one identifier, the last is the one that counts.
+    # Of functions with one identifier, the last one counts.
     numbers = {(each.domain, each.name, each.overload): index for index, each in enumerate(proto.functions)}
     for identifier, index in numbers.items():
         function, made = proto.functions[index], model.functions[identifier]
@@ -65,7 +65,7 @@ def mark_origins(proto: onnx.ModelProto, model: ir.Model) -> None:
 
 
 def _mark_graph(proto: onnx.GraphProto, graph: ir.Graph, address: Address, scope: str) -> None:
-    """Mark a graph; ``scope`` is what names in it begin with if it lies in a function, else empty."""
+    """Mark a graph; ``scope`` is the prefix of its names if it lies in a function, else empty."""
     for index, tensor in enumerate(proto.initializer):
         value = graph.initializers.get(tensor.name)
         if value is not None and value.const_value is not None and tensor.doc_string != WRITTEN_OUT:
@@ -92,7 +92,7 @@ def _mark_attributes(
     scope: str,
     name: str | None,
 ) -> None:
-    # Of attributes with one name, the last is the one that counts.
+    # Of attributes with one name, the last one counts.
     for index, proto in {proto.name: (index, proto) for index, proto in enumerate(protos)}.values():
         attribute = attributes[proto.name]
         here = (*address, (field, index))

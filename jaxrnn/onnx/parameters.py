@@ -1,4 +1,4 @@
-"""Which tensors of a file are parameters of the model, and what they are called.
+"""Which tensors of a file are parameters of the model, and their names.
 
 Parameters are the float initializers and the float ``Constant`` tensors of rank 1 and more (some exporters put all
 weights there, also inside the branches of ``If``), each under a stable, unique name and in ONNX's own layout. Not
@@ -9,9 +9,9 @@ parameters are:
 - numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), constants that are
   compared and nothing else, and scalars as exporters write the 1e-5 in ``sqrt(x + 1e-5)`` and the 1 in ``1 - z``:
   ``Constant`` nodes, initializers inside subgraphs, and those with names that exporters make up for numbers;
-- zeros from which recurrences start and which nothing else reads: some exporters write the state that nobody gave so.
+- zeros that are only read as initial values of recurrences: some exporters write a missing state so.
 
-One tensor of the file is one parameter, however often the function that holds it is called.
+One tensor of the file is one parameter, even if the local function that holds it is called several times.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np
 _NUMBER = re.compile(r"(val|const|scalar_tensor_default)(_\d+)*(_cast)?(_\d+)*|(.*/)?[xy]:0")
 
 COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-#: Operators that hand the elements of their first input on.
+#: Operators that only move the elements of their first input.
 MOVEMENTS = frozenset({"Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
 
 #: Operators whose output depends on the shape of their input and not on its values.
@@ -46,7 +46,7 @@ def name_parameters(
     operator_of: Callable[[ir.Node], Operator],
     constant_of: Callable[[ir.Value], np.ndarray | None],
 ) -> dict[ir.Value, str]:
-    """The parameters' values in the graph, and their names, in the order in which the file gives them."""
+    """The names of the parameters by their values in the graph, in the order of the file."""
     fixed = _needed_while_tracing(graph, operator_of) | _never_trained(graph, constant_of)
     fixed_tensors = _held_elsewhere(graph, fixed)
     names: dict[ir.Value, str] = {}
@@ -63,8 +63,8 @@ def name_parameters(
         if origin is not None and origin.address in of_tensor:
             names[value] = of_tensor[origin.address]
             return
-        wanted = str(value.name) if origin is None or origin.name is None else origin.name
-        name = wanted if wanted not in taken else f"{path}{wanted}"
+        own_name = str(value.name) if origin is None or origin.name is None else origin.name
+        name = own_name if own_name not in taken else f"{path}{own_name}"
         while name in taken:
             name += "'"
         taken.add(name)
@@ -90,7 +90,7 @@ def name_parameters(
 
 
 def _held_elsewhere(graph: ir.Graph, fixed: Iterable[ir.Value]) -> set[Address]:
-    """Tensors that also are something other than a parameter: in another call of their function, or as an attribute."""
+    """Tensors that are also used otherwise: in another call of their function, or as an attribute."""
     origins = [origin_of(value) for value in fixed if _is_constant(value)]
     for node in graph.all_nodes():
         if node.op_type != "Constant":
@@ -100,7 +100,7 @@ def _held_elsewhere(graph: ir.Graph, fixed: Iterable[ir.Value]) -> set[Address]:
 
 
 def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Operator]) -> set[ir.Value]:
-    """Every value that an operator's static or foldable input is computed from."""
+    """All values that the static and foldable inputs of operators are computed from."""
     pending: list[ir.Value] = []
     for node in graph.all_nodes():
         operator = operator_of(node)
@@ -121,8 +121,8 @@ def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Oper
 
 
 def _never_trained(graph: ir.Graph, constant_of: Callable[[ir.Value], np.ndarray | None]) -> set[ir.Value]:
-    """Constants that only reach comparisons, and zeros that only reach the initial values of recurrences."""
-    found = set()
+    """Constants that are only compared, and zeros that are only initial values of recurrences."""
+    untrained = set()
     for value in _constants(graph):
         array = constant_of(value)
         if array is None or array.dtype not in FLOATS:
@@ -130,8 +130,8 @@ def _never_trained(graph: ir.Graph, constant_of: Callable[[ir.Value], np.ndarray
         ends = list(_ends(value))
         zeros = not np.any(array) and all(starts_recurrence(node, index) for node, index in ends)
         if ends and (zeros or all(node is not None and node.op_type in COMPARISONS for node, _ in ends)):
-            found.add(value)
-    return found
+            untrained.add(value)
+    return untrained
 
 
 def _constants(graph: ir.Graph) -> Iterable[ir.Value]:
@@ -141,7 +141,7 @@ def _constants(graph: ir.Graph) -> Iterable[ir.Value]:
 
 
 def _ends(value: ir.Value) -> Iterable[tuple[ir.Node | None, int]]:
-    """The uses of a value, through nodes that only move its elements; None stands for being an output."""
+    """The uses of a value, followed through nodes that only move its elements; None is a graph output."""
     if value.is_graph_output():
         yield None, 0
     for node, index in value.uses():

@@ -1,6 +1,6 @@
-"""A graph made ready to evaluate: every node bound to its operator, every constant read.
+"""A graph ready to evaluate: every node bound to its operator, every constant read.
 
-Whatever cannot be run is found here, all of it together, so that nothing is left to fail at run time.
+All nodes that cannot be run are reported here together, and none at run time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from jaxrnn.onnx.operators import find_operator
 from jaxrnn.onnx.origins import Origin, origin_of
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.registry import Operator
-from jaxrnn.onnx.signatures import check_signature, given_inputs
+from jaxrnn.onnx.signatures import check_signature, present_inputs
 from jaxrnn.onnx.text import text_array
 
 
 @dataclass(frozen=True)
 class Program:
-    """The whole graph as a `Block`, and the parameters: their arrays and where in the file they lie, by name."""
+    """The graph as a `Block`, and by name the arrays of its parameters and their origins in the file."""
 
     block: Block
     parameters: Mapping[str, np.ndarray]
@@ -38,7 +38,7 @@ def bind(model: ir.Model, limits: Limits | None = None) -> Program:
 
     Args:
         model: the graph, its functions inlined.
-        limits: what it may ask for beside what the file holds.
+        limits: limits of the memory and work that the graph asks for, beyond what the file itself holds.
 
     Raises:
         UnsupportedError: lists every node that has no operator here, with the nearest supported alternative.
@@ -104,7 +104,7 @@ def _bind_block(
             else _read_attribute(attribute)
             for name, attribute in node.attributes.items()
         }
-        inputs = given_inputs(node)
+        inputs = present_inputs(node)
         block.nodes.append(BoundNode(node_label(node), operator_of(node), inputs, tuple(node.outputs), attributes))
     return block
 
@@ -147,7 +147,7 @@ def _read_tensor(tensor: ir.TensorProtocol, what: str) -> np.ndarray:
     except (ValueError, TypeError, OSError) as error:
         raise ModelError(f"the tensor of {what} cannot be read: {error}") from error
     if isinstance(tensor, ir.ExternalTensor):
-        # What was loaded stays what it is, whatever becomes of the file.
+        # A copy, so that later changes of the file do not change the model.
         array = np.array(array)
         tensor.release()
     return array
@@ -166,7 +166,7 @@ def _read_constant_node(node: ir.Node) -> np.ndarray | None:
     return _read_tensor(attribute.value, label) if read is None else read(attribute.value)
 
 
-#: What a Constant's attributes hold, and how it is read; tensors have a way of their own.
+#: The types of the attributes of Constant, and how they are read; None for a tensor.
 _CONSTANTS: dict[str, tuple[ir.AttributeType, Callable[[Any], np.ndarray] | None]] = {
     "value": (ir.AttributeType.TENSOR, None),
     "value_float": (ir.AttributeType.FLOAT, lambda value: np.asarray(value, np.float32)),

@@ -1,4 +1,4 @@
-"""From a path, bytes or a ``ModelProto`` to a ``ModelProto`` of versions that we know, with its bytes and folder."""
+"""From a path, bytes or a ``ModelProto`` to a ``ModelProto`` of a known version, with its bytes and folder."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class SourceFile(NamedTuple):
 
     Attributes:
         proto: its content.
-        data: the file's bytes; None for a proto that is larger than a file can be.
-        folder: where its external data must lie; None where it has no folder.
+        data: the bytes of the file; None for a proto that is too large for a file.
+        folder: the folder that its external data must lie in; None for a model without a file.
     """
 
     proto: onnx.ModelProto
@@ -42,7 +42,7 @@ class SourceFile(NamedTuple):
 
 
 def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
-    """Read a model; what it holds as sparse tensors comes out as dense ones.
+    """Read a model; its sparse tensors become dense.
 
     Raises:
         ModelError: no such file, not ONNX, cut off, or of a version from the future.
@@ -63,16 +63,6 @@ def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
         raise ModelError(f"expected a path, bytes or onnx.ModelProto, not {type(source).__name__}")
     _check_versions(file.proto)
     return file._replace(proto=write_out_sparse(file.proto, file.folder, limits or Limits()))
-
-
-def read_proto(source: Source, limits: Limits | None = None) -> tuple[onnx.ModelProto, Path | None]:
-    """The model, and the folder that its external data must lie in (None where it has no folder).
-
-    Raises:
-        ModelError: as `read_source` does.
-    """
-    file = read_source(source, limits)
-    return file.proto, file.folder
 
 
 def _serialized(proto: onnx.ModelProto) -> bytes | None:

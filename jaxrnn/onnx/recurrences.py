@@ -1,4 +1,4 @@
-"""The nodes of a graph that carry a state over steps, with their sizes; works on graphs that cannot be run, too."""
+"""The nodes of a graph that carry a state over steps, with their sizes, also of graphs that cannot be run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class RecurrentInfo:
     """A node that carries a state over steps.
 
     Attributes:
-        name: what errors call the node.
+        name: the label of the node in messages.
         operator: LSTM, GRU, RNN, LinearAttention, CausalConvWithState, Scan or Loop.
         where: path of the subgraph that holds it, empty in the outer graph.
         direction: forward, reverse, bidirectional, or mixed for a Scan whose inputs differ; None for a Loop.
-        input_size: features that enter each step, where the file tells; None for a Scan or Loop.
-        hidden_size: size of the hidden state of an LSTM, GRU or RNN, where the file tells.
-        weights: number of elements of W, R, B and P, or of a convolution's kernel and bias, where the file tells.
-        carries: name, dtype and shape of what any other node carries.
+        input_size: the features of the input of a step if known; None for a Scan or Loop.
+        hidden_size: the size of the hidden state of an LSTM, GRU or RNN if known.
+        weights: the number of elements of W, R, B and P, or of a convolution's kernel and bias, if known.
+        carries: the name, dtype and shape of what any other node carries.
     """
 
     name: str
@@ -51,10 +51,10 @@ def walk(graph: ir.Graph, path: str = "") -> Iterator[tuple[str, ir.Node]]:
 
 def recurrent_nodes(model: ir.Model) -> tuple[RecurrentInfo, ...]:
     """Every node that carries a state over steps, subgraphs included; may add inferred shapes to the model."""
-    found = tuple(_find(model.graph))
-    if all(info.weights is not None for info in found if info.operator in CELLS):
-        return found
-    # Some exporters compute the weights from others, node by node: inference knows the shapes all the same.
+    nodes = tuple(_find(model.graph))
+    if all(info.weights is not None for info in nodes if info.operator in CELLS):
+        return nodes
+    # Some exporters compute the weights by nodes; inference still finds their shapes.
     infer_shapes(model)
     return tuple(_find(model.graph))
 
@@ -76,11 +76,11 @@ def _find(graph: ir.Graph) -> Iterator[RecurrentInfo]:
 
 
 def _cell(where: str, node: ir.Node, features: int = -1) -> RecurrentInfo:
-    """A cell; its weights have the features that they are multiplied with along this axis."""
+    """A cell, whose weights have their input features along the axis ``features``."""
     inputs = [*node.inputs, *[None] * 8][:8]
     w, r, b, p = (_shape(inputs[index]) for index in (1, 2, 3, 7))
-    given = [shape for value, shape in zip((*inputs[1:4], inputs[7]), (w, r, b, p), strict=True) if value is not None]
-    known = [int(np.prod(shape)) for shape in given if shape is not None]
+    present = [shape for value, shape in zip((*inputs[1:4], inputs[7]), (w, r, b, p), strict=True) if value is not None]
+    known = [int(np.prod(shape)) for shape in present if shape is not None]
     direction = _attribute(node, "direction", ir.AttributeType.STRING, "forward")
     hidden = _attribute(node, "hidden_size", ir.AttributeType.INT, None)
     return RecurrentInfo(
@@ -90,12 +90,12 @@ def _cell(where: str, node: ir.Node, features: int = -1) -> RecurrentInfo:
         direction=direction,
         input_size=w[features] if w and len(w) >= -features else None,
         hidden_size=r[features] if r and len(r) >= -features else hidden,
-        weights=sum(known) if len(known) == len(given) else None,
+        weights=sum(known) if len(known) == len(present) else None,
     )
 
 
 def _attribute(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -> Any:
-    """An attribute; the default where there is none, or one of another type, which loading the file refuses."""
+    """An attribute, or the default where it is missing or has another type, which loading refuses."""
     attribute = node.attributes.get(name)
     return default if attribute is None or attribute.type != kind else attribute.value
 

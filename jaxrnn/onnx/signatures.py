@@ -1,4 +1,4 @@
-"""Whether a node fits its operator: its inputs, its attributes and their types, and a recurrent node's weights."""
+"""Whether a node fits its operator: its inputs, its attributes and their types, and the weights of a recurrent node."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jaxrnn.onnx.operators.recurrent import WEIGHT_CHECKS, WEIGHTS
 from jaxrnn.onnx.registry import REQUIRED, Operator
 
 
-def given_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """The node's inputs without the absent ones at the end, which say nothing."""
+def present_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    """The node's inputs without the absent ones at the end."""
     kept = list(node.inputs)
     while kept and kept[-1] is None:
         kept.pop()
@@ -22,26 +22,26 @@ def given_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
 
 
 def check_signature(node: ir.Node, operator: Operator) -> None:
-    """Every input and attribute of a node against its operator.
+    """Check every input and attribute of a node against its operator.
 
     Raises:
-        ModelError: something is missing, unknown, of the wrong type, or weights that disagree.
+        ModelError: one is missing, unknown or of the wrong type, or shapes of weights disagree.
     """
     label = f"node {node_label(node)!r} ({operator})"
     _check_attributes(node, operator, label)
-    given = given_inputs(node)
-    if operator.variadic is None and len(given) > len(operator.slots):
-        raise ModelError(f"{label}: {len(given)} inputs, but the operator takes at most {len(operator.slots)}")
+    inputs = present_inputs(node)
+    if operator.variadic is None and len(inputs) > len(operator.slots):
+        raise ModelError(f"{label}: {len(inputs)} inputs, but the operator takes at most {len(operator.slots)}")
     most = _most_outputs(operator)
     if len(node.outputs) > most:
         raise ModelError(f"{label}: {len(node.outputs)} outputs, but the operator gives at most {most}")
     for index, slot in enumerate(operator.slots):
-        if slot.required and (index >= len(given) or given[index] is None):
+        if slot.required and (index >= len(inputs) or inputs[index] is None):
             raise ModelError(f"{label}: the input {slot.name!r} is missing")
     check_weights = WEIGHT_CHECKS.get(operator.name)
     if check_weights is not None and not operator.domain:
         names = [slot.name for slot in operator.slots]
-        shapes = {name: _known_shape(value) for name, value in zip(names, given, strict=False) if name in WEIGHTS}
+        shapes = {name: _known_shape(value) for name, value in zip(names, inputs, strict=False) if name in WEIGHTS}
         x = shapes.get("X")
         if x is not None:
             shapes["X"] = (None, None, *x[2:])  # time and batch change places with the layout
@@ -78,7 +78,7 @@ def _attribute_types(operator: Operator) -> dict[str, ir.AttributeType]:
 
 
 def _most_outputs(operator: Operator) -> float:
-    """How many outputs an operator may have, as far as onnx tells."""
+    """The most outputs of an operator, if onnx defines it."""
     try:
         return onnx.defs.get_schema(operator.name, operator.since, operator.domain).max_output
     except onnx.defs.SchemaError:

@@ -1,4 +1,4 @@
-"""Sparse tensors of a file, written out: JAX works on dense arrays."""
+"""Sparse tensors of a file as dense ones: JAX works on dense arrays."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from onnx import numpy_helper
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
 from jaxrnn.messages import bytes_of
 from jaxrnn.onnx.limits import Limits, raised
-from jaxrnn.onnx.tensors import check_tensor
+from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label
 
-#: What the dense tensors say of themselves: they lie nowhere in the file, so that they cannot be written back to it.
+#: The doc string of the dense tensors: they are not in the file, so that they cannot be written back to it.
 WRITTEN_OUT = "jaxrnn: written out of a sparse tensor"
-#: How often a tensor is there while it is written out: as an array, as bytes, in the message and in the graph.
+#: The copies of a dense tensor while it is made: as array, as bytes, in the message and in the graph.
 _COPIES = 4
 
 
 def write_out_sparse(proto: onnx.ModelProto, folder: Path | None, limits: Limits) -> onnx.ModelProto:
-    """The model with dense tensors in the place of sparse ones; itself where it has none.
+    """The model with dense tensors instead of sparse ones; the same object if it has none.
 
     Raises:
         ModelError: a sparse tensor does not make sense.
@@ -49,8 +49,7 @@ def _graphs(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphP
         yield graph
         for node in graph.node:
             for attribute in node.attribute:
-                pending += [attribute.g] if attribute.HasField("g") else []
-                pending += attribute.graphs
+                pending += graphs_in(attribute)
 
 
 def _is_sparse(graph: onnx.GraphProto | onnx.FunctionProto) -> bool:
@@ -75,7 +74,7 @@ class _Writer:
             for attribute in node.attribute:
                 if not attribute.HasField("sparse_tensor"):
                     continue
-                label = f"node {node.name or (node.output[0] if node.output else '')!r} ({node.op_type})"
+                label = proto_label(node)
                 if node.op_type != "Constant" or attribute.name != "sparse_value":
                     raise UnsupportedError(
                         f"{label}: the attribute {attribute.name!r} is sparse; only Constant has such an attribute"
@@ -122,7 +121,7 @@ def _read(tensor: onnx.TensorProto, label: str, folder: Path | None) -> np.ndarr
 
 
 def _places(indices: np.ndarray, shape: tuple[int, ...], values: np.ndarray, label: str) -> np.ndarray:
-    """Where in the flat array the values go: ``indices`` holds that, or in each row an index for each axis."""
+    """The flat indices of the values; ``indices`` holds these, or in each row an index for each axis."""
     if indices.dtype != np.int64 or values.ndim != 1:
         raise ModelError(
             f"{label}: the values must lie along one axis and the indices be int64, not of {values.ndim} axes and "

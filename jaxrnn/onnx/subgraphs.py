@@ -11,7 +11,7 @@ from jaxrnn.onnx.values import Value
 
 
 class Subgraph(Protocol):
-    """A function of values, which also sees the values of the graphs around it; `evaluate` makes it."""
+    """A function of values that can also read those of outer graphs; `evaluate` makes it."""
 
     @property
     def block(self) -> Block:
@@ -20,17 +20,17 @@ class Subgraph(Protocol):
 
     @property
     def output_count(self) -> int:
-        """How many outputs the subgraph gives."""
+        """The number of outputs of the subgraph."""
         ...
 
     def with_block(self, block: Block) -> Subgraph:
-        """Another graph in the same scope."""
+        """Bind another graph to the same scope."""
         ...
 
     def value_outside(self, key: ir.Value) -> Value:
-        """A value of the graphs around; None where they have none of that name yet."""
+        """A value of the enclosing graphs, or None where it is not computed yet."""
         ...
 
     def __call__(self, *inputs: Value) -> tuple[Value, ...]:
-        """The outputs of the subgraph for values of its inputs."""
+        """Evaluate the subgraph on values of its inputs."""
         ...

@@ -1,9 +1,9 @@
-"""Scalars that depend on a symbolic dimension and are no integers: sizes as floats, and comparisons not decided yet.
+"""Scalars that depend on a symbolic dimension and are no integers: sizes as floats, and undecided comparisons.
 
-Exporters cast a length to float before they count up to it, and compare counters with it as floats. What is whole
-stays exact that way, so a size stays known while tracing: `Whole` is such a float. A comparison of sizes that JAX can
-decide for every length is a bool; one that it cannot is a `Claim`, which the trip count of a loop may be read from.
-Both lie in NumPy arrays of dtype ``object``, as symbolic dimensions do.
+Exporters cast a length to float before they count up to it, and compare counters with it as floats. Integral floats are
+exact, so such a size stays known while tracing, as a `Whole`. A comparison of sizes that JAX can decide for every
+length is a bool. One that it cannot decide is a `Claim`, from which the trip count of a loop can be solved. Both are
+items of NumPy arrays of dtype ``object``, like symbolic dimensions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax.core import max_dim, min_dim
 
 
 def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:
-    """A function of items, applied to each element of broadcast arrays."""
+    """Apply a function of items to each element of broadcast arrays."""
     return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
 
 
@@ -30,7 +30,7 @@ def is_number(item: Any) -> bool:
 
 
 def size_of(item: Any) -> Any:
-    """The integer or symbolic dimension that an item stands for; None where it is no whole number."""
+    """The integer or symbolic dimension that an item stands for; None where it is not integral."""
     if isinstance(item, Whole):
         return item.size
     if isinstance(item, (float, np.floating)) or (is_number(item) and not isinstance(item, (int, np.integer))):
@@ -54,10 +54,10 @@ def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Whole, Any], b
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """A float whose value is a whole number that depends on a symbolic dimension.
+    """An integral float that depends on a symbolic dimension.
 
     Attributes:
-        size: the number, as an integer or a symbolic dimension.
+        size: its value, an integer or a symbolic dimension.
         element_type: the float type.
     """
 
@@ -85,10 +85,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Quotient:
-    """A whole float over an integer: what a file divides to count frames, and then rounds up or down.
+    """An integral float over an integer, as files divide to count frames before they round up or down.
 
     Attributes:
-        whole: the number that is divided.
+        whole: the dividend.
         divisor: neither -1, 0 nor 1.
     """
 
@@ -96,17 +96,17 @@ class Quotient:
     divisor: int
 
     def floor(self) -> Whole:
-        """The largest whole number that is not above it."""
+        """The largest integer that is not above it."""
         return Whole(self.whole.size // self.divisor, self.whole.element_type)
 
     def ceil(self) -> Whole:
-        """The smallest whole number that is not below it."""
+        """The smallest integer that is not below it."""
         return Whole(-(-self.whole.size // self.divisor), self.whole.element_type)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A comparison of sizes whose outcome depends on the length: all of some differences are below zero.
+    """A comparison of sizes whose outcome depends on the length: it holds if all of some differences are negative.
 
     Attributes:
         below_zero: the differences, integers or symbolic dimensions.
@@ -122,13 +122,8 @@ class Claim:
     __rand__ = __and__
 
     def __bool__(self) -> bool:
-        # JAX's own error says which comparison is inconclusive, and which constraint decides it.
+        # JAX's own error names the inconclusive comparison and the constraint that would decide it.
         return all(difference < 0 for difference in self.below_zero)
-
-
-def is_claim(array: Any) -> bool:
-    """Whether an array holds a comparison that is not decided."""
-    return isinstance(array, np.ndarray) and array.dtype == object and any(isinstance(x, Claim) for x in array.flat)
 
 
 def traced_item(item: Any) -> jax.Array:
@@ -160,7 +155,7 @@ def as_floats(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def rounded(item: Any, *, up: bool) -> Any:
-    """An item rounded up or down to a whole number."""
+    """An item rounded up or down to an integer."""
     if not isinstance(item, Quotient):
         return item
     return item.ceil() if up else item.floor()
@@ -172,13 +167,13 @@ def as_integers(array: np.ndarray) -> np.ndarray:
 
 
 def are_divisible(array: Any, divisor: Any) -> bool:
-    """Whether symbolic floats over a static divisor stay known while tracing."""
+    """Whether the quotients of symbolic floats and a static divisor can stay known while tracing."""
     sizes = [isinstance(item, Whole) for item in array.flat] if array.dtype == object else [False]
     return all(sizes) and divisor.dtype != object and are_whole(divisor) and bool(np.all(divisor != 0))
 
 
 def are_whole(array: Any) -> bool:
-    """Whether every element of a static array is a whole number, so that symbolic floats may be combined with it."""
+    """Whether every element of a static array is integral, so that symbolic floats can be combined with it."""
     if array.dtype == object:
         return not any(isinstance(item, (Claim, Quotient)) for item in array.flat)
     return array.dtype.kind in "iu" or (
@@ -187,7 +182,7 @@ def are_whole(array: Any) -> bool:
 
 
 def less(first: Any, second: Any, *, or_equal: bool) -> Any:
-    """``first < second`` of two items, or ``<=``: a bool where it holds for every length or for none, else a claim."""
+    """``first < second`` of two items, or ``<=``: a bool if it is the same for every length, else a `Claim`."""
     a, b = size_of(first), size_of(second)
     try:
         return bool(a <= b if or_equal else a < b)

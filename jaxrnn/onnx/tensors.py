@@ -1,4 +1,4 @@
-"""Whether a tensor of the file holds what it claims, before anyone allocates or reads it."""
+"""Whether a tensor of the file holds the data that its shape and type need, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
 
+def proto_label(node: onnx.NodeProto) -> str:
+    """What to call a node of a file in messages."""
+    return f"node {node.name or (node.output[0] if node.output else '')!r} ({node.op_type})"
+
+
+def graphs_in(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
+    """The graphs that an attribute holds."""
+    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+
+
 def tensors_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Every tensor of a graph or function, subgraphs and defaults of attributes included, with what to call it."""
     if isinstance(graph, onnx.GraphProto):
@@ -39,20 +49,19 @@ def tensors_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[st
     else:
         yield from _tensors_in(graph.attribute_proto, f"function {graph.name!r}")
     for node in graph.node:
-        label = f"node {node.name or (node.output[0] if node.output else '')!r} ({node.op_type})"
-        yield from _tensors_in(node.attribute, label)
+        yield from _tensors_in(node.attribute, proto_label(node))
 
 
 def _tensors_in(attributes: Iterable[onnx.AttributeProto], label: str) -> Iterator[tuple[str, onnx.TensorProto]]:
     for attribute in attributes:
         for tensor in ([attribute.t] if attribute.HasField("t") else []) + list(attribute.tensors):
             yield f"{label}, attribute {attribute.name!r}", tensor
-        for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+        for inner in graphs_in(attribute):
             yield from tensors_of(inner)
 
 
 def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> None:
-    """The claimed shape and type against the data that is there.
+    """Check the shape and the type of a tensor against its data.
 
     Raises:
         ModelError: unknown type, negative dimension, too little or too much data, data in several places, or external
@@ -78,15 +87,15 @@ def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> N
         if len(tensor.raw_data) != expected:
             raise ModelError(f"{label}: {shape} needs {expected} bytes, but the file holds {len(tensor.raw_data)}")
     else:
-        found = len(getattr(tensor, field))
-        if found != math.ceil(count / per_entry):
+        count_stored = len(getattr(tensor, field))
+        if count_stored != math.ceil(count / per_entry):
             raise ModelError(
-                f"{label}: {shape} needs {math.ceil(count / per_entry)} elements, but {field} holds {found}"
+                f"{label}: {shape} needs {math.ceil(count / per_entry)} elements, but {field} holds {count_stored}"
             )
 
 
 def _check_one_place(tensor: onnx.TensorProto, field: str, label: str) -> str:
-    """The field that holds a tensor's data: of several, programs would take different ones."""
+    """The one field that holds a tensor's data; programs would disagree on which of several to read."""
     if tensor.HasField("segment"):
         raise ModelError(f"{label}: it is a segment of a larger tensor; save the model with whole tensors")
     filled = [name for name in _FIELDS if len(getattr(tensor, name))]

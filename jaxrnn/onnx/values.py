@@ -1,12 +1,12 @@
-"""What flows along the edges of a graph while it is evaluated.
+"""The values on the edges of a graph while it is evaluated.
 
-A *static* value is a NumPy array: it is known while tracing, so arithmetic on shapes folds away. Integers that
-depend on a symbolic dimension are static too, as NumPy arrays of dtype ``object`` whose items are Python ints and
-JAX symbolic dimensions; they stand for int64. So are whole floats and comparisons (`symbols`). Strings are static
-always: NumPy arrays of dtype `TEXT`, since JAX has none. A *traced* value is a JAX array. A sequence is a tuple of
-values, or `Stacked` where a loop made it; an absent optional is ``None``.
+A *static* value is a NumPy array. It is known while tracing, so arithmetic on shapes folds away. Integers that depend
+on a symbolic dimension are static too: NumPy arrays of dtype ``object`` whose items are Python ints and JAX symbolic
+dimensions; they stand for int64. So are integral floats and comparisons of sizes (`symbols`). Strings are always
+static, NumPy arrays of dtype `TEXT`, since JAX has none. A *traced* value is a JAX array. A sequence is a tuple of
+values, or `Stacked` if a loop created it. An absent optional is ``None``.
 
-Evaluation runs inside `exact_types`, so a traced int64 or float64 has its full width whatever ``jax_enable_x64`` says.
+Evaluation runs inside `exact_types`, so that int64 and float64 keep their width whatever ``jax_enable_x64`` is.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from jaxrnn.onnx import symbols
 
 Value = Any  # np.ndarray | jax.Array | tuple[Value, ...] | Stacked | None
 
-#: The element type of strings inside a graph. Callers give and get arrays of dtype ``object``, which here mean sizes.
+#: The element type of strings inside a graph. Callers pass arrays of dtype ``object``, which in a graph are sizes.
 TEXT = np.dtypes.StringDType()
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Stacked:
-    """A sequence whose elements have one type and one shape, as a loop over time makes it.
+    """A sequence whose elements have one type and one shape, as a loop over time creates it.
 
     Attributes:
         array: the elements along the first axis, whose size may be symbolic.
@@ -49,14 +49,14 @@ class Stacked:
         length = self.array.shape[0]
         if not isinstance(length, int):
             raise StaticValueError(
-                f"of a sequence of {length} elements, one can be read or all of them joined, and nothing else; call "
-                "apply on arrays of known length"
+                f"a sequence of {length} elements supports only reading one element and concatenating all of them; "
+                "call apply on arrays of known length"
             )
         return tuple(self.array[index] for index in range(length))
 
 
 def unstacked(value: Value) -> Value:
-    """The value, a sequence as a tuple."""
+    """The value, with a stacked sequence as a tuple."""
     return value.elements() if isinstance(value, Stacked) else value
 
 
@@ -71,7 +71,7 @@ def is_static(*values: Value) -> bool:
 
 
 def is_known(value: Value) -> bool:
-    """Whether Python can look at the value: it is static, or a JAX array outside every transformation."""
+    """Whether Python can read the value: it is static, or a JAX array outside of every transformation."""
     return not isinstance(value, Tracer)
 
 
@@ -91,17 +91,17 @@ def dtype_of(value: Value) -> np.dtype:
 
 
 def settle(value: Value) -> Value:
-    """Bring what an operator returned into the forms above: no NumPy scalars, no object arrays of plain integers."""
+    """Normalise what an operator returned: no NumPy scalars, no object arrays of plain integers."""
     if isinstance(value, (list, tuple)):
         return tuple(settle(item) for item in value)
     if isinstance(value, Stacked):
         return value
-    if isinstance(value, str):  # what NumPy hands out as the item of an array of strings
+    if isinstance(value, str):  # an item of a NumPy array of strings
         return np.asarray(value, TEXT)
     if isinstance(value, np.generic):
         return np.asarray(value)
     if value is not None and not hasattr(value, "dtype"):
-        # NumPy hands out the items of an object array as they are: Python ints and symbolic dimensions.
+        # An item of an object array: a Python int or a symbolic dimension.
         boxed = np.empty((), object)
         boxed[()] = value
         value = boxed
@@ -128,16 +128,16 @@ def traced(value: Value) -> jax.Array:
 
 
 def all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
-    """Every array as a JAX array, those in sequences too, so that a loop can carry them."""
+    """Every array as a JAX array, those in sequences included, so that a loop can carry them."""
     return tuple(jax.tree.map(traced, tuple(values)))
 
 
 def operands(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
-    """The array module that fits the values, and the values as its arrays: NumPy if all are static, else JAX.
+    """The array module for some values, NumPy if all are static, else JAX, and the values as its arrays.
 
     Args:
-        values: of any kind.
-        whole: the operation makes whole numbers of whole numbers, so that symbolic floats stay known too.
+        values: values of any kind.
+        whole: whether the operation maps integers to integers, so that symbolic floats can stay static too.
     """
     if is_static(*values) and _are_closed(values, whole):
         return np, values
@@ -145,7 +145,7 @@ def operands(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]
 
 
 def _are_closed(values: tuple[Value, ...], whole: bool) -> bool:
-    """Whether NumPy can combine static values: symbolic ones that are no integers only in some operations."""
+    """Whether NumPy can combine static values; symbolic floats only in operations that map integers to integers."""
     if all(dtype_of(value).kind in "iu" for value in values if is_symbolic(value)):
         return True
     return whole and all(map(symbols.are_whole, values))

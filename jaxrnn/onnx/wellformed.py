@@ -1,4 +1,4 @@
-"""Whether the messages of a file hold what they must, so that whoever reads them afterwards can rely on it."""
+"""Whether the messages of a file are complete, so that later code can rely on it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import ModelError, UnsupportedError
+from jaxrnn.onnx.tensors import graphs_in, proto_label
 
-#: Subgraphs may lie in each other as deep as this. A loop over frames in a branch is two deep; every level takes some
-#: dozens of Python's own calls while tracing, of which there are a thousand.
+#: The deepest nesting of subgraphs. A loop in a branch has depth two. Every level takes dozens of nested Python calls
+#: while tracing, of which Python allows a thousand.
 MAX_DEPTH = 12
 
 _Attribute = onnx.AttributeProto
@@ -26,7 +27,7 @@ def check_messages(
     depth: int = 0,
     declared: Collection[str] | None = None,
 ) -> None:
-    """Every value's type and every attribute of a graph or function, subgraphs included.
+    """Check the types of values and the attributes of a graph or function, subgraphs included.
 
     Args:
         graph: what to look at.
@@ -42,7 +43,7 @@ def check_messages(
         for default in graph.attribute_proto:
             label = f"function {graph.name!r}, attribute {default.name!r}"
             check_attribute(default, label)
-            for inner in ([default.g] if default.HasField("g") else []) + list(default.graphs):
+            for inner in graphs_in(default):
                 check_messages(inner, f"{label}: ", depth + 1)
     if depth > MAX_DEPTH:
         raise ModelError(
@@ -56,17 +57,17 @@ def check_messages(
             if any(not value.name for value in values):
                 raise ModelError(f"{where}a graph {kind} has no name; every {kind} needs one")
     for node in graph.node:
-        label = f"{where}node {node.name or (node.output[0] if node.output else '')!r} ({node.op_type})"
+        label = f"{where}{proto_label(node)}"
         if not node.op_type:
             raise ModelError(f"{label} has no operator; set op_type")
         for attribute in node.attribute:
             check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
-            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+            for inner in graphs_in(attribute):
                 check_messages(inner, f"{label}, {attribute.name}: ", depth + 1, declared)
 
 
 def _check_texts(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> None:
-    """What is no UTF-8 protobuf hands out as bytes, which are no name."""
+    """Refuse names that are not UTF-8, which protobuf returns as bytes."""
     names = [value.name for value in _values(graph)]
     if isinstance(graph, onnx.GraphProto):
         names.append(graph.name)
@@ -84,7 +85,7 @@ def _check_texts(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> Non
 
 
 def check_attribute(attribute: onnx.AttributeProto, label: str, declared: Collection[str] | None = None) -> None:
-    """Whether an attribute is of a known type and holds a value of it, or refers to one of the function around it.
+    """Check that an attribute has a known type and a value of it, or refers to an attribute of the enclosing function.
 
     Raises:
         ModelError: it does not; or it refers to one that there is not, as it always does outside of functions.
@@ -130,7 +131,7 @@ def _values(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.ValueI
 
 
 def _check_type(kind: onnx.TypeProto, label: str) -> None:
-    """A type that is left open is fine; one that does not exist is not."""
+    """Refuse a type that does not exist; an open one is fine."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         code = getattr(kind, which).elem_type

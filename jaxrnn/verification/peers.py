@@ -15,7 +15,7 @@ import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
 from jaxrnn.onnx.interface import TensorInfo
-from jaxrnn.onnx.reading import Source, read_proto
+from jaxrnn.onnx.reading import Source, read_source
 
 
 class PeerError(JaxrnnError, RuntimeError):
@@ -45,7 +45,7 @@ OpenPeer = Callable[[onnx.ModelProto], Peer]
 
 def complete_proto(source: Source) -> onnx.ModelProto:
     """A copy of the model that holds all its data itself, and that may be changed."""
-    proto, folder = read_proto(source)
+    proto, _, folder = read_source(source)
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     if folder is not None:

@@ -14,8 +14,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
 from jaxrnn.evaluation.compare import PairedComparison
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.journal import Row
-from jaxrnn.evaluation.lanes import OK
+from jaxrnn.evaluation.journal import OK, Row
 from jaxrnn.evaluation.metrics.protocol import Column
 from jaxrnn.evaluation.report.wording import defined, is_number, text
 from jaxrnn.settings.functions import near

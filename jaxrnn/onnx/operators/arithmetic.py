@@ -17,24 +17,24 @@ from jaxrnn.onnx.values import Value, dtype_of, is_static, is_symbolic, operands
 
 
 def is_integer(value: Value) -> bool:
-    """Whether the element type is an integer (bool is none)."""
+    """Whether the element type is an integer; bool is not."""
     return np.issubdtype(dtype_of(value), np.integer) or jnp.issubdtype(dtype_of(value), jnp.integer)
 
 
 def alike(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
-    """`operands`, for operators whose inputs must have one element type.
+    """`operands` for operators whose inputs must have one element type.
 
-    Sizes that depend on a symbolic dimension are integers of any type: what a file casts them to is not kept.
+    Sizes that depend on a symbolic dimension match every integer type, as they do not keep the type of a Cast.
     """
     sizes = [is_symbolic(value) and dtype_of(value).kind == "i" for value in values]
-    found = {dtype_of(value).name for value, is_size in zip(values, sizes, strict=True) if not is_size}
+    types = {dtype_of(value).name for value, is_size in zip(values, sizes, strict=True) if not is_size}
     wide = any(sizes) and not all(map(is_integer, values))
-    if len(found) > 1 or wide:
+    if len(types) > 1 or wide:
         names = sorted({dtype_of(value).name for value in values})
         raise TypeError(f"the inputs must have one element type, not {', '.join(names)}; add a Cast")
     np_or_jnp, arrays = operands(*values, whole=whole)
-    if np_or_jnp is jnp and any(sizes) and found:
-        arrays = tuple(array.astype(*found) for array in arrays)
+    if np_or_jnp is jnp and any(sizes) and types:
+        arrays = tuple(array.astype(*types) for array in arrays)
     return np_or_jnp, arrays
 
 
@@ -77,7 +77,7 @@ def modulo(a: Value, b: Value, *, fmod: int = 0) -> Value:
 
 
 def power(base: Value, exponent: Foldable) -> Value:
-    """Pow: the result has the base's type. A constant whole exponent multiplies, so its gradient is exact at 0."""
+    """Pow, in the type of the base. A constant integer exponent multiplies, so that the gradient is exact at 0."""
     np_or_jnp, (base_array, exponent_array) = operands(base, exponent)
     dtype = dtype_of(base)
     if isinstance(exponent, np.ndarray) and exponent.size == 1 and np_or_jnp is jnp:
@@ -93,7 +93,7 @@ def power(base: Value, exponent: Foldable) -> Value:
 
 
 def unary(function: Callable[[Any], Any]) -> Callable[[Value], Value]:
-    """An operator of one input that is computed in JAX."""
+    """An operator of one input, computed in JAX."""
 
     def apply(x: Value) -> Value:
         return function(traced(x))
@@ -102,11 +102,11 @@ def unary(function: Callable[[Any], Any]) -> Callable[[Value], Value]:
 
 
 def either(name: str, symbolic: Callable[[Any], Any] | None = None) -> Callable[[Value], Value]:
-    """An operator of one input that NumPy and JAX name alike and that appears in arithmetic on shapes.
+    """An operator of one input that occurs in arithmetic on shapes: in NumPy on static operands, else in JAX.
 
     Args:
-        name: theirs.
-        symbolic: the same for one whole number that depends on a symbolic dimension; None where there is none.
+        name: the function's name in both.
+        symbolic: the function of an integer that depends on a symbolic dimension; None where there is none.
     """
 
     def apply(x: Value) -> Value:
@@ -148,7 +148,7 @@ def mean(*values: Value) -> Value:
 
 
 def clip(x: Value, min: Foldable = None, max: Foldable = None) -> Value:
-    """Clip, bounds as inputs; where they cross, the result is the upper one."""
+    """Clip, bounds as inputs; where they cross, the result is the upper bound."""
     if min is not None:
         x = maximum(x, min)
     return x if max is None else minimum(x, max)
@@ -163,7 +163,7 @@ def clip_6(x: Value, *, min: float = -float(np.finfo(np.float32).max), max: floa
 
 
 def shift(x: Value, y: Value, *, direction: str) -> Value:
-    """BitShift; bits shifted out are lost, and a shift by the width or more gives 0 (or the sign, to the right)."""
+    """BitShift; a shift by the width or more gives 0, or the sign for signed integers to the right."""
     x, y = traced(x), traced(y)
     signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
     functions = {"LEFT": lax.shift_left, "RIGHT": lax.shift_right_arithmetic if signed else lax.shift_right_logical}

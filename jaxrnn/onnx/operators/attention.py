@@ -1,6 +1,7 @@
 """Attention: scaled dot products of queries and keys, with masks, windows and caches.
 
-Between two operations a value has the type that the specification gives it; the sums of 16-bit products are of 32 bits.
+Every intermediate value is rounded to the type that the specification gives it. 16-bit products accumulate in 32 bits.
+Source: operator Attention of the ONNX specification, opsets 23 to 25.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from jaxrnn.onnx.operators.attention_masks import attention_bias
 from jaxrnn.onnx.operators.attention_products import grouped_product, probabilities, split_heads
 from jaxrnn.onnx.operators.rounding import rounded, wide_type
 from jaxrnn.onnx.operators.types import numpy_dtype
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
@@ -23,7 +25,7 @@ from jaxrnn.onnx.values import Value, traced
 RAW, CAPPED, BIASED, PROBABILITIES = range(4)
 
 
-def attention(
+def _attention(
     Q: Value,
     K: Value,
     V: Value,
@@ -39,176 +41,85 @@ def attention(
     qk_matmul_output_mode: int = RAW,
     right_window_size: int = -1,
     scale: float | None = None,
+    short_masks: bool,
     softcap: float = 0.0,
     softmax_precision: int | None = None,
     output_count: int = 1,
 ) -> list[Value]:
-    """Attention: Y, the caches with the new keys and values, and the scores. A query that sees no key gives zeros."""
-    if len(Q.shape) == 4 and (q_num_heads is not None or kv_num_heads is not None):
-        raise ValueError("q_num_heads and kv_num_heads are for inputs of rank 3; those of rank 4 have an axis of heads")
-    window = (left_window_size, right_window_size)
+    """Attention: Y, the caches with the new keys and values, and the scores. A query that sees no key outputs zeros.
+
+    ``short_masks`` is no attribute: from opset 24 on, a mask may have fewer keys than there are.
+    """
+    _check_attributes(Q, q_num_heads, kv_num_heads, qk_matmul_output_mode, scale)
+    window = left_window_size, right_window_size
     if min(window) < -1:
         raise ValueError(f"a window size must be -1 or more, not {min(window)}")
-    return _attention(
-        (Q, K, V),
-        attn_mask,
-        (past_key, past_value),
-        nonpad_kv_seqlen,
-        heads=(q_num_heads, kv_num_heads),
-        causal=bool(is_causal),
-        window=window,
-        scale=scale,
-        softcap=softcap,
-        precision=softmax_precision,
-        mode=qk_matmul_output_mode,
-        output_count=output_count,
-    )
-
-
-def attention_24(
-    Q: Value,
-    K: Value,
-    V: Value,
-    attn_mask: Value = None,
-    past_key: Value = None,
-    past_value: Value = None,
-    nonpad_kv_seqlen: Value = None,
-    *,
-    is_causal: int = 0,
-    kv_num_heads: int | None = None,
-    q_num_heads: int | None = None,
-    qk_matmul_output_mode: int = RAW,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    softmax_precision: int | None = None,
-    output_count: int = 1,
-) -> list[Value]:
-    """Attention without windows (opset 24)."""
-    return _attention(
-        (Q, K, V),
-        attn_mask,
-        (past_key, past_value),
-        nonpad_kv_seqlen,
-        heads=(q_num_heads, kv_num_heads),
-        causal=bool(is_causal),
-        scale=scale,
-        softcap=softcap,
-        precision=softmax_precision,
-        mode=qk_matmul_output_mode,
-        output_count=output_count,
-    )
-
-
-def attention_23(
-    Q: Value,
-    K: Value,
-    V: Value,
-    attn_mask: Value = None,
-    past_key: Value = None,
-    past_value: Value = None,
-    *,
-    is_causal: int = 0,
-    kv_num_heads: int | None = None,
-    q_num_heads: int | None = None,
-    qk_matmul_output_mode: int = RAW,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    softmax_precision: int | None = None,
-    output_count: int = 1,
-) -> list[Value]:
-    """Attention without windows and caches outside, with masks that name every key (opset 23)."""
-    return _attention(
-        (Q, K, V),
-        attn_mask,
-        (past_key, past_value),
-        None,
-        padded=False,
-        heads=(q_num_heads, kv_num_heads),
-        causal=bool(is_causal),
-        scale=scale,
-        softcap=softcap,
-        precision=softmax_precision,
-        mode=qk_matmul_output_mode,
-        output_count=output_count,
-    )
-
-
-def _attention(
-    inputs: tuple[Value, Value, Value],
-    mask: Value,
-    past: tuple[Value, Value],
-    valid: Value,
-    *,
-    heads: tuple[int | None, int | None],
-    causal: bool,
-    scale: float | None,
-    softcap: float,
-    precision: int | None,
-    mode: int,
-    output_count: int,
-    window: tuple[int, int] = (-1, -1),
-    padded: bool = True,
-) -> list[Value]:
-    if mode not in (RAW, CAPPED, BIASED, PROBABILITIES):
-        raise ValueError(f"qk_matmul_output_mode must be 0, 1, 2 or 3, not {mode}")
-    if scale is not None and scale < 0:
-        raise ValueError(f"scale must not be negative, as Q and K are multiplied with its square root, not {scale}")
-    joined = len(inputs[0].shape) == 3
-    counts = (heads[0], heads[1], heads[1])
-    q, k, v = (split_heads(x, count, name) for x, count, name in zip(inputs, counts, "QKV", strict=True))
-    k, v, before = _with_past(k, v, past, valid)
+    q, k, v = split_heads(Q, q_num_heads, "Q"), split_heads(K, kv_num_heads, "K"), split_heads(V, kv_num_heads, "V")
+    k, v, past_length = _with_past(k, v, (past_key, past_value), nonpad_kv_seqlen)
     alike(q, k)
-    _check(q, k, v, valid)
+    _check_shapes(q, k, v, nonpad_kv_seqlen)
     dtype = q.dtype
     wide = wide_type(dtype)
     root = np.sqrt(scale if scale is not None else 1 / max(q.shape[3], 1) ** 0.5).astype(dtype)
     q_scaled, k_scaled = (rounded(x.astype(wide) * root.astype(wide), dtype).astype(dtype) for x in (q, k))
     scores = [rounded(grouped_product(q_scaled, k_scaled.swapaxes(2, 3)), dtype)]
     scores.append(_capped(scores[RAW], softcap, dtype))
+    valid = None if nonpad_kv_seqlen is None else traced(nonpad_kv_seqlen)
     bias = attention_bias(
         q.shape[2],
         k.shape[2],
         wide,
-        mask=mask if mask is None or mask.dtype == bool else traced(mask).astype(dtype),
-        padded=padded,
-        causal=causal,
-        offset=before if valid is None else traced(valid) - q.shape[2],
+        mask=attn_mask if attn_mask is None or attn_mask.dtype == bool else traced(attn_mask).astype(dtype),
+        padded=short_masks,
+        causal=bool(is_causal),
+        offset=past_length if valid is None else valid - q.shape[2],
         window=window,
-        valid=None if valid is None else traced(valid),
+        valid=valid,
     )
     scores.append(_biased(scores[CAPPED], bias, dtype))
     blind = None if bias is None else jnp.all(bias == -jnp.inf, axis=-1, keepdims=True)
-    chances = probabilities(scores[BIASED], numpy_dtype(precision) if precision else dtype, blind)
+    chances = probabilities(scores[BIASED], numpy_dtype(softmax_precision) if softmax_precision else dtype, blind)
     scores.append(rounded(chances, dtype))
     y = rounded(grouped_product(scores[PROBABILITIES].astype(dtype), v), dtype).astype(dtype)
-    if joined:
+    if len(Q.shape) == 3:
         y = y.swapaxes(1, 2)
         y = y.reshape((*y.shape[:2], y.shape[2] * y.shape[3]))
-    return [y, k, v, scores[mode].astype(dtype)][:output_count]
+    return [y, k, v, scores[qk_matmul_output_mode].astype(dtype)][:output_count]
+
+
+def _check_attributes(
+    queries: Value, q_num_heads: int | None, kv_num_heads: int | None, mode: int, scale: float | None
+) -> None:
+    if len(queries.shape) == 4 and (q_num_heads is not None or kv_num_heads is not None):
+        raise ValueError("q_num_heads and kv_num_heads are for inputs of rank 3; those of rank 4 have an axis of heads")
+    if mode not in (RAW, CAPPED, BIASED, PROBABILITIES):
+        raise ValueError(f"qk_matmul_output_mode must be 0, 1, 2 or 3, not {mode}")
+    if scale is not None and scale < 0:
+        raise ValueError(f"scale must not be negative, as Q and K are multiplied with its square root, not {scale}")
 
 
 def _with_past(k: jax.Array, v: jax.Array, past: tuple[Value, Value], valid: Value) -> tuple[jax.Array, jax.Array, Any]:
-    """Keys and values behind those of the cache, and how many of these there are."""
+    """Keys and values appended to those of the cache, and the number of tokens in the cache."""
     if (past[0] is None) != (past[1] is None):
         raise ValueError("past_key and past_value go together, but only one of them is given")
     if past[0] is None:
         return k, v, 0
     if valid is not None:
         raise ValueError("nonpad_kv_seqlen is for caches outside the operator, but past_key and past_value are given")
-    joined = []
+    caches = []
     for name, old, new in zip(("past_key", "past_value"), past, (k, v), strict=True):
         alike(old, new)
         if len(old.shape) != 4 or (*old.shape[:2], old.shape[3]) != (*new.shape[:2], new.shape[3]):
             raise ValueError(
                 f"{name} has shape {tuple(old.shape)}, but must agree with {tuple(new.shape)} in all but axis 2"
             )
-        joined.append(jnp.concatenate([traced(old), new], 2))
+        caches.append(jnp.concatenate([traced(old), new], 2))
     if past[0].shape[2] != past[1].shape[2]:
         raise ValueError(f"past_key and past_value hold {past[0].shape[2]} and {past[1].shape[2]} tokens")
-    return joined[0], joined[1], past[0].shape[2]
+    return caches[0], caches[1], past[0].shape[2]
 
 
-def _check(q: jax.Array, k: jax.Array, v: jax.Array, valid: Value) -> None:
+def _check_shapes(q: jax.Array, k: jax.Array, v: jax.Array, valid: Value) -> None:
     if k.shape[0] != q.shape[0] or k.shape[:3] != v.shape[:3] or k.shape[3] != q.shape[3]:
         raise ValueError(
             f"queries {q.shape}, keys {k.shape} and values {v.shape} do not fit: one batch, one head size for "
@@ -235,10 +146,14 @@ def _biased(scores: jax.Array, bias: jax.Array | None, dtype: np.dtype) -> jax.A
     )
     if not fits:
         raise ValueError(f"attn_mask gives a bias of shape {bias.shape}, which does not broadcast to {scores.shape}")
-    # A key that is not seen counts for nothing, even where its score is NaN.
+    # A masked key has no weight, even where its score is NaN.
     return jnp.where(bias == -jnp.inf, -jnp.inf, rounded(scores + bias, dtype)).astype(scores.dtype)
 
 
-OPERATORS = {
-    "Attention": since(attention_23, 23) | since(attention_24, 24) | since(attention, 25),
-}
+_WINDOWS = ("left_window_size", "right_window_size")
+
+attention = earlier(_attention, short_masks=True)
+attention_24 = earlier(_attention, *_WINDOWS, short_masks=True)
+attention_23 = earlier(_attention, *_WINDOWS, "nonpad_kv_seqlen", short_masks=False)
+
+OPERATORS = {"Attention": since(attention_23, 23) | since(attention_24, 24) | since(attention, 25)}

@@ -1,4 +1,4 @@
-"""Which keys a query of an attention may see, as one bias that is added to the scores."""
+"""Which keys a query of an attention may see, as one bias on the scores."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def attention_bias(
     window: tuple[int, int] = (-1, -1),
     valid: jax.Array | None = None,
 ) -> jax.Array | None:
-    """What is added to the scores: 0 or the mask's number where a query sees a key, -inf where it does not.
+    """The bias on the scores: 0 or the mask's number where a query sees a key, -inf where it does not.
 
     Args:
-        queries: their number.
-        keys: their number.
-        dtype: of the result.
-        mask: booleans that are true where a query sees a key, or numbers to add; to be broadcast to
+        queries: the number of queries.
+        keys: the number of keys.
+        dtype: the dtype of the result.
+        mask: booleans that are true where a query sees a key, or numbers to add; broadcasts to
             ``[batch, heads, queries, keys]``.
-        padded: the mask may have fewer keys than there are; the others are not seen.
-        causal: a query sees no key behind its own position.
-        offset: position of the first query among the keys, one number or ``[batch]``.
-        window: how many keys before and behind its own position a query sees; -1 for all of them.
+        padded: whether the mask may have fewer keys than there are; the others are masked.
+        causal: whether keys after the position of a query are masked.
+        offset: the position of the first query among the keys, one number or ``[batch]``.
+        window: how many keys before and after its own position a query sees; -1 for all of them.
         valid: ``[batch]``, how many keys of each sequence are no padding.
 
     Returns:
@@ -51,15 +51,15 @@ def attention_bias(
             allowed.append(mask)
         else:
             added = mask
-    before, behind = window
-    if causal or before >= 0 or behind >= 0:
-        ahead = _distance(queries, keys, offset)
+    before, after = window
+    if causal or before >= 0 or after >= 0:
+        distance = _distance(queries, keys, offset)
         if causal:
-            allowed.append(ahead <= 0)
+            allowed.append(distance <= 0)
         if before >= 0:
-            allowed.append(ahead >= -before)
-        if behind >= 0:
-            allowed.append(ahead <= behind)
+            allowed.append(distance >= -before)
+        if after >= 0:
+            allowed.append(distance <= after)
     if valid is not None:
         places = lax.broadcasted_iota(jnp.int64, (1, 1, 1, keys), 3)
         allowed.append(places < valid.astype(jnp.int64).reshape((-1, 1, 1, 1)))
@@ -72,7 +72,7 @@ def attention_bias(
 
 
 def _distance(queries: Any, keys: Any, offset: Any) -> jax.Array:
-    """How far each key lies behind each query's own position: ``[queries, keys]``, or with the batch in front."""
+    """The position of each key minus that of each query: ``[queries, keys]``, or ``[batch, 1, queries, keys]``."""
     position = lax.broadcasted_iota(jnp.int64, (queries, keys), 0)
     place = lax.broadcasted_iota(jnp.int64, (queries, keys), 1)
     if np.ndim(offset) == 0:
@@ -81,7 +81,7 @@ def _distance(queries: Any, keys: Any, offset: Any) -> jax.Array:
 
 
 def _widened(mask: jax.Array, keys: Any) -> jax.Array:
-    """A mask for all keys, of which those that it does not name are not seen."""
+    """The mask padded to all keys; those that it does not have are masked."""
     if mask.ndim == 0:
         raise ValueError("attn_mask needs an axis for the keys, but it has rank 0")
     missing = keys - mask.shape[-1]

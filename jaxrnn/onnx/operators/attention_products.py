@@ -1,4 +1,4 @@
-"""What every attention consists of: heads, products in which heads share keys, and the softmax."""
+"""The parts of every attention: heads, products in which heads share keys, and the softmax."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells import narrowed
+from jaxrnn.cells import product_operands
 from jaxrnn.onnx.operators.rounding import rounded, widest
 from jaxrnn.onnx.values import Value, traced
 
 
 def split_heads(x: Value, heads: int | None, name: str) -> jax.Array:
-    """``[batch, tokens, heads * size]`` as ``[batch, heads, tokens, size]``; what has rank 4 stays as it is."""
+    """``[batch, tokens, heads * size]`` as ``[batch, heads, tokens, size]``; rank 4 is not changed."""
     x = traced(x)
     if x.ndim == 4:
         return x
@@ -26,11 +26,11 @@ def split_heads(x: Value, heads: int | None, name: str) -> jax.Array:
 
 
 def grouped_product(left: jax.Array, right: jax.Array) -> jax.Array:
-    """Matrix products of each head, in 32 bits or more; heads next to each other share those of the right-hand side.
+    """Matrix products of each head, in 32 bits or more; adjacent heads share one head of the right-hand side.
 
     Args:
         left: ``[batch, heads, m, k]``.
-        right: ``[batch, heads / g, k, n]`` for a whole g.
+        right: ``[batch, heads / g, k, n]`` for an integer g.
 
     Returns:
         ``[batch, heads, m, n]``.
@@ -44,20 +44,20 @@ def grouped_product(left: jax.Array, right: jax.Array) -> jax.Array:
         left, right = left.astype(dtype), right.astype(dtype)
     if heads != shared:
         left = left.reshape((batch, shared, heads // shared * rows, size))
-    result = jnp.matmul(*narrowed(left, right), preferred_element_type=dtype)
+    result = jnp.matmul(*product_operands(left, right), preferred_element_type=dtype)
     return result if heads == shared else result.reshape((batch, heads, rows, right.shape[3]))
 
 
 def probabilities(scores: jax.Array, dtype: np.dtype, blind: jax.Array | None = None) -> jax.Array:
-    """The softmax of scores along their last axis, computed in a type.
+    """The softmax of scores along their last axis, in the precision of a dtype.
 
     Args:
         scores: ``[..., keys]``.
-        dtype: every operation rounds to it, the sum once.
-        blind: where it is true, ``[..., 1]``, all probabilities are 0.
+        dtype: the type that every operation rounds to; the sum is rounded once.
+        blind: ``bool[..., 1]``, true for queries whose probabilities are all 0.
 
     Returns:
-        Probabilities in the `wide_type` of that type.
+        Probabilities in the `wide_type` of that dtype.
     """
     scores = rounded(scores, dtype)
     if blind is not None:

@@ -1,4 +1,4 @@
-"""CausalConvWithState: a depthwise convolution over the frames so far, with the last of them handed on as its state."""
+"""CausalConvWithState: a causal depthwise convolution whose state is its last input frames."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def causal_convolution(
     *,
     activation: str = "none",
 ) -> list[Value]:
-    """CausalConvWithState: outputs, and the last frames of what the convolution saw. 16-bit sums are of 32 bits."""
+    """CausalConvWithState: the output, and the last input frames as state. 16-bit products are summed in 32 bits."""
     alike(*(value for value in (input, weight, bias, past_state) if value is not None))
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
@@ -38,16 +38,16 @@ def causal_convolution(
     if past_state is not None and tuple(past_state.shape) != shape:
         raise ValueError(f"past_state has shape {tuple(past_state.shape)}, but {shape} is expected")
     past = jnp.zeros(shape, x.dtype) if past_state is None else traced(past_state)
-    seen = jnp.concatenate([past, x], 2) if kept else x
+    frames = jnp.concatenate([past, x], 2) if kept else x
     wide = wide_type(x.dtype)
-    y = convolve(seen.astype(wide), w.astype(wide), (1,), [(0, 0)], (1,), x.shape[1])
+    y = convolve(frames.astype(wide), w.astype(wide), (1,), [(0, 0)], (1,), x.shape[1])
     if bias is not None:
         if tuple(bias.shape) != (x.shape[1],):
             raise ValueError(f"bias has shape {tuple(bias.shape)}, but ({x.shape[1]},) is expected")
         y = y + traced(bias).astype(wide)[:, None]
     if activation != "none":
         y = jax.nn.silu(rounded(y, x.dtype))
-    return [y.astype(x.dtype), lax.slice_in_dim(seen, x.shape[2], None, axis=2)]
+    return [y.astype(x.dtype), lax.slice_in_dim(frames, x.shape[2], None, axis=2)]
 
 
 OPERATORS = {"CausalConvWithState": since(causal_convolution, 27)}

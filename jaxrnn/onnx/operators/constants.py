@@ -1,4 +1,4 @@
-"""Values that come from shapes and numbers alone: they are static wherever their inputs are."""
+"""Values that depend on shapes and numbers alone: static wherever their inputs are."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def constant(
     value_strings: tuple[str, ...] | None = None,
     sparse_value: object = None,
 ) -> Value:
-    """Constant, whose attributes are read when the file is: none is left to evaluate."""
-    given = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings, sparse_value)
-    raise TypeError(f"exactly one value is expected, not {sum(form is not None for form in given)}")
+    """Constant. Its value is read while the graph is bound; only a node without one value reaches this function."""
+    forms = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings, sparse_value)
+    raise TypeError(f"exactly one value is expected, not {sum(form is not None for form in forms)}")
 
 
 def full(shape: tuple[Any, ...], fill: np.ndarray) -> Value:
@@ -62,8 +62,8 @@ def size_of(x: Value) -> Value:
 
 
 def value_range(start: Static, limit: Static, delta: Static, *, stash_type: int = 1) -> Value:
-    """Range: its length must be known; with a symbolic limit it is a traced iota."""
-    del stash_type  # the precision of intermediate sums; each element is computed by itself here
+    """Range of known length; with a symbolic limit, a traced iota."""
+    del stash_type  # the precision of running sums; here every element is computed directly
     first, last, step = (item.reshape(()).item() for item in (start, limit, delta))
     dtype = dtype_of(start)
     if any(is_symbolic(item) for item in (start, limit, delta)):

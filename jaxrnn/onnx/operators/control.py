@@ -1,4 +1,4 @@
-"""If, Loop and Scan. What is known while tracing leaves no control flow behind; the rest becomes JAX's own."""
+"""If, Loop and Scan. Control flow that is known while tracing disappears; the rest becomes JAX's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxrnn.onnx.values import Value, all_traced, describe, is_known, traced
 
 
 def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Value]:
-    """If: only the branch that is taken is evaluated where the condition is known, else both are traced."""
+    """If: on a known condition only one branch is evaluated, else both are traced."""
     if cond.size != 1:
         raise ValueError(f"the condition must be one boolean, not {describe(cond)}")
     if is_known(cond):
@@ -106,7 +106,7 @@ def scan_8(
     num_scan_inputs: int,
     directions: tuple[int, ...] | None = None,
 ) -> list[Value]:
-    """Scan of opset 8: every input has a leading batch axis, time comes second, and each row may have its length."""
+    """Scan of opset 8: inputs are ``[batch, time, ...]``, and each row may have a length of its own."""
     count = len(inputs) - num_scan_inputs
     backwards = _directions(directions, num_scan_inputs, "directions")
     arrays = all_traced(inputs)
@@ -129,7 +129,7 @@ def scan_8(
                 shapes = jax.eval_shape(run)[1]
                 return carry, tuple(jnp.zeros(item.shape, item.dtype) for item in shapes)
 
-            # Mapped over rows, the body runs for those that have ended too; cond keeps their derivatives out.
+            # Under vmap the body also runs for rows that have ended; cond excludes them from the derivative.
             return run() if sequence_lens is None else lax.cond(index < length, run, skip)
 
         final, stacked = lax.scan(step, row[:count], (steps, frames))

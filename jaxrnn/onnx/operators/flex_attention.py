@@ -24,7 +24,7 @@ def flex_attention(
     score_mod: Subgraph | None = None,
     softmax_precision: int | None = None,
 ) -> Value:
-    """FlexAttention: from the scores on everything is computed in the type of the softmax."""
+    """FlexAttention. From the scores on, everything is computed in the type of the softmax."""
     alike(Q, K, V)
     q, k, v = traced(Q), traced(K), traced(V)
     if not q.ndim == k.ndim == v.ndim == 4:
@@ -45,7 +45,7 @@ def flex_attention(
 
 
 def _modified(modifier: Subgraph | None, x: jax.Array, kind: np.dtype, name: str) -> jax.Array:
-    """What a graph of the file makes of scores or probabilities."""
+    """Scores or probabilities, modified by a graph of the file."""
     if modifier is None:
         return x
     results = modifier(x.astype(kind))

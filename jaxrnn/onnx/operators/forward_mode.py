@@ -1,4 +1,4 @@
-"""Saying in the file's own terms that something has a forward-mode derivative, but none in reverse mode."""
+"""Values with a forward-mode derivative only, and an error in the file's own terms for reverse mode."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jaxrnn.errors import NodeError
 
 
 def forward_mode_only(value: jax.Array, reason: str) -> jax.Array:
-    """The value itself. Its forward-mode derivative is as ever; asking for reverse mode raises a `NodeError`.
+    """The value itself, with its forward-mode derivative; reverse mode raises a `NodeError`.
 
-    The derivative of a ``lax.while_loop`` cannot be transposed, and JAX's own error knows nothing of the file.
+    JAX cannot transpose the derivative of a ``lax.while_loop``, and its own error does not name the node.
     """
     if not jnp.issubdtype(value.dtype, jnp.inexact):
         return value
-    return _watched(reason)(value)
+    return _identity(reason)(value)
 
 
-def _watched(reason: str) -> Callable[[jax.Array], jax.Array]:
+def _identity(reason: str) -> Callable[[jax.Array], jax.Array]:
     @jax.custom_jvp
     def same(value: jax.Array) -> jax.Array:
         return value

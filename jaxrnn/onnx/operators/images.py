@@ -1,4 +1,4 @@
-"""Decoding of image files. It runs on bytes that are known, outside of JAX, with Pillow."""
+"""Decoding of image files, with Pillow on bytes that are known while tracing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
 
 
 def image_decoder(encoded_stream: Static, *, pixel_format: str = "RGB") -> Value:
-    """ImageDecoder: uint8 pixels ``[height, width, channels]``; none, ``[0, 0, channels]``, of what is no image.
+    """ImageDecoder: uint8 pixels ``[height, width, channels]``, or ``[0, 0, channels]`` where the bytes are no image.
 
     Raises:
         MissingPackageError: Pillow is not installed.
-        ValueError: the format is unknown, or the image has more pixels than Pillow takes for an honest file.
+        ValueError: the format is unknown, or the image has more pixels than Pillow's limit for decompression bombs.
     """
     if pixel_format not in _MODES:
         raise ValueError(f"pixel_format must be one of {', '.join(_MODES)}, not {pixel_format!r}")

@@ -1,7 +1,7 @@
 """Gathering, and everything else that reads by index or position.
 
-Indices may be negative and then count from the end. Those that are known are checked against the axis; those that
-depend on data read NaN where they lie outside, so that a wrong index cannot pass for a right one.
+Negative indices count from the end. Known indices are checked against the axis. Those that depend on data read NaN
+outside of it, so that a wrong index cannot go unnoticed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static,
 
 
 def wrap_indices(indices: Value, size: Any) -> Value:
-    """Indices with negative ones counted from the end: static ones as int64, traced ones as int32.
+    """Indices counted from the start: static ones as int64, traced ones as int32.
 
-    A traced index outside the axis becomes ``size``, which reads as NaN (`read`) and is not written.
+    A traced index outside of the axis becomes ``size``, which reads as NaN (`read`) and is not written.
 
     Raises:
-        IndexError: an index that is known lies outside the axis.
+        IndexError: a known index lies outside of the axis.
     """
     if is_known(indices) and isinstance(size, int) and not is_symbolic(indices):
         known = np.asarray(indices)
@@ -35,7 +35,7 @@ def wrap_indices(indices: Value, size: Any) -> Value:
             raise IndexError(f"index {wrong} is out of range for an axis of size {size}")
         if is_static(indices):
             return np.where(indices < 0, indices + size, indices).astype(np.int64)
-    # int32 holds every index of an axis, and lowers the same way whatever jax_enable_x64 says.
+    # int32 holds every index of an axis, and its lowering does not depend on jax_enable_x64.
     index = traced(indices).astype(jnp.int64)
     limit = jnp.asarray(size, jnp.int64)
     index = jnp.where(index < 0, index + limit, index)
@@ -43,7 +43,7 @@ def wrap_indices(indices: Value, size: Any) -> Value:
 
 
 def read(data: jax.Array, index: tuple[Any, ...]) -> jax.Array:
-    """The elements at an index; NaN (or the type's extreme) where it lies outside, never a neighbour's value."""
+    """The elements at an index; NaN, or the extreme of an integer type, where it lies outside."""
     known = all(isinstance(part, (slice, np.ndarray)) for part in index)
     return data.at[index].get(mode="promise_in_bounds" if known else "fill", wrap_negative_indices=False)
 
@@ -58,15 +58,15 @@ def gather(data: Value, indices: Value, *, axis: int = 0) -> Value:
         return _one_of(traced(data), indices.item(), axis)
     index = wrap_indices(indices, data.shape[axis])
     if isinstance(index, np.ndarray) and index.ndim == 0:
-        # One known index is a slice, which says more to XLA and to a transformation than a gather does.
+        # One known index is a slice: XLA fuses it, and every transformation has a rule for it.
         return lax.index_in_dim(traced(data), int(index), axis, keepdims=False)
     if isinstance(data.shape[axis], int) and data.shape[axis] == 0:
-        return _nothing(data, jnp.shape(index), axis)
+        return _read_empty(data, jnp.shape(index), axis)
     return read(traced(data), (slice(None),) * axis + (index.astype(np.int32),))
 
 
 def _one_of(data: jax.Array, index: Any, axis: int) -> jax.Array:
-    """One element of a symbolic axis, by a known index or by a symbolic dimension."""
+    """One element of a symbolic axis, by a known index or a symbolic dimension."""
     size = data.shape[axis]
     start = index + size if symbols.less(index, 0, or_equal=False) is True else index
     inside = symbols.less(0, start, or_equal=True), symbols.less(start, size, or_equal=False)
@@ -77,8 +77,8 @@ def _one_of(data: jax.Array, index: Any, axis: int) -> jax.Array:
     return read(data, (slice(None),) * axis + (wrap_indices(boxed, size).astype(np.int32),))
 
 
-def _nothing(data: Value, shape: tuple[Any, ...], axis: int) -> jax.Array:
-    """What data reads of an axis without elements, as the body of a loop that makes no trip does: nothing is inside."""
+def _read_empty(data: Value, shape: tuple[Any, ...], axis: int) -> jax.Array:
+    """A read from an axis without elements, as in the body of a loop without trips: every index lies outside."""
     data = traced(data)
     outside = jnp.nan if jnp.issubdtype(data.dtype, jnp.inexact) else 0
     return jnp.full((*data.shape[:axis], *shape, *data.shape[axis + 1 :]), outside, data.dtype)
@@ -93,7 +93,7 @@ def gather_elements(data: Value, indices: Value, *, axis: int = 0) -> Value:
 
 
 def element_index(index: jax.Array, axis: int) -> tuple[jax.Array, ...]:
-    """An index for every element, from one along an axis for every element."""
+    """A full index for every element, from its index along one axis."""
     grid = [lax.broadcasted_iota(index.dtype, index.shape, d) for d in range(index.ndim)]
     return tuple(index if d == axis else grid[d] for d in range(index.ndim))
 
@@ -109,7 +109,7 @@ def gather_nd(data: Value, indices: Value, *, batch_dims: int = 0) -> Value:
 
 
 def wrap_tuples(indices: Value, sizes: tuple[Any, ...]) -> jax.Array:
-    """Tuples of indices, along the last axis, with negative ones counted from the end."""
+    """Tuples of indices along the last axis, counted from the start."""
     depth = indices.shape[-1]
     columns = [wrap_indices(indices[..., d], sizes[d]) for d in range(depth)]
     return jnp.stack([traced(column).astype(jnp.int32) for column in columns], -1)
@@ -151,8 +151,8 @@ def center_crop_pad(x: Value, shape: Static, *, axes: tuple[int, ...] | None = N
     x = traced(x)
     chosen = range(x.ndim) if axes is None else axes_of(axes, x.ndim)
     widths = [(0, 0, 0)] * x.ndim
-    for axis, wanted in zip(chosen, dimensions(shape), strict=True):
-        missing = wanted - x.shape[axis]
+    for axis, size in zip(chosen, dimensions(shape), strict=True):
+        missing = size - x.shape[axis]
         before = missing // 2 if missing >= 0 else -(-missing // 2)
         widths[axis] = (before, missing - before, 0)
     return lax.pad(x, jnp.zeros((), x.dtype), widths)

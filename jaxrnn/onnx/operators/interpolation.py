@@ -1,4 +1,4 @@
-"""Where an element of a resized axis comes from: sampling positions and weights, in NumPy, while tracing."""
+"""Sampling positions and weights of a resized axis, computed in NumPy while tracing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ import numpy as np
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.rounding import wide_type
 
-#: Positions that are the same within every element of the input, so that neither size is needed.
+#: Rules whose positions are the same within every element of the input, so that no size is needed.
 SHIFT_INVARIANT = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")
 
 
 @dataclass(frozen=True)
 class Rescaling:
-    """What happens to one axis.
+    """The change of one axis.
 
     Attributes:
-        size, out: its sizes before and after, which may be symbolic.
-        scale: the factor between them; not their quotient where rounding down lost a part of an element.
-        region: the part that is resized, from 0 to 1, for ``tf_crop_and_resize``.
+        size: its size before, which may be symbolic.
+        out: its size after, which may be symbolic.
+        scale: the factor between them, before ``out`` was rounded down.
+        region: the part of the axis that is resized, from 0 to 1, for ``tf_crop_and_resize``.
     """
 
     size: Any
@@ -36,7 +37,7 @@ class Rescaling:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a position is found and what is made of the elements around it: the attributes of Resize."""
+    """How positions are computed and elements weighted: the attributes of Resize."""
 
     mode: str
     coordinates: str
@@ -52,17 +53,17 @@ def working_type(dtype: Any) -> np.dtype:
 
 
 def exact_scale(scale: float) -> Fraction:
-    """The simplest fraction that a float32 may stand for.
+    """The simplest fraction that rounds to a float32.
 
-    A third is no float32; taken as it is, it would move positions that lie on an element, or half-way between two.
+    The float32 nearest to a third, taken exactly, would move positions that lie on an element or half-way between two.
     """
-    given = Fraction(float(scale))
-    simple = given.limit_denominator(1000)
-    return simple if np.float32(float(simple)) == np.float32(scale) else given
+    exact = Fraction(float(scale))
+    simple = exact.limit_denominator(1000)
+    return simple if np.float32(float(simple)) == np.float32(scale) else exact
 
 
 def positions(axis: Rescaling, coordinates: str) -> np.ndarray:
-    """The place in the input, in elements, of every element of the output; float64[out]."""
+    """The position in the input, in elements, of every element of the output, ``float64[out]``."""
     current().check((axis.out,), np.float64, constant=True)
     i = np.arange(axis.out, dtype=np.float64)
     # Products of whole numbers and one division, so that halves come out as halves.
@@ -101,15 +102,15 @@ _NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def linear_kernel(x: np.ndarray, a: float = 0.0) -> np.ndarray:
-    """The triangle from -1 to 1."""
+    """The triangle on [-1, 1]."""
     del a
     return np.maximum(1 - np.abs(x), 0)
 
 
 def cubic_kernel(x: Any, a: float = -0.75, where: Callable[..., Any] = np.where) -> Any:
-    """Cubic convolution, from -2 to 2, of NumPy or JAX arrays (with their ``where``).
+    """The kernel of cubic convolution on [-2, 2], for NumPy or JAX arrays (with their ``where``).
 
-    Keys, "Cubic convolution interpolation for digital image processing" (1981), equation 4.
+    Source: Keys, "Cubic convolution interpolation for digital image processing", 1981, equation 4.
     """
     x = abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
@@ -121,7 +122,7 @@ _KERNELS: dict[str, tuple[Callable[..., np.ndarray], int]] = {"linear": (linear_
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Whether every choice is one that ONNX defines."""
+    """Refuse choices that ONNX does not define."""
     if sampling.mode != "nearest" and sampling.mode not in _KERNELS:
         raise ValueError(f"mode must be nearest, linear or cubic, not {sampling.mode!r}")
     if sampling.nearest not in _NEAREST:
@@ -131,10 +132,10 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 def taps(position: np.ndarray, sampling: Sampling, scale: Fraction) -> tuple[np.ndarray, np.ndarray]:
-    """The elements around every position, which may lie outside, and their weights; ``[out, taps]``."""
+    """The indices of the elements around every position, which may lie outside, and their weights; ``[out, taps]``."""
     if sampling.mode == "nearest":
-        found = _NEAREST[sampling.nearest](position).astype(np.int64)
-        return found[:, None], np.ones((len(position), 1))
+        nearest = _NEAREST[sampling.nearest](position).astype(np.int64)
+        return nearest[:, None], np.ones((len(position), 1))
     kernel, radius = _KERNELS[sampling.mode]
     stretch = min(scale, Fraction(1)) if sampling.antialias else Fraction(1)
     reach = math.ceil(radius / stretch)
@@ -148,7 +149,7 @@ def taps(position: np.ndarray, sampling: Sampling, scale: Fraction) -> tuple[np.
 
 
 def without_outside(index: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
-    """The weights with nothing for what lies outside, and a sum of 1 again."""
-    kept = np.where((index >= 0) & (index < size), weights, 0)
-    total = kept.sum(1, keepdims=True)
-    return kept / np.where(total == 0, 1, total)
+    """The weights with zeros for elements outside, normalised to a sum of 1."""
+    inner = np.where((index >= 0) & (index < size), weights, 0)
+    total = inner.sum(1, keepdims=True)
+    return inner / np.where(total == 0, 1, total)

@@ -1,4 +1,4 @@
-"""LinearAttention: ONNX's layout brought to the recurrence of `jaxrnn.cells`."""
+"""LinearAttention: from ONNX's layout to the recurrence of `jaxrnn.cells`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.cells.linear_attention import linear_attention
-from jaxrnn.cells.linear_attention_chunks import Frames
+from jaxrnn.cells.linear_attention_chunks import AttentionFrames
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import widest
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
-#: By rule: whether the state decays, and whether a value is corrected by what its key gives already.
+#: By rule: whether the state decays, and whether it is updated by the delta rule.
 RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
 
 
@@ -30,13 +30,10 @@ def linear_attention_operator(
     scale: float = 0.0,
     update_rule: str = "gated_delta",
 ) -> list[Value]:
-    """LinearAttention: outputs and the state, computed in float32 or, if the inputs are wider, in their type.
-
-    ``chunk_size`` has no effect on values, and none here.
-    """
-    del chunk_size
-    given = [x for x in (query, key, value, decay, beta) if x is not None]
-    alike(*given)
+    """LinearAttention: the output and the new state, computed in float32 or in the type of wider inputs."""
+    del chunk_size  # has no effect on values
+    inputs = [x for x in (query, key, value, decay, beta) if x is not None]
+    alike(*inputs)
     if update_rule not in RULES:
         raise ValueError(f"update_rule must be one of {', '.join(RULES)}, not {update_rule!r}")
     for name, operand, needed in zip(("decay", "beta"), (decay, beta), RULES[update_rule], strict=True):
@@ -45,13 +42,13 @@ def linear_attention_operator(
             raise ValueError(f"{rule} needs {name}, which is missing" if needed else f"{rule} takes no {name}")
     if kv_num_heads < 1 or q_num_heads < 1 or q_num_heads % kv_num_heads:
         raise ValueError(f"q_num_heads must be a multiple of kv_num_heads, not {q_num_heads} and {kv_num_heads}")
-    ranks = [len(x.shape) for x in given]
-    if set(ranks) != {3} or len({tuple(x.shape[:2]) for x in given}) > 1:
-        shown = ", ".join(str(tuple(x.shape)) for x in given)
+    ranks = [len(x.shape) for x in inputs]
+    if set(ranks) != {3} or len({tuple(x.shape[:2]) for x in inputs}) > 1:
+        shown = ", ".join(str(tuple(x.shape)) for x in inputs)
         raise ValueError(f"the inputs must have rank 3, one batch and one length, but their shapes are {shown}")
     dtype = widest(query.dtype, query.dtype if past_state is None else past_state.dtype)
     q = _heads(query, q_num_heads, "query")
-    frames = Frames(
+    frames = AttentionFrames(
         query=q.reshape((*q.shape[:2], kv_num_heads, q_num_heads // kv_num_heads, q.shape[3])),
         key=_heads(key, kv_num_heads, "key"),
         value=_heads(value, kv_num_heads, "value"),
@@ -78,7 +75,7 @@ def _heads(x: Value, heads: int, name: str) -> jax.Array:
     return x.reshape((*x.shape[:2], heads, x.shape[2] // heads))
 
 
-def _check(frames: Frames, size: int) -> None:
+def _check(frames: AttentionFrames, size: int) -> None:
     if frames.query.shape[4] != size:
         raise ValueError(f"a head of the query has {frames.query.shape[4]} features, but one of the key {size}")
     if frames.decay is not None and frames.decay.shape[3] not in (1, size):

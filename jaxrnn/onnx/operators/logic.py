@@ -22,7 +22,7 @@ def compare(
 
     Args:
         function: the comparison of arrays.
-        symbolic: that of two whole numbers of which one depends on a symbolic dimension.
+        symbolic: the comparison of two integers of which one depends on a symbolic dimension.
     """
 
     def apply(a: Value, b: Value) -> Value:
@@ -35,7 +35,7 @@ def compare(
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Whether two whole numbers are equal, of which one depends on a symbolic dimension."""
+    """Whether two integers are equal, of which one depends on a symbolic dimension."""
     return bool(symbols.size_of(first) == symbols.size_of(second))
 
 

@@ -1,4 +1,4 @@
-"""Loop: unrolled, a scan, or a while loop, whichever what is known of its trip count allows."""
+"""Loop: unrolled, a scan, or a while loop, depending on what is known of its trip count."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def types_of(values: Sequence[Value]) -> str:
 def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body: Subgraph) -> list[Value]:
     """Loop.
 
-    A known trip count whose condition never changes becomes a scan (or, for one trip, the body itself). Otherwise the
-    trip count depends on data: a while loop where the loop gives no scan outputs. Scan outputs of a length that depends
-    on data exist only outside ``jit``, where the loop runs in Python.
+    A loop of a known number of trips becomes a scan, or for one trip the body itself. One whose number of trips depends
+    on data becomes a while loop if it has no scan outputs. Scan outputs of a length that depends on data exist only
+    outside of ``jit``, where the loop runs in Python.
     """
     return _loop("", None, max_trip_count, cond, *carried, body=body)
 
 
 def loop_with(label: str, bound: int | None) -> Callable[..., list[Value]]:
-    """`loop` that knows what errors call its node, and how many trips it may make where that depends on data.
+    """`loop` with the label of its node for errors, and a bound on its trips where their number depends on data.
 
-    With a bound, what would be a while loop is a scan over so many trips, of which those behind the end change nothing,
-    so that reverse mode works.
+    With a bound, a while loop becomes a scan over so many trips, in which those after the end are masked. Reverse mode
+    then works.
     """
     return functools.partial(_loop, label, bound)
 
@@ -62,7 +62,7 @@ def _loop(
     fixed = trips is not None and (limit is None or is_static(limit))
     if trips is not None:
         if bound is not None and isinstance(trips, int) and trips > bound and not fixed:
-            raise ValueError(_beyond(bound, f"the loop makes {trips} trips"))
+            raise ValueError(_over_bound(bound, f"the loop makes {trips} trips"))
         return _counted_loop(walk, trips, carried, body)
     if scanned and all(is_known(leaf) for leaf in jax.tree.leaves((limit, go_on, carried))):
         return _python_loop(limit, bound, carried, body)
@@ -103,19 +103,19 @@ def _counted_loop(walk: TimeLoop, trips: Any, carried: Sequence[Value], body: Su
         return _python_loop(np.asarray(trips), None, carried, body)
 
 
-def _beyond(bound: int, what: str) -> str:
+def _over_bound(bound: int, what: str) -> str:
     return f"{what}, but max_trip_count={bound} was given when the model was loaded; give a larger bound"
 
 
-class _Trace:
-    """What one abstract trip through the body tells."""
+class _AbstractTrip:
+    """One trip through the body, evaluated on shapes."""
 
     def __init__(self, carried: Sequence[Value], body: Subgraph):
         self.never_ends = False
         start = all_traced(carried)
 
         def trip(state: tuple[Value, ...], index: Value) -> tuple[Value, ...]:
-            # True goes in as a known value: if the body only hands it on, or never computes with data, it comes out.
+            # The condition goes in as a known True. It comes out known unless the body computes it from data.
             go_on, *outputs = body(index, np.asarray(True), *state)
             self.never_ends = is_known(go_on) and bool(np.asarray(go_on).reshape(()))
             return all_traced(outputs)
@@ -128,16 +128,16 @@ class _Trace:
 
 def _never_ends(carried: Sequence[Value], body: Subgraph) -> bool:
     try:
-        return _Trace(carried, body).never_ends
+        return _AbstractTrip(carried, body).never_ends
     except StaticValueError:
-        return False  # what is computed trip by trip may end by itself
+        return False  # a loop that is computed trip by trip in Python may end by itself
 
 
 def _no_frames(carried: Sequence[Value], body: Subgraph) -> list[Value]:
-    """The scan outputs of a loop without a trip."""
+    """The scan outputs of a loop without trips."""
     if body.output_count == 1 + len(carried):
         return []
-    return [jnp.zeros((0, *item.shape), item.dtype) for item in _Trace(carried, body).scan_outputs]
+    return [jnp.zeros((0, *item.shape), item.dtype) for item in _AbstractTrip(carried, body).scan_outputs]
 
 
 def _signatures(values: Any) -> Any:
@@ -145,12 +145,12 @@ def _signatures(values: Any) -> Any:
 
 
 def _python_loop(limit: Value, bound: int | None, carried: Sequence[Value], body: Subgraph) -> list[Value]:
-    """The loop, trip by trip, in Python: any shapes, any values, sequences too."""
+    """The loop in Python, trip by trip: for shapes that depend on the trip, and for sequences."""
     count = len(carried)
     state, collected, go_on = list(carried), [], True
     while go_on and (limit is None or len(collected) < int(limit)):
         if bound is not None and len(collected) == bound:
-            raise ValueError(_beyond(bound, f"the loop goes on after {bound} trips"))
+            raise ValueError(_over_bound(bound, f"the loop goes on after {bound} trips"))
         condition, *outputs = body(np.asarray(len(collected), np.int64), np.asarray(True), *state)
         state = outputs[:count]
         collected.append(outputs[count:])
@@ -167,8 +167,8 @@ _State = tuple[jax.Array, jax.Array, tuple[Value, ...]]
 def _steps(
     limit: Value, go_on: Value, carried: Sequence[Value], body: Subgraph
 ) -> tuple[_State, Callable[..., _State], Callable[..., jax.Array]]:
-    """Where a loop of unknown length begins, one trip of it, and whether there is another."""
-    trace = _Trace(carried, body)
+    """The initial state of a loop of unknown length, its step, and the function that tells whether it goes on."""
+    trace = _AbstractTrip(carried, body)
     if not trace.carry_keeps_its_type:
         raise TypeError(
             "how often the loop runs depends on data, so what it carries must keep its type: it begins as "
@@ -193,7 +193,7 @@ def _while_loop(limit: Value, go_on: Value, carried: Sequence[Value], body: Subg
 
 
 def _bounded_loop(bound: int, limit: Value, go_on: Value, carried: Sequence[Value], body: Subgraph) -> list[Value]:
-    """The same as a scan. If the bound was too small, it raises where it can, and else spoils what it gives."""
+    """The same as a scan. Beyond the bound it raises where the trip count is known, and returns NaN under ``jit``."""
     start, step, unfinished = _steps(limit, go_on, carried, body)
 
     known = int(limit) if limit is not None and is_static(limit) and not is_symbolic(limit) else None
@@ -203,8 +203,8 @@ def _bounded_loop(bound: int, limit: Value, go_on: Value, carried: Sequence[Valu
 
     def trip(state: _State, _: jax.Array) -> tuple[_State, None]:
         choose = functools.partial(jnp.where, unfinished(*state))
-        # Behind its end the loop does its first trip again: a step from where it has ended may have no derivative, and
-        # one that is not finite would be NaN times the cotangent of zero. A cond would keep it out as well, but a copy
+        # After its end the loop repeats its first trip and discards it: a step from the final state may have an
+        # infinite derivative, which times a zero cotangent is NaN. A cond would avoid that too, but would store a copy
         # of every weight for each trip.
         after = step(*jax.tree.map(choose, state, start))
         return jax.tree.map(choose, after, state), None
@@ -212,7 +212,7 @@ def _bounded_loop(bound: int, limit: Value, go_on: Value, carried: Sequence[Valu
     def run() -> _State:
         return in_chunks(functools.partial(lax.scan, trip), start, trips)[0]
 
-    # Without any trip, the first one has no place either.
+    # A loop without trips must not run its first one either.
     last = lax.cond(unfinished(*start), run, lambda: start)
     values = list(last[2])
     if enough:
@@ -220,15 +220,15 @@ def _bounded_loop(bound: int, limit: Value, go_on: Value, carried: Sequence[Valu
     beyond = unfinished(*last)
     if is_known(beyond):
         if bool(beyond):
-            raise ValueError(_beyond(bound, f"the loop goes on after {bound} trips"))
+            raise ValueError(_over_bound(bound, f"the loop goes on after {bound} trips"))
         return values
     return jax.tree.map(functools.partial(_spoiled, beyond), values)
 
 
 def _spoiled(wrong: jax.Array, value: jax.Array) -> jax.Array:
-    """The value; where it is wrong NaN, or the type's extreme for integers, as an index out of range reads, or True."""
+    """The value, or where it is wrong NaN, the extreme of an integer type (as for an index out of range), or True."""
     if jnp.issubdtype(value.dtype, jnp.inexact):
-        # As a factor it reaches the derivatives too.
+        # A factor of NaN also reaches the derivatives.
         return value * jnp.where(wrong, jnp.asarray(jnp.nan, value.dtype), jnp.ones((), value.dtype))
     if value.dtype == np.bool_:
         return value | wrong

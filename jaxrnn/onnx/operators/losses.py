@@ -12,7 +12,7 @@ from jaxrnn.onnx.values import Value, traced
 
 
 def _reduced(loss: jax.Array, weight: jax.Array, reduction: str) -> jax.Array:
-    """The loss of every sample, their sum, or their mean by weight; ``weight`` is 0 where a sample does not count."""
+    """The loss of every sample, their sum, or their weighted mean; ``weight`` is 0 for ignored samples."""
     match reduction:
         case "none":
             return loss
@@ -28,7 +28,7 @@ def negative_log_likelihood(
 ) -> Value:
     """NegativeLogLikelihoodLoss of log probabilities ``[N, C, ...]`` for classes ``[N, ...]``.
 
-    A class that does not exist, and is not the one to ignore, makes its loss NaN. The mean of no samples is NaN.
+    The loss of a class that does not exist is NaN, unless it is ``ignore_index``. The mean of no samples is NaN.
     """
     alike(*(value for value in (input, weight) if value is not None))
     x, target = traced(input), traced(target)
@@ -44,7 +44,7 @@ def negative_log_likelihood(
         raise ValueError(f"the weight has shape {each.shape}, but there are {count} classes")
     factor = jnp.where(ignored, jnp.zeros((), wide), each[index]) if count else jnp.zeros(target.shape, wide)
     chosen = jnp.take_along_axis(x, index[:, None], 1, mode="clip")[:, 0].astype(wide)
-    # A log probability of an ignored sample may be -inf, and 0 * inf is none.
+    # The log probability of an ignored sample may be -inf, and 0 * inf is NaN.
     loss = jnp.where(ignored, jnp.zeros((), wide), -jnp.where(ignored, jnp.zeros((), wide), chosen) * factor)
     loss = jnp.where(outside, jnp.full((), jnp.nan, wide), loss)
     return _reduced(loss, factor, reduction).astype(x.dtype)

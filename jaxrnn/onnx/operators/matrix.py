@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells import narrowed, product
+from jaxrnn.cells import product, product_operands
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
@@ -41,7 +41,7 @@ def einsum(*inputs: Value, equation: str) -> Value:
     """Einsum."""
     alike(*inputs)
     arrays = [traced(value) for value in inputs]
-    return jnp.einsum(equation.replace(" ", ""), *narrowed(*arrays), preferred_element_type=arrays[0].dtype)
+    return jnp.einsum(equation.replace(" ", ""), *product_operands(*arrays), preferred_element_type=arrays[0].dtype)
 
 
 def determinant(x: Value) -> Value:

@@ -1,6 +1,6 @@
-"""Operators that move elements without computing on them: reshaping, joining, cutting, padding.
+"""Operators that only move elements: reshaping, concatenating, slicing, padding.
 
-All of them serve static and traced values alike, symbolic dimensions included.
+They accept static and traced values, symbolic dimensions included.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, is_symbol
 
 def axes_of(axes: Value, rank: int) -> tuple[int, ...]:
     """Axes as non-negative ints, each in range and none twice."""
-    found = []
+    normalized = []
     for axis in dimensions(np.asarray(axes, np.int64)):
         if not -rank <= axis < rank:
             raise ValueError(f"axis {axis} is out of range for rank {rank}")
-        found.append(axis % rank)
-    if len(set(found)) < len(found):
-        raise ValueError(f"an axis is given twice: {found}")
-    return tuple(found)
+        normalized.append(axis % rank)
+    if len(set(normalized)) < len(normalized):
+        raise ValueError(f"an axis is given twice: {normalized}")
+    return tuple(normalized)
 
 
 @moves_text
 def reshape(data: Value, shape: Static, *, allowzero: int = 0) -> Value:
-    """Reshape: 0 keeps a dimension (unless ``allowzero``), -1 takes what is left."""
+    """Reshape: 0 keeps a dimension (unless ``allowzero``), -1 is inferred."""
     sizes = list(dimensions(shape))
     for index, size in enumerate(sizes):
         if isinstance(size, int) and size == 0 and not allowzero:
@@ -149,7 +149,7 @@ def cut(x: Value, axis: int, start: Any, stop: Any, step: int = 1) -> Value:
 
 @moves_text
 def slice_(data: Value, starts: Static, ends: Static, axes: Static | None = None, steps: Static | None = None) -> Value:
-    """Slice: bounds beyond the axis are clamped to it; a negative step goes backwards."""
+    """Slice: bounds are clamped to the axis; a negative step goes backwards."""
     rank = len(data.shape)
     chosen = range(starts.size) if axes is None else axes_of(axes, rank)
     strides = (1,) * starts.size if steps is None else dimensions(steps)
@@ -176,8 +176,7 @@ def _slice_axis(data: Value, axis: int, start: Any, end: Any, step: int) -> Valu
         first, last = _clamp(start, size, 0, size), _clamp(end, size, 0, size)
         return cut(data, axis, first, max_dim(first, last), step)
     if not isinstance(size, int):
-        whole = start == -1 and isinstance(end, int) and end < -(2**30)
-        if whole:
+        if start == -1 and isinstance(end, int) and end < -(2**30):  # the whole axis
             return _flip(data, axis)[(slice(None),) * axis + (slice(None, None, -step),)]
         raise ValueError(
             "a negative step along a symbolic dimension needs the whole axis: start -1, end of int minimum"
@@ -186,8 +185,8 @@ def _slice_axis(data: Value, axis: int, start: Any, end: Any, step: int) -> Valu
     count = max(-((first - last) // step), 0)
     if count == 0:
         return cut(data, axis, 0, 0)
-    turned = cut(_flip(data, axis), axis, size - 1 - first, size)
-    return cut(turned, axis, 0, (count - 1) * -step + 1, -step)
+    flipped = cut(_flip(data, axis), axis, size - 1 - first, size)
+    return cut(flipped, axis, 0, (count - 1) * -step + 1, -step)
 
 
 def _flip(data: Value, axis: int) -> Value:
@@ -206,11 +205,11 @@ def _clamp(bound: Any, size: Any, low: Any, high: Any) -> Any:
 @moves_text
 def expand(x: Value, shape: Static) -> Value:
     """Expand: broadcasting both ways, so a 1 in the shape keeps the input's dimension."""
-    wanted = dimensions(shape)
-    if not all(isinstance(size, int) for size in wanted):
-        x = traced(x)  # NumPy's arrays have no symbolic size
+    sizes = dimensions(shape)
+    if not all(isinstance(size, int) for size in sizes):
+        x = traced(x)  # NumPy's arrays have no symbolic sizes
     np_or_jnp, (x,) = operands(x)
-    return np_or_jnp.broadcast_to(x, jnp.broadcast_shapes(tuple(x.shape), wanted))
+    return np_or_jnp.broadcast_to(x, jnp.broadcast_shapes(tuple(x.shape), sizes))
 
 
 @moves_text
@@ -222,7 +221,7 @@ def tile(x: Value, repeats: Static) -> Value:
     return np_or_jnp.tile(x, dimensions(repeats))
 
 
-_PAD_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+_PAD_MODES = ("reflect", "edge", "wrap")
 
 
 @moves_text
@@ -247,7 +246,7 @@ def pad(
         raise ValueError(f"mode must be constant, reflect, edge or wrap, not {mode!r}")
     for axis, (low, high) in enumerate(widths):
         data = _slice_axis(data, axis, max(-low, 0), data.shape[axis] - max(-high, 0), 1)
-    return jnp.pad(traced(data), [(max(low, 0), max(high, 0)) for low, high in widths], mode=_PAD_MODES[mode])
+    return jnp.pad(traced(data), [(max(low, 0), max(high, 0)) for low, high in widths], mode=mode)
 
 
 @moves_text
@@ -289,7 +288,7 @@ def triangle(x: Value, k: Static | None = None, *, upper: int = 1) -> Value:
 
 @moves_text
 def reverse_sequence(x: Value, sequence_lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
-    """ReverseSequence: the first ``sequence_lens`` frames of each row, backwards; the rest stays."""
+    """ReverseSequence: the first ``sequence_lens`` frames of each row backwards, then the others as they are."""
     size = x.shape[time_axis]
     if is_static(sequence_lens) and all(str(length) == str(size) for length in sequence_lens.reshape(-1).tolist()):
         return _flip(traced(x), time_axis % len(x.shape))

@@ -60,7 +60,7 @@ def batch_normalization_7(x: Value, scale: Value, bias: Value, mean: Value, var:
 
 
 def instance_normalization(x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:
-    """InstanceNormalization over all axes behind the channel."""
+    """InstanceNormalization over all axes after the channel."""
     x = traced(x)
     axes = tuple(range(2, x.ndim))
     mean, var = jnp.mean(x, axes, keepdims=True), jnp.var(x, axes, keepdims=True)
@@ -135,7 +135,7 @@ def local_response(x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.
     x = traced(x)
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
-    # There are no neighbours beyond the other end, however wide the window is.
+    # A window wider than the axis has no further neighbours.
     before, after = (min(reach, x.shape[1]) for reach in ((size - 1) // 2, size - 1 - (size - 1) // 2))
     window = (1, before + 1 + after) + (1,) * (x.ndim - 2)
     pads = ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2))

@@ -1,7 +1,7 @@
 """Definitions before opset 7 that differ from later ones, for files that have not been converted.
 
-Until opset 7, operands were not broadcast as in NumPy: ``broadcast=1`` repeats the second along the axes of the first
-that it lacks, from ``axis`` on or at the end.
+Before opset 7, operands did not broadcast as in NumPy. With ``broadcast=1``, the second operand is repeated along the
+axes that it lacks; its own axes match those of the first one from ``axis`` on, or the last ones.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxrnn.onnx.operators import activations, arithmetic, logic, matrix, normalization, pooling
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, describe, traced
 
 
 def aligned(function: Callable[[Value, Value], Value]) -> Callable[..., Value]:
-    """An operator of two operands with broadcasting as it was."""
+    """An operator of two operands with the broadcasting before opset 7."""
 
     def apply(a: Value, b: Value, *, axis: int | None = None, broadcast: int = 0) -> Value:
         if not broadcast:
@@ -25,10 +26,10 @@ def aligned(function: Callable[[Value, Value], Value]) -> Callable[..., Value]:
                 )
             return function(a, b)
         first = len(a.shape) - len(b.shape) if axis is None else axis % len(a.shape)
-        behind = len(a.shape) - first - len(b.shape)
-        if first < 0 or behind < 0:
+        trailing = len(a.shape) - first - len(b.shape)
+        if first < 0 or trailing < 0:
             raise ValueError(f"{describe(b)} does not fit into {describe(a)} from axis {axis} on")
-        return function(a, traced(b).reshape(*b.shape, *(1,) * behind))
+        return function(a, traced(b).reshape(*b.shape, *(1,) * trailing))
 
     return apply
 
@@ -62,14 +63,6 @@ def batch_normalization(
     )
 
 
-def average_pool(
-    x: Value, *, kernel_shape: tuple[int, ...], auto_pad: str = "NOTSET", pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Value:  # fmt: skip
-    """AveragePool; the padding never counts."""
-    return pooling.average_pool(x, kernel_shape=kernel_shape, auto_pad=auto_pad, pads=pads, strides=strides)
-
-
 def _all_aligned(family: Any, version: int, *names: str) -> dict[str, Any]:
     return {name: since(aligned(family.OPERATORS[name][7]), version) for name in names}
 
@@ -78,7 +71,7 @@ OPERATORS = {
     **_all_aligned(arithmetic, 6, "Add", "Div", "Mul", "Sub"),
     **_all_aligned(arithmetic, 1, "Pow"),
     **_all_aligned(logic, 1, "And", "Equal", "Greater", "Less", "Or", "Xor"),
-    "AveragePool": since(average_pool, 1),
+    "AveragePool": since(earlier(pooling.average_pool, "ceil_mode", "count_include_pad", "dilations"), 1),
     "BatchNormalization": since(batch_normalization, 6),
     "Gemm": since(gemm, 6),
     "PRelu": since(prelu, 6),

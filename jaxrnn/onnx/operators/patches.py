@@ -1,4 +1,4 @@
-"""Blocks of images: a convolution that reads them where its offsets say, and images put together from blocks."""
+"""Blocks of images: deformable convolution, and images assembled from blocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def deform_conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Value:
-    """DeformConv: a convolution whose kernel reads at places moved by the offsets, between elements where they are."""
+    """DeformConv: a convolution whose taps are moved by the offsets and interpolate between elements."""
     alike(*(value for value in (x, w, offset, b, mask) if value is not None))
     x, w, offset = traced(x), traced(w), traced(offset)
     dtype, working = x.dtype, wide_type(x.dtype)
@@ -69,18 +69,18 @@ def deform_conv(
     images = x.astype(working).reshape(batch * offset_group, channels // offset_group, *x.shape[2:])
     images = jnp.moveaxis(images, 1, -1)
 
-    def columns(image: Any, *each: Any) -> Any:
-        return sample(image, [linear_taps(place, size) for place, size in zip(each, image.shape, strict=False)])
+    def columns(image: Any, *coordinates: Any) -> Any:
+        return sample(image, [linear_taps(place, size) for place, size in zip(coordinates, image.shape, strict=False)])
 
-    found = jax.vmap(columns)(images, *axes)  # [batch * offset groups, points * places, channels]
-    found = found.reshape(batch, offset_group, points, places, channels // offset_group)
+    samples = jax.vmap(columns)(images, *axes)  # [batch * offset groups, points * places, channels]
+    samples = samples.reshape(batch, offset_group, points, places, channels // offset_group)
     if mask is not None:
         if tuple(mask.shape) != (batch, offset_group * points, *sizes):
             raise ValueError(f"the mask must be {(batch, offset_group * points, *sizes)}, not {tuple(mask.shape)}")
-        found = found * traced(mask).astype(working).reshape(batch, offset_group, points, places, 1)
-    found = jnp.moveaxis(found, -1, 2).reshape(batch, group, channels // group * points, places)
+        samples = samples * traced(mask).astype(working).reshape(batch, offset_group, points, places, 1)
+    samples = jnp.moveaxis(samples, -1, 2).reshape(batch, group, channels // group * points, places)
     weight = w.astype(working).reshape(group, w.shape[0] // group, w.shape[1] * points)
-    y = jnp.einsum("ngkp,gok->ngop", found, weight).reshape(batch, w.shape[0], *sizes)
+    y = jnp.einsum("ngkp,gok->ngop", samples, weight).reshape(batch, w.shape[0], *sizes)
     if b is not None:
         y = y + traced(b).astype(working).reshape((-1,) + (1,) * rank)
     return y.astype(dtype)
@@ -95,7 +95,7 @@ def col2im(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Value:
-    """Col2Im: blocks at every place of an image, added where they overlap; one axis after the other."""
+    """Col2Im: overlap-add of blocks at every place of an image, one axis after the other."""
     x, image, kernel = traced(x), dimensions(image_shape), dimensions(block_shape)
     rank = len(kernel)
     if x.ndim != 3 or len(image) != rank:
@@ -119,11 +119,11 @@ def col2im(
 
 
 def _folded(y: Any, block: int, count: int, stride: int, dilation: int, low: Any, size: Any) -> Any:
-    """Blocks along one axis added into it: the axis ``block`` goes, and ``count`` becomes an axis of ``size``."""
+    """Overlap-add along one axis: the axis ``block`` disappears, and ``count`` becomes an axis of ``size``."""
     y = jnp.moveaxis(y, (block, count), (-1, -2))
     length, blocks = y.shape[-1], y.shape[-2]
     if dilation == 1:
-        # In parts of a stride, the overlap is between whole parts: shifts, and no single element is added by itself.
+        # Blocks split into parts of one stride overlap in whole parts, which are shifted and added.
         parts = -(-length // stride)
         y = lax.pad(y, jnp.zeros((), y.dtype), [(0, 0, 0)] * (y.ndim - 1) + [(0, parts * stride - length, 0)])
         y = y.reshape(*y.shape[:-1], parts, stride)
@@ -149,8 +149,8 @@ def _folded(y: Any, block: int, count: int, stride: int, dilation: int, low: Any
             for tap in range(length)
         ]
         total = sum(terms[1:], terms[0])
-    behind = low + size - total.shape[-1]
-    total = lax.pad(total, jnp.zeros((), total.dtype), [(0, 0, 0)] * (total.ndim - 1) + [(-low, behind, 0)])
+    after = low + size - total.shape[-1]
+    total = lax.pad(total, jnp.zeros((), total.dtype), [(0, 0, 0)] * (total.ndim - 1) + [(-low, after, 0)])
     return jnp.moveaxis(total, -1, count - 1)
 
 

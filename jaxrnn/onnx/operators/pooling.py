@@ -34,7 +34,7 @@ class Windows:
         self.strides = per_axis(strides, rank, "strides")
         self.dilations = per_axis(dilations, rank, "dilations")
         self.pads: Pads = window_pads(auto_pad, pads, x.shape[2:], self.kernel, self.strides, self.dilations)
-        #: Padding that belongs to the image, and what rounding up adds behind it.
+        #: What rounding up adds after the padding.
         self.overhang = [0] * rank
         if ceil_mode:
             for axis in range(rank):
@@ -46,13 +46,13 @@ class Windows:
         span, stride = size + low + high - reach, self.strides[axis]
         steps = -(-span // stride)
         if steps * stride >= size + low:
-            steps -= 1  # the last window may not begin in the padding behind the image
+            steps -= 1  # the last window may not begin in the padding after the image
         return max(steps * stride - span, 0)
 
     def reduce(self, x: Any, start: Any, combine: Any) -> Any:
         """Combine the elements of every window; positions outside the image count as ``start``."""
         pads = [(low, high + over) for (low, high), over in zip(self.pads, self.overhang, strict=True)]
-        # The compiler does not survive windows and paddings without end.
+        # XLA crashes on extremely large windows and paddings.
         padded = [size + low + high for size, (low, high) in zip(x.shape[2:], pads, strict=True)]
         current().check((*x.shape[:2], *padded), x.dtype)
         current().check(self.kernel, x.dtype)
@@ -93,9 +93,9 @@ def max_pool(
 def _over_windows(
     arrays: Sequence[Any], fillers: Sequence[Any], windows: Windows, axis: int, combine: Callable[..., Sequence[Any]]
 ) -> Sequence[Any]:
-    """Elements of the windows along one axis, combined by what may count an element twice.
+    """The elements of the windows along one axis, combined by a function that may count an element twice.
 
-    Windows of twice the size are two of the size before, so that large ones take few steps.
+    A window of twice the size combines two of the size before, so that large windows take few steps.
     """
     size, (low, high), over = windows.kernel[axis - 2], windows.pads[axis - 2], windows.overhang[axis - 2]
     pads = [(low, high + over) if d == axis else (0, 0) for d in range(arrays[0].ndim)]
@@ -134,7 +134,7 @@ def _max_indices(x: Any, windows: Windows, lowest: Any, storage_order: int) -> A
         return jnp.where(later, next_value, value), jnp.where(later, next_place, place)
 
     for axis in range(2, x.ndim):
-        # The padding comes behind every element, so that it is never the first of several.
+        # The padding has the largest index, so that it is never the first of equal elements.
         x, index = _over_windows([x, index], [lowest, count], windows, axis, first)
     if storage_order:
         parts = jnp.unravel_index(index, spatial)
@@ -223,8 +223,8 @@ def max_unpool(
     flat = jnp.zeros(math.prod(shape), x.dtype).at[traced(indices).reshape(-1)].set(x.reshape(-1)).reshape(shape)
     if output_shape is None:
         return flat
-    wanted = dimensions(output_shape)
-    return jnp.zeros(wanted, x.dtype).at[tuple(slice(0, size) for size in shape)].set(flat)
+    sizes = dimensions(output_shape)
+    return jnp.zeros(sizes, x.dtype).at[tuple(slice(0, size) for size in shape)].set(flat)
 
 
 OPERATORS = {

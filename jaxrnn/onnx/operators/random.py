@@ -1,10 +1,9 @@
 """Random numbers.
 
-ONNX means fresh ones in every run, but a function that is pure gives the same ones for the same arguments. What a node
-draws here depends on its attribute ``seed``, or where it has none on the name of its first output: two nodes draw
-different numbers, and a node draws the same ones in every call, compiled or not, in every iteration of a loop that it
-stands in, and for every member of a batch that ``jax.vmap`` maps over. Whoever wants others in every call makes the
-numbers an input of the model, or loads it with another seed.
+ONNX asks for fresh ones in every run, but a pure function returns the same ones for the same arguments. What a node
+draws depends on its attribute ``seed``, or without one on the name of its first output. Two nodes draw different
+numbers. One node draws the same ones in every call, compiled or not, in every iteration of a loop around it, and for
+every member of a ``jax.vmap``. For others in every call, make the numbers an input of the model or change the seed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from jaxrnn.onnx.values import Value, dtype_of, is_known, traced
 
 
 def _key(seed: float | None, output_name: str) -> jax.Array:
-    """A key of one kind of generator, whatever JAX's default is."""
+    """A key of a fixed kind of generator, independent of JAX's default."""
     data = output_name.encode() if seed is None else np.float32(seed).tobytes()
     return jax.random.wrap_key_data(jnp.asarray([0, zlib.crc32(data)], jnp.uint32), impl="threefry2x32")
 
@@ -116,7 +115,7 @@ def multinomial(
     if logits.ndim != 2 or sample_size < 1:
         raise ValueError(f"log probabilities [batch, classes] and at least one sample are expected, not {logits.shape}")
     wide = logits.astype(wide_type(logits.dtype))
-    # The highest of log probabilities with noise of Gumbel's distribution falls on a class with its probability.
+    # The Gumbel trick: the argmax of log probabilities plus Gumbel noise is a sample.
     noise = jax.random.gumbel(_key(seed, output_name), (logits.shape[0], sample_size, logits.shape[1]), wide.dtype)
     drawn = lax.argmax(wide[:, None, :] + noise, 2, np.int32)
     return drawn.astype(numpy_dtype(dtype))
@@ -150,7 +149,7 @@ def dropout(
 
 
 def _draws(shape: tuple[Any, ...], seed: int | None, output_name: str) -> jax.Array:
-    """Numbers from 0 to 1; those of a seed are NumPy's, which the shape of a tensor must be known for."""
+    """Uniform numbers from 0 to 1; with a seed NumPy's, if the shape is known."""
     if seed is None or not all(isinstance(size, int) for size in shape):
         return jax.random.uniform(_key(seed, output_name), shape, jnp.float32)
     return jnp.asarray(np.random.RandomState(seed % 2**32).uniform(size=shape))

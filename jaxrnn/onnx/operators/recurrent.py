@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: ONNX's inputs, layouts and attributes brought to the cells of `jaxrnn.cells`."""
+"""LSTM, GRU and RNN: from ONNX's inputs, layouts and attributes to the cells of `jaxrnn.cells`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_cells(
 def check_shapes(
     gates: int, shapes: Mapping[str, tuple[Any, ...] | None], direction: str, hidden_size: int | None
 ) -> int | None:
-    """The shapes of a recurrent node's operands (in layout 0) against each other, as far as they are known.
+    """Check the shapes of a recurrent node's operands (in layout 0) against each other, as far as they are known.
 
     Args:
         gates: 4, 3 or 1.
@@ -78,24 +78,24 @@ def check_shapes(
         "initial_c": carry,
     }
     for name, shape in expected.items():
-        found = shapes.get(name)
-        if found is not None and shape is not None and not _fits(found, shape):
+        actual = shapes.get(name)
+        if actual is not None and shape is not None and not _fits(actual, shape):
             raise ValueError(
-                f"{name} has shape {found}, but {shape} is expected for {directions} direction(s), {gates} gate(s), "
+                f"{name} has shape {actual}, but {shape} is expected for {directions} direction(s), {gates} gate(s), "
                 f"hidden size {hidden} and {features} features"
             )
     return hidden
 
 
-def _fits(found: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
-    """Whether two shapes agree, None being a dimension that is not known yet."""
-    if len(found) != len(expected):
+def _fits(shape: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
+    """Whether two shapes agree; None is a dimension that is not known yet."""
+    if len(shape) != len(expected):
         return False
-    return all(a is None or b is None or a == b for a, b in zip(found, expected, strict=True))
+    return all(a is None or b is None or a == b for a, b in zip(shape, expected, strict=True))
 
 
 def checked_lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | None:
-    """The lengths of the sequences, or None where all are known to be whole."""
+    """The lengths of the sequences, or None where all frames are known to exist."""
     if sequence_lens is None:
         return None
     if tuple(sequence_lens.shape) != (batch,):
@@ -134,8 +134,8 @@ def _layer(
         x = jnp.swapaxes(x, 0, 1)
         carries = [None if value is None else jnp.swapaxes(value, 0, 1) for value in carries]
     names = ("X", "W", "R", "B", "P", "initial_h", "initial_c")
-    found = {name: tuple(v.shape) for name, v in zip(names, (x, w, r, b, p, *carries), strict=False) if v is not None}
-    hidden = check_shapes(cells[0].gates, found, direction, hidden_size)
+    shapes = {name: tuple(v.shape) for name, v in zip(names, (x, w, r, b, p, *carries), strict=False) if v is not None}
+    hidden = check_shapes(cells[0].gates, shapes, direction, hidden_size)
     zeros = jnp.zeros((x.shape[1], hidden), x.dtype)
     starts = [tuple(zeros if value is None else value[d] for value in carries) for d in range(len(cells))]
     weights = [Weights(w[d], r[d], None if b is None else b[d], None if p is None else p[d]) for d in range(len(cells))]
@@ -148,7 +148,7 @@ def _layer(
 
 
 def clip_of(clip: float | None) -> float | None:
-    """The bound of an attribute ``clip``, of which 0 is none."""
+    """The bound of an attribute ``clip``; 0 means none."""
     return clip if clip else None
 
 
@@ -236,7 +236,7 @@ def rnn(
 #: Inputs whose shapes are the same in either layout, but for the first two axes of X.
 WEIGHTS = frozenset({"X", "W", "R", "B", "P"})
 
-#: What `check_shapes` asks of each operator's weights, for use when a file is loaded.
+#: `check_shapes` of each operator, for use when a file is loaded.
 WEIGHT_CHECKS = {
     "GRU": functools.partial(check_shapes, GRU.gates),
     "LSTM": functools.partial(check_shapes, LSTM.gates),

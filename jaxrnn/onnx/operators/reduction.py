@@ -120,9 +120,9 @@ def first_extreme(x: jax.Array, axis: int, name: str) -> jax.Array:
     if x.dtype.itemsize < 8:
         return getattr(lax, name)(x, axis, np.int32)
     extreme = (jnp.max if name == "argmax" else jnp.min)(x, axis, keepdims=True)
-    found = (x == extreme) | ((x != x) if jnp.issubdtype(x.dtype, jnp.inexact) else False)
+    is_extreme = (x == extreme) | ((x != x) if jnp.issubdtype(x.dtype, jnp.inexact) else False)
     places = lax.broadcasted_iota(np.int32, x.shape, axis)
-    return jnp.min(jnp.where(found, places, np.int32(np.iinfo(np.int32).max)), axis)
+    return jnp.min(jnp.where(is_extreme, places, np.int32(np.iinfo(np.int32).max)), axis)
 
 
 def extreme_index(name: str) -> Callable[..., Value]:

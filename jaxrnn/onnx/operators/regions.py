@@ -15,10 +15,11 @@ from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import wide_type
 from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, is_known, traced
 
-#: So many regions are computed at once; more of them would hold a copy of what they look at each.
+#: The regions to compute at once: each holds a copy of the elements that it reads.
 _AT_ONCE = 64
 
 
@@ -84,31 +85,6 @@ def roi_align(
     return jnp.moveaxis(y, -1, 1).astype(x.dtype)
 
 
-def roi_align_10(
-    x: Value,
-    rois: Value,
-    batch_indices: Value,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Value:
-    """RoiAlign without the half pixel's shift."""
-    return roi_align(
-        x,
-        rois,
-        batch_indices,
-        coordinate_transformation_mode="output_half_pixel",
-        mode=mode,
-        output_height=output_height,
-        output_width=output_width,
-        sampling_ratio=sampling_ratio,
-        spatial_scale=spatial_scale,
-    )
-
-
 def _check_regions(x: Value, rois: Value, columns: int) -> None:
     if len(x.shape) != 4 or len(rois.shape) != 2 or rois.shape[1] != columns:
         raise ValueError(
@@ -120,7 +96,7 @@ def _check_regions(x: Value, rois: Value, columns: int) -> None:
 def _bins(
     np_or_jnp: Any, rois: Any, scale: float, aligned: bool, cells: tuple[int, int], working: Any
 ) -> tuple[Any, Any]:
-    """Where every region begins, and the size of its bins: rows of height and width, in elements of the input."""
+    """The start of every region and the size of its bins: rows of height and width, in elements of the input."""
     corners = rois.astype(working) * np.asarray(scale, working) - np.asarray(0.5 if aligned else 0, working)
     extents = corners[:, 3:1:-1] - corners[:, 1::-1]
     if not aligned:
@@ -141,15 +117,15 @@ def _bin_taps(start: Any, size: Any, number: Any, cells: int, most: int | None, 
         before = (-1 - begin) / jnp.where(step > 0, step, jnp.ones((), step.dtype))
         sample_number = sample_number + lax.stop_gradient(jnp.maximum(jnp.ceil(before - 0.5) - 1, 0))
     place = begin + (sample_number + np.asarray(0.5, size.dtype)) * step
-    inside = (place >= -1) & (place <= length)
+    in_image = (place >= -1) & (place <= length)
     # Within one element outside, the element at the edge is read.
     taps = linear_taps(jnp.clip(place, 0, length - 1), length)
-    weight = jnp.where(inside[..., None], taps.weight, jnp.zeros((), taps.weight.dtype))
+    weight = jnp.where(in_image[..., None], taps.weight, jnp.zeros((), taps.weight.dtype))
     return Taps(taps.index, weight), jnp.broadcast_to(sample_number < number, place.shape)
 
 
 def _image(images: Any, index: Any) -> Any:
-    """One of a batch; NaN where the index is none of it, as for any index that depends on data."""
+    """One image of a batch; NaN where the index lies outside, as for any index that depends on data."""
     count = images.shape[0]
     index = jnp.where(index < 0, index + count, index).astype(jnp.int32)
     image = lax.dynamic_index_in_dim(images, jnp.clip(index, 0, count - 1), keepdims=False)
@@ -169,15 +145,15 @@ def _mean(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
         return jnp.broadcast_to(jnp.expand_dims(flat, 1 - axis), shape).reshape(-1, flat.shape[1])
 
     counted = [jnp.where(exists[..., None], part.weight, 0) for part, exists in taps]
-    found = sample(
+    values = sample(
         image,
         [Taps(spread(part.index, axis), spread(counted[axis], axis)) for axis, (part, _) in enumerate(taps)],
     )
-    return (found / total).reshape(cells, width, -1)
+    return (values / total).reshape(cells, width, -1)
 
 
 def _mean_by_products(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
-    """The mean of the samples of every bin, as one product an axis: for bins of any number of samples."""
+    """The mean of the samples of every bin as one product for each axis: for any number of samples."""
     shares = []
     for (part, exists), size in zip(taps, image.shape, strict=False):
         weight = jnp.where(exists[..., None], part.weight, 0)
@@ -188,19 +164,19 @@ def _mean_by_products(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any)
 
 
 def _maximum(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
-    """The largest weighted element of every bin, which is what ONNX's own case has, not the largest mixture."""
+    """The largest weighted element of every bin, as in ONNX's own test case, and not the largest interpolated value."""
     (rows, some_rows), (columns, some_columns) = taps
-    found = image[rows.index.clip(0, image.shape[0] - 1)]  # [cells, samples, 2, width, channels]
-    found = found[..., columns.index.clip(0, image.shape[1] - 1), :]
+    values = image[rows.index.clip(0, image.shape[0] - 1)]  # [cells, samples, 2, width, channels]
+    values = values[..., columns.index.clip(0, image.shape[1] - 1), :]
     weight = rows.weight[..., None, None, None] * columns.weight
     exists = some_rows[..., None, None, None, None] & some_columns[..., None]
-    values = jnp.where(exists[..., None], found * weight[..., None], -jnp.inf)
+    values = jnp.where(exists[..., None], values * weight[..., None], -jnp.inf)
     largest = jnp.max(values, (1, 2, 4, 5))
     return jnp.where(number[0] * number[1] > 0, largest, jnp.zeros((), largest.dtype))
 
 
 def _for_each(function: Callable[..., Any], *arrays: Any) -> Any:
-    """A function of one region for all of them, some at once where there are many."""
+    """A function of one region, mapped over all of them, in batches where there are many."""
     count = arrays[0].shape[0]
     if not isinstance(count, int) or count <= _AT_ONCE:
         return jax.vmap(function)(*arrays)
@@ -221,19 +197,19 @@ def max_roi_pool(x: Value, rois: Value, *, pooled_shape: tuple[int, ...], spatia
     images = x.astype(working)
 
     def region(start: Any, size: Any, image_index: Any) -> Any:
-        found = _image(images, image_index)
+        values = _image(images, image_index)
         for axis in (1, 0):
             cell = jnp.arange(pooled_shape[axis], dtype=working)
             low = jnp.floor(cell * size[axis]) + start[axis]
             high = jnp.ceil((cell + 1) * size[axis]) + start[axis]
             place = jnp.arange(x.shape[2 + axis], dtype=working)
-            inside = (place >= low[:, None]) & (place < high[:, None])  # [cells, size]
+            in_image = (place >= low[:, None]) & (place < high[:, None])  # [cells, size]
             # Width first: [channels, height, cells, width], then [channels, cells, height, cells of width].
             if axis == 1:
-                found = jnp.max(jnp.where(inside, found[:, :, None], -jnp.inf), -1, initial=-jnp.inf)
+                values = jnp.max(jnp.where(in_image, values[:, :, None], -jnp.inf), -1, initial=-jnp.inf)
             else:
-                found = jnp.max(jnp.where(inside[..., None], found[:, None], -jnp.inf), 2, initial=-jnp.inf)
-        return jnp.where(found == -jnp.inf, jnp.zeros((), working), found)
+                values = jnp.max(jnp.where(in_image[..., None], values[:, None], -jnp.inf), 2, initial=-jnp.inf)
+        return jnp.where(values == -jnp.inf, jnp.zeros((), working), values)
 
     y = _for_each(region, starts, bins, rois[:, 0].astype(jnp.int32))
     return y.astype(x.dtype)
@@ -241,5 +217,6 @@ def max_roi_pool(x: Value, rois: Value, *, pooled_shape: tuple[int, ...], spatia
 
 OPERATORS = {
     "MaxRoiPool": since(max_roi_pool, 1, 22),
-    "RoiAlign": since(roi_align_10, 10) | since(roi_align, 16, 22),
+    "RoiAlign": since(earlier(roi_align, coordinate_transformation_mode="output_half_pixel"), 10)
+    | since(roi_align, 16, 22),
 }

@@ -1,8 +1,8 @@
 """One axis of known or symbolic size, resized.
 
-A scale that is a whole number, or one part in a whole number, has the same weights in every element of the input. Such
-an axis is resized by shifts, joins and reshapes: fast, possible for a symbolic size, and known to ``stream``. Any other
-is gathered.
+A scale n or 1 / n for an integer n has the same weights within every element of the input. Such an axis is resized by
+shifts, concatenations and reshapes: fast, possible for a symbolic size, and known to ``stream``. For any other scale,
+elements are gathered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxrnn.onnx.operators.interpolation import (
     without_outside,
 )
 
-#: Up to so many neighbours are gathered one by one, which XLA fuses best.
+#: Up to this number of taps are gathered one by one, which XLA fuses best.
 _SEPARATE = 4
 
 
@@ -47,7 +47,7 @@ def resample(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
-    """Larger by a whole number: every element becomes several mixtures of itself and its neighbours."""
+    """Larger by an integer factor: every element becomes several mixtures of itself and its neighbours."""
     factor = change.scale.numerator
     if change.scale.denominator != 1:
         return None
@@ -56,8 +56,8 @@ def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
     used = [offset for offset, weight in zip(index.flat, weights.flat, strict=True) if weight]
     if sampling.exclude_outside and any(used):
         return None
-    near = _Neighbours(x, axis, min(*used, 0), max(*used, 0))
-    phases = [_mixture(x.dtype, near, row, weight) for row, weight in zip(index, weights, strict=True)]
+    neighbours = _Neighbours(x, axis, min(*used, 0), max(*used, 0))
+    phases = [_mixture(x.dtype, neighbours, row, weight) for row, weight in zip(index, weights, strict=True)]
     if not any(used):
         phases = phases[:1]  # all of them are the element itself
     joined = jnp.stack(phases, axis + 1)
@@ -67,7 +67,7 @@ def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _reduced(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
-    """Smaller by a whole number: the same mixture of elements in every part of that many."""
+    """Smaller by an integer factor: the same mixture of elements in every group of that many."""
     count = change.scale.denominator
     if change.scale.numerator != 1:
         return None
@@ -89,36 +89,36 @@ def _reduced(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _local(coordinates: str) -> str:
-    """The rule for positions within one element: PyTorch's differs only for a whole axis of one element."""
+    """The rule for positions within one element: PyTorch's differs only for an axis of one element."""
     return "half_pixel" if coordinates == "pytorch_half_pixel" else coordinates
 
 
 class _Neighbours:
-    """An array moved along an axis, the first and last elements repeated beyond its ends."""
+    """An array shifted along an axis, with the first and last elements repeated beyond its ends."""
 
     def __init__(self, x: Any, axis: int, first: int, last: int):
         self.x, self.axis = x, axis
         self.first = first
         self.padded = x
         self.exists: dict[int, Any] = {}
-        self.found: dict[int, Any] = {0: x}
+        self.shifted: dict[int, Any] = {0: x}
         if isinstance(x.shape[axis], int) and (first or last):
             ends = {offset: lax.slice_in_dim(x, offset, offset + 1, axis=axis) for offset in (0, x.shape[axis] - 1)}
-            before, behind = [ends[0]] * -first, [ends[x.shape[axis] - 1]] * last
-            self.padded = jnp.concatenate([*before, x, *behind], axis)
+            before, after = [ends[0]] * -first, [ends[x.shape[axis] - 1]] * last
+            self.padded = jnp.concatenate([*before, x, *after], axis)
 
     def __getitem__(self, offset: int) -> Any:
-        """The element so far behind every element, or before it where negative."""
-        if offset not in self.found:
-            self.found[offset] = self._find(offset)
-        return self.found[offset]
+        """For every element the one ``offset`` elements after it, or before it where negative."""
+        if offset not in self.shifted:
+            self.shifted[offset] = self._find(offset)
+        return self.shifted[offset]
 
     def _find(self, offset: int) -> Any:
         size = self.x.shape[self.axis]
         if isinstance(size, int):
             begin = int(offset) - self.first
             return lax.slice_in_dim(self.padded, begin, begin + size, axis=self.axis)
-        # One step at a time: at the end, whose place is open, the nearer neighbour is the last that exists.
+        # One step at a time: at the end, whose index is symbolic, the nearer neighbour is the last element.
         step = 1 if offset > 0 else -1
         nearer = self[offset - step]
         if step not in self.exists:
@@ -133,7 +133,7 @@ class _Neighbours:
 
 
 def _mixture(dtype: Any, elements: Any, index: np.ndarray, weights: np.ndarray) -> Any:
-    """The weighted sum of the elements at offsets; an element itself where it alone counts."""
+    """The weighted sum of the elements at offsets, or the element itself where only one has a weight."""
     chosen = [(offset, weight) for offset, weight in zip(index.tolist(), weights.tolist(), strict=True) if weight]
     if len(chosen) == 1 and chosen[0][1] == 1:
         return elements[chosen[0][0]]
@@ -142,7 +142,7 @@ def _mixture(dtype: Any, elements: Any, index: np.ndarray, weights: np.ndarray) 
 
 
 def _gathered(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
-    """An axis of known size by weighted sums of gathered elements; those beyond an end are the one at the end."""
+    """Weighted sums of gathered elements along an axis of known size; indices are clamped to it."""
     index, weights = taps(positions(change, sampling.coordinates), sampling, change.scale)
     if sampling.exclude_outside:
         weights = without_outside(index, weights, change.size)
@@ -157,9 +157,9 @@ def _gathered(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
         columns = [weights[:, tap].reshape(shape).astype(x.dtype) for tap in range(count)]
         terms = [_take(x, index[:, tap], axis) * column for tap, column in enumerate(columns)]
         return sum(terms[1:], terms[0])
-    found = _take(x, index.ravel(), axis).reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+    gathered = _take(x, index.ravel(), axis).reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
     weights = weights.reshape((*(1,) * axis, *index.shape, *(1,) * (x.ndim - axis - 1)))
-    return jnp.sum(found * weights.astype(x.dtype), axis + 1)
+    return jnp.sum(gathered * weights.astype(x.dtype), axis + 1)
 
 
 def _take(x: Any, index: np.ndarray, axis: int) -> Any:

@@ -21,6 +21,7 @@ from jaxrnn.onnx.operators.interpolation import (
 )
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.operators.resampling import resample
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value, dimensions, is_text, traced
 
@@ -50,45 +51,17 @@ def resize(
         mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(antialias), bool(exclude_outside)
     )
     check_sampling(sampling)
-    given = [x.shape[axis] for axis in chosen]
-    changes = _rescalings(given, scales, sizes, keep_aspect_ratio_policy)
+    sizes_before = [x.shape[axis] for axis in chosen]
+    changes = _rescalings(sizes_before, scales, sizes, keep_aspect_ratio_policy)
     if sampling.coordinates == _CROP:
         changes = _with_regions(changes, roi)
-    wanted = dict(zip(chosen, changes, strict=True))
-    y = _interpolated(x, wanted, lambda _: sampling)
-    return _extrapolated(y, wanted, extrapolation_value) if sampling.coordinates == _CROP else y
-
-
-def resize_11(
-    x: Value,
-    roi: Static | None = None,
-    scales: Static | None = None,
-    sizes: Static | None = None,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
-) -> Value:
-    """Resize of all axes."""
-    return resize(
-        x,
-        roi,
-        scales,
-        sizes,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        cubic_coeff_a=cubic_coeff_a,
-        exclude_outside=exclude_outside,
-        extrapolation_value=extrapolation_value,
-        mode=mode,
-        nearest_mode=nearest_mode,
-    )
+    by_axis = dict(zip(chosen, changes, strict=True))
+    y = _interpolated(x, by_axis, lambda _: sampling)
+    return _extrapolated(y, by_axis, extrapolation_value) if sampling.coordinates == _CROP else y
 
 
 def resize_10(x: Value, scales: Static, *, mode: str = "nearest") -> Value:
-    """Resize from the first element on; the nearest is the one below, or above where the axis shrinks."""
+    """Resize from the first element on; the nearest element is the one before, or after where the axis shrinks."""
     sampling = Sampling(mode, "asymmetric")
     check_sampling(sampling)
     if mode == "cubic":
@@ -109,45 +82,45 @@ def upsample_7(x: Value, *, scales: tuple[float, ...], mode: str = "nearest") ->
     return upsample(x, np.asarray(scales, np.float32), mode=mode)
 
 
-def _rescalings(given: Sequence[Any], scales: Any, sizes: Any, policy: str) -> list[Rescaling]:
-    """What happens to the axes of the given sizes."""
+def _rescalings(sizes_before: Sequence[Any], scales: Any, sizes: Any, policy: str) -> list[Rescaling]:
+    """The changes of axes of some sizes."""
     scales = None if scales is None or not scales.size else scales.ravel()
     sizes = None if sizes is None or not sizes.size else sizes
-    if (scales is None) == (sizes is None) and given:
+    if (scales is None) == (sizes is None) and sizes_before:
         raise ValueError("one of scales and sizes must be given, and not both")
     if scales is not None:
-        _check_count("scales", len(scales), len(given))
+        _check_count("scales", len(scales), len(sizes_before))
         if not np.all((scales > 0) & np.isfinite(scales)):
             raise ValueError(f"scales must be finite and greater than 0, not {scales.tolist()}")
         exact = [exact_scale(scale) for scale in scales.tolist()]
         return [
-            Rescaling(size, _scaled(size, scale, given_scale), scale)
-            for size, scale, given_scale in zip(given, exact, scales, strict=True)
+            Rescaling(size, _scaled(size, scale, float_scale), scale)
+            for size, scale, float_scale in zip(sizes_before, exact, scales, strict=True)
         ]
-    wanted = dimensions(sizes) if sizes is not None else ()
-    _check_count("sizes", len(wanted), len(given))
-    factors = [_quotient(out, size) for out, size in zip(wanted, given, strict=True)]
+    sizes_after = dimensions(sizes) if sizes is not None else ()
+    _check_count("sizes", len(sizes_after), len(sizes_before))
+    factors = [_quotient(out, size) for out, size in zip(sizes_after, sizes_before, strict=True)]
     if policy == "stretch" or not factors:
-        return [Rescaling(*entry) for entry in zip(given, wanted, factors, strict=True)]
+        return [Rescaling(*entry) for entry in zip(sizes_before, sizes_after, factors, strict=True)]
     if policy not in ("not_larger", "not_smaller"):
         raise ValueError(f"keep_aspect_ratio_policy must be stretch, not_larger or not_smaller, not {policy!r}")
-    if not all(isinstance(size, int) for size in given):
-        raise ValueError(f"keep_aspect_ratio_policy {policy!r} needs known sizes, not {', '.join(map(str, given))}")
+    if not all(isinstance(size, int) for size in sizes_before):
+        raise ValueError(f"keep_aspect_ratio_policy {policy!r} needs known sizes, not {sizes_before}")
     factor = min(factors) if policy == "not_larger" else max(factors)
-    return [Rescaling(size, int(factor * size + Fraction(1, 2)), factor) for size in given]
+    return [Rescaling(size, int(factor * size + Fraction(1, 2)), factor) for size in sizes_before]
 
 
-def _check_count(name: str, found: int, expected: int) -> None:
-    if found != expected:
-        raise ValueError(f"{name} has {found} entries for {expected} axes; one for each is expected")
+def _check_count(name: str, count: int, expected: int) -> None:
+    if count != expected:
+        raise ValueError(f"{name} has {count} entries for {expected} axes; one for each is expected")
 
 
-def _scaled(size: Any, scale: Fraction, given: Any) -> Any:
+def _scaled(size: Any, scale: Fraction, float_scale: Any) -> Any:
     if scale.denominator == 1:
         return size * scale.numerator
     if isinstance(size, int):
         # In float32, as ONNX's inference of shapes has it: 10 times 0.7 is 7.
-        return int(np.floor(np.float32(size) * np.float32(given)))
+        return int(np.floor(np.float32(size) * np.float32(float_scale)))
     if scale.numerator == 1:
         return size // scale.denominator
     raise ValueError(
@@ -182,7 +155,7 @@ def _with_regions(changes: list[Rescaling], roi: Any) -> list[Rescaling]:
 
 
 def _interpolated(x: Value, changes: dict[int, Rescaling], sampling_of: Callable[[Rescaling], Sampling]) -> Value:
-    """The axes resized, the ones that shrink most first."""
+    """Resize the axes, those that shrink most first."""
     texts = is_text(x)
     x = x if texts else traced(x)
     dtype = x.dtype
@@ -201,7 +174,7 @@ def _interpolated(x: Value, changes: dict[int, Rescaling], sampling_of: Callable
 
 
 def saturated(x: Any, dtype: Any) -> Any:
-    """Rounded to the nearest integer within the range of an integer type; floats as they are converted."""
+    """Convert to a dtype; for an integer one, round and clamp to its range."""
     if jnp.issubdtype(dtype, jnp.integer):
         info = ml_dtypes.iinfo(dtype)
         x = jnp.clip(jnp.round(x), float(info.min), float(info.max))
@@ -209,7 +182,7 @@ def saturated(x: Any, dtype: Any) -> Any:
 
 
 def _extrapolated(y: Any, changes: dict[int, Rescaling], value: float) -> Any:
-    """The value in every element that comes from outside the input."""
+    """Set the elements that come from outside of the input to the value."""
     outside: Any = False
     for axis, change in changes.items():
         place = positions(change, _CROP)
@@ -221,6 +194,8 @@ def _extrapolated(y: Any, changes: dict[int, Rescaling], value: float) -> Any:
 
 
 OPERATORS = {
-    "Resize": since(resize_10, 10) | since(resize_11, 11, 13) | since(resize, 18, 19),
+    "Resize": since(resize_10, 10)
+    | since(earlier(resize, "antialias", "axes", "keep_aspect_ratio_policy"), 11, 13)
+    | since(resize, 18, 19),
     "Upsample": since(upsample_7, 7) | since(upsample, 9),
 }

@@ -1,4 +1,4 @@
-"""RotaryEmbedding: pairs of features turned by an angle that grows with their position."""
+"""RotaryEmbedding: pairs of features rotated by an angle that grows with the position."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ def rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
 ) -> Value:
-    """RotaryEmbedding, of all features of a head or of its first ones."""
+    """RotaryEmbedding of all features of a head, or of its first ones."""
     alike(X, cos_cache, sin_cache)
     x = split_heads(X, num_heads, "X")
     size = x.shape[3]
-    turned = rotary_embedding_dim or size
-    if turned % 2 or not 0 <= turned <= size:
-        raise ValueError(f"an even number of features can be turned, at most the head's {size}, not {turned}")
+    rotated = rotary_embedding_dim or size
+    if rotated % 2 or not 0 <= rotated <= size:
+        raise ValueError(f"an even number of features can be rotated, at most the head's {size}, not {rotated}")
     wide = wide_type(x.dtype)
     cos, sin = (
-        _of_tokens(cache, position_ids, (x.shape[0], x.shape[2], turned // 2), name).astype(wide)[:, None]
+        _of_tokens(cache, position_ids, (x.shape[0], x.shape[2], rotated // 2), name).astype(wide)[:, None]
         for name, cache in (("cos_cache", cos_cache), ("sin_cache", sin_cache))
     )
-    part = x[..., :turned].astype(wide)
+    part = x[..., :rotated].astype(wide)
     if interleaved:
-        pairs = part.reshape((*x.shape[:3], turned // 2, 2))
+        pairs = part.reshape((*x.shape[:3], rotated // 2, 2))
         first, second = pairs[..., 0], pairs[..., 1]
     else:
-        first, second = part[..., : turned // 2], part[..., turned // 2 :]
+        first, second = part[..., : rotated // 2], part[..., rotated // 2 :]
     real, imaginary = cos * first - sin * second, sin * first + cos * second
     if interleaved:
         result = jnp.stack([real, imaginary], -1).reshape(part.shape)
     else:
         result = jnp.concatenate([real, imaginary], -1)
-    y = jnp.concatenate([result.astype(x.dtype), x[..., turned:]], -1)
+    y = jnp.concatenate([result.astype(x.dtype), x[..., rotated:]], -1)
     return y if len(X.shape) == 4 else y.swapaxes(1, 2).reshape(X.shape)
 
 

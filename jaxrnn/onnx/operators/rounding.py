@@ -1,7 +1,7 @@
-"""Arithmetic of 16-bit floats in 32 bits, rounded where the specification has a value of 16 bits.
+"""Arithmetic of 16-bit floats in 32 bits, rounded where the specification has a 16-bit value.
 
-XLA may keep the extra precision of 16-bit arithmetic between operations, and does under jit more often than node by
-node; what must be rounded says so itself.
+XLA may keep excess precision between 16-bit operations, under ``jit`` more often than node by node. Values that must be
+rounded are therefore rounded explicitly.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 from jax import lax
 
 
-def is_narrow(dtype: Any) -> bool:
+def is_low_precision(dtype: Any) -> bool:
     """Whether a floating type has fewer bits than float32."""
     return jnp.finfo(dtype).bits < 32
 
 
 def wide_type(dtype: Any) -> np.dtype:
-    """The type to compute in: float32 for narrower floats, else the type itself."""
-    return np.dtype(np.float32) if is_narrow(dtype) else np.dtype(dtype)
+    """The type to compute in: float32 for low-precision floats, else the type itself."""
+    return np.dtype(np.float32) if is_low_precision(dtype) else np.dtype(dtype)
 
 
 def rounded(x: jax.Array, dtype: Any) -> jax.Array:
-    """The value as a type holds it, in the `wide_type` of that type."""
+    """The value rounded to a type, in the `wide_type` of that type."""
     x = x.astype(wide_type(x.dtype))
     info = jnp.finfo(dtype)
-    held = lax.reduce_precision(x, info.nexp, info.nmant) if is_narrow(dtype) else x
+    held = lax.reduce_precision(x, info.nexp, info.nmant) if is_low_precision(dtype) else x
     return held.astype(wide_type(dtype))
 
 

@@ -1,4 +1,4 @@
-"""Sampling an image, or a volume, at places between its elements."""
+"""Sampling an image or a volume at positions between its elements."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PADDING = ("zeros", "border", "reflection")
 
 @dataclass(frozen=True)
 class Taps:
-    """Along one axis, the elements that each place is a mixture of, and their weights: both ``[..., taps]``.
+    """The indices of the elements that each place interpolates along one axis, and their weights, ``[..., taps]``.
 
-    An index may lie outside where the weight is 0.
+    An index may lie outside where its weight is 0.
     """
 
     index: Any
@@ -58,10 +58,10 @@ def sample(image: Any, axes: Sequence[Taps]) -> Any:
         count = index.shape[1] * inside.shape[1]
         index = (index[..., None] * jnp.asarray(size, jnp.int32) + inside[:, None]).reshape(places, count)
         weight = (weight[..., None] * taps.weight[:, None]).reshape(places, count)
-    found = image.reshape(math.prod(sizes), channels).at[index].get(mode="promise_in_bounds")
-    weight = weight[..., None].astype(found.dtype)
-    # What has no weight does not count, even where it is infinite.
-    return jnp.sum(jnp.where(weight == 0, jnp.zeros((), found.dtype), found * weight), 1)
+    elements = image.reshape(math.prod(sizes), channels).at[index].get(mode="promise_in_bounds")
+    weight = weight[..., None].astype(elements.dtype)
+    # An element without weight does not count, even where it is infinite.
+    return jnp.sum(jnp.where(weight == 0, jnp.zeros((), elements.dtype), elements * weight), 1)
 
 
 def grid_sample(
@@ -113,9 +113,9 @@ def grid_sample_16(
 def _pick(image: Any, axes: Sequence[Taps]) -> Any:
     """The one element of every place, of any type; 0 where its weight is."""
     index = tuple(jnp.clip(taps.index[:, 0], 0, size - 1) for size, taps in zip(image.shape, axes, strict=False))
-    found = image.at[index].get(mode="promise_in_bounds")
+    elements = image.at[index].get(mode="promise_in_bounds")
     counts = jnp.all(jnp.stack([taps.weight[:, 0] != 0 for taps in axes]), 0)
-    return jnp.where(counts[:, None], found, jnp.zeros((), found.dtype))
+    return jnp.where(counts[:, None], elements, jnp.zeros((), elements.dtype))
 
 
 def _grid_taps(place: Any, size: Any, corners: bool, mode: str, padding: str) -> Taps:
@@ -127,11 +127,11 @@ def _grid_taps(place: Any, size: Any, corners: bool, mode: str, padding: str) ->
         place = jnp.round(place)  # halves to the even one
     outside = (place < low) | (place > high)
     if padding == "border" and mode != "cubic":
-        # Cubic mixtures turn into the border's value without a jump: their elements are repeated, not the place moved.
+        # Cubic interpolation repeats the border's elements instead, so that it approaches them smoothly.
         place = jnp.where(outside, jnp.clip(place, 0, length - 1), place)
     elif padding == "reflection":
         place = jnp.where(outside, _reflected(place, low, high), place)
-    # A place far outside has the index of one just outside, whatever an integer can hold.
+    # A place far outside gets the index of one just outside, which an integer can hold.
     base = jnp.floor(place)
     part = place - base
     base = jnp.clip(base, -3, length + 2).astype(jnp.int32)

@@ -1,7 +1,7 @@
 """Writing by index: ScatterElements, ScatterND, and chunks into caches.
 
-Indices may be negative and then count from the end; those that are known are checked against the axis, and those that
-depend on data and lie outside are not written.
+Negative indices count from the end. Known indices are checked against the axis. Those that depend on data are not
+written where they lie outside of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jaxrnn.guards import own_arithmetic
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.indexing import element_index, wrap_indices, wrap_tuples
 from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced
@@ -46,12 +47,6 @@ def scatter_elements(data: Value, indices: Value, updates: Value, *, axis: int =
         return result
     index = traced(wrap_indices(indices, data.shape[axis])).astype(jnp.int32)
     return _write(traced(data), element_index(index, axis), traced(updates), _scatter(reduction))
-
-
-@moves_text
-def scatter(data: Value, indices: Value, updates: Value, *, axis: int = 0) -> Value:
-    """Scatter, the older name of ScatterElements."""
-    return scatter_elements(data, indices, updates, axis=axis)
 
 
 @moves_text
@@ -96,7 +91,7 @@ def _multiplied_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tupl
 
 
 def _box(indices: Value, sizes: tuple[Any, ...]) -> list[slice] | None:
-    """The ranges that known indices of ScatterND run through in order, as an exporter's ``x[:, a:b] = y`` does."""
+    """The ranges that known indices of ScatterND cover in order, as exporters write ``x[:, a:b] = y``."""
     if not is_static(indices) or is_symbolic(indices) or not indices.size:
         return None
     columns = [wrap_indices(indices[..., d], sizes[d]).ravel() for d in range(indices.shape[-1])]
@@ -109,13 +104,13 @@ def _box(indices: Value, sizes: tuple[Any, ...]) -> list[slice] | None:
 
 
 def _write_box(data: jax.Array, box: Sequence[slice], updates: jax.Array, operation: str, axis: int = 0) -> jax.Array:
-    """The data with a box of it updated, by slices and joins alone: fast, and known to every transformation."""
+    """The data with a box of it updated, by slices and concatenations: fast, and known to every transformation."""
     while axis < len(box) and box[axis] == slice(0, data.shape[axis]):
         axis += 1
     if axis == len(box):
         return updates if operation == "set" else _REDUCE[operation](data, updates)
-    before, inside, behind = jnp.split(data, [box[axis].start, box[axis].stop], axis)
-    parts = [before, _write_box(inside, box, updates, operation, axis + 1), behind]
+    before, inside, after = jnp.split(data, [box[axis].start, box[axis].stop], axis)
+    parts = [before, _write_box(inside, box, updates, operation, axis + 1), after]
     return jnp.concatenate([part for part in parts if part.shape[axis]], axis)
 
 
@@ -123,7 +118,7 @@ def _write_box(data: jax.Array, box: Sequence[slice], updates: jax.Array, operat
 def tensor_scatter(
     past: Value, update: Value, write_indices: Value = None, *, axis: int = -2, mode: str = "linear"
 ) -> Value:
-    """TensorScatter: write one chunk a batch row into a cache, at its own position, around the end if circular."""
+    """TensorScatter: write a chunk of each row into a cache at the row's own position, which may be circular."""
     if mode not in ("linear", "circular"):
         raise ValueError(f"mode must be linear or circular, not {mode!r}")
     (axis,) = axes_of([axis], len(past.shape))
@@ -137,7 +132,7 @@ def tensor_scatter(
 
 
 OPERATORS = {
-    "Scatter": since(scatter, 9, 11),
+    "Scatter": since(earlier(scatter_elements, "reduction"), 9, 11),
     "ScatterElements": since(scatter_elements, 11, 13, 16, 18),
     "ScatterND": since(scatter_nd, 11, 13, 16, 18),
     "TensorScatter": since(tensor_scatter, 24),

@@ -28,7 +28,7 @@ def _sequence(value: Value) -> Sequence:
 
 
 def _tensor(value: Value) -> Value:
-    """Sequences hold tensors, no sequences: one of itself twice, and again, would have no end."""
+    """Refuse sequences of sequences: one that holds itself twice, nested, would grow exponentially."""
     if not hasattr(value, "shape"):
         raise TypeError(f"a tensor is expected, not {'nothing' if value is None else 'a sequence'}")
     return value
@@ -126,7 +126,7 @@ def concat_from_sequence(input_sequence: Value, *, axis: int, new_axis: int = 0)
 
 
 def _joined(stacked: Value, axis: int, new_axis: bool) -> Value:
-    """Elements along the first axis, along another one in its place or merged with it."""
+    """Elements stacked along the first axis, moved to another axis or merged with it."""
     (axis,) = axes_of([axis], stacked.ndim if new_axis else stacked.ndim - 1)
     moved = jnp.moveaxis(stacked, 0, axis)
     if new_axis:
@@ -135,7 +135,7 @@ def _joined(stacked: Value, axis: int, new_axis: bool) -> Value:
 
 
 def sequence_map(input_sequence: Value, *additional_inputs: Value, body: Subgraph) -> list[Value]:
-    """SequenceMap: the body for each element; other sequences go along, tensors are the same for every element."""
+    """SequenceMap: the body for each element of all sequences; a tensor is the same for every element."""
     sequence = _sequence(input_sequence)
     additional_inputs = tuple(_sequence(each) if is_sequence(each) else each for each in additional_inputs)
     for other in additional_inputs:

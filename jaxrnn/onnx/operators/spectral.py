@@ -71,7 +71,7 @@ def _transformed(x: Value, dft_length: Any, axis: int, inverse: bool, onesided: 
 
 
 def _spectrum(x: Any, axis: int, inverse: bool = False) -> Any:
-    """The whole spectrum; of a real signal one half is transformed, and the other is its exact mirror image."""
+    """The full spectrum; for a real signal one half is computed, and the other is its exact mirror image."""
     if jnp.iscomplexobj(x):
         return (jnp.fft.ifft if inverse else jnp.fft.fft)(x, axis=axis)
     length = x.shape[axis]
@@ -93,7 +93,7 @@ def _parts(x: Any, dtype: Any) -> Any:
 
 
 def _fitted(x: Any, length: int, axis: int) -> Any:
-    """A signal cut off or filled with zeros to a length."""
+    """A signal truncated or zero-padded to a length."""
     size = x.shape[axis]
     if isinstance(size, int) and size == length:
         return x
@@ -104,7 +104,7 @@ def _fitted(x: Any, length: int, axis: int) -> Any:
 
 
 def _inverse_of_half(x: Any, length: int, axis: int) -> Any:
-    """The real signal of a spectrum of which the other half is its mirror image."""
+    """The real signal of a one-sided spectrum."""
     half = _fitted(x, length // 2 + 1, axis)
     return jnp.fft.irfft(half, n=length, axis=axis)
 
@@ -114,7 +114,7 @@ def stft(
 ) -> Value:
     """STFT of ``[batch, time, 1 or 2]``: ``[batch, frames, bins, 2]``.
 
-    A real signal of ``[batch, time]``, as PyTorch's exporter writes it, can mean nothing else.
+    A real signal ``[batch, time]``, as PyTorch's exporter writes it, is accepted too.
     """
     signal = traced(signal)
     signal = signal[..., None] if signal.ndim == 2 else signal
@@ -135,19 +135,19 @@ def stft(
 
 
 def _frame_length(signal: Any, window: Any, frame_length: Any) -> int:
-    """The number of samples in a frame, which the window or the whole signal gives where it is not said."""
+    """The number of samples in a frame, by default that of the window or of the whole signal."""
     if window is not None and window.ndim != 1:
         raise ValueError(f"the window must have one axis, not {window.ndim}")
-    given = None if frame_length is None else _scalar(frame_length, "frame_length")
-    if given is None:
-        given = signal.shape[1] if window is None else window.shape[0]
-    elif window is not None and window.shape[0] != given:
-        raise ValueError(f"the window has {window.shape[0]} samples, but frame_length is {given}; they must be equal")
-    if not (isinstance(given, int) and given >= 1):
+    length = None if frame_length is None else _scalar(frame_length, "frame_length")
+    if length is None:
+        length = signal.shape[1] if window is None else window.shape[0]
+    elif window is not None and window.shape[0] != length:
+        raise ValueError(f"the window has {window.shape[0]} samples, but frame_length is {length}; they must be equal")
+    if not (isinstance(length, int) and length >= 1):
         raise ValueError(
-            f"a frame must have a known number of samples, at least 1, not {given}: give a window or a frame_length"
+            f"a frame must have a known number of samples, at least 1, not {length}: give a window or a frame_length"
         )
-    return given
+    return length
 
 
 def _framed(signal: Any, length: int, step: int) -> Any:
@@ -160,7 +160,7 @@ def _framed(signal: Any, length: int, step: int) -> Any:
         return signal.at[:, index].get(mode="promise_in_bounds")
     if count == 0:
         return jnp.zeros((signal.shape[0], 0, length), signal.dtype)
-    # Frames of whole blocks of a step: joining shifted blocks copies memory in long pieces.
+    # Blocks of one step, concatenated with shifted copies: memory is copied in long pieces.
     blocks = -(-length // step)
     total = (count - 1 + blocks) * step
     padded = lax.pad(signal, jnp.zeros((), signal.dtype), [(0, 0, 0), (0, total - size, 0)])
@@ -170,7 +170,7 @@ def _framed(signal: Any, length: int, step: int) -> Any:
 
 
 def cosine_window(*coefficients: float) -> Callable[..., Any]:
-    """A window that is a sum of cosines of 0, 1, 2, ... periods, with these coefficients."""
+    """A window that is a sum of cosines of 0, 1, 2, ... periods with these coefficients."""
 
     def apply(size: Static, *, output_datatype: int = 1, periodic: int = 1) -> Value:
         count = _known(size, "size")

@@ -95,7 +95,7 @@ def _matcher(pattern: str) -> Callable[[str], Any]:
         raise ValueError(f"the pattern {pattern!r} cannot be read: {error}") from error
 
 
-#: What RE2 has not: references to groups, and looking ahead or back.
+#: What RE2 does not have: back references and lookaround.
 _NOT_IN_RE2 = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?(?:[=!]|<[=!]|P=|\())")
 
 _POSIX_CLASSES = {
@@ -112,7 +112,7 @@ _POSIX_CLASSES = {
 
 
 def _in_python(pattern: str) -> str:
-    """A pattern of RE2's as Python writes it."""
+    """A pattern of RE2 in Python's syntax."""
     if _NOT_IN_RE2.search(pattern):
         raise ValueError(f"the pattern {pattern!r} is not in the syntax of RE2")
     for name, members in _POSIX_CLASSES.items():
@@ -157,16 +157,16 @@ def tf_idf_vectorizer(
         # No n-gram of a row has its words farther apart than the row is long.
         for step in range(1, min(max_skip_count + 1, rows.shape[1]) + 1 if length > 1 else 2):
             total = total + _occurrences(rows, length, step, grams, size)
-    found = total.astype(jnp.float32)
+    counts = total.astype(jnp.float32)
     if mode == "IDF":
-        found = jnp.minimum(found, 1)
+        counts = jnp.minimum(counts, 1)
     if mode != "TF" and weights:
         if len(weights) != len(ngram_indexes):
             raise ValueError(f"weights has {len(weights)} entries for {len(ngram_indexes)} n-grams")
         by_column = np.zeros(size, np.float32)
         by_column[list(ngram_indexes)] = weights
-        found = found * by_column
-    return found.reshape((*x.shape[:-1], size))
+        counts = counts * by_column
+    return counts.reshape((*x.shape[:-1], size))
 
 
 def _grams(pool: Sequence[int], counts: Sequence[int], columns: Sequence[int]) -> dict[int, dict[tuple[int, ...], int]]:
@@ -185,15 +185,15 @@ def _grams(pool: Sequence[int], counts: Sequence[int], columns: Sequence[int]) -
 
 
 def _occurrences(rows: jax.Array, length: int, step: int, grams: Mapping[tuple[int, ...], int], size: int) -> jax.Array:
-    """How often each of some n-grams, its words ``step`` apart, occurs in each row; ``[rows, columns]``."""
+    """How often each n-gram, with its words ``step`` apart, occurs in each row; ``[rows, columns]``."""
     starts = rows.shape[1] - step * (length - 1)
     if starts <= 0:
         return jnp.zeros((rows.shape[0], size), jnp.int32)
-    wanted = np.array(list(grams), np.int64)
+    words = np.array(list(grams), np.int64)
     same: Any = True
     for word in range(length):
         part = lax.slice_in_dim(rows, word * step, word * step + starts, axis=1)
-        same = same & (part[:, :, None] == wanted[:, word])
+        same = same & (part[:, :, None] == words[:, word])
     count = jnp.sum(same, 1, dtype=jnp.int32)
     return jnp.zeros((rows.shape[0], size), jnp.int32).at[:, np.array(list(grams.values()))].add(count)
 

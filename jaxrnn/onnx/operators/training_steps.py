@@ -1,6 +1,6 @@
 """Optimizer steps of the domain ``ai.onnx.preview.training``: from tensors, gradients and averages to new ones.
 
-The inputs behind the learning rate and the count of updates come in groups: all tensors, all gradients, then all
+The inputs after the learning rate and the count of updates come in groups: all tensors, all gradients, then all
 averages of each kind.
 """
 
@@ -20,7 +20,7 @@ Update = Callable[..., tuple[jax.Array, ...]]
 
 
 def _each(update: Update, kinds: int, inputs: tuple[Value, ...]) -> list[Value]:
-    """The update of every tensor: it takes an array of each of ``kinds`` groups and gives one for all but gradients."""
+    """Update every tensor: ``update`` takes an array of each of ``kinds`` groups, and returns all but the gradient."""
     count, rest = divmod(len(inputs), kinds)
     if rest or not count:
         raise ValueError(f"{len(inputs)} tensors cannot be {kinds} for each that is updated")

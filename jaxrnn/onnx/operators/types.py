@@ -19,7 +19,7 @@ _FLOAT8 = frozenset(
 )
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 
-#: The fraction of a float32, as its bits, from which on each mode of rounding takes the next power of two.
+#: By rounding mode: the least fraction bits of a float32 that round up to the next power of two.
 _ROUNDS_UP_FROM = {"up": 1, "nearest": 0x400000, "down": 0x800000}
 
 #: Types that ONNX knows and XLA does not.
@@ -37,12 +37,12 @@ def numpy_dtype(code: int) -> np.dtype:
 
 
 def bit_width(dtype: np.dtype) -> int:
-    """The bits of an element, which may be fewer than a byte has."""
+    """The bits of an element, which may be fewer than eight."""
     return 8 if dtype.kind == "b" else ir.DataType.from_numpy(dtype).bitwidth
 
 
 def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = "up") -> Value:
-    """The value in another element type, static if it was; floats go to integers by truncation, strings are read."""
+    """The value in another element type, static if it was. Floats truncate to integers, strings are parsed."""
     if dtype.kind == "T":
         return x if is_text(x) else written(static(x, "what is written as strings"))
     if is_text(x):
@@ -61,13 +61,13 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
         if dtype_of(x).itemsize == 1:
             x = x.astype(np.float32)  # XLA reads the numbers of a float4 as if they were larger
         if bit_width(dtype) < 8:
-            # What does not fit loses its higher bits, as it does between integers; XLA would clamp it.
+            # A value out of range loses its high bits, as between integers; XLA would clamp it.
             return x.astype(np.int32).astype(dtype)
     return x.astype(dtype)
 
 
 def _to_float8(x: Value, dtype: np.dtype, saturate: bool) -> Value:
-    """Out-of-range values become the largest, or with ``saturate`` off infinity (NaN where the type has none)."""
+    """Out-of-range values become the largest one, or without ``saturate`` infinity (NaN where the type has none)."""
     x = traced(x)
     info = ml_dtypes.finfo(dtype)
     limit = float(info.max)
@@ -78,9 +78,9 @@ def _to_float8(x: Value, dtype: np.dtype, saturate: bool) -> Value:
 
 
 def _to_power_of_two(x: Value, saturate: bool, round_mode: str) -> Value:
-    """To float8e8m0, which holds the exponent of a float32 and nothing else: 2 ** -127 to 2 ** 127, and NaN.
+    """To float8e8m0, which holds only the exponent of a float32: 2 ** -127 to 2 ** 127, and NaN.
 
-    Out-of-range values become the nearest that there is, or with ``saturate`` off NaN, as negative ones always do.
+    Out-of-range values become the nearest one, or without ``saturate`` NaN. Negative values always become NaN.
     """
     if round_mode not in _ROUNDS_UP_FROM:
         raise ValueError(f"round_mode must be one of {', '.join(_ROUNDS_UP_FROM)}, not {round_mode!r}")

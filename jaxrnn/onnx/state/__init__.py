@@ -1,8 +1,8 @@
-"""What a model's state is: found by following every element of every value through the graph.
+"""The state of a model, found by following every element of every value through the graph.
 
-`provenance` says how an element came from an input, `dataflow` follows the elements, `evidence` and `pairing` decide
-which output carries which input's updated value, `find` tells the result in words, and `declared` checks what a
-caller names instead.
+`provenance` encodes how an element came from an input, `dataflow` follows the elements, `evidence` and `pairing` decide
+which output carries the updated value of which input, `find` assembles the result with its `reasons`, and `declared`
+checks the pairs that a caller declares.
 """
 
 from jaxrnn.onnx.state.declared import check_pairs

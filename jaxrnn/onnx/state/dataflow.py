@@ -1,47 +1,37 @@
 """Following every element of every value through a graph, without computing anything.
 
-`follow` walks a program like the evaluator does, on shapes: what is known while tracing is computed, so that branches
-and index arithmetic fold; operators that move elements are run on identities and codes (`provenance`) instead of
-values; all others make new elements and say what they depend on. Open dimensions are given sizes.
+`follow` walks a program as the evaluator does, on shapes. What is known while tracing is computed, so that branches and
+index arithmetic fold. Operators that move elements are called on identities and codes (`provenance`) instead of values.
+All others create new elements and record what these depend on. Open dimensions are given sizes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from jaxrnn.errors import LimitError
-from jaxrnn.onnx.blocks import Block, BoundNode, captured
-from jaxrnn.onnx.carries import STATEFUL
-from jaxrnn.onnx.evaluate import check_outputs
+from jaxrnn.onnx.blocks import Block, BoundNode
+from jaxrnn.onnx.evaluate import Scope, call, check_outputs
 from jaxrnn.onnx.interface import tensor_info
 from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.operators import activations, arithmetic, logic
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state import provenance
-from jaxrnn.onnx.state.abstract import Abstract, call
+from jaxrnn.onnx.state.elements import Elements
 from jaxrnn.onnx.state.flows import (
     DataFlow,
     Flow,
     NotFollowedError,
-    Site,
-    carry,
     combined,
     constant,
-    deeper,
-    halves,
     is_all,
-    origin,
-    scan_facts,
     union,
     without_neutral,
 )
 from jaxrnn.onnx.state.movements import MOVED_INPUTS, SCATTERS, moved
-from jaxrnn.onnx.time_loops import LoopBody
+from jaxrnn.onnx.state.recurrent import follow_recurrent, is_recurrent
 
 #: Operators that sum over a whole axis with weights; two of them between a state and its update are no cell.
 _CONTRACTIONS = frozenset(
@@ -51,7 +41,6 @@ _NOT_ELEMENTWISE = {"Softmax", "LogSoftmax", "Hardmax"}
 _ELEMENTWISE = {*activations.OPERATORS, *arithmetic.OPERATORS, *logic.OPERATORS} - _NOT_ELEMENTWISE
 _BOOLEAN = frozenset(logic.OPERATORS) - {"Where"}
 _SLIDING = frozenset({"Conv", "ConvTranspose", "AveragePool", "MaxPool", "LpPool"})
-_CARRIES = {"LSTM": ("h", "c"), "GRU": ("h",), "RNN": ("h",), "DynamicQuantizeLSTM": ("h", "c")}
 
 
 def follow(
@@ -62,24 +51,21 @@ def follow(
     Args:
         program: the bound graph.
         sizes: the size of every open dimension of the inputs, by symbol.
-        known: values of inputs that are bound.
-        sources: the inputs whose elements are to be followed.
+        known: the values of bound inputs.
+        sources: the inputs whose elements to follow.
         strict: raise where a node cannot be followed, instead of leaving its outputs unknown.
 
     Raises:
-        NotFollowedError: only if ``strict``.
+        NotFollowedError: a node cannot be followed with these sizes, if ``strict``.
     """
     with spending(program.block.limits, loading=True):
         return _Walk(program, strict).run(sizes, known, set(sources))
 
 
-class _Walk:
+class _Walk(Elements):
     def __init__(self, program: Program, strict: bool):
-        self.program = program
+        super().__init__(program)
         self.strict = strict
-        self.result = DataFlow()
-        self.values: dict[ir.Value, Flow] = {}
-        self._next = 1
 
     def run(self, sizes: Mapping[str, int], known: Mapping[str, np.ndarray], sources: set[str]) -> DataFlow:
         for key in self.program.block.inputs:
@@ -90,7 +76,7 @@ class _Walk:
                 flow = Flow(None, info.dtype, deps=frozenset({info.name}))
             else:
                 shape = tuple(sizes[size] if isinstance(size, str) else size for size in info.shape)
-                flow = self._fresh((), shape, info.dtype, ())
+                flow = self.create((), shape, info.dtype, ())
                 flow.deps = frozenset({info.name})
                 if info.name in sources:
                     flow.codes[info.name], flow.depth[info.name] = provenance.source_codes(shape), 0
@@ -99,23 +85,6 @@ class _Walk:
         for key in self.program.block.outputs:
             self.result.outputs[str(key.name)] = self.values[key]
         return self.result
-
-    def _fresh(self, labels: tuple[str, ...], shape: tuple[int, ...], dtype: Any, inputs: Sequence[Flow]) -> Flow:
-        """New elements that depend on every element of the inputs."""
-        count = math.prod(shape)
-        followed = {name for item in inputs for name in item.depth}
-        current().keep(np.dtype(np.int64).itemsize * count * (1 + len(followed)))
-        ids = np.arange(self._next, self._next + count, dtype=np.int64).reshape(shape)
-        made = union(inputs).made | 1 << len(self.result.makers)
-        self.result.makers.append((self._next, labels))
-        self._next += count
-        flow = Flow(shape, dtype, ids=ids, made=made)
-        flow.deps = frozenset().union(*(item.deps for item in inputs))
-        for item in inputs:
-            for name, depth in item.depth.items():
-                flow.depth[name] = min(depth, flow.depth.get(name, depth))
-                flow.codes[name] = np.full(shape, provenance.DENSE)
-        return flow
 
     def _block(self, block: Block) -> list[Flow]:
         for key, array in block.constants.items():
@@ -130,42 +99,42 @@ class _Walk:
         return [self.values[key] for key in block.outputs]
 
     def _node(self, node: BoundNode, inputs: list[Flow | None]) -> list[Flow]:
-        given = [flow for flow in inputs if flow is not None]
+        present = [flow for flow in inputs if flow is not None]
         try:
-            if any(flow.shape is None for flow in given):
+            if any(flow.shape is None for flow in present):
                 raise NotFollowedError("an input is unknown")
-            outputs = self._outputs(node, inputs, given)
+            outputs = self._outputs(node, inputs, present)
             check_outputs(node, outputs)
             if any(0 in (flow.shape or ()) and flow.value is None for flow in outputs):
                 raise NotFollowedError("nothing is left of an axis")
             return outputs
         except LimitError:
             raise
-        except Exception as error:  # what JAX raises while it looks at shapes has many types
+        except Exception as error:  # JAX raises errors of many types while it evaluates shapes
             if self.strict:
                 raise NotFollowedError(f"node {node.name!r}: {error}") from error
-            if node.operator.name in (*_CARRIES, *STATEFUL, "Scan", "Loop"):
+            if is_recurrent(node):
                 self.result.lost.append((node.name, str(error).splitlines()[0]))
-        read = union(given)
-        return [Flow(None, None, deps=read.deps, made=read.made) for _ in node.outputs]
+        read = union(present)
+        return [Flow(None, None, deps=read.deps, ancestors=read.ancestors) for _ in node.outputs]
 
-    def _outputs(self, node: BoundNode, inputs: list[Flow | None], given: list[Flow]) -> list[Flow]:
-        name = node.operator.name if not node.operator.domain else str(node.operator)
+    def _outputs(self, node: BoundNode, inputs: list[Flow | None], present: list[Flow]) -> list[Flow]:
+        name = node.operator.name if node.is_default else str(node.operator)
         if name in ("Shape", "Size"):
-            (flow,) = given
+            (flow,) = present
             assert flow.shape is not None
             sizes = np.asarray(node.operator.function(np.broadcast_to(np.int8(0), flow.shape), **node.attributes))
             return [constant(sizes.astype(np.int64))]
-        if name == "SequenceLength" and given[0].sequence:
-            assert given[0].shape is not None
-            return [constant(np.asarray(given[0].shape[0], np.int64))]
+        if name == "SequenceLength" and present[0].sequence:
+            assert present[0].shape is not None
+            return [constant(np.asarray(present[0].shape[0], np.int64))]
         if name == "If":
-            return self._if(node, given[0])
+            return self._if(node, present[0])
         if name in _SLIDING:
-            self.result.lengths[id(node)] = (given[0].shape or ())[2:]
-        blocks = any(isinstance(value, Block) for value in node.attributes.values())
-        if not blocks and all(flow.value is not None for flow in given):
-            return [constant(value) for value in call(node, [f and f.value for f in inputs])]
+            self.result.lengths[id(node)] = (present[0].shape or ())[2:]
+        if not node.blocks and all(flow.value is not None for flow in present):
+            current().evaluate()
+            return [constant(value) for value in call(node, [flow and flow.value for flow in inputs], Scope({}))]
         if name in MOVED_INPUTS:
             outputs = moved(node, inputs)
             if outputs is not None:
@@ -173,30 +142,16 @@ class _Walk:
                     self.result.joins.append((node.name, outputs[0]))
                 return outputs
         if name in _ELEMENTWISE:
-            return [self._elementwise(node, name, given)]
-        abstract = Abstract(node, inputs, self.values, self.program.parameters)
-        if node.operator.name in _CARRIES:
-            # Whether or not a node names its final values, it has them.
-            return self._cell(node, inputs, abstract.results(1 + len(_CARRIES[node.operator.name])))
-        shapes = abstract.results()
-        if name in STATEFUL:
-            return self._stateful(node, inputs, shapes)
-        if name == "Scan":
-            skipped, steps, forward = scan_facts(node, inputs)
-            carried = inputs[skipped : len(inputs) - node.attributes["num_scan_inputs"]]
-            return self._recurrence(node, carried, 0, steps, forward, shapes, given)
-        if name == "Loop":
-            return self._recurrence(node, inputs[2:], 1, abstract.trips(), True, shapes, given)
-        outputs = self._made(node, shapes, self._read(node, given))
-        if name in SCATTERS:  # what is not written at some place that depends on data is kept
-            outputs[0].codes = combined("write", outputs[0].shape or (), given[:1], given[1:])
+            return [self._elementwise(node, name, present)]
+        if is_recurrent(node):
+            return follow_recurrent(self, node, inputs)
         # A product of two values that depend on data, as in attention, is no cell's product with weights.
-        products = sum(bool(flow.deps) for flow in given) if name in _CONTRACTIONS else 0
-        return [deeper(flow, products) for flow in outputs]
-
-    def _read(self, node: BoundNode, given: list[Flow]) -> list[Flow]:
-        """Everything a node reads: its inputs, and what its subgraphs see of the graph around them."""
-        return [*given, *(self.values[key] for key in captured(node) if key in self.values)]
+        contractions = sum(bool(flow.deps) for flow in present) if name in _CONTRACTIONS else 0
+        results = self.abstract(node, inputs).results()
+        outputs = self.outputs(node, results, self.reads(node, inputs), contractions)
+        if name in SCATTERS:  # an element that is not written, at a place that depends on data, is kept
+            outputs[0].codes = combined("write", outputs[0].shape or (), present[:1], present[1:])
+        return outputs
 
     def _if(self, node: BoundNode, condition: Flow) -> list[Flow]:
         branches = [node.attributes["then_branch"], node.attributes["else_branch"]]
@@ -211,117 +166,26 @@ class _Walk:
                 continue
             ids = [flow.ids for flow in (first, second) if flow.ids is not None]
             labels = tuple(dict.fromkeys(label for array in ids for label in self.result.labels_of(array)))
-            flow = self._fresh(labels or (node.name,), first.shape, first.dtype, (first, second, condition))
+            flow = self.create(labels or (node.name,), first.shape, first.dtype, (first, second, condition))
             flow.codes = combined("select", flow.shape or (), (first, second), (condition,))
             merged.append(flow)
         return merged
 
-    def _elementwise(self, node: BoundNode, name: str, given: list[Flow]) -> Flow:
-        shape = np.broadcast_shapes(*(flow.shape or () for flow in given))
-        operands, conditions = (given[1:], given[:1]) if name == "Where" else (given, [])
+    def _elementwise(self, node: BoundNode, name: str, inputs: Sequence[Flow]) -> Flow:
+        shape = np.broadcast_shapes(*(flow.shape or () for flow in inputs))
+        operands, conditions = (inputs[1:], inputs[:1]) if name == "Where" else (inputs, [])
         dtype = np.dtype(bool) if name in _BOOLEAN else operands[0].dtype
         neutral = without_neutral(name, operands)
         if len(neutral) == 1 < len(operands) and neutral[0].shape == shape:
             return neutral[0]
         if name == "Mul" and any(is_all(flow, 0) for flow in operands):
             return constant(np.zeros(shape, dtype))
-        flow = self._fresh((node.name,), shape, dtype, given)
+        flow = self.create((node.name,), shape, dtype, inputs)
         kind = provenance.KINDS.get(name, "other")
         if kind == "add" and np.dtype(dtype).kind in "iu":
             kind = "count"
         if name in ("Div", "Mod") and operands[1].deps:
-            # A divisor is not kept: only the first operand's elements come through.
+            # Only the first operand comes through a division.
             conditions, operands = operands[1:], operands[:1]
         flow.codes = combined(kind, shape, operands, conditions)
         return flow
-
-    def _cell(self, node: BoundNode, inputs: list[Flow | None], shapes: list[Any]) -> list[Flow]:
-        inputs = [*inputs, *[None] * 7][:7]
-        x, lengths, initial = inputs[0], inputs[4], inputs[5:7]
-        read = [flow for flow in inputs if flow is not None]
-        direction, layout = (node.attributes.get(key, default) for key, default in (("direction", ""), ("layout", 0)))
-        assert x is not None
-        assert x.shape is not None
-        steps = x.shape[1 if layout else 0]
-        self.result.lengths[id(node)] = (steps,)
-        forward = direction in ("", "forward") or steps == 1
-        y, *finals = (deeper(self._fresh((node.name,), s.shape, s.dtype, read), 2) for s in shapes)
-        both = direction == "bidirectional" and steps != 1
-        for slot, start, final in zip(_CARRIES[node.operator.name], initial, finals, strict=False):
-            if forward:
-                carry(final, start)
-            if not both:
-                self.result.sites.append(Site(node.name, node.operator.name, slot, steps, forward, start, final))
-                continue
-            starts, ends = (halves(flow, 1 if layout else 0) for flow in (start, final))
-            for name, ahead, begin, end in zip((slot, f"{slot}_reverse"), (True, False), starts, ends, strict=True):
-                self.result.sites.append(Site(node.name, node.operator.name, name, steps, ahead, begin, end))
-        last = (slice(None), -1) if layout else (-1,)
-        if forward and lengths is None and initial[0] is not None:
-            for name, codes in initial[0].codes.items():
-                codes = provenance.shown(provenance.carried(codes))
-                y.codes[name][last] = codes
-        return [y, *finals]
-
-    def _stateful(self, node: BoundNode, inputs: list[Flow | None], shapes: list[Any]) -> list[Flow]:
-        operator = STATEFUL[node.operator.name]
-        x, start = inputs[0], inputs[operator.past] if len(inputs) > operator.past else None
-        assert x is not None
-        assert x.shape is not None
-        steps = x.shape[operator.time_axis]
-        self.result.lengths[id(node)] = (steps,)
-        read = [flow for flow in inputs if flow is not None]
-        y, final = (deeper(self._fresh((node.name,), s.shape, s.dtype, read), 2) for s in shapes)
-        if 0 in shapes[1].shape:
-            return [y, constant(np.zeros(shapes[1].shape, shapes[1].dtype))]  # a kernel of one tap keeps no frame
-        carry(final, start)
-        site = Site(node.name, node.operator.name, operator.slot, steps, True, start, final)
-        self.result.sites.append(site)
-        return [y, final]
-
-    def _recurrence(
-        self,
-        node: BoundNode,
-        carried: list[Flow | None],
-        head: int,
-        steps: int | None,
-        forward: bool,
-        shapes: list[Any],
-        given: list[Flow],
-    ) -> list[Flow]:
-        """A Scan or Loop whose body has ``head`` outputs, and twice as many inputs, before what is carried."""
-        body: Block = node.attributes["body"]
-        outputs = [deeper(flow, 2) for flow in self._made(node, shapes, self._read(node, given))]
-        self.result.lengths[id(node)] = (steps or 0,)
-        slots, results = body.inputs[2 * head :], body.outputs[head:]
-        aside = self._aside(body, carried) if node.operator.name == "Loop" else set()
-        for index, start in enumerate(carried):
-            if start is None or start.shape != outputs[index].shape:
-                continue
-            slot = slots[index]
-            if origin(results[index], body) is slot:
-                outputs[index] = start  # the loop only hands it on
-                continue
-            if index in aside:
-                continue
-            if forward:
-                carry(outputs[index], start)
-            name = node.operator.name
-            self.result.sites.append(Site(node.name, name, str(slot.name), steps, forward, start, outputs[index]))
-        return outputs
-
-    def _aside(self, body: Block, carried: list[Flow | None]) -> set[int]:
-        """What a loop carries and no recurrence needs: counters, and what only grows."""
-
-        def known(flow: Flow | None) -> np.ndarray | None:
-            return flow.value if flow is not None and isinstance(flow.value, np.ndarray) else None
-
-        sorted_body = LoopBody(body, lambda key: known(self.values.get(key)), [known(flow) for flow in carried])
-        return {*sorted_body.counters, *sorted_body.growing}
-
-    def _made(self, node: BoundNode, results: list[Any], read: list[Flow]) -> list[Flow]:
-        """New elements for the outputs of a node."""
-        flows = [self._fresh((node.name,), result.shape, result.dtype, read) for result in results]
-        for flow, result in zip(flows, results, strict=True):
-            flow.sequence = result.sequence
-        return flows

@@ -1,4 +1,4 @@
-"""What speaks for an output being the updated value of an input: the flow of elements, and names."""
+"""The evidence that an output is the updated value of an input: the flow of elements, and names."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from jaxrnn.onnx.state.provenance import (
     positions,
 )
 
-#: Kinds of evidence, the strongest last; `SUSPECT` ones are no pairs, but too near one to be passed over in silence.
+#: Kinds of evidence, the strongest last. A `SUSPECT` edge is no pair, but too close to one to be ignored silently.
 SUSPECT, NAMED, CELL, KEPT, LAST_OUTPUT, BUFFER, CARRIED, GROWN = range(8)
 
 
 @dataclass(frozen=True)
 class Edge:
-    """One possible pair, and what speaks for it.
+    """A possible pair of an input and its updated value.
 
     Attributes:
         source: the input.
         output: the output.
         rank: the kind of evidence.
-        closeness: share of the elements that it holds for, and how far (negative) they were moved.
-        why: for `SUSPECT`, what is wrong with it.
-        joins: the nodes that join an old buffer to new elements.
+        closeness: the share of elements that the evidence holds for, and the negated distance that they were moved.
+        why: for `SUSPECT`, why it is no pair.
+        joins: the labels of the nodes that concatenate an old buffer with new elements.
     """
 
     source: str
@@ -50,48 +50,47 @@ class Edge:
 
     @property
     def affinity(self) -> int:
-        """2 if the names say the same but for their direction, 1 if they also differ in numbers, else 0."""
+        """2 if the names differ only in their direction, 1 if they also differ in numbers, else 0."""
         return names.affinity(self.source, self.output)
 
 
 def find_edge(flow: DataFlow, source: str, output: str) -> Edge | None:
-    """What speaks for an output being the updated value of an input of the same shape and dtype."""
+    """The evidence that an output is the updated value of an input of the same shape and dtype."""
     target = flow.outputs[output]
     if 0 in (target.shape or ()):
-        return None  # what has no elements keeps nothing
+        return None  # without elements there is no state
     if target.ids is None or not target.deps:
-        return _named(source, output)  # perhaps a flag that every step sets
+        return _by_name(source, output)  # it may be a flag that every step sets
     codes = target.codes.get(source, np.zeros(target.shape or (), np.int64)).ravel()
     edge = _by_flow(flow, source, output, codes)
     if edge is not None:
         return edge
-    # A value that a step replaces, such as attention weights or the last input, owes nothing to the old one.
-    named = _named(source, output)
+    # A value that every step replaces, such as attention weights or the last input, does not depend on the old one.
+    named = _by_name(source, output)
     return named if named is not None and may_be_state(flow, named) else None
 
 
-def _named(source: str, output: str) -> Edge | None:
-    """The evidence that lies in names alone."""
+def _by_name(source: str, output: str) -> Edge | None:
+    """The evidence of names alone."""
     edge = Edge(source, output, NAMED)
     return edge if edge.affinity == 2 and not names.says_data(source) else None
 
 
 def find_growth(flow: DataFlow, source: str, output: str) -> Edge | None:
-    """Whether an output is an input with more at its end or its beginning, as a cache of keys that grows."""
-    given, target = flow.inputs[source], flow.outputs[output]
-    if given.shape is None or target.shape is None or len(given.shape) != len(target.shape) or 0 in given.shape:
+    """The evidence that an output is an input extended at its end or its beginning, such as a growing cache of keys."""
+    old, new, codes = flow.inputs[source].shape, flow.outputs[output].shape, flow.outputs[output].codes.get(source)
+    if old is None or new is None or codes is None or len(old) != len(new) or 0 in old:
         return None
-    longer = [new > old for old, new in zip(given.shape, target.shape, strict=True)]
-    codes = target.codes.get(source)
-    if sum(longer) != 1 or any(new < old for old, new in zip(given.shape, target.shape, strict=True)) or codes is None:
+    growth = [after - before for before, after in zip(old, new, strict=True)]
+    if min(growth, default=0) < 0 or sum(size > 0 for size in growth) != 1:
         return None
-    whole = np.sort(positions(codes[grades(codes) == COPY]))
-    kept = np.array_equal(whole, np.arange(np.prod(given.shape)))
-    return Edge(source, output, GROWN) if kept and not names.says_data(source) else None
+    copied = np.sort(positions(codes[grades(codes) == COPY]))
+    complete = np.array_equal(copied, np.arange(np.prod(old)))
+    return Edge(source, output, GROWN) if complete and not names.says_data(source) else None
 
 
 def may_be_state(flow: DataFlow, edge: Edge) -> bool:
-    """Whether an output could be an updated value: it depends on data, and is more than the input with a mask."""
+    """Whether an output could be an updated value: it depends on data, and is not just the input under a mask."""
     target = flow.outputs[edge.output]
     if target.ids is None or not target.deps or 0 in (target.shape or ()):
         return False
@@ -101,7 +100,7 @@ def may_be_state(flow: DataFlow, edge: Edge) -> bool:
 
 
 def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge | None:
-    """The evidence that lies in where the elements went."""
+    """The evidence of where the elements of the input went."""
     target = flow.outputs[output]
     place, grade = positions(codes), grades(codes)
     own = place == np.arange(codes.size)
@@ -123,18 +122,17 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
         share = float((linked | moved_on | copied).mean())
         return Edge(source, output, BUFFER, (share, -distance), joins=joins)
     if not codes.any():
-        return _held(flow, source, output)
+        return _replaced(flow, source, output)
     if (own & (grade == SHOWN)).any():
         return Edge(source, output, LAST_OUTPUT)
     return None if copied.all() else _computed(flow, source, output, codes)
 
 
 def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge | None:
-    """Evidence from arithmetic alone: what a model does to its state, it may as well do to its data.
+    """The evidence of arithmetic, which a model may also apply to its data.
 
-    So something must speak for a state besides: its name, that another output is computed from the updated value, or
-    that it is a counter. A sum that keeps the input as a whole is most often a residual connection: only its name can
-    tell that it is a state.
+    So there must be more: a name, another output that is computed from the updated value, or an integer that counts. A
+    sum that keeps the whole input is most often a residual connection, which only a name can turn into state.
     """
     target = flow.outputs[output]
     edge = Edge(source, output, KEPT)
@@ -144,7 +142,7 @@ def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Ed
     counts = target.dtype is not None and np.dtype(target.dtype).kind in "iu"
     retained = own & (grade == RETAINED)
     if retained.any() and (retained | (codes == 0)).all():
-        return edge if edge.affinity or used or counts else None  # the rest is replaced
+        return edge if edge.affinity or used or counts else None  # the other elements are replaced
     if (codes >= DENSE).all():
         if retained.any():
             return edge if edge.affinity or used or counts else None
@@ -163,7 +161,7 @@ def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Ed
 
 
 def _moved_on(codes: np.ndarray, target: Flow) -> np.ndarray:
-    """Where the target holds elements of the source from a fixed distance away, as they were or added to."""
+    """Where the target holds elements of the source from a fixed distance away, copied or added to."""
     place, grade = positions(codes), grades(codes)
     old = np.flatnonzero(((grade == COPY) | (grade == RETAINED) | (grade == SUMMED)) & (place != np.arange(codes.size)))
     mask = np.zeros(codes.size, bool)
@@ -174,25 +172,25 @@ def _moved_on(codes: np.ndarray, target: Flow) -> np.ndarray:
     return mask
 
 
-def _held(flow: DataFlow, source: str, output: str) -> Edge | None:
-    """An output that is another input as it came, such as the previous sample: only a name can tell whose."""
+def _replaced(flow: DataFlow, source: str, output: str) -> Edge | None:
+    """The evidence that an output, a copy of another input such as the last sample, replaces this one: a name."""
     ids = flow.outputs[output].ids
     others = [other.ids for name, other in flow.inputs.items() if name != source and other.ids is not None]
     edge = Edge(source, output, CELL)
     used = any(source in other.deps for other in flow.outputs.values())
-    whole = ids is not None and any(bool(np.isin(ids, other).all()) for other in others)
-    return edge if used and whole and edge.affinity else None
+    copied = ids is not None and any(bool(np.isin(ids, other).all()) for other in others)
+    return edge if used and copied and edge.affinity else None
 
 
 def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, float, tuple[str, ...]]:
-    """Where the target holds what lies a fixed distance further along an array that joins the source to new elements.
+    """Where the target is a window of a concatenation of the source and new elements, some elements further along.
 
     Returns:
-        A mask over the target's elements, the distance, and the joining nodes.
+        A mask over the target's elements, the distance, and the labels of the concatenating nodes.
     """
     assert target.ids is not None
-    wanted = target.ids.ravel()
-    mask, distance, labels = np.zeros(wanted.size, bool), 0.0, []
+    target_ids = target.ids.ravel()
+    mask, distance, labels = np.zeros(target_ids.size, bool), 0.0, []
     for label, join in flow.joins:
         if source not in join.codes or join.ids is None or join.shape is None:
             continue
@@ -200,17 +198,17 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
         copies = np.flatnonzero(grades(codes) == COPY)
         if copies.size in (0, ids.size):
             continue
-        read_at = np.full(wanted.size, -1)
-        read_at[positions(codes)[copies]] = copies
+        old = np.full(target_ids.size, -1)  # where the join holds the source's element at each position
+        old[positions(codes)[copies]] = copies
         order = np.argsort(ids, kind="stable")
-        found = order[np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)]
-        here = (ids[found] == wanted) & (wanted > 0) & (read_at >= 0)
-        if not here.any():
+        new = order[np.minimum(np.searchsorted(ids[order], target_ids), ids.size - 1)]  # and the target's element
+        linked = (ids[new] == target_ids) & (target_ids > 0) & (old >= 0)
+        if not linked.any():
             continue
-        apart = np.subtract(np.unravel_index(found[here], join.shape), np.unravel_index(read_at[here], join.shape))
+        apart = np.subtract(np.unravel_index(new[linked], join.shape), np.unravel_index(old[linked], join.shape))
         step = apart[:, :1]
         if (apart == step).all() and np.count_nonzero(step) == 1:
-            mask |= here
+            mask |= linked
             distance = max(distance, float(np.abs(step).sum()))
             labels.append(label)
     return mask, distance, tuple(labels)

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.state import provenance
 
 
@@ -24,14 +22,14 @@ class Flow:
     """What is known of a value.
 
     Attributes:
-        shape: with sizes for open dimensions; None if it could not be found out.
+        shape: with sizes for open dimensions; None if unknown.
         dtype: its element type.
         value: the array itself, if it is known while tracing.
         ids: the identity of every element: equal where elements were only moved; 0 for constants.
         codes: by source, where every element comes from; see `provenance`.
         depth: by source, the least number of contractions on the way.
         deps: the graph inputs whose values it depends on.
-        made: as bits, the numbers of the nodes that it was computed from.
+        ancestors: as bits, the numbers of the `producers` that it was computed from.
         sequence: whether it is a sequence, its elements along the first axis of the shape.
     """
 
@@ -42,7 +40,7 @@ class Flow:
     codes: dict[str, np.ndarray] = field(default_factory=dict)
     depth: dict[str, int] = field(default_factory=dict)
     deps: frozenset[str] = frozenset()
-    made: int = 0
+    ancestors: int = 0
     sequence: bool = False
 
 
@@ -69,7 +67,7 @@ class DataFlow:
         sites: the carries of recurrences.
         joins: labels and outputs of the nodes that concatenate.
         lengths: by node, the sizes of the axes that a window or a recurrence slides along.
-        makers: the first identity of the elements that each node made, in order, and the node's label.
+        producers: for every group of new elements, in order, the first identity and the labels of the nodes.
         lost: labels of recurrent nodes that could not be followed, and why.
     """
 
@@ -78,24 +76,24 @@ class DataFlow:
     sites: list[Site] = field(default_factory=list)
     joins: list[tuple[str, Flow]] = field(default_factory=list)
     lengths: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    makers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
+    producers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     lost: list[tuple[str, str]] = field(default_factory=list)
 
-    def makers_of(self, ids: np.ndarray) -> list[int]:
-        """The numbers of the `makers` of the elements with these identities."""
-        starts = np.array([start for start, _ in self.makers])
+    def producers_of(self, ids: np.ndarray) -> list[int]:
+        """The numbers of the `producers` of the elements with these identities."""
+        starts = np.array([start for start, _ in self.producers])
         return sorted(set((np.searchsorted(starts, np.unique(ids[ids > 0]), side="right") - 1).tolist()))
 
     def labels_of(self, ids: np.ndarray) -> list[str]:
-        """The labels of the nodes that made the elements with these identities."""
-        found = itertools.chain.from_iterable(self.makers[index][1] for index in self.makers_of(ids))
-        return list(dict.fromkeys(found))
+        """The labels of the nodes that produced the elements with these identities."""
+        labels = itertools.chain.from_iterable(self.producers[index][1] for index in self.producers_of(ids))
+        return list(dict.fromkeys(labels))
 
     def derived(self, later: str, earlier: str) -> bool:
         """Whether one output is computed from elements that another one holds."""
         last, first = self.outputs[later], self.outputs[earlier]
-        ends, starts = (set() if item.ids is None else set(self.makers_of(item.ids)) for item in (last, first))
-        return any(last.made >> maker & 1 for maker in starts - ends)
+        ends, starts = (set() if item.ids is None else set(self.producers_of(item.ids)) for item in (last, first))
+        return any(last.ancestors >> number & 1 for number in starts - ends)
 
 
 def constant(value: Any) -> Flow:
@@ -107,21 +105,15 @@ def constant(value: Any) -> Flow:
 
 
 def union(flows: Iterable[Flow]) -> Flow:
-    """A value of which nothing is known but what it was computed from."""
+    """A value of which only is known what it was computed from: everything that these were."""
     flow = Flow(None, None)
     for item in flows:
-        flow.deps, flow.made = flow.deps | item.deps, flow.made | item.made
-    return flow
-
-
-def deeper(flow: Flow, contractions: int) -> Flow:
-    """The same flow, some contractions later."""
-    flow.depth = {name: depth + contractions for name, depth in flow.depth.items()}
+        flow.deps, flow.ancestors = flow.deps | item.deps, flow.ancestors | item.ancestors
     return flow
 
 
 def halves(flow: Flow | None, axis: int) -> list[Any]:
-    """The two directions of what a bidirectional cell carries."""
+    """What a bidirectional cell carries, split into its two directions along ``axis``."""
     if flow is None:
         return [None, None]
     assert flow.shape is not None
@@ -143,7 +135,7 @@ def halves(flow: Flow | None, axis: int) -> list[Any]:
 
 
 def carry(final: Flow, start: Flow | None) -> None:
-    """Let the elements of an initial value come out as those of the final one."""
+    """Mark the elements of a final value as updates of those of the initial value at the same positions."""
     for name, codes in (start.codes if start is not None else {}).items():
         final.codes[name] = np.where(codes >= provenance.STEP, provenance.carried(codes), final.codes[name])
 
@@ -151,14 +143,21 @@ def carry(final: Flow, start: Flow | None) -> None:
 def combined(
     kind: str, shape: tuple[int, ...], operands: Sequence[Flow], conditions: Sequence[Flow]
 ) -> dict[str, np.ndarray]:
-    """The codes of element-wise arithmetic; what a condition depends on, the result depends on densely."""
+    """The codes of element-wise arithmetic. The result depends densely on what a condition depends on.
+
+    Args:
+        kind: the kind of arithmetic, one of `provenance.KINDS`' values, ``"count"``, ``"write"`` or ``"other"``.
+        shape: of the result.
+        operands: what the arithmetic combines.
+        conditions: what only decides between operands.
+    """
     result = {}
     for name in dict.fromkeys(name for flow in (*operands, *conditions) for name in flow.codes):
-        having = [flow for flow in operands if name in flow.codes]
-        planes = [np.broadcast_to(flow.codes[name], shape) for flow in having]
-        # Less its own mean, or plus a function of itself alone, a source is normalised or transformed, not carried on.
-        alone = any(flow.deps == {name} and (flow.codes[name] < provenance.STEP).all() for flow in having)
-        chosen = "other" if alone and kind in ("add", "count") else kind
+        dependent = [flow for flow in operands if name in flow.codes]
+        planes = [np.broadcast_to(flow.codes[name], shape) for flow in dependent]
+        # A source minus its own mean, or plus a function of itself alone, is normalised or transformed, not carried on.
+        transformed = any(flow.deps == {name} and (flow.codes[name] < provenance.STEP).all() for flow in dependent)
+        chosen = "other" if transformed and kind in ("add", "count") else kind
         codes = planes[0] if planes else np.zeros(shape, np.int64)
         if len(planes) == 1:
             free = all(not flow.deps for flow in operands if name not in flow.codes)
@@ -179,29 +178,9 @@ def is_all(flow: Flow, number: int) -> bool:
 
 
 def without_neutral(name: str, operands: Sequence[Flow]) -> Sequence[Flow]:
-    """The operands less those that change nothing: added zeros and factors of one."""
+    """The operands without those that change nothing: zeros that are added, and factors of one."""
     neutral = {"Add": 0, "Sum": 0, "Sub": 0, "Mul": 1, "Div": 1}.get(name)
     if neutral is None:
         return operands
-    kept = operands[:1] if name in ("Sub", "Div") else []
-    return [*kept, *(flow for flow in operands[len(kept) :] if not is_all(flow, neutral))]
-
-
-def scan_facts(node: BoundNode, inputs: Sequence[Flow | None]) -> tuple[int, int | None, bool]:
-    """How many inputs of a Scan come before the carries, how many steps there are, and whether they go forward."""
-    old = node.operator.since < 9
-    axes = node.attributes.get("scan_input_axes")
-    axis = 1 if old else axes[-1] if axes else 0
-    backwards = node.attributes.get("directions" if old else "scan_input_directions") or ()
-    last = inputs[-1]
-    assert last is not None
-    assert last.shape is not None
-    return int(old), last.shape[axis], not any(backwards)
-
-
-def origin(value: ir.Value, block: Block) -> ir.Value:
-    """The value that Identity nodes of a block hand on."""
-    handed = {node.outputs[0]: node.inputs[0] for node in block.nodes if node.operator.name == "Identity"}
-    while handed.get(value) is not None:
-        value = handed[value]  # type: ignore[assignment]
-    return value
+    first = operands[:1] if name in ("Sub", "Div") else []
+    return [*first, *(flow for flow in operands[len(first) :] if not is_all(flow, neutral))]

@@ -1,81 +1,55 @@
-"""What the names of inputs and outputs say: which two belong together, and whether an input is state or data."""
+"""What the names of inputs and outputs tell: which two belong together, and whether an input is state or data."""
 
 from __future__ import annotations
 
 import re
 
-#: Words that only tell an input from an output.
+#: Words that only distinguish an input from an output.
 _SIDES = {"in", "input", "inputs", "out", "output", "outputs", "arg", "args", "onnx", "tensor"}
-#: Words that say when a value is meant, not which, unless nothing else is said.
+#: Words for the time of a value. They name a value only if the name has no other word.
 _WHEN = {
     *("init", "initial", "old", "past", "prev", "previous", "cur", "current"),
     *("new", "next", "present", "updated", "update", "final", "last"),
 }
-#: The same as letters, which may mean another thing.
+#: Letters for the same, which may also mean something else.
 _LETTERS = {"i", "t", "o", "n"}
-#: PyTorch's names of final states.
+#: PyTorch's names for final states.
 _FINAL = {"hn": "h", "cn": "c"}
 
-#: Words of values that a step gets back as it gave them.
-_STATE = {
-    *(
-        "h",
-        "c",
-        "s",
-        "hx",
-        "cx",
-        "state",
-        "states",
-        "hidden",
-        "cell",
-        "carry",
-        "memory",
-        "mem",
-        "cache",
-        "buffer",
-        "buf",
-    ),
-    *(
-        "ring",
-        "context",
-        "ctx",
-        "attention",
-        "attn",
-        "alignment",
-        "alignments",
-        "weights",
-        "cumulative",
-        "sum",
-        "counter",
-    ),
-    *("past", "prev", "previous", "last", "old"),
-}
-#: Words of what goes through a model.
-_DATA = {
-    *("x", "q", "k", "v", "query", "key", "value", "token", "tokens", "ids", "text", "label", "labels", "mask"),
-    *("audio", "mic", "mix", "noisy", "ref", "wave", "waveform", "signal", "samples", "frame", "frames", "image"),
-    *("spec", "spectrum", "spectrogram", "mag", "magnitude", "phase", "feat", "feats", "feature", "features", "mel"),
-}
+#: Words for values that a step returns and takes back.
+_STATE = set(
+    """
+    h c s hx cx state states hidden cell carry memory mem cache buffer buf ring context ctx attention attn alignment
+    alignments weights cumulative sum counter past prev previous last old
+    """.split()  # noqa: SIM905
+)
+#: Words for data that goes through a model.
+_DATA = set(
+    """
+    x q k v query key value token tokens ids text label labels mask audio mic mix noisy ref wave waveform signal samples
+    frame frames image spec spectrum spectrogram mag magnitude phase feat feats feature features mel
+    """.split()  # noqa: SIM905
+)
 
 
 def _parts(name: str) -> list[str]:
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
-    found: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
-    return [_FINAL.get(word, word) for word in found]
+    parts: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
+    return [_FINAL.get(part, part) for part in parts]
 
 
 def words(name: str) -> tuple[str, ...]:
-    """The words of a name that say what it is: ``hidden_state_out`` gives hidden and state; ``stateN`` gives state."""
-    said = [word for word in _parts(name) if word not in _SIDES]
-    for little in (_WHEN | _LETTERS, _WHEN, set()):  # "n" and "last" may be all that a name says
-        left = tuple(word for word in said if word not in little)
-        if not all(word.isdigit() for word in left):
-            return left
+    """The words that identify a value: hidden and state of ``hidden_state_out``, state of ``stateN``."""
+    parts = [word for word in _parts(name) if word not in _SIDES]
+    for ignored in (_WHEN | _LETTERS, _WHEN, set()):  # a name may consist of "n" or "last" alone
+        identifying = tuple(word for word in parts if word not in ignored)
+        if not all(word.isdigit() for word in identifying):
+            return identifying
     return ()
 
 
 def affinity(first: str, second: str) -> int:
-    """2 if two names say the same but for their direction, 1 if they also differ in numbers, else 0."""
+    """2 if two names differ only in their direction, 1 if they also differ in numbers, else 0."""
     one, other = words(first), words(second)
     if one and one == other:
         return 2
@@ -84,17 +58,17 @@ def affinity(first: str, second: str) -> int:
 
 
 def says_data(name: str) -> bool:
-    """Whether a name is one of what goes through a model: a word for that, or the input of something."""
-    said = words(name)
-    input_of = "input" in _parts(name) and bool(said)
-    return (input_of or bool(_DATA.intersection(said))) and not says_state(name)
+    """Whether a name has a word for data, or is the input of something."""
+    identifying = words(name)
+    input_of = "input" in _parts(name) and bool(identifying)
+    return (input_of or bool(_DATA.intersection(identifying))) and not says_state(name)
 
 
 def says_state(name: str) -> bool:
-    """Whether a name is one of what a step keeps."""
+    """Whether a name has a word for state."""
     return bool(_STATE.intersection(_parts(name)))
 
 
 def says_nothing(name: str) -> bool:
-    """Whether a name has no word: a number, or a letter that stands for nothing in particular."""
+    """Whether a name has no word, but a number or a letter without a meaning."""
     return not any(len(word) > 1 and not word.isdigit() for word in words(name)) and not says_data(name)

@@ -1,4 +1,4 @@
-"""Which output carries the updated value of which input: the choice among all pairs, by their evidence."""
+"""Which output carries the updated value of which input: the choice among all pairs by their evidence."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from jaxrnn.errors import StateError
 from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, NAMED, SUSPECT, Edge
 from jaxrnn.onnx.state.flows import DataFlow
 
-#: More inputs than this that no evidence tells apart are told apart by name alone.
+#: Beyond this number of inputs with equal evidence, names alone decide.
 _MAX_ALTERNATIVES = 6
 
 
 def choose(
     edges: Iterable[Edge],
     flow: DataFlow,
-    taken: dict[str, Edge],
+    declared: dict[str, Edge],
     over_time: Callable[[Edge], bool],
     inputs: Collection[str],
 ) -> dict[str, Edge]:
     """The pairs that the evidence supports, by input.
 
-    A recurrence's own final value is enough evidence. Anything weaker is also what a model without state may do to its
-    data, so there an input and an output must remain that are no state, and the input may not run over time.
+    The final value of a recurrence is sufficient evidence. Anything weaker a model without state may also do to its
+    data. There, an input and an output must remain that are no state, and the input may have no time axis.
 
     Args:
         edges: every possible pair.
         flow: where the elements went.
-        taken: the pairs that are certain already, by input.
-        over_time: whether the input of a pair runs along time, as data does.
+        declared: the pairs that are certain, by input.
+        over_time: whether the input of a pair has a time axis, as data does.
         inputs: all inputs of the model.
 
     Raises:
-        StateError: several choices are equally good; lists them.
+        StateError: several choices are equally good; the message lists them.
     """
     edges = list(edges)
-    chosen = dict(taken)
-    called_alike = [edge for edge in edges if edge.rank != SUSPECT and edge.affinity == 2 and not over_time(edge)]
+    chosen = dict(declared)
+    alike = [edge for edge in edges if edge.rank != SUSPECT and edge.affinity == 2 and not over_time(edge)]
     for rank in (GROWN, CARRIED, BUFFER, LAST_OUTPUT, KEPT, CELL):
         free = [edge for edge in edges if edge.rank == rank and not _uses(chosen.values(), edge)]
         if rank < CARRIED:
             free = [edge for edge in free if not over_time(edge)]
         free = _first_hand(free, flow)
-        if rank < BUFFER:  # what is called like another is that one's update, if anything's
-            free = [edge for edge in free if edge.affinity == 2 or not _uses(called_alike, edge)]
+        if rank < BUFFER:  # an output with a name like an input is the update of that input, or of none
+            free = [edge for edge in free if edge.affinity == 2 or not _uses(alike, edge)]
         if rank < BUFFER and any(edge.affinity for edge in free):
             free = [edge for edge in free if edge.affinity]
         limit = len(free)
@@ -57,7 +57,7 @@ def choose(
         for group in groups:
             for edge in _best(group, limit):
                 chosen[edge.source] = edge
-    for edge in _named(called_alike, chosen, flow, inputs):
+    for edge in _named(alike, chosen, flow, inputs):
         chosen[edge.source] = edge
     for edge in edges:
         if edge.rank == SUSPECT and not _uses(chosen.values(), edge):
@@ -69,7 +69,7 @@ def choose(
 
 
 def _named(edges: list[Edge], chosen: dict[str, Edge], flow: DataFlow, inputs: Collection[str]) -> list[Edge]:
-    """The pairs that names alone make; none where they would leave no data to go in or to come out."""
+    """The pairs that names alone make; none where no input or no output would be left for data."""
     free = [edge for edge in edges if edge.rank == NAMED and not _uses(chosen.values(), edge)]
     limit = min(len(inputs), len(flow.outputs)) - 1 - len(chosen)
     if len({edge.source for edge in free}) > limit:
@@ -82,24 +82,24 @@ def _uses(chosen: Iterable[Edge], edge: Edge) -> bool:
 
 
 def _first_hand(edges: list[Edge], flow: DataFlow) -> list[Edge]:
-    """Without the outputs that are computed from another candidate for the same input: they show the state, used.
+    """The edges without the outputs that are computed from another candidate for the same input: they use the state.
 
     Raises:
-        StateError: all names say the contrary.
+        StateError: all names contradict.
     """
 
     def used(edge: Edge, other: Edge) -> bool:
         return edge.source == other.source and flow.derived(edge.output, other.output)
 
-    kept = [edge for edge in edges if not any(used(edge, other) and not used(other, edge) for other in edges)]
-    named = [edge for edge in edges if edge.affinity == 2 and edge not in kept]
-    if named and not any(edge.affinity for edge in kept):
-        raise _ambiguous([*named, *kept], named[:1])
-    return kept
+    direct = [edge for edge in edges if not any(used(edge, other) and not used(other, edge) for other in edges)]
+    named = [edge for edge in edges if edge.affinity == 2 and edge not in direct]
+    if named and not any(edge.affinity for edge in direct):
+        raise _ambiguous([*named, *direct], named[:1])
+    return direct
 
 
 def _groups(edges: Sequence[Edge]) -> Iterable[list[Edge]]:
-    """The edges in groups that share no input and no output."""
+    """The edges in groups: edges of different groups share no input and no output."""
     remaining = list(edges)
     while remaining:
         group = [remaining.pop(0)]
@@ -110,7 +110,7 @@ def _groups(edges: Sequence[Edge]) -> Iterable[list[Edge]]:
 
 
 def _best(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
-    """The best choice of at most ``limit`` edges that share nothing: as many as can be, near ones, alike in name."""
+    """The best choice of at most ``limit`` edges that share nothing: by number, then closeness, then names."""
     if limit <= 0 or not edges:
         return ()
     sources = list(dict.fromkeys(edge.source for edge in edges))
@@ -130,7 +130,7 @@ def _best(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
 
 
 def _by_name(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
-    """Many inputs that no evidence tells apart: each takes the one output that is called like it."""
+    """The choice among many inputs with equal evidence: each takes the one output with a name like its own."""
     top = {edge.source: max(e.affinity for e in edges if e.source == edge.source) for edge in edges}
     named = [edge for edge in edges if 0 < edge.affinity == top[edge.source]]
     shared = [edge for edge in named if any(edge is not other and _uses([edge], other) for other in named)]
@@ -139,12 +139,12 @@ def _by_name(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
     return tuple(named)
 
 
-def incomplete(candidates: Sequence[Edge], found: Sequence[Edge]) -> StateError:
-    """The error for pairs that may be state beside those that were found."""
+def incomplete(candidates: Sequence[Edge], pairs: Sequence[Edge]) -> StateError:
+    """The error for further pairs that may be state."""
     return StateError(
         "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an input "
-        f"and an output of its shape are state: {_listed(candidates)}; found: {_listed(found) or 'none'}. Name "
-        f"all that are and no others, for instance: {_how([*found, candidates[0]])}; state={{}} says that there is none"
+        f"and an output of its shape are state: {_listed(candidates)}; found: {_listed(pairs) or 'none'}. Name "
+        f"all that are and no others, for instance: {_how([*pairs, candidates[0]])}; state={{}} says that there is none"
     )
 
 

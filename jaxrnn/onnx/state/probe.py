@@ -1,4 +1,4 @@
-"""Following the elements of a graph whose dimensions are open: which sizes fit, and what grows with which dimension."""
+"""Following the elements of a graph with open dimensions: which sizes fit, and what grows with which dimension."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.dataflow import follow
 from jaxrnn.onnx.state.flows import DataFlow, NotFollowedError
 
-#: Sizes to try for open dimensions until the graph takes them; the first is long enough for loops to be loops.
+#: Sizes to try for open dimensions until the graph accepts them; the first one is long enough for loops to be loops.
 _SIZES = (16, 64, 256, 512, 1024, 4096)
 _BATCH_SIZE = 2
 _BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
 
 
 class Probe:
-    """A graph followed with sizes that fit it.
+    """A graph, followed with sizes that fit it.
 
     Attributes:
         symbols: the open dimensions of the inputs.
         sizes: their sizes.
-        flow: the flow with them; where no sizes fit, as much of it as can be followed.
+        flow: the flow with these sizes; where none fit, as much of it as can be followed.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Probe:
             except LimitError:
                 if sizes == trials[0]:
                     raise
-                break  # what is larger does not fit into memory either
+                break  # larger sizes exceed the limits too
         return trials[0], follow(self._program, trials[0], self._static, sources, strict=False)
 
     def longer(self, symbol: str) -> DataFlow | None:
-        """The flow with one dimension twice as long, under all of its names, or None if that does not fit."""
+        """The flow with the class of a dimension twice as long, or None if that does not fit."""
         first = self.dimensions[symbol]
         return self._doubled(frozenset(name for name, other in self.dimensions.items() if other == first))
 
@@ -70,22 +70,22 @@ class Probe:
 
     @functools.cached_property
     def dimensions(self) -> dict[str, str]:
-        """For every open dimension, the first name of the ones that the nodes need to be equal to it, or its own.
+        """By open dimension, the first name in its class: the nodes need all dimensions of a class to be equal.
 
-        Some exporters give each input a batch of its own. One of them alone cannot grow; all of them together can.
+        Some exporters name the batch of each input differently. One of them alone cannot grow; all of them can.
         """
         first = {symbol: symbol for symbol in self.symbols}
         tied = [symbol for symbol in self.symbols if self._doubled(frozenset((symbol,))) is None]
         while tied:
-            one, *others = tied
-            # One that has just a single size that fits spoils every set that it is in.
-            trials = [set(tied), *({*tied} - {other} for other in others), *({one, other} for other in others)]
-            together = next((names for names in trials if self._doubled(frozenset(names)) is not None), {one})
+            name, *others = tied
+            # A dimension with a single valid size cannot grow in any set.
+            trials = [set(tied), *({*tied} - {other} for other in others), *({name, other} for other in others)]
+            equal = next((names for names in trials if self._doubled(frozenset(names)) is not None), {name})
             for other in others:
-                if other in together and self._doubled(frozenset(together - {other})) is not None:
-                    together.remove(other)
-            first.update(dict.fromkeys(together, one))
-            tied = [symbol for symbol in tied if symbol not in together]
+                if other in equal and self._doubled(frozenset(equal - {other})) is not None:
+                    equal.remove(other)
+            first.update(dict.fromkeys(equal, name))
+            tied = [symbol for symbol in tied if symbol not in equal]
         return first
 
     @functools.cached_property
@@ -95,12 +95,12 @@ class Probe:
         return tuple(s for s, flow in flows.items() if flow is not None and flow.lengths != self.flow.lengths)
 
     def grows_with_time(self, index: int) -> bool:
-        """Whether the number of steps of the site with this number does."""
+        """Whether the site with this number has more steps where time is longer."""
         flows = map(self.longer, self.time)
         return any(flow is not None and flow.sites[index].length != self.flow.sites[index].length for flow in flows)
 
     def carry_shape(self, index: int) -> tuple[Dimension, ...]:
-        """The shape that the site with this number carries, with open dimensions by name."""
+        """The shape of what the site with this number carries, with open dimensions by name."""
         sizes = self.flow.sites[index].final.shape or ()
         shape: list[Any] = list(sizes)
         for symbol in dict.fromkeys(self.dimensions.values()):
@@ -108,6 +108,6 @@ class Probe:
             others = sizes if longer is None else longer.sites[index].final.shape or ()
             for axis, (size, other) in enumerate(zip(sizes, others, strict=True)):
                 if other != size:
-                    each = (other - size) / self.sizes[symbol]
-                    shape[axis] = symbol if each == 1 else f"{each:g}*{symbol}"
+                    factor = (other - size) / self.sizes[symbol]
+                    shape[axis] = symbol if factor == 1 else f"{factor:g}*{symbol}"
         return tuple(shape)

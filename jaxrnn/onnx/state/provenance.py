@@ -1,14 +1,14 @@
-"""Where each element of a value comes from: the arithmetic behind finding a model's state.
+"""Where each element of a value comes from, as codes, and the arithmetic of codes.
 
-For every value and every *source* (a graph input that may be state) there is one integer array in the value's shape,
-its *codes*. A code says from which element of the source the value's element came, and how:
+For every value and every *source* (a graph input that may be state) there is an integer array of the value's shape, its
+*codes*. A code tells from which element of the source an element came, and how:
 
 - 0: it does not depend on the source;
-- `DENSE`: it depends on many elements of the source, or on none in particular;
-- ``position * STEP + grade``, positions counted from 1: it came from that one element, in the way that the grade says.
+- `DENSE`: it depends on many elements of the source, or on no single one;
+- ``position * STEP + grade``, with positions from 1: it came from that one element, in the way that the grade names.
 
-Moving elements (Reshape, Concat, Slice, ...) moves their codes, so the operators themselves are run on codes.
-Element-wise arithmetic combines them by the tables below.
+An operator that moves elements (Reshape, Concat, Slice, ...) is called on the codes themselves. Element-wise arithmetic
+combines them by the tables below.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 Codes = np.ndarray
 
-#: How an element came from one element of a source, the plainest last.
-GRADES = OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, SHOWN, UPDATED, COPY = range(1, 12)
+#: How an element came from one element of a source, the most direct last.
+OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, SHOWN, UPDATED, COPY = range(1, 12)
 # COPY      only moved
 # UPDATED   through a recurrence, from its initial to its final value, and otherwise only moved
 # SHOWN     the same, but read from the recurrence's sequence of outputs at its last step
@@ -77,7 +77,7 @@ _SELECTED = {SQUASHED: SQUASHED, SHOWN: SHOWN, UPDATED: UPDATED}
 _SQUASHED = dict.fromkeys((RETAINED, SUMMED, SQUASHED), SQUASHED)
 _CONSTANT = {UPDATED: SCALED, SCALED: SCALED}
 
-#: By kind: what becomes of an element's grade where the other operands come from nowhere in the source.
+#: By kind: the new grade of an element where the other operands do not depend on the source.
 _ALONE = {
     "add": _table(_ADDED),
     "multiply": _table(_MULTIPLIED),
@@ -87,7 +87,7 @@ _ALONE = {
     "count": _table(dict.fromkeys((COPY, SUMMED, RETAINED), RETAINED)),
     "other": _table(_SQUASHED),
 }
-#: The same where the other operands depend on no input at all.
+#: The same where the other operands depend on no input.
 _ALONE_WITH_CONSTANTS = _ALONE | {
     "add": _table(_OFFSET | _CONSTANT),
     "multiply": _table(_MULTIPLIED | _CONSTANT),
@@ -97,7 +97,7 @@ _ALONE_WITH_CONSTANTS = _ALONE | {
 
 
 def _together() -> dict[str, np.ndarray]:
-    """By kind: the grade where both operands came from the same element."""
+    """By kind: the new grade where both operands came from the same element."""
     tables = {kind: np.full((COPY + 1, COPY + 1), OTHER) for kind in _ALONE}
     for kind in ("add", "select", "keep", "write"):
         table = tables[kind]
@@ -119,7 +119,7 @@ _TOGETHER = _together()
 
 
 def source_codes(shape: Sequence[int]) -> Codes:
-    """The codes of a source itself: every element is a copy of the one at its position."""
+    """The codes of a source itself: every element is a copy of itself."""
     count = int(np.prod(shape, dtype=np.int64))
     return ((np.arange(count, dtype=np.int64) + 1) * STEP + COPY).reshape(tuple(shape))
 
@@ -130,33 +130,33 @@ def positions(codes: Codes) -> np.ndarray:
 
 
 def grades(codes: Codes) -> np.ndarray:
-    """The grade where there is a single position, else 0."""
+    """The grade where there is a single position; 0 elsewhere."""
     return np.where(codes >= STEP, codes % STEP, 0)
 
 
 def dense(codes: Codes) -> Codes:
-    """Forget positions: every dependence becomes `DENSE`."""
+    """Drop the positions: every dependence becomes `DENSE`."""
     return np.minimum(codes, DENSE)
 
 
 def carried(codes: Codes) -> Codes:
-    """From a recurrence's initial value to its final one: elements keep their position, however they came in."""
+    """From the initial value of a recurrence to its final one: elements keep their positions."""
     return np.where(codes >= STEP, codes // STEP * STEP + UPDATED, codes)
 
 
 def shown(codes: Codes) -> Codes:
-    """A recurrence's final value as its last output shows it."""
+    """The final value of a recurrence, read from its last output."""
     return np.where(codes % STEP == UPDATED, codes - UPDATED + SHOWN, codes)
 
 
 def alone(kind: str, codes: Codes, with_constants: bool) -> Codes:
-    """The codes after element-wise arithmetic with operands that have none."""
+    """The codes after element-wise arithmetic with operands that do not depend on the source."""
     table = (_ALONE_WITH_CONSTANTS if with_constants else _ALONE)[kind]
     return np.where(codes >= STEP, codes - codes % STEP + table[codes % STEP], codes)
 
 
 def combine(kind: str, first: Codes, second: Codes) -> Codes:
-    """The codes after element-wise arithmetic on two operands that both depend on the source and on inputs."""
+    """The codes after element-wise arithmetic on two operands that both depend on the source."""
     single, double = first >= STEP, second >= STEP
     same = single & double & (first // STEP == second // STEP)
     together = first - first % STEP + _TOGETHER[kind][first % STEP, second % STEP]

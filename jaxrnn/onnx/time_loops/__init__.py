@@ -1,7 +1,8 @@
-"""A Loop that walks time, as a scan: counters become trip numbers, reads at the counter scanned inputs, growth outputs.
+"""A Loop over time as a scan: counters become trip numbers, reads at a counter scanned inputs, growing values outputs.
 
-Converters write recurrent layers as Loops. `body` sorts what such a loop carries, `positions` knows where its counters
-are in a trip, `trips` solves its condition for their number, `reads` finds the frames that it takes, `walk` runs it.
+Converters write recurrent layers as Loops. `body` sorts what such a loop carries, `positions` computes its counters in
+any trip, `trips` solves its condition for the number of trips, `reads` finds the frames that it reads, `hoisting` moves
+reads out of subgraphs, and `walk` runs the scan.
 """
 
 from jaxrnn.onnx.time_loops.body import LoopBody

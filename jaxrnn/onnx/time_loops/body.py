@@ -1,7 +1,7 @@
-"""What the body of a Loop does with what it carries.
+"""What the body of a Loop does with the values that it carries.
 
 Converters write recurrent layers as Loops whose bodies count frames, hand on what never changes, and collect their
-outputs in a sequence or a tensor that grows. Only what is left is carried from frame to frame as a recurrence does it.
+outputs in a sequence or a tensor that grows. Only the remaining values are the carry of a recurrence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.blocks import Block, BoundNode, reads_of
+from jaxrnn.onnx.blocks import Block, BoundNode, origin, reads_of
 
 #: Operators whose result changes by the same amount in every trip if their inputs do.
 _LINEAR = frozenset({"Add", "Concat", "Sub", "Sum"})
@@ -25,6 +25,7 @@ _LINEAR_IN_FIRST = frozenset(
 #: Narrower integers may wrap around.
 _LEAST_BYTES = 4
 
+#: How a value changes from trip to trip: not at all; by the same amount in every trip, if it is a number; otherwise.
 FIXED, STEADY, FREE = "fixed", "steady", "free"
 
 
@@ -33,9 +34,9 @@ class Growth:
     """A carried value that only grows.
 
     Attributes:
-        value: what each trip adds to it.
-        axis: the axis along which it is concatenated; None for a sequence.
-        front: it grows at its beginning, so that the last trip's value comes first.
+        value: what each trip appends.
+        axis: the axis of the concatenation; None for a sequence.
+        front: it grows at its beginning, so that the value of the last trip comes first.
     """
 
     value: ir.Value
@@ -44,16 +45,16 @@ class Growth:
 
 
 class LoopBody:
-    """The body of a Loop, its carried values sorted by what becomes of them.
+    """The body of a Loop, with its carried values sorted by how they change.
 
     Attributes:
         block: the body: trip number, condition and carried values in; condition, carried values and scan outputs out.
         trip: the trip number.
-        slots: the carried values, as the body reads them.
-        fixed: numbers of the slots that are handed on unchanged.
-        counters: by slot, what is added to an integer in each trip.
+        slots: the carried values as inputs of the body.
+        fixed: the numbers of the slots that never change.
+        counters: by slot, what each trip adds to an integer.
         growing: by slot, how it grows.
-        carried: numbers of all other slots, which are a recurrence's.
+        carried: the numbers of all other slots: the carry of a recurrence.
     """
 
     def __init__(self, block: Block, known: Callable[[ir.Value], np.ndarray | None], start: Sequence[Any]):
@@ -61,8 +62,8 @@ class LoopBody:
 
         Args:
             block: the body.
-            known: the array of a value outside of the body that is known while tracing, else None.
-            start: the carried values before the first trip, each None where it is not known while tracing.
+            known: the array of a value outside of the body, None where it is not known while tracing.
+            start: the carried values before the first trip, None where they are not known while tracing.
         """
         self.block, self._known = block, known
         self.trip, self.condition, *slots = block.inputs
@@ -83,46 +84,29 @@ class LoopBody:
                 self.counters[place] = step
         sorted_out = {*self.fixed, *self.growing, *self.counters}
         self.carried = tuple(place for place in range(len(slots)) if place not in sorted_out)
+        # A cache of the instance: one of the class would keep every loop alive.
+        self.change = functools.cache(self._change)
 
     def origin(self, value: ir.Value) -> ir.Value:
-        """The value that Identity nodes of the body hand on."""
+        """The value that a chain of Identity nodes of the body copies."""
+        return origin(value, self.makers)
+
+    def _change(self, value: ir.Value) -> str:
+        """How a value changes from trip to trip: `FIXED`, `STEADY` or `FREE`."""
+        if value is self.trip:
+            return STEADY
+        if value is self.condition:
+            return FIXED  # a body runs only while it holds
+        if value in self.slots:
+            place = self.slots.index(value)
+            return FIXED if place in self.fixed else STEADY if place in self.counters else FREE
         maker = self.makers.get(value)
-        while maker is not None and maker.is_default and maker.operator.name == "Identity" and maker.inputs[0]:
-            value = maker.inputs[0]
-            maker = self.makers.get(value)
-        return value
-
-    def change(self, value: ir.Value) -> str:
-        """How a value changes from trip to trip.
-
-        Returns:
-            ``FIXED``: not at all; ``STEADY``: by the same amount in every trip, if it is a number; ``FREE``: in ways
-            that are not known.
-        """
-        return self._change(value)
-
-    @functools.cached_property
-    def _change(self) -> Callable[[ir.Value], str]:
-        places = {slot: place for place, slot in enumerate(self.slots)}
-
-        @functools.cache
-        def change(value: ir.Value) -> str:
-            if value is self.trip:
-                return STEADY
-            if value is self.condition:
-                return FIXED  # a body runs only while it holds
-            if value in places:
-                place = places[value]
-                return FIXED if place in self.fixed else STEADY if place in self.counters else FREE
-            maker = self.makers.get(value)
-            if maker is None:
-                return FIXED
-            return _combined(maker, [FIXED if key is None else change(key) for key in _all_reads(maker)])
-
-        return change
+        if maker is None:
+            return FIXED
+        return _combined(maker, [FIXED if key is None else self.change(key) for key in _all_reads(maker)])
 
     def constant(self, value: ir.Value) -> np.ndarray | None:
-        """The array of a constant that the body reads, if it is known while tracing."""
+        """The array of a constant that the body reads, or None where it is not known while tracing."""
         value = self.origin(value)
         if value in self.block.constants:
             return self.block.constants[value]

@@ -1,4 +1,4 @@
-"""The frames that a loop reads: nodes that index a fixed value by a number that moves with the trips."""
+"""The frames that a loop reads: nodes that index a fixed value by a counter."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from jax import lax
 from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.time_loops.body import FIXED, STEADY
-from jaxrnn.onnx.time_loops.positions import Line, Positions, inside
+from jaxrnn.onnx.time_loops.positions import Line, Positions, stays_inside
 from jaxrnn.onnx.values import Stacked, Value, is_sequence, is_static, traced
 
-#: The axis, the places along it, and the shape that comes in its stead.
-_Found = tuple[int, tuple[Line, ...], tuple[int, ...]]
+#: An axis, the positions along it, and the shape that replaces it.
+_Access = tuple[int, tuple[Line, ...], tuple[int, ...]]
 
-#: A read of more frames than this in each trip stays what it is.
-_WIDEST = 64
+#: A read of more frames in each trip stays in the loop.
+_MAX_FRAMES = 64
 
 
 @dataclass(frozen=True)
 class Read:
-    """A node that reads frames of a value which does not change, at positions that move with the trips.
+    """A node that reads frames of a fixed value at positions that move with the trips.
 
     Attributes:
         node: the node.
         data: the value.
-        axis: the axis that is read along; None for the elements of a sequence.
-        places: where each frame that it takes begins.
-        shape: of the frames in the result, in place of the axis.
+        axis: the axis of the frames; None for the elements of a sequence.
+        positions: the position of each frame that it reads.
+        shape: the shape of the frames in the result, in place of the axis.
     """
 
     node: BoundNode
     data: Value
     axis: int | None
-    places: tuple[Line, ...]
+    positions: tuple[Line, ...]
     shape: tuple[int, ...]
 
 
 def read_of(positions: Positions, node: BoundNode, trips: Any) -> Read | None:
-    """What a node reads at positions that move with the trips, if all of them are there."""
+    """The read of a node at positions that move with the trips; None where one may lie outside of the axis."""
     if not node.is_default or node.operator.name not in ("Gather", "Slice", "SequenceAt"):
         return None
     data, *others = node.inputs
@@ -60,11 +60,11 @@ def read_of(positions: Positions, node: BoundNode, trips: Any) -> Read | None:
         return _element(positions, node, value, trips)
     if is_sequence(value) or is_static(value):
         return None
-    found = _gathered(positions, node, value) if node.operator.name == "Gather" else _sliced(positions, node, value)
-    if found is None:
+    access = _gathered(positions, node, value) if node.operator.name == "Gather" else _sliced(positions, node, value)
+    if access is None:
         return None
-    axis, places, shape = found
-    if 0 < len(places) <= _WIDEST and all(inside(line, value.shape[axis], trips) for line in places):
+    axis, places, shape = access
+    if 0 < len(places) <= _MAX_FRAMES and all(stays_inside(line, value.shape[axis], trips) for line in places):
         return Read(node, value, axis, places, shape)
     return None
 
@@ -77,12 +77,12 @@ def _element(positions: Positions, node: BoundNode, value: Value, trips: Any) ->
         if not value or len({(item.shape, item.dtype) for item in value}) != 1:
             return None
         value = Stacked(jnp.stack([traced(item) for item in value]))
-    if not isinstance(value, Stacked) or not inside(lines[0], value.array.shape[0], trips):
+    if not isinstance(value, Stacked) or not stays_inside(lines[0], value.array.shape[0], trips):
         return None
     return Read(node, value, None, lines, ())
 
 
-def _gathered(positions: Positions, node: BoundNode, value: Value) -> _Found | None:
+def _gathered(positions: Positions, node: BoundNode, value: Value) -> _Access | None:
     key = node.inputs[1]
     lines = positions.lines(key)
     if key is None or lines is None:
@@ -92,8 +92,8 @@ def _gathered(positions: Positions, node: BoundNode, value: Value) -> _Found | N
     return node.attributes.get("axis", 0) % value.ndim, lines, indices.shape
 
 
-def _sliced(positions: Positions, node: BoundNode, value: Value) -> _Found | None:
-    """The one axis along which a Slice moves; along it, each trip takes equally many frames, side by side."""
+def _sliced(positions: Positions, node: BoundNode, value: Value) -> _Access | None:
+    """The access of a Slice along one axis, of equally many consecutive frames in every trip."""
     if len(node.inputs) < 3:
         return None
     _, starts, ends, axes, steps, *_ = (*node.inputs, None, None)
@@ -107,18 +107,18 @@ def _sliced(positions: Positions, node: BoundNode, value: Value) -> _Found | Non
     frames = end.first - begin.first
     if stride != Line(1, 0) or axis.slope or begin.slope != end.slope or not isinstance(frames, int):
         return None
-    places = tuple(Line(begin.first + offset, begin.slope) for offset in range(min(frames, _WIDEST + 1)))
+    places = tuple(Line(begin.first + offset, begin.slope) for offset in range(min(frames, _MAX_FRAMES + 1)))
     return int(axis.first) % value.ndim, places, (frames,)
 
 
 def frames_of(read: Read, trips: Any) -> jax.Array:
-    """What a read takes in every trip, trips in front."""
+    """The frames of a read in all trips, ``[trips, ...]``."""
     if read.axis is None:
-        return _strip(read.data.array, read.places[0], trips)
+        return _strip(read.data.array, read.positions[0], trips)
     frames = jnp.moveaxis(traced(read.data), read.axis, 0)
     if read.shape == ():
-        return _strip(frames, read.places[0], trips)
-    strips = [_strip(frames, line, trips) for line in read.places]
+        return _strip(frames, read.positions[0], trips)
+    strips = [_strip(frames, line, trips) for line in read.positions]
     stacked = strips[0][:, None] if len(strips) == 1 else jnp.stack(strips, 1)
     shaped = stacked.reshape((stacked.shape[0], *read.shape, *stacked.shape[2:]))
     ranks = len(read.shape)
@@ -126,7 +126,7 @@ def frames_of(read: Read, trips: Any) -> jax.Array:
 
 
 def _strip(frames: jax.Array, line: Line, trips: Any) -> jax.Array:
-    """The frames at the places of a line, in the order of the trips."""
+    """The frames at the positions of a line, in the order of the trips."""
     last = line.first + line.slope * (trips - 1)
     low, high = (line.first, last) if line.slope > 0 else (last, line.first)
     if line.slope == 1 and str(low) == "0" and str(trips) == str(frames.shape[0]):

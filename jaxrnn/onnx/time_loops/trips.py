@@ -1,4 +1,4 @@
-"""How many trips a loop makes: its condition, solved for the trip number."""
+"""The number of trips of a loop: its condition, solved for the trip number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrnn.onnx.time_loops.body import FIXED
 from jaxrnn.onnx.time_loops.positions import Line, Positions
 from jaxrnn.onnx.values import Value, is_known, is_static
 
-#: A limit that is beyond any length: a Loop without one.
+#: A limit beyond any length: the Loop has none.
 _HUGE = 2**31
 #: By operator: whether the operands are swapped, and whether they may be equal.
 _ORDERED = {
@@ -28,7 +28,7 @@ _HANDED_ON = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class Condition:
-    """The condition of a loop, as claims that lines are below zero: all must hold for another trip to follow."""
+    """The condition of a loop as claims that lines are below zero; another trip follows if all of them hold."""
 
     def __init__(self, positions: Positions):
         self.positions, self.body = positions, positions.body
@@ -37,10 +37,10 @@ class Condition:
         """The number of trips, an integer or a symbolic dimension; None where it depends on data.
 
         Args:
-            limit: the most trips, if there is such a number.
+            limit: the most trips; None for no limit.
             go_on: whether there is a first trip.
         """
-        limit, go_on = _looked_at(limit), _looked_at(go_on)
+        limit, go_on = _as_numpy(limit), _as_numpy(go_on)
         bounds, without_end = [], None
         if limit is not None:
             if not is_static(limit):
@@ -58,7 +58,7 @@ class Condition:
         if not isinstance(started, symbols.Claim) and not started:
             return 0
         if not isinstance(started, symbols.Claim) and bounds and isinstance(bounds[0], int) and bounds[0] <= 1:
-            return bounds[0]  # after so few trips, nobody asks the condition
+            return bounds[0]  # the condition is not evaluated after so few trips
         claims = self._claims(self.body.block.outputs[0])
         if claims is None:
             return None
@@ -66,7 +66,7 @@ class Condition:
         if None in counts:
             return None
         if isinstance(started, symbols.Claim):
-            # The first trip is asked for as all others are, or nothing is known of it.
+            # The condition of the first trip must be that of all others.
             before = [line.first - line.slope for line in claims]
             if not all(any(_equal(each, other) for other in before) for each in started.below_zero):
                 return None
@@ -76,7 +76,7 @@ class Condition:
         return functools.reduce(_least, bounds) if bounds else without_end
 
     def _claims(self, key: ir.Value) -> list[Line] | None:
-        """What must be below zero after a trip for another one to follow; None where that is not known."""
+        """What must be below zero after a trip for another one to follow, or None where that is not known."""
         body = self.body
         key = body.origin(key)
         if key is body.condition:
@@ -118,8 +118,8 @@ class Condition:
         return [Line(a.first - b.first - (or_equal != negated), a.slope - b.slope)]
 
 
-def _looked_at(value: Value) -> Value:
-    """A value as NumPy has it, if Python can look at it."""
+def _as_numpy(value: Value) -> Value:
+    """A value as a NumPy array where it is known."""
     return np.asarray(value) if value is not None and not is_static(value) and is_known(value) else value
 
 
@@ -133,7 +133,7 @@ def _always(line: Line) -> bool:
 
 
 def _count(line: Line) -> Any:
-    """How many trips a claim admits, asked before the first one too; None where it never ends them, or not at once."""
+    """The trips that a claim allows if it also holds before the first one; None where it never ends them, or late."""
     before = line.first - line.slope
     if line.slope > 0:
         return -(before // line.slope)

@@ -23,11 +23,11 @@ from jaxrnn.onnx.values import Stacked, Value, all_traced, traced
 
 
 class CarryTypeError(TypeError):
-    """What a loop carries begins as another type than one trip makes of it."""
+    """A carried value has another type after a trip than before it."""
 
 
 class TimeLoop:
-    """A Loop seen as a walk through time.
+    """A Loop over time.
 
     Args:
         body: its body.
@@ -41,17 +41,17 @@ class TimeLoop:
         """The number of trips, an integer or a symbolic dimension; None where it depends on data.
 
         Args:
-            limit: the most trips, if there is such a number.
+            limit: the most trips; None for no limit.
             go_on: whether there is a first trip.
         """
         return Condition(self.positions).trips(limit, go_on)
 
     def run(self, trips: Any) -> list[Value]:
-        """The outputs of the Loop, which makes more than one trip.
+        """The outputs of the Loop for more than one trip, by a scan.
 
         Raises:
-            StaticValueError: a shape or a position inside the body is known only where Python counts the trips.
-            CarryTypeError: what is carried changes its type.
+            StaticValueError: a shape or a position in the body depends on the trip.
+            CarryTypeError: a carried value changes its type.
         """
         body, block = self.positions.body, self.positions.body.block
         reads = [read for node in block.nodes if (read := read_of(self.positions, node, trips)) is not None]
@@ -66,19 +66,19 @@ class TimeLoop:
         graph, count = self.positions.graph.with_block(part), len(results)
 
         def step(carry: tuple[Value, ...], frame: Any) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-            trip, given = frame
+            trip, read_frames = frame
             counted = [self._counted(place, trip) for place in body.counters]
-            outputs = graph(trip, np.asarray(True), *fixed, *counted, *carry, *given)
+            outputs = graph(trip, np.asarray(True), *fixed, *counted, *carry, *read_frames)
             return all_traced(outputs[:count]), all_traced(outputs[count:])
 
         carry = all_traced([self.positions.carried[place] for place in body.carried])
-        given = [frames_of(read, trips) for read in reads]
-        self._check_carry(step, carry, given)
+        read_frames = [frames_of(read, trips) for read in reads]
+        self._check_carry(step, carry, read_frames)
         if isinstance(trips, int):
             current().check((trips,), np.int64)
-        frames = (jnp.arange(trips, dtype=jnp.int64), given)
-        last, made = in_chunks(functools.partial(recognition.scan, step), carry, frames)
-        return self._collected(trips, last, made)
+        frames = (jnp.arange(trips, dtype=jnp.int64), read_frames)
+        last, new_values = in_chunks(functools.partial(recognition.scan, step), carry, frames)
+        return self._collected(trips, last, new_values)
 
     def _counted(self, place: int, trip: Any) -> jax.Array:
         start, step = self.positions.carried[place], self.positions.body.counters[place].reshape(())
@@ -86,13 +86,13 @@ class TimeLoop:
         return counted.astype(traced(start).dtype)
 
     def _check_carry(self, step: Any, carry: Any, frames: Any) -> None:
-        one = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in frames]
-        after, _ = jax.eval_shape(step, carry, (jax.ShapeDtypeStruct((), np.int64), one))
+        frame_shapes = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in frames]
+        after, _ = jax.eval_shape(step, carry, (jax.ShapeDtypeStruct((), np.int64), frame_shapes))
         before, later = ([(x.shape, x.dtype) for x in jax.tree.leaves(values)] for values in (carry, after))
         if before != later:
             raise CarryTypeError
 
-    def _collected(self, trips: Any, last: Sequence[Value], made: Sequence[Value]) -> list[Value]:
+    def _collected(self, trips: Any, last: Sequence[Value], new_values: Sequence[Value]) -> list[Value]:
         body = self.positions.body
         results: list[Value] = list(self.positions.carried)
         for place, value in zip(body.carried, last, strict=True):
@@ -101,19 +101,19 @@ class TimeLoop:
             results[place] = _boxed(
                 self.positions.carried[place] + step.reshape(()).item() * trips, self.positions.carried[place]
             )
-        for (place, growth), values in zip(body.growing.items(), made, strict=False):
+        for (place, growth), values in zip(body.growing.items(), new_values, strict=False):
             results[place] = _grown(growth, self.positions.carried[place], values)
-        return [*results, *made[len(body.growing) :]]
+        return [*results, *new_values[len(body.growing) :]]
 
 
 def _boxed(item: Any, like: np.ndarray) -> np.ndarray:
-    """The value of a counter, of the type that it had."""
+    """The value of a counter in its own type and shape."""
     array = np.asarray(item, None if isinstance(np.ravel(item)[0], (int, np.integer)) else object)
     return array.reshape(like.shape) if array.dtype == object else array.astype(np.int64).astype(like.dtype, copy=False)
 
 
 def _grown(growth: Growth, start: Value, values: Value) -> Value:
-    """What a carried value has become, from what each trip added to it."""
+    """The final value of a carried value that grows, from what each trip appends."""
     if growth.front:
         values = lax.rev(values, (0,))
     if growth.axis is None:

@@ -1,4 +1,4 @@
-"""From new weights back to a file: the tensors of an ONNX file replaced, and every other byte as it was."""
+"""Writing new weights: the tensors of an ONNX file are replaced, and every other byte is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New numbers in files of external data, which are written anew: those of the original are read and never touched."""
+"""New numbers in copies of external data files; the original files are only read."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Stored(NamedTuple):
     """A tensor whose elements are the bytes ``start`` to ``end`` of a file.
 
     Attributes:
-        tensor: what the model says of it.
-        address: where it says so.
-        label: what to call it in messages.
+        tensor: its message in the model.
+        address: the address of that message.
+        label: its label in error messages.
         location: the file, relative to the model's folder.
-        start: its first byte.
-        end: the byte behind its last.
+        start: the offset of its first byte.
+        end: the offset after its last byte.
     """
 
     tensor: onnx.TensorProto
@@ -45,10 +45,10 @@ class Stored(NamedTuple):
 
 
 def stored_tensors(message: Message, folder: Path, address: Address = ()) -> Iterator[Stored]:
-    """Every tensor of a model that is external data, wherever in the model it lies.
+    """All tensors of a model that are external data.
 
     Raises:
-        ModelError: the data is not there any more, or not in the model's folder.
+        ModelError: the data is missing, or not in the model's folder.
     """
     if isinstance(message, onnx.TensorProto):
         if message.data_location == onnx.TensorProto.EXTERNAL:
@@ -77,25 +77,24 @@ def write_data(
     scratch: Path,
     created: list[Path],
 ) -> dict[Address, Edit]:
-    """Write the data files of a model that will be written to ``target``, beside it, whole or not at all.
+    """Write the data files of a model that will be written to ``target``, in its folder, whole or not at all.
 
-    A file keeps its name where there is none of that name yet or one that holds the same. Everything in it but
-    ``arrays`` is copied as it is now.
+    A file keeps its name unless another file with different content has it. Everything but ``arrays`` is copied.
 
     Args:
         tensors: all tensors of the model that are external data.
         arrays: new elements by the addresses of their tensors.
-        names: what to call those in messages.
-        folder: where the model was read.
+        names: the names of those parameters for messages.
+        folder: the folder that the model was read from.
         target: the model to write.
-        scratch: an empty folder on the same device.
-        created: gets the path of every file that was not there before, as soon as it is.
+        scratch: an empty folder on the same file system.
+        created: receives the path of every file as soon as it is created.
 
     Returns:
-        What must change in the model: the locations of data files that could not keep their names.
+        The edits of the model: new locations of data files that could not keep their names.
 
     Raises:
-        InputError: two tensors share bytes, and would need different ones.
+        InputError: two tensors share bytes, but would need different ones.
     """
     files: dict[str, list[Stored]] = {}
     for tensor in tensors:
@@ -133,7 +132,7 @@ def _relocated(stored: Stored, name: str) -> Iterator[tuple[Address, Edit]]:
 
 
 def _check_shared(inside: list[Stored], new: Mapping[Address, bytes], names: Mapping[Address, str], file: Path) -> None:
-    """Refuse to choose where tensors lie on the same bytes and not all of them want the same there."""
+    """Refuse tensors that share bytes and would need different ones."""
     ordered = sorted((each for each in inside if each.end > each.start), key=lambda each: each.start)
     for index, first in enumerate(ordered):
         for second in itertools.takewhile(lambda each, end=first.end: each.start < end, ordered[index + 1 :]):
@@ -157,7 +156,7 @@ def _bytes_of(stored: Stored, new: Mapping[Address, bytes], path: Path, start: i
 
 
 def _place(written: Path, original: Path, location: str, other: str, target: Path, created: list[Path]) -> str:
-    """Give a data file a name that nobody reads yet, or that of one that is its equal; returns the name."""
+    """Move a data file to an unused name, or keep the file that equals it; returns the name."""
     folder = target.parent
     numbered = (f"{other}.{number}" for number in itertools.count(1))
     for name in itertools.chain((location, other), numbered):
@@ -177,7 +176,7 @@ def _place(written: Path, original: Path, location: str, other: str, target: Pat
 
 
 def _may_lie_at(path: Path, target: Path) -> bool:
-    """Whether a data file of that path would be found beside the model, and is not the model; makes its folder."""
+    """Whether a data file may have this path: inside the model's folder, and not the model. Creates its folder."""
     inside = Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(target.parent))
     if not inside or str(path).casefold() == str(target).casefold():
         return False
@@ -189,7 +188,7 @@ def _may_lie_at(path: Path, target: Path) -> bool:
 
 
 def _is_equal(path: Path, written: Path, original: Path) -> bool:
-    """Whether a file that is there holds the same and will be read: no link, unless the original is read by it too."""
+    """Whether an existing file has equal content and is no link, unless it is the original itself."""
     status = path.lstat()
     plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
     is_original = path.exists() and path.samefile(original)

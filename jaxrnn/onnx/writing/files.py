@@ -1,4 +1,4 @@
-"""A model's file and its data files, written so that whoever looks sees the old model or the new one, whole."""
+"""Writing a model's file and its data files atomically: a reader sees the old model or the new one."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def write_model(
     origins: Mapping[str, Origin],
     path: Path,
 ) -> None:
-    """Write a model as it was read, with other numbers in some of its tensors.
+    """Write a model as it was read, with new numbers in some of its tensors.
 
     Args:
         source: the model as it was read.
-        arrays: parameters by name, in the element types and shapes of their tensors.
-        changed: the names of those that are not what was read.
-        origins: where the tensors of all of them lie, by name.
-        path: the file to write. Data files come beside it, and before it, under names that nobody reads.
+        arrays: all parameters by name, in the element types and shapes of their tensors.
+        changed: the names of the parameters that differ from the file.
+        origins: the origins of all parameters by name.
+        path: the file to write. Data files are written before it, into its folder, under unused names.
 
     Raises:
-        InputError: two tensors share bytes of a data file, and would need different ones.
-        ModelError: a data file is not there any more, or has become too short.
+        InputError: two tensors share bytes of a data file, but would need different ones.
+        ModelError: a data file is missing or has become too short.
         UnsupportedError: the model is a proto that is too large for a file.
     """
     if source.data is None:
         raise UnsupportedError("the model is larger than the 2 GB of a protobuf message; load it with external data")
-    # In a folder of its own, a new file gets the rights that any file of the user's gets.
+    # A new file in a folder of its own gets the user's default permissions.
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         scratch = Path(folder)
         created: list[Path] = []
@@ -53,7 +53,7 @@ def write_model(
             if source.folder is not None:
                 tensors = list(stored_tensors(onnx.ModelProto.FromString(source.data), source.folder))
                 external = {tensor.address for tensor in tensors}
-                # Also the unchanged ones: the data file may have changed since.
+                # Unchanged parameters too: the data file may have changed since it was read.
                 named = {origins[name].address: name for name in arrays if origins[name].address in external}
                 data = {address: arrays[name] for address, name in named.items()}
                 edits = write_data(tensors, data, named, source.folder, path, scratch, created)
@@ -67,7 +67,7 @@ def write_model(
                 os.fsync(file.fileno())
             os.replace(written, path)
         except BaseException:
-            # Gone only if it has taken its place, and then the data files are read.
+            # It is gone only after it has been moved into place, and then the data files are in use.
             if written.exists():
                 for each in created:
                     each.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""New numbers in the message of a tensor, stored in the way in which the old ones are.
+"""New numbers in the message of a tensor, stored in the same way as the old ones.
 
 The fields are those of TensorProto and AttributeProto in onnx.proto,
 https://github.com/onnx/onnx/blob/main/onnx/onnx.proto: a tensor has its elements in ``raw_data``, in little-endian
@@ -69,7 +69,7 @@ def in_attribute(array: np.ndarray) -> Edit:
 
 
 def _with_elements(message: memoryview, elements: np.ndarray, storage: _Storage) -> Pieces:
-    """Replace the elements of a repeated field, which may be packed, one by one, or some of both."""
+    """Replace the elements of a repeated field, whose entries may be packed, single, or a mix of both."""
     pieces: Pieces = []
     copied = taken = 0
     for field in fields_of(message):

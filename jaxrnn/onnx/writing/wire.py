@@ -1,7 +1,7 @@
-"""Parts of a protobuf message replaced in its wire format, and every other byte as it was.
+"""Replacing parts of a protobuf message in its wire format, with every other byte kept.
 
-What is not replaced is copied and never interpreted, so that fields which nobody knows, orders that no serialiser gives
-and numbers longer than they need be all stay. The format: https://protobuf.dev/programming-guides/encoding/.
+What is not replaced is copied without being interpreted, so that unknown fields, unusual orders of fields and numbers
+in overlong encodings are kept. The format: https://protobuf.dev/programming-guides/encoding/.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx.origins import Address
 
-#: What a message is made of, one behind the other.
+#: The concatenated parts of a message.
 Pieces = list[bytes | memoryview]
 #: From the old content of a field to the new.
 Edit = Callable[[memoryview], Pieces]
@@ -33,7 +33,7 @@ class Field(NamedTuple):
 
 
 def fields_of(message: memoryview) -> Iterator[Field]:
-    """The entries of a message's fields, in the order in which they lie there.
+    """The entries of the fields of a message, in the order of the message.
 
     Raises:
         ModelError: it is not a message.
@@ -88,7 +88,7 @@ def varint(value: int) -> bytes:
 
 
 def with_content(message: memoryview, field: Field, content: Pieces) -> Pieces:
-    """An entry of type `BYTES` with other content; its head is only written anew where the length changes."""
+    """An entry of type `BYTES` with other content; its tag is kept unless the length changes."""
     length = sum(map(len, content))
     if length == field.end - field.content:
         return [message[field.start : field.content], *content]
@@ -96,10 +96,10 @@ def with_content(message: memoryview, field: Field, content: Pieces) -> Pieces:
 
 
 def edited(message: memoryview, edits: Mapping[Address, Edit]) -> Pieces:
-    """A message with the content at some addresses replaced, and the lengths of all that they lie in.
+    """A message with the content at some addresses replaced, and with the lengths of the enclosing messages updated.
 
     Raises:
-        ModelError: there is nothing at an address, or its field comes in several parts that belong together.
+        ModelError: there is nothing at an address, or its field is split into several entries.
     """
     inside: dict[tuple[int, int | None], dict[Address, Edit]] = {}
     for address, edit in edits.items():

@@ -5,20 +5,20 @@ Strings are looked up on NumPy; numbers in JAX, by comparing them with all keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.text import text_array
 from jaxrnn.onnx.values import Value, describe, is_text, static, traced
 
 
 def positions(x: Value, keys: np.ndarray) -> Value:
-    """The place of each element among the keys, the last one where a key is repeated, and -1 where there is none."""
+    """The index of each element among the keys: the last one of a repeated key, -1 of an unknown element."""
     if is_text(x) != is_text(keys):
         raise TypeError(f"{describe(x)} cannot be found among keys that are {describe(keys)}")
     if is_text(x):
@@ -34,20 +34,22 @@ def positions(x: Value, keys: np.ndarray) -> Value:
     return jnp.max(jnp.where(same, jnp.arange(keys.size), -1), -1)
 
 
-def chosen(place: Value, values: np.ndarray, default: np.ndarray) -> Value:
-    """The value at each place, or the default where the place is -1."""
+def look_up(index: Value, values: np.ndarray, default: np.ndarray) -> Value:
+    """The value at each index, or the default where the index is -1."""
     table = np.concatenate([values.ravel(), default.reshape(1)])
     if is_text(table):
-        return table[static(place, "which string is chosen")]
-    return jnp.asarray(table)[place]
+        return table[static(index, "the index of a string")]
+    return jnp.asarray(table)[index]
 
 
-def _one(what: str, attributes: Mapping[str, Any]) -> np.ndarray:
-    """The one attribute of several that was given, as an array of its type."""
-    given = {name: value for name, value in attributes.items() if value is not None}
-    if len(given) != 1:
-        raise ValueError(f"exactly one attribute of {', '.join(attributes)} must be given for the {what}")
-    ((name, value),) = given.items()
+def _one_of(**attributes: Any) -> np.ndarray:
+    """The one attribute of several that the node has, as an array of its type."""
+    present = {name: value for name, value in attributes.items() if value is not None}
+    if len(present) != 1:
+        raise ValueError(
+            f"exactly one attribute of {', '.join(attributes)} is expected, not {', '.join(present) or 'none'}"
+        )
+    ((name, value),) = present.items()
     if name.endswith("tensor"):
         return value
     if name.endswith("strings"):
@@ -71,24 +73,13 @@ def label_encoder(
     values_strings: tuple[str, ...] | None = None,
     values_tensor: np.ndarray | None = None,
 ) -> Value:
-    """LabelEncoder: the value of each key; NaN is found among keys, and of a repeated key the last counts."""
-    keys = _one(
-        "keys",
-        {
-            "keys_floats": keys_floats,
-            "keys_int64s": keys_int64s,
-            "keys_strings": keys_strings,
-            "keys_tensor": keys_tensor,
-        },
-    )
-    values = _one(
-        "values",
-        {
-            "values_floats": values_floats,
-            "values_int64s": values_int64s,
-            "values_strings": values_strings,
-            "values_tensor": values_tensor,
-        },
+    """LabelEncoder: the value of each key. NaN matches NaN, and the last of equal keys wins."""
+    keys = _one_of(keys_floats=keys_floats, keys_int64s=keys_int64s, keys_strings=keys_strings, keys_tensor=keys_tensor)
+    values = _one_of(
+        values_floats=values_floats,
+        values_int64s=values_int64s,
+        values_strings=values_strings,
+        values_tensor=values_tensor,
     )
     if keys.size != values.size:
         raise ValueError(f"there are {keys.size} keys, but {values.size} values")
@@ -99,35 +90,7 @@ def label_encoder(
     else:
         floating = jnp.issubdtype(values.dtype, jnp.floating)
         default = np.asarray(default_float if floating else default_int64, values.dtype)
-    return chosen(positions(x, keys), values, default)
-
-
-def label_encoder_2(
-    x: Value,
-    *,
-    default_float: float = -0.0,
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-    keys_floats: tuple[float, ...] | None = None,
-    keys_int64s: tuple[int, ...] | None = None,
-    keys_strings: tuple[str, ...] | None = None,
-    values_floats: tuple[float, ...] | None = None,
-    values_int64s: tuple[int, ...] | None = None,
-    values_strings: tuple[str, ...] | None = None,
-) -> Value:
-    """LabelEncoder before it took tensors as attributes."""
-    return label_encoder(
-        x,
-        default_float=default_float,
-        default_int64=default_int64,
-        default_string=default_string,
-        keys_floats=keys_floats,
-        keys_int64s=keys_int64s,
-        keys_strings=keys_strings,
-        values_floats=values_floats,
-        values_int64s=values_int64s,
-        values_strings=values_strings,
-    )
+    return look_up(positions(x, keys), values, default)
 
 
 def _either_way(x: Value, numbers: np.ndarray, strings: np.ndarray, integer: int, string: str) -> Value:
@@ -135,8 +98,8 @@ def _either_way(x: Value, numbers: np.ndarray, strings: np.ndarray, integer: int
     if numbers.size != strings.size:
         raise ValueError(f"there are {numbers.size} integers, but {strings.size} strings")
     if is_text(x):
-        return chosen(positions(x, strings), numbers, np.asarray(integer, np.int64))
-    return chosen(positions(x, numbers), strings, text_array([string]))
+        return look_up(positions(x, strings), numbers, np.asarray(integer, np.int64))
+    return look_up(positions(x, numbers), strings, text_array([string]))
 
 
 def label_encoder_1(
@@ -166,18 +129,20 @@ def category_mapper(
 def one_hot_encoder(
     x: Value, *, cats_int64s: tuple[int, ...] | None = None, cats_strings: tuple[str, ...] | None = None, zeros: int = 1
 ) -> Value:
-    """OneHotEncoder: a row for each element; of zeros where it is of no category, which ``zeros=0`` forbids."""
-    categories = _one("categories", {"cats_int64s": cats_int64s, "cats_strings": cats_strings})
+    """OneHotEncoder: a row for each element. An unknown one gives zeros, or an error with ``zeros=0``."""
+    categories = _one_of(cats_int64s=cats_int64s, cats_strings=cats_strings)
     if not is_text(x) and not is_text(categories):
         x = traced(x).astype(jnp.int64)
     place = positions(x, categories)
     if not zeros and np.any(static(place, "whether every element has a category, which zeros=0 demands,") < 0):
-        raise ValueError("an element is of no category, and zeros=0 forbids that")
+        raise ValueError("an element is in no category, which zeros=0 forbids")
     return jax.nn.one_hot(place, categories.size, dtype=jnp.float32)
 
 
 OPERATORS = {
     "ai.onnx.ml::CategoryMapper": since(category_mapper, 1),
-    "ai.onnx.ml::LabelEncoder": since(label_encoder_1, 1) | since(label_encoder_2, 2) | since(label_encoder, 4),
+    "ai.onnx.ml::LabelEncoder": since(label_encoder_1, 1)
+    | since(earlier(label_encoder, "default_tensor", "keys_tensor", "values_tensor"), 2)
+    | since(label_encoder, 4),
     "ai.onnx.ml::OneHotEncoder": since(one_hot_encoder, 1),
 }

@@ -15,7 +15,7 @@ from jaxrnn.onnx.values import Value, traced
 
 
 def as_float(x: Value) -> jax.Array:
-    """Features as float32, which is what all results here are."""
+    """Features as float32, the type of all results."""
     return traced(x).astype(jnp.float32)
 
 
@@ -40,7 +40,7 @@ def binarizer(x: Value, *, threshold: float = 0.0) -> Value:
 
 
 def feature_vectorizer(*inputs: Value, inputdimensions: tuple[int, ...] = ()) -> Value:
-    """FeatureVectorizer: the columns of all inputs, one behind the other, each input cut or filled to its dimension."""
+    """FeatureVectorizer: the concatenated columns of all inputs, each truncated or zero-padded to its dimension."""
     sizes = inputdimensions or tuple(value.shape[-1] for value in inputs)
     if len(sizes) != len(inputs):
         raise ValueError(f"inputdimensions has {len(sizes)} entries for {len(inputs)} inputs")
@@ -62,7 +62,7 @@ def imputer(
     replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
 ) -> Value:
-    """Imputer: one value, such as NaN, replaced by another, which may be one for each feature."""
+    """Imputer: one value, such as NaN, replaced by another one, or by one for each feature."""
     x = traced(x)
     floating = jnp.issubdtype(x.dtype, jnp.floating)
     values, replaced = (
@@ -78,7 +78,7 @@ def imputer(
 def normalizer(x: Value, *, norm: str = "MAX") -> Value:
     """Normalizer: each row over its greatest element (not its magnitude), L1 or L2 norm; a row of norm 0 stays.
 
-    A constant of 0 stands in for the root of a sum of 0, whose derivative is infinite.
+    A constant 0 replaces the root of a sum of 0, whose derivative would be infinite.
     """
     x = as_float(x)
     match norm:

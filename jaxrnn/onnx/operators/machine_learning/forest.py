@@ -17,16 +17,16 @@ MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 
 @dataclasses.dataclass(frozen=True)
 class Forest:
-    """Trees with numbered nodes, behind which their leaves are numbered.
+    """Trees with numbered nodes; the numbers of leaves follow those of the nodes.
 
     Attributes:
-        features: the feature that each node looks at.
+        features: the feature that each node compares.
         modes: its comparison, as an index into `MODES`.
         thresholds: what it compares with.
-        members: for BRANCH_MEMBER, ``[nodes, most]``, filled with NaN, which is a member of nothing.
-        if_true: where to go then: a node, or the number of nodes plus that of a leaf.
-        if_false: and where otherwise.
-        missing_is_true: where a NaN goes.
+        members: for BRANCH_MEMBER the set of members, ``[nodes, most]``, padded with NaN, which equals nothing.
+        if_true: the next node, or the number of nodes plus that of a leaf, if the comparison holds.
+        if_false: the same if it does not.
+        missing_is_true: whether it holds for NaN.
         roots: the first node of each tree.
     """
 
@@ -88,7 +88,7 @@ class Forest:
                 answers.append(jnp.any(value[..., None] == jnp.asarray(members)[node], -1))
             mode = jnp.asarray(self.modes, jnp.int32)[node]
             answer = functools.reduce(
-                lambda found, each: jnp.where(mode == each, answers[each], found),
+                lambda result, index: jnp.where(mode == index, answers[index], result),
                 range(len(answers)),
                 jnp.zeros_like(value, bool),
             )
@@ -102,7 +102,7 @@ class Forest:
 def aggregated(
     leaves: jax.Array, votes: tuple[np.ndarray, np.ndarray, np.ndarray], shape: tuple[int, int], how: str
 ) -> jax.Array:
-    """What the leaves of all trees vote together, ``[batch, targets]``; a target without votes gets 0.
+    """The aggregated votes of the leaves of all trees, ``[batch, targets]``; a target without votes gets 0.
 
     Args:
         leaves: ``[batch, trees]``.
@@ -133,14 +133,14 @@ def aggregated(
 
 
 def members_of(modes: np.ndarray, values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The sets of the nodes that ask for membership, which follow each other and end in NaN each."""
-    asked = np.flatnonzero(modes == MODES.index("BRANCH_MEMBER"))
+    """The sets of the nodes of mode BRANCH_MEMBER, from a list in which each set ends with NaN."""
+    nodes = np.flatnonzero(modes == MODES.index("BRANCH_MEMBER"))
     flat = np.asarray(values)
     ends = np.flatnonzero(np.isnan(flat))
-    if ends.size != asked.size:
-        raise ValueError(f"{asked.size} nodes ask for membership, but membership_values holds {ends.size} sets")
-    sets = [part[~np.isnan(part)] for part in np.split(flat, ends + 1)[: asked.size]]
+    if ends.size != nodes.size:
+        raise ValueError(f"{nodes.size} nodes ask for membership, but membership_values holds {ends.size} sets")
+    sets = [part[~np.isnan(part)] for part in np.split(flat, ends + 1)[: nodes.size]]
     table = np.full((modes.size, max(map(len, sets), default=0)), np.nan, flat.dtype)
-    for node, members in zip(asked, sets, strict=True):
+    for node, members in zip(nodes, sets, strict=True):
         table[node, : members.size] = members
     return table

@@ -53,8 +53,8 @@ def linear_classifier(
     post_transform: str = "NONE",
     output_count: int = 2,
 ) -> list[Value]:
-    """LinearClassifier: labels and scores; one row of coefficients tells the second of two classes."""
-    del multi_class  # how the coefficients were found
+    """LinearClassifier: labels and scores; one row of coefficients scores the second of two classes."""
+    del multi_class  # how the coefficients were trained
     labels = labels_of(classlabels_strings, classlabels_ints)
     scores = _rows(x, coefficients, intercepts)
     if scores.shape[1] == 1 and labels.size == 2:

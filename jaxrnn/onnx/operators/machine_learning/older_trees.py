@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from jaxrnn.onnx.operators.machine_learning.forest import MODES, Forest, aggregated
 from jaxrnn.onnx.operators.machine_learning.scores import best, label_at, labels_of, of_two, transformed
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
@@ -25,9 +25,9 @@ def _numbers(floats: tuple[float, ...], tensor: np.ndarray | None) -> np.ndarray
 class _Nodes:
     """The nodes of an older ensemble, leaves among them, by tree and number."""
 
-    def __init__(self, given: dict[str, Any]):
-        trees, numbers = given["nodes_treeids"], given["nodes_nodeids"]
-        modes = np.asarray(given["nodes_modes"], object)
+    def __init__(self, attributes: dict[str, Any]):
+        trees, numbers = attributes["nodes_treeids"], attributes["nodes_nodeids"]
+        modes = np.asarray(attributes["nodes_modes"], object)
         unknown = set(modes.tolist()) - {*MODES[:-1], "LEAF"}
         if unknown or not len(trees) == len(numbers) == modes.size:
             raise ValueError(f"nodes need a tree, a number and a mode each; unknown modes: {sorted(unknown)}")
@@ -46,20 +46,20 @@ class _Nodes:
             return array[inner].astype(dtype)
 
         def children(name: str) -> np.ndarray:
-            targets = inside(name, given[name], np.int64)
-            found = [of.get((trees[node], int(child)), -1) for node, child in zip(inner, targets, strict=True)]
-            if -1 in found:
+            targets = inside(name, attributes[name], np.int64)
+            places = [of.get((trees[node], int(child)), -1) for node, child in zip(inner, targets, strict=True)]
+            if -1 in places:
                 raise ValueError(f"{name} leads to a node that there is not")
-            return np.asarray(found, np.int32)
+            return np.asarray(places, np.int32)
 
-        thresholds = _numbers(given["nodes_values"], given.get("nodes_values_as_tensor"))
-        missing = given["nodes_missing_value_tracks_true"] or (0,) * modes.size
+        thresholds = _numbers(attributes["nodes_values"], attributes.get("nodes_values_as_tensor"))
+        missing = attributes["nodes_missing_value_tracks_true"] or (0,) * modes.size
         roots = {tree: of[tree, number] for tree, number in reversed(keys)}
         self.leaf_count = modes.size - count
         self.first_leaf = count
         self.place = of
         self.forest = Forest(
-            features=inside("nodes_featureids", given["nodes_featureids"], np.int32),
+            features=inside("nodes_featureids", attributes["nodes_featureids"], np.int32),
             modes=np.asarray([MODES.index(mode) for mode in modes[inner]], np.int32),
             thresholds=inside("nodes_values", thresholds, thresholds.dtype),
             members=np.zeros((count, 0), np.float32),
@@ -70,7 +70,7 @@ class _Nodes:
         )
 
     def votes(self, trees: Any, numbers: Any, targets: Any, weights: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Votes by leaf, of those that are given by tree and number."""
+        """Votes by leaf, from votes by tree and node number."""
         if not len(trees) == len(numbers) == len(targets) == weights.size:
             raise ValueError("votes need a tree, a node, a target and a weight each")
         places = [self.place.get(key, -1) - self.first_leaf for key in zip(trees, numbers, strict=True)]
@@ -79,36 +79,36 @@ class _Nodes:
         return np.asarray(places, np.int64), np.asarray(targets, np.int64), weights
 
 
-def _scores(x: Value, given: dict[str, Any], prefix: str, targets: int, how: str) -> tuple[jax.Array, np.ndarray]:
-    """What all trees vote, float32, and the weights of the votes."""
-    nodes = _Nodes(given)
-    weights = _numbers(given[f"{prefix}_weights"], given.get(f"{prefix}_weights_as_tensor"))
-    ids = (given[f"{prefix}_treeids"], given[f"{prefix}_nodeids"], given[f"{prefix}_ids"])
+def _scores(x: Value, attributes: dict[str, Any], prefix: str, targets: int, how: str) -> tuple[jax.Array, np.ndarray]:
+    """The aggregated votes of all trees, float32, and the weights of the votes."""
+    nodes = _Nodes(attributes)
+    weights = _numbers(attributes[f"{prefix}_weights"], attributes.get(f"{prefix}_weights_as_tensor"))
+    ids = (attributes[f"{prefix}_treeids"], attributes[f"{prefix}_nodeids"], attributes[f"{prefix}_ids"])
     votes = nodes.votes(*ids, weights)
     leaves = nodes.forest.leaves(jnp.atleast_2d(traced(x)))
     total = aggregated(leaves, (votes[0], votes[1], votes[2]), (nodes.leaf_count, targets), how)
     return total, weights
 
 
-def _regressor(x: Value, given: dict[str, Any]) -> Value:
-    targets = given["n_targets"]
-    total, _ = _scores(x, given, "target", targets, given["aggregate_function"])
-    base = _numbers(given["base_values"], given.get("base_values_as_tensor"))
+def _regressor(x: Value, attributes: dict[str, Any]) -> Value:
+    targets = attributes["n_targets"]
+    total, _ = _scores(x, attributes, "target", targets, attributes["aggregate_function"])
+    base = _numbers(attributes["base_values"], attributes.get("base_values_as_tensor"))
     if base.size not in (0, targets):
         raise ValueError(f"base_values has {base.size} entries for {targets} targets")
     y = total + base.astype(total.dtype) if base.size else total
-    return transformed(y.astype(jnp.float32), given["post_transform"])
+    return transformed(y.astype(jnp.float32), attributes["post_transform"])
 
 
-def _classifier(x: Value, given: dict[str, Any], output_count: int) -> list[Value]:
-    labels = labels_of(given["classlabels_strings"], given["classlabels_int64s"])
-    total, weights = _scores(x, given, "class", labels.size, "SUM")
-    base = _numbers(given["base_values"], given.get("base_values_as_tensor")).astype(total.dtype)
-    ids = set(given["class_ids"])
-    transform = given["post_transform"]
+def _classifier(x: Value, attributes: dict[str, Any], output_count: int) -> list[Value]:
+    labels = labels_of(attributes["classlabels_strings"], attributes["classlabels_int64s"])
+    total, weights = _scores(x, attributes, "class", labels.size, "SUM")
+    base = _numbers(attributes["base_values"], attributes.get("base_values_as_tensor")).astype(total.dtype)
+    ids = set(attributes["class_ids"])
+    transform = attributes["post_transform"]
     one_of_two = labels.size == 2 and len(ids) == 1
     if one_of_two and ids == {0} and base.size < 2:
-        # Votes for one class are for the second one: shares of 1 where none is negative.
+        # Votes for one class score the second one, as shares of 1 where no weight is negative.
         share = bool(np.all(weights >= 0))
         score = (total[:, :1] + base if base.size else total[:, :1]).astype(jnp.float32)
         second = score[:, 0] > (0.5 if share else 0)
@@ -184,22 +184,14 @@ def tree_ensemble_classifier(
     return _classifier(x, locals(), output_count)
 
 
-def without_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator before it took float64 numbers, as attributes whose names end in ``_as_tensor``."""
-
-    @functools.wraps(function)
-    def older(*inputs: Value, **attributes: Any) -> Any:
-        return function(*inputs, **attributes)
-
-    signature = inspect.signature(function)
-    kept = [each for each in signature.parameters.values() if not each.name.endswith("_as_tensor")]
-    older.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-    return older
+def _before_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator before it had float64 attributes, whose names end in ``_as_tensor``."""
+    return earlier(function, *(name for name in inspect.signature(function).parameters if name.endswith("_as_tensor")))
 
 
 OPERATORS = {
-    "ai.onnx.ml::TreeEnsembleClassifier": since(without_tensors(tree_ensemble_classifier), 1)
+    "ai.onnx.ml::TreeEnsembleClassifier": since(_before_tensors(tree_ensemble_classifier), 1)
     | since(tree_ensemble_classifier, 3, 5),
-    "ai.onnx.ml::TreeEnsembleRegressor": since(without_tensors(tree_ensemble_regressor), 1)
+    "ai.onnx.ml::TreeEnsembleRegressor": since(_before_tensors(tree_ensemble_regressor), 1)
     | since(tree_ensemble_regressor, 3, 5),
 }

@@ -1,4 +1,4 @@
-"""What classifiers and regressors of ``ai.onnx.ml`` share: transforms of scores, and labels.
+"""Transforms of scores, and labels, for the classifiers and regressors of ``ai.onnx.ml``.
 
 Where the specification is silent, scores are those of ONNX Runtime.
 """
@@ -45,12 +45,12 @@ def transformed(scores: jax.Array, transform: str) -> jax.Array:
 
 
 def of_two(score: jax.Array, transform: str, *, share: bool) -> jax.Array:
-    """The scores of two classes ``[batch, 2]`` where a model gives one, ``[batch, 1]``, that of the second.
+    """The scores of two classes ``[batch, 2]`` from that of the second one, ``[batch, 1]``.
 
     Args:
         score: the second class's.
         transform: LOGISTIC gives the two logistic functions; the two kinds of softmax change nothing.
-        share: the first class has the rest of 1, else the opposite score.
+        share: whether the score of the first class is one minus that of the second, else its negative.
     """
     if transform == "PROBIT":
         raise ValueError("post_transform PROBIT is not defined for one score of two classes")
@@ -72,17 +72,15 @@ def labels_of(strings: Sequence[str] | None, integers: Sequence[int] | None) -> 
     return labels
 
 
-def label_at(place: Any, labels: np.ndarray) -> Value:
-    """The label of each place; strings are known outside of jit only."""
-    return (
-        labels[static(place, "the label of a class that is a string")]
-        if is_text(labels)
-        else jnp.asarray(labels)[place]
-    )
+def label_at(index: Any, labels: np.ndarray) -> Value:
+    """The labels at some indices. Strings need known indices."""
+    if is_text(labels):
+        return labels[static(index, "the index of a label that is a string")]
+    return jnp.asarray(labels)[index]
 
 
 def highest(scores: jax.Array) -> jax.Array:
-    """The place of the highest score of each row; int32, which lowers the same whatever ``jax_enable_x64`` says."""
+    """The index of the highest score of each row, int32, whose lowering does not depend on ``jax_enable_x64``."""
     return jax.lax.argmax(scores, 1, np.int32)
 
 

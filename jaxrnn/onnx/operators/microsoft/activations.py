@@ -1,4 +1,4 @@
-"""Activations of the domain ``com.microsoft``, alone and behind a product that an optimizer joined them to."""
+"""Activations of the domain ``com.microsoft``, alone and fused with a product."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from jaxrnn.onnx.operators.rounding import wide_type
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
-#: The functions that may stand behind a product, and the names of their coefficients in the order of
-#: ``activation_params``.
+#: The functions that may follow a product, and the names of their coefficients in the order of ``activation_params``.
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Clip": (clip_6, ("min", "max")),
     "Elu": (activations.elu, ("alpha",)),
@@ -44,12 +43,12 @@ def coefficients_of(activation: str) -> tuple[str, ...]:
 
 
 def activate(x: Value, activation: str, coefficients: Sequence[float | None]) -> Value:
-    """What an activation makes of a product; without a name, the product.
+    """Apply an activation to a product; an empty name leaves it as it is.
 
     Args:
         x: the product.
-        activation: a name, or nothing.
-        coefficients: its coefficients, in order; those that are None are the function's defaults.
+        activation: the name of the activation, or an empty string.
+        coefficients: its coefficients in order; None stands for the default.
     """
     if not activation:
         if any(value is not None for value in coefficients):
@@ -58,8 +57,8 @@ def activate(x: Value, activation: str, coefficients: Sequence[float | None]) ->
     names = coefficients_of(activation)
     if len(coefficients) > len(names):
         raise ValueError(f"{activation} takes {len(names)} coefficients, not {len(coefficients)}")
-    given = {name: value for name, value in zip(names, coefficients, strict=False) if value is not None}
-    return _FUNCTIONS[activation][0](x, **given)
+    named = {name: value for name, value in zip(names, coefficients, strict=False) if value is not None}
+    return _FUNCTIONS[activation][0](x, **named)
 
 
 def gelu(x: Value) -> Value:

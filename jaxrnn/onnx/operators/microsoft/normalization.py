@@ -1,4 +1,4 @@
-"""Normalisations of ONNX Runtime: LayerNormalization and RMSNormalization under other names, and behind a skip.
+"""Normalisations of ONNX Runtime: LayerNormalization and RMSNormalization under other names, and after a skip.
 
 Before ONNX had them, exporters wrote LayerNormalization and SimplifiedLayerNormalization into its own domain.
 """

@@ -1,4 +1,4 @@
-"""Products of the domain ``com.microsoft``: matrix products and convolutions joined with what stood around them."""
+"""Products of the domain ``com.microsoft``: matrix products and convolutions fused with other operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrnn.onnx.values import Value, traced
 
 
 def _turned(x: Value, last: int, batch: int) -> jax.Array:
-    """An operand with its first axis moved in front of the last, and with its last two axes exchanged, as asked."""
+    """An operand, optionally with its first axis moved before the last and its last two axes exchanged."""
     x = traced(x)
     if x.ndim < 2:
         return x
@@ -55,13 +55,13 @@ def fused_gemm(
     transB: int = 0,
 ) -> Value:
     """FusedGemm: an activation of what Gemm gives; its coefficients go by name."""
-    given = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
+    coefficients = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
     names = coefficients_of(activation) if activation else ()
-    unknown = [name for name, value in given.items() if value is not None and name not in names]
+    unknown = [name for name, value in coefficients.items() if value is not None and name not in names]
     if unknown:
         raise ValueError(f"the activation {activation!r} has no coefficient {unknown[0]!r}")
     result = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    return activate(result, activation, [given.get(name) for name in names])
+    return activate(result, activation, [coefficients.get(name) for name in names])
 
 
 def fused_conv(

@@ -1,7 +1,7 @@
 """DynamicQuantizeLSTM: an LSTM with weights of 8 bits, whose products are of integers.
 
-All frames of the input are quantised together, over their common range, and the hidden state anew in every step, over
-the range of the batch. Gates, cell state and outputs are float32.
+All frames of the input are quantised over their common range, and the hidden state in every step over the range of the
+batch. Gates, cell state and outputs are float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxrnn.cells import LSTM
 from jaxrnn.cells.recurrence import DIRECTIONS
-from jaxrnn.cells.sequence import blanked, kept
+from jaxrnn.cells.sequence import masked_output, masked_update
 from jaxrnn.onnx.operators.quantization import dynamic_quantize_linear, wide
 from jaxrnn.onnx.operators.recurrent import checked_lengths, clip_of, make_cells
 from jaxrnn.onnx.registry import since
@@ -22,13 +22,13 @@ from jaxrnn.onnx.values import Value, traced
 
 
 class RuntimeLSTM(LSTM):
-    """An LSTM as ONNX Runtime computes it: ``clip`` bounds what enters the gates, not the cell state behind them."""
+    """An LSTM as ONNX Runtime computes it: ``clip`` bounds the inputs of the gates, but not the cell state."""
 
     def _output(self, c: jax.Array) -> jax.Array:
         return self.activations[2](c)
 
 
-class Matrix:
+class QuantizedMatrix:
     """One direction's quantised weights, ``[rows, 4 * hidden]``, with a scale for all of them or for each column."""
 
     def __init__(self, steps: Value, scale: Value, zero_point: Value):
@@ -44,7 +44,9 @@ class Matrix:
         return product.astype(x.dtype) * (scale * self.scale)
 
 
-def _matrices(steps: Value, scale: Value, zero_point: Value, rows: Any, hidden: int, name: str) -> list[Matrix]:
+def _matrices(
+    steps: Value, scale: Value, zero_point: Value, rows: Any, hidden: int, name: str
+) -> list[QuantizedMatrix]:
     """One matrix for each direction."""
     shape = tuple(steps.shape)
     if len(shape) != 3 or shape[1:] != (rows, 4 * hidden):
@@ -53,12 +55,12 @@ def _matrices(steps: Value, scale: Value, zero_point: Value, rows: Any, hidden: 
         if value is not None and tuple(value.shape) not in ((shape[0],), (shape[0], 4 * hidden)):
             raise ValueError(f"the {what} of {name} has shape {tuple(value.shape)}; one for each direction is expected")
     zeros = [None] * shape[0] if zero_point is None else list(traced(zero_point))
-    return [Matrix(traced(steps)[d], traced(scale)[d], zeros[d]) for d in range(shape[0])]
+    return [QuantizedMatrix(traced(steps)[d], traced(scale)[d], zeros[d]) for d in range(shape[0])]
 
 
 def _run(
     cell: LSTM,
-    matrix: Matrix,
+    matrix: QuantizedMatrix,
     peephole: list[jax.Array] | None,
     projected: jax.Array,
     initial: tuple[jax.Array, jax.Array],
@@ -66,7 +68,7 @@ def _run(
     reverse: bool,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """One direction: outputs ``[time, batch, hidden]`` and the last carry."""
-    # The product with the hidden state is done here, so the cell gets a hidden state of no units.
+    # The product with the hidden state is computed here, so the cell gets a hidden state of no units.
     nothing = jnp.zeros((0, projected.shape[-1]), projected.dtype)
 
     def next_carry(carry: Any, h: jax.Array, gates: jax.Array) -> tuple[jax.Array, ...]:
@@ -82,12 +84,12 @@ def _run(
         return y, final
 
     def step_where(state: Any, frame: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
-        # The range of a step is that of the outputs before it: what has ended adds zeros, not its last state.
+        # The range of a step is that of the previous outputs: a sequence that has ended adds zeros, not its last state.
         carry, before = state
         gates, here = frame
         new = next_carry(carry, before, gates)
-        y = blanked(here, new[0])
-        return (kept(here, new, carry), y), y
+        y = masked_output(here, new[0])
+        return (masked_update(here, new, carry), y), y
 
     frames = jnp.arange(projected.shape[0], dtype=lengths.dtype)[:, None]
     exists = frames < lengths[None, :]
@@ -121,7 +123,7 @@ def dynamic_quantize_lstm(
     input_forget: int = 0,
     output_count: int,
 ) -> list[Value]:
-    """DynamicQuantizeLSTM: Y, Y_h, Y_c, as of LSTM; the matrices are transposed to those, one behind the other."""
+    """DynamicQuantizeLSTM: Y, Y_h, Y_c as of LSTM, from matrices that are transposed to those of LSTM."""
     if W_scale is None or R_scale is None:
         raise ValueError("the scales of W and R must be given")
     make: Any = lambda functions: RuntimeLSTM(functions, clip_of(clip), bool(input_forget))  # noqa: E731
@@ -137,7 +139,7 @@ def dynamic_quantize_lstm(
     recurrent = _matrices(R, R_scale, R_zero_point, hidden, hidden, "R")
     lengths = checked_lengths(sequence_lens, time, batch)
     if lengths is not None:
-        # Frames behind the longest sequence say nothing about the range.
+        # Frames after the longest sequence do not count for the range.
         some = jnp.arange(time, dtype=lengths.dtype) < jnp.max(lengths, initial=0)
         x = jnp.where(some[:, None, None], x, jnp.zeros((), x.dtype))
     zeros = jnp.zeros((len(cells), batch, hidden), x.dtype)

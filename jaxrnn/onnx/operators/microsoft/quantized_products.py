@@ -18,6 +18,7 @@ from jaxrnn.onnx.operators.quantization import (
     quotient,
     wide,
 )
+from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, dtype_of, traced
 
@@ -80,20 +81,13 @@ def q_gemm(
     return quantized(scaled, wide(y_zero_point).reshape(()), dtype_of(y_zero_point))
 
 
-def quantize(x: Value, y_scale: Value, y_zero_point: Value = None, *, axis: int = 1) -> Value:
-    """QuantizeLinear, which this domain had for 16 bits before ONNX did."""
-    return quantize_linear(x, y_scale, y_zero_point, axis=axis)
-
-
-def dequantize(x: Value, x_scale: Value, x_zero_point: Value = None, *, axis: int = 1) -> Value:
-    """DequantizeLinear, which this domain had for 16 bits before ONNX did."""
-    return dequantize_linear(x, x_scale, x_zero_point, axis=axis)
-
-
 OPERATORS: dict[str, Any] = {
-    "com.microsoft::DequantizeLinear": since(dequantize, 1),
+    # This domain had both for 16 bits before ONNX did.
+    "com.microsoft::DequantizeLinear": since(earlier(dequantize_linear, "block_size", "output_dtype"), 1),
     "com.microsoft::DynamicQuantizeMatMul": since(dynamic_quantize_matmul, 1),
     "com.microsoft::MatMulIntegerToFloat": since(matmul_integer_to_float, 1),
     "com.microsoft::QGemm": since(q_gemm, 1),
-    "com.microsoft::QuantizeLinear": since(quantize, 1),
+    "com.microsoft::QuantizeLinear": since(
+        earlier(quantize_linear, "block_size", "output_dtype", "precision", "saturate"), 1
+    ),
 }

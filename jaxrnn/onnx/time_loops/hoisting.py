@@ -1,4 +1,4 @@
-"""Reads inside the branches and the loops of a loop's body, moved out of them, so that they can be scanned inputs."""
+"""Reads inside the branches and loops of a loop's body, moved out of them so that they can become scanned inputs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import onnx_ir as ir
 
 from jaxrnn.onnx.blocks import Block, BoundNode, reads_of
 
-#: Operators that only move elements or find places, and may as well run where their result is not used.
+#: Operators that only move elements or compute indices: cheap enough to run where their result is not used.
 _LIGHT = frozenset({"Add", "Cast", "Gather", "Identity", "Shape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze"})
 
 
-def lifted(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
-    """A graph in which light nodes of subgraphs that need nothing of these stand before the node that holds them.
+def hoist_reads(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
+    """Move light nodes out of the subgraphs of a graph, where they read nothing that the subgraph computes.
 
     Args:
         block: the graph.
-        is_fixed: whether a value is the same in every trip. A branch on such a condition may hold what cannot be done
-            where the other one is taken, as exporters write a Squeeze of an axis that may have any size.
+        is_fixed: whether a value is the same in every trip. Branches on such a condition are left alone: exporters
+            write nodes into them that fail where the other branch is taken, such as a Squeeze of an axis of any size.
     """
     nodes: list[BoundNode] = []
     constants, parameters = dict(block.constants), dict(block.parameters)
@@ -32,18 +32,18 @@ def lifted(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
         for key, value in node.attributes.items():
             if not isinstance(value, Block):
                 continue
-            inner = lifted(value, is_fixed)
+            inner = hoist_reads(value, is_fixed)
             local: set[ir.Value] = set(inner.inputs)
-            kept = []
+            remaining = []
             for each in inner.nodes:
                 light = each.is_default and each.operator.name in _LIGHT and not each.blocks
                 if light and local.isdisjoint(reads_of(each)):
                     nodes.append(each)
                 else:
-                    kept.append(each)
+                    remaining.append(each)
                     local.update(each.outputs)
             constants |= inner.constants
             parameters |= inner.parameters
-            attributes[key] = dataclasses.replace(inner, nodes=kept)
+            attributes[key] = dataclasses.replace(inner, nodes=remaining)
         nodes.append(dataclasses.replace(node, attributes=attributes))
     return dataclasses.replace(block, nodes=nodes, constants=constants, parameters=parameters)
