@@ -60,17 +60,17 @@ class Entry:
 
 def entries() -> dict[Key, Entry]:
     """Every registered operator, by domain and name."""
-    found = {}
+    table = {}
     for (domain, name), versions in sorted(operator_table().items()):
         newest = operator(name, domain, max(versions), versions[max(versions)])
         slots = [*newest.slots, *([newest.variadic] if newest.variadic else [])]
         static = ", ".join(f"`{slot.name}`" for slot in slots if slot.static)
-        found[domain, name] = Entry(name, ", ".join(map(str, sorted(versions))), static)
-    return found
+        table[domain, name] = Entry(name, ", ".join(map(str, sorted(versions))), static)
+    return table
 
 
 def page(evidence: Mapping[Key, Evidence | None]) -> str:
-    """The page, with what was found out about each operator."""
+    """The page, with the evidence on each operator."""
     table = entries()
     domains = list(dict.fromkeys(domain for domain, _ in table))
     parts = [_HEAD.format(count=len(table), domains=len(domains))]
@@ -88,15 +88,15 @@ def page(evidence: Mapping[Key, Evidence | None]) -> str:
 def read_page(text: str) -> dict[Key, tuple[Entry, tuple[str, str]]]:
     """The rows of a page: what the registry says, and whether the operator is differentiable and streams."""
     domains = {title: domain for domain, title in _TITLES.items()}
-    found: dict[Key, tuple[Entry, tuple[str, str]]] = {}
+    rows: dict[Key, tuple[Entry, tuple[str, str]]] = {}
     domain = ""
     for line in text.splitlines():
         if line.startswith("## "):
             domain = domains.get(line[3:], line[3:])
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         if len(cells) == len(_COLUMNS) and cells[0] not in (_COLUMNS[0], "---"):
-            found[domain, cells[0]] = Entry(*cells[:3]), (cells[3], cells[4])
-    return found
+            rows[domain, cells[0]] = Entry(*cells[:3]), (cells[3], cells[4])
+    return rows
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -133,12 +133,12 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="write it there instead of printing it")
     options = parser.parse_args()
     newest = {key: max(versions) for key, versions in operator_table().items()}
-    made = page(try_operators(list(newest), newest, lambda key: print(*filter(None, key), file=sys.stderr)))
+    text = page(try_operators(list(newest), newest, lambda key: print(*filter(None, key), file=sys.stderr)))
     if options.write is None:
-        sys.stdout.write(made)
+        sys.stdout.write(text)
         return
     with in_place_of(options.write) as written:
-        written.write_text(made, encoding="utf-8")
+        written.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What operators can be used for, found out by trying: on the cases that onnx brings for its own test-suite."""
+"""What operators can be used for, by trying them on the cases that onnx brings for its own test-suite."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def try_operators(
     Args:
         keys: domain and name.
         versions: the version to try where there is no case.
-        watch: is told of each that was tried; all of them take some minutes.
+        watch: called with each that was tried; all of them take some minutes.
     """
-    cases, found = _cases(), {}
+    cases, evidence = _cases(), {}
     for key in keys:
-        found[key] = _try(list(_limited(cases[key])) or _invented(key, versions[key]))
+        evidence[key] = _try(list(_limited(cases[key])) or _invented(key, versions[key]))
         if watch is not None:
             watch(key)
-    return found
+    return evidence
 
 
 def _limited(cases: list[Any]) -> Iterator[tuple[onnx.ModelProto, list[Any]]]:
@@ -69,12 +69,12 @@ def _limited(cases: list[Any]) -> Iterator[tuple[onnx.ModelProto, list[Any]]]:
     """
 
     def order(case: Any) -> tuple[bool, bool, int]:
-        given, results = ([leaf for v in side for leaf in jax.tree.leaves(_array(v))] for side in case.data_sets[0])
+        inputs, results = ([leaf for v in side for leaf in jax.tree.leaves(_array(v))] for side in case.data_sets[0])
         floats = all(
-            any(getattr(leaf, "dtype", np.dtype(bool)).kind == "f" for leaf in side) for side in (given, results)
+            any(getattr(leaf, "dtype", np.dtype(bool)).kind == "f" for leaf in side) for side in (inputs, results)
         )
-        first = bool(given) and getattr(given[0], "dtype", np.dtype(bool)).kind == "f"
-        return not floats, not first, sum(getattr(leaf, "size", 0) for leaf in given)
+        first = bool(inputs) and getattr(inputs[0], "dtype", np.dtype(bool)).kind == "f"
+        return not floats, not first, sum(getattr(leaf, "size", 0) for leaf in inputs)
 
     for case in sorted(cases, key=order)[:_TRIES]:
         yield case.model, [_array(value) for value in case.data_sets[0][0]]
@@ -82,7 +82,7 @@ def _limited(cases: list[Any]) -> Iterator[tuple[onnx.ModelProto, list[Any]]]:
 
 def _cases() -> defaultdict[Key, list[Any]]:
     """The cases of one node each, by its operator."""
-    found: defaultdict[Key, list[Any]] = defaultdict(list)
+    cases: defaultdict[Key, list[Any]] = defaultdict(list)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the suite computes its cases while it is read, overflows included
         from onnx.backend.test.loader import load_model_tests
@@ -92,8 +92,8 @@ def _cases() -> defaultdict[Key, list[Any]]:
                 continue  # an expanded case holds the nodes that another operator stands for
             nodes = case.model.graph.node
             if len(nodes) == 1:
-                found[normal_domain(nodes[0].domain), nodes[0].op_type].append(case)
-    return found
+                cases[normal_domain(nodes[0].domain), nodes[0].op_type].append(case)
+    return cases
 
 
 def _array(value: Any) -> Any:
@@ -107,7 +107,7 @@ def _array(value: Any) -> Any:
 def _invented(key: Key, version: int) -> list[tuple[onnx.ModelProto, list[Any]]]:
     """One node on float inputs of several shapes."""
     domain, name = key
-    made = []
+    cases = []
     for shape in _SHAPES:
         for count in (1, 2, 3):
             names = [f"x{index}" for index in range(count)]
@@ -120,8 +120,8 @@ def _invented(key: Key, version: int) -> list[tuple[onnx.ModelProto, list[Any]]]
             imports = [onnx.helper.make_opsetid(*pair) for pair in {"": 17, domain: version}.items()]
             numbers = np.random.default_rng(0)
             values = [numbers.uniform(0.1, 0.9, shape).astype(np.float32) for _ in names]
-            made.append((onnx.helper.make_model(graph, opset_imports=imports, ir_version=8), values))
-    return made
+            cases.append((onnx.helper.make_model(graph, opset_imports=imports, ir_version=8), values))
+    return cases
 
 
 def _try(cases: list[tuple[onnx.ModelProto, list[Any]]]) -> Evidence | None:

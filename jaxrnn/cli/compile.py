@@ -19,7 +19,8 @@ from jaxrnn.cli.options import (
     state_option,
     static_option,
 )
-from jaxrnn.cli.output import busy, bytes_text, console, number, print_json, print_table, shape_text
+from jaxrnn.cli.output import busy, console, number, print_json, print_table, shape_text
+from jaxrnn.messages import bytes_of
 from jaxrnn.writing import in_place_of
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _refuse(ctx: click.Context, kind: Kind, checks: list[Comparison], as_json: b
 
 def _print(result: dict[str, Any], kind: Kind) -> None:
     out = console()
-    out.print(f"{result['output']}: {bytes_text(result['bytes'])}")
+    out.print(f"{result['output']}: {bytes_of(result['bytes'])}")
     out.print(f"functions: {', '.join(result['functions'])}, for {', '.join(result['platforms'])}")
     out.print(f"batch: {result['batch']}")
     for line in kind.facts(result):

@@ -21,7 +21,8 @@ from jaxrnn.cli.options import (
     state_option,
     static_option,
 )
-from jaxrnn.cli.output import busy, bytes_text, console, number, plain, print_json, print_table, shape_text
+from jaxrnn.cli.output import busy, console, number, plain, print_json, print_table, shape_text
+from jaxrnn.messages import bytes_of
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -123,13 +124,13 @@ def export(
 
 
 def _check_source(checkpoint: Path | None, archive: Path | None, chosen: Mapping[str, bool]) -> None:
-    given = [option for option, value in chosen.items() if value]
+    options = [option for option, value in chosen.items() if value]
     if (checkpoint is None) == (archive is None):
         raise click.UsageError("give either --checkpoint DIR or --params FILE.npz, where the parameters are")
-    if given and checkpoint is None:
-        raise click.UsageError(f"{given[0]} chooses a checkpoint: it needs --checkpoint DIR")
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} exclude each other")
+    if options and checkpoint is None:
+        raise click.UsageError(f"{options[0]} chooses a checkpoint: it needs --checkpoint DIR")
+    if len(options) > 1:
+        raise click.UsageError(f"{' and '.join(options)} exclude each other")
 
 
 def _params(model: Model, folder: Path | None, step: int | None, best: bool) -> dict[str, Any]:
@@ -152,13 +153,13 @@ def _verified(path: Path, model: Model, arrays: Mapping[str, np.ndarray], **opti
     from jaxrnn.model.loading import load
     from jaxrnn.verification import verify
 
-    found = load(path, state=model.declared_state).program.parameters
-    lost = [name for name, array in arrays.items() if found[name].tobytes() != array.tobytes()]
+    reread = load(path, state=model.declared_state).program.parameters
+    lost = [name for name, array in arrays.items() if reread[name].tobytes() != array.tobytes()]
     report = verify(path, **options)
     departed = [output for case in report.cases for output in case.outputs if not output.ok]
-    said = [f"the parameter {name!r} reads back with other values" for name in lost]
-    said += [f"the output {output.name!r} departs from {report.engine}: {output.reason}" for output in departed]
-    return report, "; ".join(said) or None
+    problems = [f"the parameter {name!r} reads back with other values" for name in lost]
+    problems += [f"the output {output.name!r} departs from {report.engine}: {output.reason}" for output in departed]
+    return report, "; ".join(problems) or None
 
 
 def _refuse(ctx: click.Context, wrong: str, as_json: bool) -> None:
@@ -191,7 +192,7 @@ def _show(file: Path, output: Path, changes: list[dict[str, Any]], report: Repor
         print_json({**facts, "parameters": changes, "verified": verified})
         return
     out = console()
-    out.print(f"{output}: {bytes_text(output.stat().st_size)}")
+    out.print(f"{output}: {bytes_of(output.stat().st_size)}")
     print_table(
         out,
         f"Parameters: {len(changed)} changed, {len(changes) - len(changed)} as they were",

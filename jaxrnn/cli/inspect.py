@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxrnn.cli.options import json_option, model_argument
-from jaxrnn.cli.output import busy, bytes_text, console, plain, print_json, print_table, print_title, shape_text
+from jaxrnn.cli.output import busy, console, plain, print_json, print_table, print_title, shape_text
+from jaxrnn.messages import bytes_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,50 +46,50 @@ def inspect(file: Path, all_params: bool, as_json: bool) -> None:
     from jaxrnn.model.inspection import inspect_model, inspect_streams
 
     with busy(f"inspecting {file.name}"):
-        found = inspect_model(file)
+        inspection = inspect_model(file)
         # A file that cannot be loaded, or whose state is open, cannot be streamed either.
-        streams = inspect_streams(file) if found.problem is None and found.state_problem is None else ()
+        streams = inspect_streams(file) if inspection.problem is None and inspection.state_problem is None else ()
     if as_json:
-        print_json(_as_json(found, streams))
+        print_json(_as_json(inspection, streams))
     else:
-        _print(found, streams, all_params)
+        _print(inspection, streams, all_params)
 
 
-def _as_json(found: Inspection, streams: Sequence[StreamInfo]) -> dict[str, Any]:
+def _as_json(inspection: Inspection, streams: Sequence[StreamInfo]) -> dict[str, Any]:
     return {
-        **plain(found),
+        **plain(inspection),
         "streams": plain(streams),
-        "dimensions": _dimensions(found),
-        "parameter_count": found.parameter_count,
-        "parameter_bytes": found.parameter_bytes,
+        "dimensions": _dimensions(inspection),
+        "parameter_count": inspection.parameter_count,
+        "parameter_bytes": inspection.parameter_bytes,
     }
 
 
-def _dimensions(found: Inspection) -> list[str]:
+def _dimensions(inspection: Inspection) -> list[str]:
     from jaxrnn.verification.sampling import symbols_of
 
-    return list(symbols_of(found.inputs))
+    return list(symbols_of(inspection.inputs))
 
 
-def _print(found: Inspection, streams: Sequence[StreamInfo], all_params: bool) -> None:
+def _print(inspection: Inspection, streams: Sequence[StreamInfo], all_params: bool) -> None:
     out = console()
-    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
-    out.print(found.label, style="bold")
-    out.print(f"producer {found.producer or 'unknown'}; IR version {found.ir_version}; opset {opsets}")
-    dimensions = _dimensions(found)
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in inspection.opsets.items())
+    out.print(inspection.label, style="bold")
+    out.print(f"producer {inspection.producer or 'unknown'}; IR version {inspection.ir_version}; opset {opsets}")
+    dimensions = _dimensions(inspection)
     if dimensions:
         out.print(f"open dimensions of the inputs: {', '.join(dimensions)}")
-    ends = [("input", info) for info in found.inputs] + [("output", info) for info in found.outputs]
+    ends = [("input", info) for info in inspection.inputs] + [("output", info) for info in inspection.outputs]
     print_table(
         out,
         "Inputs and outputs",
         ("", "name", "dtype", "shape"),
         [(kind, info.name, info.dtype or "sequence or optional", shape_text(info.shape)) for kind, info in ends],
     )
-    _print_parameters(out, found, all_params)
+    _print_parameters(out, inspection, all_params)
     print_table(
         out,
-        f"Operators: {sum(operator.count for operator in found.operators):,} nodes",
+        f"Operators: {sum(operator.count for operator in inspection.operators):,} nodes",
         ("operator", "version", "nodes"),
         [
             (
@@ -96,25 +97,24 @@ def _print(found: Inspection, streams: Sequence[StreamInfo], all_params: bool) -
                 operator.version or "-",
                 operator.count,
             )
-            for operator in found.operators
+            for operator in inspection.operators
         ],
         right=("version", "nodes"),
     )
-    if found.recurrent:
-        _print_recurrent(out, found.recurrent)
+    if inspection.recurrent:
+        _print_recurrent(out, inspection.recurrent)
     else:
         print_title(out, "Recurrent nodes: none")
-    _print_state(out, found)
+    _print_state(out, inspection)
     if streams:
         _print_streams(out, streams)
-    _print_problems(out, found)
+    _print_problems(out, inspection)
 
 
-def _print_parameters(out: Console, found: Inspection, all_params: bool) -> None:
-    title = (
-        f"Parameters: {found.parameter_count:,} in {len(found.parameters)} arrays, {bytes_text(found.parameter_bytes)}"
-    )
-    shown: list[ParameterInfo] = list(found.parameters)
+def _print_parameters(out: Console, inspection: Inspection, all_params: bool) -> None:
+    count, size = inspection.parameter_count, bytes_of(inspection.parameter_bytes)
+    title = f"Parameters: {count:,} in {len(inspection.parameters)} arrays, {size}"
+    shown: list[ParameterInfo] = list(inspection.parameters)
     if not all_params and len(shown) > _LARGEST:
         shown = sorted(shown, key=lambda parameter: -parameter.size)[:_LARGEST]
         title += f"; the {_LARGEST} largest (--params lists all)"
@@ -155,11 +155,11 @@ def _print_recurrent(out: Console, nodes: Sequence[RecurrentInfo]) -> None:
     )
 
 
-def _print_state(out: Console, found: Inspection) -> None:
-    if found.state_problem is not None:
+def _print_state(out: Console, inspection: Inspection) -> None:
+    if inspection.state_problem is not None:
         print_title(out, "State: ambiguous")
-        out.print(found.state_problem, style="red")
-    elif found.state:
+        out.print(inspection.state_problem, style="red")
+    elif inspection.state:
         print_table(
             out,
             "State",
@@ -175,21 +175,21 @@ def _print_state(out: Console, found: Inspection) -> None:
                     item.dtype,
                     item.reason,
                 )
-                for item in found.state
+                for item in inspection.state
             ],
         )
-        out.print(_about_steps(found))
-    elif found.problem is None:
+        out.print(_about_steps(inspection))
+    elif inspection.problem is None:
         print_title(out, "State: none")
 
 
-def _about_steps(found: Inspection) -> str:
+def _about_steps(inspection: Inspection) -> str:
     """Whether the model runs in steps, and what a batch of streams looks like."""
-    if any(item.kind == "internal" for item in found.state):
+    if any(item.kind == "internal" for item in inspection.state):
         return "Every call forgets the internal state, so this model has no steps."
     from jaxrnn.onnx.state import open_sizes
 
-    batch, others = open_sizes(found.state)
+    batch, others = open_sizes(inspection.state)
     if others:
         return f"Runs in steps; init_state(dims=...) takes the size of {', '.join(others)}."
     if batch is not None:
@@ -214,7 +214,7 @@ def _print_streams(out: Console, streams: Sequence[StreamInfo]) -> None:
                     ),
                     item.look_ahead,
                     "all of the past" if item.receptive_field is None else item.receptive_field,
-                    bytes_text(item.state_bytes or 0),
+                    bytes_of(item.state_bytes or 0),
                 )
                 for item in able
             ],
@@ -233,20 +233,20 @@ def _shortened(text: str) -> str:
     return line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + " ... (in full with --json)"
 
 
-def _print_problems(out: Console, found: Inspection) -> None:
-    if found.unsupported:
+def _print_problems(out: Console, inspection: Inspection) -> None:
+    if inspection.unsupported:
         print_table(
             out,
-            f"Cannot be run: {len(found.unsupported)} nodes",
+            f"Cannot be run: {len(inspection.unsupported)} nodes",
             ("node", "operator", "domain", "opset", "inside", "why, and the nearest that can"),
             [
                 (node.name, node.operator, node.domain or "ai.onnx", node.opset, node.where, node.reason)
-                for node in found.unsupported
+                for node in inspection.unsupported
             ],
             right=("opset",),
         )
-    elif found.problem is not None:
+    elif inspection.problem is not None:
         print_title(out, "Cannot be loaded")
-        out.print(found.problem, style="red")
+        out.print(inspection.problem, style="red")
     else:
         print_title(out, "Every node can be run.")

@@ -15,7 +15,7 @@ from jaxrnn.arrays import read_arrays
 from jaxrnn.errors import InputError
 from jaxrnn.writing import in_place_of
 
-#: What a program interrupted from the keyboard leaves behind.
+#: The exit status of a program that was interrupted from the keyboard.
 INTERRUPTED = 130
 
 model_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
@@ -205,9 +205,9 @@ def pulse_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
     """Refuse options about pulses, by name, where no dimension was said to be time."""
-    given = next((option for option, value in options.items() if value), None)
-    if symbol is None and given is not None:
-        raise click.UsageError(f"{given} is about pulses: it needs --symbol NAME, the dimension that is time")
+    option = next((option for option, value in options.items() if value), None)
+    if symbol is None and option is not None:
+        raise click.UsageError(f"{option} is about pulses: it needs --symbol NAME, the dimension that is time")
 
 
 def check_folder(path: Path) -> None:

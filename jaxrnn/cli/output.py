@@ -24,10 +24,10 @@ def console(*, stderr: bool = False) -> Console:
     """Where people read: plain text of any width unless it is a terminal."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
-    if not made.is_terminal:
-        made.width = _UNLIMITED
-    return made
+    out = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    if not out.is_terminal:
+        out.width = _UNLIMITED
+    return out
 
 
 def print_table(
@@ -90,14 +90,6 @@ def time_rows(what: str, microseconds: Mapping[str, float] | None) -> list[tuple
     """Rows of a table with the times of steps, as `jaxrnn.cli.stepping.times_of` gives them."""
     words = {"p50": "median", "p95": "95th percentile", "p99": "99th percentile", "max": "longest"}
     return [(f"{what}, {words[key]}", f"{value:.1f} µs") for key, value in (microseconds or {}).items()]
-
-
-def bytes_text(count: int) -> str:
-    """A number of bytes in the unit that suits it."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count} bytes"
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxrnn.cli.output import bytes_text, console, number, plain, print_table, shape_text, time_rows
+from jaxrnn.cli.output import console, number, plain, print_table, shape_text, time_rows
+from jaxrnn.messages import bytes_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +102,7 @@ def print_report(result: dict[str, Any], ready: Pulses, asked: Request) -> None:
     )
     print_table(
         out,
-        f"State: {len(result['state'])} entries, {bytes_text(result['state_bytes'])}",
+        f"State: {len(result['state'])} entries, {bytes_of(result['state_bytes'])}",
         ("name", "kind", "dtype", "shape", "bytes"),
         [
             (item["name"], item["kind"], item["dtype"], shape_text(item["shape"]), f"{item['bytes']:,}")

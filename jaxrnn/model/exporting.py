@@ -37,9 +37,8 @@ def export_onnx(model: Model, params: Mapping[str, Any], path: str | os.PathLike
 
     Raises:
         InputError: a name is missing or unknown, a shape or type does not fit, a value is beyond what the file's type
-            can hold or not a number where the file has one, or parameters that share bytes differ in them. Or there
-            is no model, but something made of one.
-        UnsupportedError: a tensor that has changed cannot be told in the file.
+            can hold or not a number where the file has one, or parameters that share bytes differ in them.
+        UnsupportedError: not a model but something made of one, or a tensor that cannot be told in the file.
         ModelError: the file of external data is not there any more, or has become too short.
     """
     _check_model(model)
@@ -101,11 +100,18 @@ def _same(array: np.ndarray, old: np.ndarray) -> bool:
 
 
 def _check_model(model: Any) -> None:
-    if not isinstance(model, Model):
-        raise InputError(
-            f"expected a model as jaxrnn.load gives it, not {type(model).__name__}: what is written is the graph of a "
-            "file, with other parameters; export the model that a step or a stream was made of"
+    if isinstance(model, Model):
+        return
+    from jaxrnn.runtime.compiled.steps import Compiled
+    from jaxrnn.runtime.compiled.streamed import CompiledStream
+    from jaxrnn.streaming import Streamed
+
+    if isinstance(model, (Streamed, Compiled, CompiledStream)):
+        raise UnsupportedError(
+            f"a {type(model).__name__} cannot be written as ONNX yet: only the graph of a file, with other parameters. "
+            "Export the model that it was made of"
         )
+    raise InputError(f"expected a model as jaxrnn.load gives it, not {type(model).__name__}")
 
 
 def _check_path(path: Path) -> None:

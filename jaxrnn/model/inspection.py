@@ -16,6 +16,7 @@ from jaxrnn.errors import JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
+from jaxrnn.onnx.batch_names import is_batch_name
 from jaxrnn.onnx.checking import check_proto
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.inference import check_shapes
@@ -29,8 +30,6 @@ from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator
 from jaxrnn.onnx.state import StateVar, find_state
 
-#: Names of dimensions that are no time; a file without names for its axes calls the first ``..._dim_0``.
-_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
 #: A size that is computed from a dimension, such as ``4*S``, is none itself.
 _FORMULA = re.compile(r".*[*+/()].*")
 
@@ -195,7 +194,7 @@ def inspect_streams(source: Source) -> tuple[StreamInfo, ...]:
 def time_symbols(model: Model) -> tuple[str, ...]:
     """The open dimensions of a model's inputs that could be time: those whose names are not like a batch's."""
     sizes = (size for info in model.inputs for size in info.shape or () if isinstance(size, str))
-    return tuple(dict.fromkeys(size for size in sizes if not _BATCH.fullmatch(size) and not _FORMULA.match(size)))
+    return tuple(dict.fromkeys(size for size in sizes if not is_batch_name(size) and not _FORMULA.match(size)))
 
 
 def _tried(model: Model, symbol: str) -> StreamInfo:
@@ -239,7 +238,7 @@ def _bound(proto: onnx.ModelProto, model: ir.Model, limits: Limits | None) -> tu
 
 
 def _state(program: Program | None) -> tuple[tuple[StateVar, ...], str | None]:
-    """The state, or why it cannot be told."""
+    """The state, or why it cannot be known."""
     try:
         return (() if program is None else find_state(program).variables), None
     except (StateError, LimitError) as error:

@@ -37,7 +37,7 @@ class Limits:
         value_bytes: size of any one value that a node computes, at run time too. 8 GiB by default, 2**31 float32
             numbers: more than a network's activations have on one device, and far less than a hostile file asks for.
         constant_bytes: size of all values together that are computed while loading and tracing, because they follow
-            from the file alone, and of what is kept while the state is looked for. 512 MiB by default: real files fold
+            from the file alone, and of what is held while the state is analysed. 512 MiB by default: real files fold
             shapes and masks. What the file's own constants take is allowed besides, 16 times over.
         nodes: nodes that the file has when its local functions are inlined, each call a copy. 100,000 by default;
             the nodes that the file itself has in graphs are not counted.

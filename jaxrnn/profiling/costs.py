@@ -145,8 +145,8 @@ def _contracted(item: Instruction, left: Shape) -> list[int]:
 
 
 def _numbers(text: str, key: str) -> list[int]:
-    found = re.search(rf"\b{key}=\{{([\d,]*)\}}", text)
-    return [int(number) for number in found[1].split(",") if number] if found else []
+    match = re.search(rf"\b{key}=\{{([\d,]*)\}}", text)
+    return [int(number) for number in match[1].split(",") if number] if match else []
 
 
 def _applications(item: Instruction, operands: list[Instruction]) -> float:

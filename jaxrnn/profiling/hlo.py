@@ -89,8 +89,8 @@ class Instruction:
     @property
     def trips(self) -> int:
         """How often the body of a loop runs; 1 where XLA does not know."""
-        found = _TRIPS.search(self.attributes)
-        return int(found[1]) if found else 1
+        match = _TRIPS.search(self.attributes)
+        return int(match[1]) if match else 1
 
 
 @dataclass
@@ -137,9 +137,9 @@ class HloModule:
             elif line.startswith("}"):
                 inside = None
             elif inside is not None:
-                found = _START.match(line)
-                if found:
-                    item = _instruction(_COMMENT.sub("", line), found)
+                line = _COMMENT.sub("", line)
+                if start := _START.match(line):
+                    item = _instruction(line, start)
                     inside.instructions[item.name] = item
             elif (header := _HEADER.match(line)) and "->" in line:
                 inside = computations[header[2]] = Computation(header[2])
@@ -165,8 +165,7 @@ class HloModule:
                 yield from self.inside(inner)
 
 
-def _instruction(line: str, found: re.Match[str]) -> Instruction:
-    start = _START.match(line) or found
+def _instruction(line: str, start: re.Match[str]) -> Instruction:
     rest = line[start.end() :]
     end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
     shapes = tuple(Shape(dtype, _dims(dims)) for dtype, dims in _SHAPE.findall(rest[:end]))
@@ -178,8 +177,8 @@ def _instruction(line: str, found: re.Match[str]) -> Instruction:
         name.strip().lstrip("%") for group in _CALLED.findall(attributes) for name in group.strip("{}").split(",")
     )
     operands = () if opcode in ("parameter", "constant") else tuple(_operands(text))
-    said = re.sub(r"\\(.)", r"\1", op_name[1]) if op_name else ""
-    return Instruction(start[2], opcode, shapes, operands, called, said, text, attributes, bool(start[1]))
+    scope = re.sub(r"\\(.)", r"\1", op_name[1]) if op_name else ""
+    return Instruction(start[2], opcode, shapes, operands, called, scope, text, attributes, bool(start[1]))
 
 
 def _dims(text: str) -> tuple[int, ...]:

@@ -64,12 +64,12 @@ def profile(
             raise
         raise InputError(f"{name} cannot be profiled: a call used its arguments up; do not donate them") from error
     module = HloModule.parse(compiled.as_text() or "")
-    found, notes = _record(call, module, statistics.median(first))
+    recorded, notes = _record(call, module, statistics.median(first))
     times = np.array([*first, *time_calls(call)])
     if peaks is True:
         peaks = measure_peaks(_dtype_of(module))
     names = Names(None if nodes is None else list(nodes))
-    regions = sorted(_regions(module, found, names), key=lambda region: -region.seconds)
+    regions = sorted(_regions(module, recorded, names), key=lambda region: -region.seconds)
     seconds = float(np.median(times))
     in_regions = sum(region.seconds for region in regions)
     if in_regions > seconds:
@@ -104,34 +104,34 @@ def _record(call: Callable[[], Any], module: HloModule, seconds: float) -> tuple
     """The recording, and what to say about it."""
     nothing = Recorded({}, {}, False)
     try:
-        found = record(call, module.name, seconds)
+        recorded = record(call, module.name, seconds)
     except RuntimeError as error:
         return nothing, [f"JAX's profiler did not run, so there are no regions: {str(error).splitlines()[0]}"]
-    containers = {name for name in found.seconds if _contains(module, name, found)}
-    leaves = {name: value for name, value in found.seconds.items() if name not in containers}
+    containers = {name for name in recorded.seconds if _contains(module, name, recorded)}
+    leaves = {name: value for name, value in recorded.seconds.items() if name not in containers}
     if not leaves:
         platform = jax.default_backend()
         return nothing, [f"the backend {platform!r} reports no regions: only the call as a whole is timed"]
-    regions = Recorded(leaves, found.counts, found.on_host)
+    regions = Recorded(leaves, recorded.counts, recorded.on_host)
     if regions.on_host:
         # A loop's events leave the caches, and the recorder's work takes longer there than where it was measured.
         regions = regions.less(min(regions.shortest, 2 * recorder_seconds()))
     return regions, []
 
 
-def _contains(module: HloModule, name: str, found: Recorded) -> bool:
+def _contains(module: HloModule, name: str, recorded: Recorded) -> bool:
     """Whether an instruction only runs others that were seen themselves, as a loop does."""
     place = module.find(name)
     if place is None or place[1].opcode == "fusion":
         return False
-    return any(inner.name in found.seconds for inner in module.inside(place[1]))
+    return any(inner.name in recorded.seconds for inner in module.inside(place[1]))
 
 
-def _regions(module: HloModule, found: Recorded, names: Names) -> Iterator[Region]:
+def _regions(module: HloModule, recorded: Recorded, names: Names) -> Iterator[Region]:
     sets: dict[str, float] = {}
-    for name, seconds in found.seconds.items():
+    for name, seconds in recorded.seconds.items():
         place = module.find(name)
-        executions = found.counts[name]
+        executions = recorded.counts[name]
         if place is None:
             continue
         computation, item = place
@@ -173,8 +173,8 @@ def _dtype_of(module: HloModule) -> str:
 
 def _analysis(compiled: Any) -> dict[str, float]:
     """XLA's own figures for the whole program; empty where the backend has none."""
-    found = compiled.cost_analysis() or {}
-    return {said: float(found[key]) for key, said in _ANALYSIS.items() if key in found}
+    analysis = compiled.cost_analysis() or {}
+    return {name: float(analysis[key]) for key, name in _ANALYSIS.items() if key in analysis}
 
 
 def _device(arguments: Any, compiled: Any) -> str:

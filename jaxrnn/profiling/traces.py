@@ -105,18 +105,18 @@ def _events(call: Callable[[], Any], module: str, calls: int) -> list[Event]:
 def _read(data: Any, module: str) -> Iterator[Event]:
     """The events of a program's instructions: of the accelerator where one ran it, else of the host."""
     planes = list(data.planes)
-    found = [event for plane in planes if plane.name.startswith("/device:") for event in _of_plane(plane, module)]
-    if not found:
-        found = [event for plane in planes for event in _of_plane(plane, module)]
-    return iter(found)
+    events = [event for plane in planes if plane.name.startswith("/device:") for event in _of_plane(plane, module)]
+    if not events:
+        events = [event for plane in planes for event in _of_plane(plane, module)]
+    return iter(events)
 
 
 def recorder_seconds() -> float:
     """What the recorder itself adds to an event on the host: the time of an event in which next to nothing is done."""
     call = jax.jit(lambda x: jnp.cumsum(x[::-1])[::2] @ x[:4]).lower(jnp.ones(8)).compile()
     example = jnp.ones(8)
-    found = record(lambda: call(example), HloModule.parse(call.as_text() or "").name, 1e-4)
-    return found.shortest if found.on_host else 0.0
+    recorded = record(lambda: call(example), HloModule.parse(call.as_text() or "").name, 1e-4)
+    return recorded.shortest if recorded.on_host else 0.0
 
 
 def _of_plane(plane: Any, module: str) -> Iterator[Event]:

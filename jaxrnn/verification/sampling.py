@@ -6,7 +6,6 @@ import ast
 import contextlib
 import math
 import operator
-import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ import numpy as np
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.messages import bytes_of
 from jaxrnn.model import Model
+from jaxrnn.onnx.batch_names import is_batch_name
 from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.limits import Limits
 
 #: Sizes of the dimensions that nobody gave.
 BATCH_SIZE, OTHER_SIZE = 1, 16
-_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
 
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
@@ -78,27 +77,27 @@ def restore_types(infos: Sequence[TensorInfo], arrays: Mapping[str, Any]) -> dic
 
 
 def random_inputs(
-    model: Model, given: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None, seed: int = 0
+    model: Model, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None, seed: int = 0
 ) -> Sample:
-    """Inputs that fit the model's declarations: the given ones, and random arrays for the rest.
+    """Inputs that fit the model's declarations: those of the caller, and random arrays for the rest.
 
     Floats are standard normal. Integers are 0 or 1, or any row of the table where they index one with Gather.
 
     Args:
         model: the model to make inputs for.
-        given: arrays by name; they fix the sizes of the dimensions that they have.
+        inputs: arrays by name; they fix the sizes of the dimensions that they have.
         dims: sizes of symbolic dimensions. Those that are missing are 1 where the name looks like a batch, else 16.
         seed: the same seed gives the same arrays for the same shapes.
 
     Raises:
-        InputError: a dimension does not exist or is given twice, or an input cannot be made at random.
+        InputError: a dimension does not exist or has two sizes, or an input cannot be made at random.
     """
-    return random_arrays(model.inputs, given or {}, dims=dims, seed=seed, limits=index_limits(model))
+    return random_arrays(model.inputs, inputs or {}, dims=dims, seed=seed, limits=index_limits(model))
 
 
 def random_arrays(
     infos: Sequence[TensorInfo],
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     *,
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
@@ -109,19 +108,19 @@ def random_arrays(
 
     Args:
         infos: what to make arrays for.
-        given: as there.
+        inputs: as there.
         dims: as there.
         seed: as there.
-        limits: integers of the inputs named here are below the number given; by default below 2.
-        frames: make recordings: every array, also the given ones, has this many frames along a first axis of its own.
+        limits: integers of the inputs named here are below this number; by default below 2.
+        frames: make recordings: every array, those of the caller too, has so many frames along a first axis of its own.
     """
     lead = () if frames is None else (frames,)
-    missing = [info for info in infos if info.name not in given]
-    shapes = {name: getattr(array, "shape", ())[len(lead) :] for name, array in given.items()}
+    missing = [info for info in infos if info.name not in inputs]
+    shapes = {name: getattr(array, "shape", ())[len(lead) :] for name, array in inputs.items()}
     sizes, assumed = _sizes(infos, missing, shapes, dims or {})
     highest = limits or {}
-    arrays = {info.name: _random_array(info, lead, sizes, seed, highest.get(info.name, 2)) for info in missing}
-    return Sample({**given, **arrays}, sizes, assumed, tuple(arrays))
+    drawn = {info.name: _random_array(info, lead, sizes, seed, highest.get(info.name, 2)) for info in missing}
+    return Sample({**inputs, **drawn}, sizes, assumed, tuple(drawn))
 
 
 def _sizes(
@@ -144,7 +143,7 @@ def _sizes(
                 raise InputError(f"input {info} is given with {name}={size}, but {name}={sizes[name]} is asked for")
     assumed = tuple(name for name in symbols_of(missing) if name not in sizes)
     for name in assumed:
-        sizes[name] = BATCH_SIZE if _BATCH.fullmatch(name) else OTHER_SIZE
+        sizes[name] = BATCH_SIZE if is_batch_name(name) else OTHER_SIZE
     return sizes, assumed
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxrnn.errors import LimitError
+from jaxrnn.onnx.batch_names import is_batch_name
 from jaxrnn.onnx.interface import Dimension, TensorInfo
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.dataflow import follow
@@ -18,7 +18,6 @@ from jaxrnn.onnx.state.flows import DataFlow, NotFollowedError
 #: Sizes to try for open dimensions until the graph accepts them; the first one is long enough for loops to be loops.
 _SIZES = (16, 64, 256, 512, 1024, 4096)
 _BATCH_SIZE = 2
-_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
 
 
 class Probe:
@@ -41,7 +40,7 @@ class Probe:
     def _fit(self, sources: Sequence[str]) -> tuple[dict[str, int], DataFlow]:
         trials = []
         for size in _SIZES if self.symbols else _SIZES[:1]:
-            trials.append({name: _BATCH_SIZE if _BATCH.fullmatch(name) else size for name in self.symbols})
+            trials.append({name: _BATCH_SIZE if is_batch_name(name) else size for name in self.symbols})
             trials.append(dict.fromkeys(self.symbols, size))
         for sizes in trials:
             try:
