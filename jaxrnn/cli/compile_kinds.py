@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from jaxrnn.errors import StateError
-from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.runtime.compiled import Compiled
 from jaxrnn.runtime.compiled.streamed import CompiledStream
+from jaxrnn.specs import ArraySpec
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.sampling import index_limits, random_arrays, symbols_of
 
@@ -176,10 +176,10 @@ class InPulses:
         ]
 
 
-def _infos(entries: list[dict[str, Any]]) -> list[TensorInfo]:
+def _infos(entries: list[dict[str, Any]]) -> list[ArraySpec]:
     import jax.numpy as jnp
 
-    return [TensorInfo(entry["name"], jnp.dtype(entry["dtype"]), tuple(entry["shape"])) for entry in entries]
+    return [ArraySpec(entry["name"], jnp.dtype(entry["dtype"]), tuple(entry["shape"])) for entry in entries]
 
 
 def _disturbed(value: Any) -> Any:

@@ -16,7 +16,7 @@ from jaxrnn.onnx.limits import Limits
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
-    from jaxrnn.onnx.interface import TensorInfo
+    from jaxrnn.specs import ArraySpec
     from jaxrnn.streaming import Streamed
 
 Arrays = Mapping[str, Any]
@@ -87,7 +87,7 @@ def time_axes(model: Model, symbol: str) -> dict[str, int | None]:
     return {name: shape.index(symbol) if symbol in shape else None for name, shape in shapes.items()}
 
 
-def _of_size(info: TensorInfo, size: Any) -> TensorInfo:
+def _of_size(info: ArraySpec, size: Any) -> ArraySpec:
     """The declaration with one dimension only."""
     return dataclasses.replace(info, shape=(size,))
 

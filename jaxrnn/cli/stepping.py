@@ -13,8 +13,8 @@ from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
-    from jaxrnn.onnx.interface import TensorInfo
     from jaxrnn.runtime.compiled import Compiled
+    from jaxrnn.specs import ArraySpec
 
 Arrays = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ class Steps:
     """
 
     label: str
-    inputs: tuple[TensorInfo, ...]
+    inputs: tuple[ArraySpec, ...]
     state: tuple[str, ...]
     batch_symbol: str | None
     limits: Mapping[str, int]
@@ -71,12 +71,12 @@ class Steps:
         """The steps of a compiled file."""
         import jax.numpy as jnp
 
-        from jaxrnn.onnx.interface import TensorInfo
+        from jaxrnn.specs import ArraySpec
 
         return cls(
             label=label,
             inputs=tuple(
-                TensorInfo(entry["name"], jnp.dtype(entry["dtype"]), tuple(entry["shape"])) for entry in compiled.inputs
+                ArraySpec(entry["name"], jnp.dtype(entry["dtype"]), tuple(entry["shape"])) for entry in compiled.inputs
             ),
             state=tuple(entry["name"] for entry in compiled.state),
             batch_symbol=compiled.batch_symbol,
@@ -154,7 +154,7 @@ def missing_inputs(steps: Steps, recordings: Arrays) -> str:
     return _listed([info for info in steps.inputs if info.name not in recordings])
 
 
-def _listed(infos: Iterable[TensorInfo]) -> str:
+def _listed(infos: Iterable[ArraySpec]) -> str:
     return ", ".join(map(str, infos))
 
 

@@ -15,7 +15,7 @@ from jaxrnn.evaluation.metrics.checking import RESERVED
 from jaxrnn.evaluation.report import Limits, Results, write_report
 from jaxrnn.evaluation.slices import check_slices
 from jaxrnn.evaluation.tables import DOCUMENT, document, read_results, write_results
-from jaxrnn.settings.functions import near
+from jaxrnn.messages import near
 from jaxrnn.writing import in_place_of
 
 #: What a run took, beside the results: it differs from run to run, as they must not.

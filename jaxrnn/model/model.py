@@ -24,12 +24,13 @@ from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.fingerprint import fingerprint_of
 from jaxrnn.onnx.graph import normal_domain
-from jaxrnn.onnx.interface import TensorInfo, bind_inputs, bind_static, tensor_info
+from jaxrnn.onnx.interface import bind_inputs, bind_static, spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import Findings, StateVar, check_pairs, find_state
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import is_text, traced, unstacked
+from jaxrnn.specs import ArraySpec
 from jaxrnn.streaming import Streamed
 
 if TYPE_CHECKING:
@@ -69,10 +70,10 @@ class Model:
         self.label = label
         self.program = program
         self.opsets = {normal_domain(entry.domain): entry.version for entry in file.proto.opset_import}
-        declared = tuple(map(tensor_info, program.block.inputs))
-        self.outputs: tuple[TensorInfo, ...] = tuple(map(tensor_info, program.block.outputs))
+        declared = tuple(map(spec_of, program.block.inputs))
+        self.outputs: tuple[ArraySpec, ...] = tuple(map(spec_of, program.block.outputs))
         self.static = bind_static(declared, static)
-        self.inputs: tuple[TensorInfo, ...] = tuple(info for info in declared if info.name not in self.static)
+        self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
         self._compilable = True
         #: What `load` was told besides ``static`` and ``state``: it makes the model again of a pickle.
         self._told: dict[str, Any] = {}
@@ -137,12 +138,12 @@ class Model:
         return Stepper(self)
 
     @property
-    def step_inputs(self) -> tuple[TensorInfo, ...]:
+    def step_inputs(self) -> tuple[ArraySpec, ...]:
         """The inputs of one step: `inputs` without the state."""
         return self._stepper.inputs
 
     @property
-    def step_outputs(self) -> tuple[TensorInfo, ...]:
+    def step_outputs(self) -> tuple[ArraySpec, ...]:
         """The outputs of one step: `outputs` without the state."""
         return self._stepper.outputs
 
@@ -301,7 +302,7 @@ class Model:
             raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
         arguments = {**(inputs or {}), **named}
         with exact_types():
-            bound = dict(zip(self._input_names, bind_inputs(self.inputs, arguments), strict=True))
+            bound = bind_inputs(self.inputs, arguments)
             reason = None
             if self._compilable and not any(map(is_text, jax.tree.leaves(bound))):
                 try:
@@ -318,10 +319,6 @@ class Model:
                         stacklevel=2,
                     )
             return results
-
-    @property
-    def _input_names(self) -> list[str]:
-        return [info.name for info in self.inputs]
 
     @functools.cached_property
     def _compiled(self) -> Callable[[Arrays, Arrays], dict[str, Any]]:
@@ -361,12 +358,9 @@ class Model:
     def _evaluate(self, params: Arrays, inputs: Arrays, watch: Any) -> dict[str, Any]:
         with exact_types():
             self._check_params(params)
-            values = iter(
-                bind_inputs(self.inputs, {**self.initial_values, **inputs} if self.initial_values else inputs)
-            )
-            arguments = [
-                self.static[key.name] if key.name in self.static else next(values) for key in self.program.block.inputs
-            ]
+            given = {**self.initial_values, **inputs} if self.initial_values else inputs
+            bound = {**self.static, **bind_inputs(self.inputs, given)}
+            arguments = [bound[str(key.name)] for key in self.program.block.inputs]
             outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
             self._check_strings(outputs, (params, arguments))
             named = zip((info.name for info in self.outputs), outputs, strict=True)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.hoist import scan as hoisted_scan
-from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.values import describe
+from jaxrnn.specs import ArraySpec
 
 if TYPE_CHECKING:
     from jaxrnn.model.steps import Stepper
@@ -57,7 +57,7 @@ def scan(
         return {name: _unstack(value, _axis_of(time_axis, name), stacked) for name, value in results.items()}, final
 
 
-def _frames(info: TensorInfo, inputs: Arrays, axis: int, lifted: bool) -> tuple[jax.Array, bool]:
+def _frames(info: ArraySpec, inputs: Arrays, axis: int, lifted: bool) -> tuple[jax.Array, bool]:
     """An input as ``[frames, ...]``, and whether its frames were stacked along an axis of their own."""
     if info.name not in inputs:
         raise InputError(f"missing input: {info}")

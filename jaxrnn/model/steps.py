@@ -16,9 +16,10 @@ from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
 from jaxrnn.jaxprs.packing import Packed, Purpose, narrow_type, plain
 from jaxrnn.jaxprs.stages import Stages, cut
-from jaxrnn.onnx.interface import TensorInfo, bind_inputs
+from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import StateVar, open_sizes
 from jaxrnn.onnx.values import describe
+from jaxrnn.specs import ArraySpec
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -50,7 +51,7 @@ class Stepper:
         #: The name of the batch dimension, or None where the file froze it; and the other open dimensions of the state.
         self.batch_symbol, self.open = open_sizes(model.state, model.growing_dimensions)
 
-    def _named(self, info: TensorInfo) -> TensorInfo:
+    def _named(self, info: ArraySpec) -> ArraySpec:
         """An input or output, with one name for open dimensions that the nodes need to be equal."""
         if not info.shape:
             return info
@@ -110,7 +111,7 @@ class Stepper:
         if not isinstance(params, Packed):
             return self._plain_step(params, inputs, state)
         unpacked = plain(params, self.model)
-        bound = dict(zip((info.name for info in self.inputs), bind_inputs(self.inputs, inputs), strict=True))
+        bound = bind_inputs(self.inputs, inputs)
         stages = self._cut(unpacked, bound, state)
         if not fits(stages, params.folded, params.purpose.folding):
             return self._plain_step(unpacked, inputs, state)
@@ -186,7 +187,7 @@ class Stepper:
                 )
 
 
-def example_of(infos: Sequence[TensorInfo], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+def example_of(infos: Sequence[ArraySpec], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Zeros for inputs, of the given sizes of open dimensions."""
     return {
         info.name: np.zeros([size if isinstance(size, int) else sizes[size] for size in info.shape or ()], info.dtype)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.model import Model
 from jaxrnn.nnx.slots import CarryForm, Slot
-from jaxrnn.onnx.interface import Dimension, TensorInfo
+from jaxrnn.specs import ArraySpec, Dimension
 
 #: The inputs of a recurrent operator that hold its state, in the order in which the cell of Flax carries them:
 #: ``(c, h)`` in ``LSTMCell``, ``h`` in ``GRUCell`` and ``SimpleCell``.
@@ -67,7 +67,7 @@ def layout_of(model: Model, dims: Mapping[str, int]) -> Layout:
     return Layout(given, output, CarryForm(states, ordered), lifted=any(slot.axis is None for slot in every))
 
 
-def _frame(info: TensorInfo, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
+def _frame(info: ArraySpec, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
     """The shape of the input of one step."""
     if info.shape is None:
         raise InputError(f"input {info} has no declared rank, so its features cannot be found; use jaxrnn.nnx.Module")
@@ -89,7 +89,7 @@ def _slot(name: str, shape: Sequence[Dimension], symbol: str | None) -> Slot:
     return Slot(name, tuple(size for place, size in enumerate(shape) if place != axis), axis)
 
 
-def _listed(infos: Sequence[TensorInfo]) -> str:
+def _listed(infos: Sequence[ArraySpec]) -> str:
     return ", ".join(map(str, infos)) or "nothing"
 
 

@@ -14,8 +14,8 @@ from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.packing import Packed, narrow_type
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
-from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.runtime.ports import input_ports
+from jaxrnn.specs import ArraySpec
 from jaxrnn.streaming import Streamed
 from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs
 
@@ -147,7 +147,7 @@ def _of_stream(
     narrow: np.dtype | None,
 ) -> Target:
     ports = input_ports(streamed)
-    infos = _in_front([TensorInfo(port.name, port.dtype, port.shape) for port in ports], batch)
+    infos = _in_front([ArraySpec(port.name, port.dtype, port.shape) for port in ports], batch)
 
     def draw(seed: int) -> Sample:
         return random_arrays(infos, given, seed=seed, limits=index_limits(model))
@@ -188,14 +188,14 @@ def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
     return model.stream(symbols[0], None, dims=dims)
 
 
-def _in_front(infos: Sequence[TensorInfo], batch: int) -> Sequence[TensorInfo]:
+def _in_front(infos: Sequence[ArraySpec], batch: int) -> Sequence[ArraySpec]:
     """Declarations with a batch in front, where there is more than one stream."""
     if batch == 1:
         return infos
     return [info if info.shape is None else dataclasses.replace(info, shape=(batch, *info.shape)) for info in infos]
 
 
-def _has(infos: Sequence[TensorInfo], symbol: str) -> bool:
+def _has(infos: Sequence[ArraySpec], symbol: str) -> bool:
     return any(symbol in (info.shape or ()) for info in infos)
 
 

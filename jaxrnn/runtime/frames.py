@@ -11,8 +11,9 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.onnx.interface import TensorInfo, bind_inputs
+from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.values import describe
+from jaxrnn.specs import ArraySpec
 
 Frame = dict[str, np.ndarray]
 
@@ -26,7 +27,7 @@ class Frames:
         capacity: how many places there are.
     """
 
-    def __init__(self, infos: Sequence[TensorInfo], batch_symbol: str | None, capacity: int):
+    def __init__(self, infos: Sequence[ArraySpec], batch_symbol: str | None, capacity: int):
         self._infos, self._batch_symbol, self._capacity = infos, batch_symbol, capacity
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._buffers: dict[str, np.ndarray] = {}
@@ -49,8 +50,7 @@ class Frames:
         """
         if not self._shapes or not self._fits(frame):
             with exact_types():
-                bound = bind_inputs(self._infos, frame)
-                frame = {info.name: np.asarray(value) for info, value in zip(self._infos, bound, strict=True)}
+                frame = {name: np.asarray(value) for name, value in bind_inputs(self._infos, frame).items()}
             shapes = {name: array.shape for name, array in frame.items()}
             if not self._shapes:
                 self._fix_shapes(frame)

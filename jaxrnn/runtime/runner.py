@@ -122,8 +122,7 @@ class Runner:
     def _bound(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """The inputs as arrays of the declared types."""
         with exact_types():
-            values = bind_inputs(self._single.inputs, inputs)
-            return {info.name: np.asarray(value) for info, value in zip(self._single.inputs, values, strict=True)}
+            return {name: np.asarray(value) for name, value in bind_inputs(self._single.inputs, inputs).items()}
 
     def flush(self, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
         """The rest of a streamed function, by name; then a new stream begins.

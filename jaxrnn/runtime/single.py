@@ -10,8 +10,8 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
-from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.runtime.ports import fill_pulse, input_ports, output_axes
+from jaxrnn.specs import ArraySpec
 from jaxrnn.streaming import Streamed
 
 Arrays = Mapping[str, Any]
@@ -25,7 +25,7 @@ class Single(Protocol):
     """
 
     @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
+    def inputs(self) -> tuple[ArraySpec, ...]:
         """Declarations of the inputs of one step."""
         ...
 
@@ -104,7 +104,7 @@ class SingleStreamed:
         self._streamed, self._params = streamed, params
         streamed.check_params(params)
         self._ports, self._axes = input_ports(streamed), output_axes(streamed)
-        self.inputs = tuple(TensorInfo(port.name, port.dtype, port.shape) for port in self._ports)
+        self.inputs = tuple(ArraySpec(port.name, port.dtype, port.shape) for port in self._ports)
         self._flush = jax.jit(lambda state, tail, valid: streamed.flush(self._params, state, tail, valid))
 
     def start(self, held: Arrays | None) -> State:

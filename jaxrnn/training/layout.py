@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.model.inspection import time_symbols
-from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.values import describe
+from jaxrnn.specs import ArraySpec
 from jaxrnn.training.examples import Example, near
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Layout:
     """
 
     mode: str
-    inputs: tuple[TensorInfo, ...]
+    inputs: tuple[ArraySpec, ...]
     axes: dict[str, int]
     frame_sizes: dict[str, int]
     example: Example
@@ -126,7 +126,7 @@ def find_mode(model: Model, mode: str | None) -> str:
     return mode
 
 
-def inputs_of(model: Model, mode: str) -> tuple[TensorInfo, ...]:
+def inputs_of(model: Model, mode: str) -> tuple[ArraySpec, ...]:
     """The arrays that an example has for the model: all inputs, or those that are not state."""
     return model.inputs if mode == "apply" else model.step_inputs
 
@@ -207,7 +207,7 @@ def _given_axes(time_axis: TimeAxis, example: Example, outputs: Sequence[str]) -
     return axes
 
 
-def _frame_size(info: TensorInfo, example: Example, axes: Mapping[str, int], mode: str) -> int:
+def _frame_size(info: ArraySpec, example: Example, axes: Mapping[str, int], mode: str) -> int:
     """Elements of an input along its time axis that make one frame: 1, or those of a step where frames are joined."""
     if mode != "scan" or info.shape is None or example[info.name].ndim != len(info.shape):
         return 1

@@ -17,7 +17,7 @@ from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.lanes import OK
 from jaxrnn.evaluation.metrics.protocol import Column
 from jaxrnn.evaluation.report.wording import is_number
-from jaxrnn.settings.functions import near
+from jaxrnn.messages import near
 
 #: Columns that every row has, and that have places of their own on the page.
 OWN = ("id", "path", "reference", "seconds", "status", "error", "notes")

@@ -18,7 +18,7 @@ from jaxrnn.errors import LimitError
 from jaxrnn.onnx.blocks import Block, BoundNode, captured
 from jaxrnn.onnx.carries import STATEFUL
 from jaxrnn.onnx.evaluate import check_outputs
-from jaxrnn.onnx.interface import tensor_info
+from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.operators import activations, arithmetic, logic
 from jaxrnn.onnx.program import Program
@@ -83,7 +83,7 @@ class _Walk:
 
     def run(self, sizes: Mapping[str, int], known: Mapping[str, np.ndarray], sources: set[str]) -> DataFlow:
         for key in self.program.block.inputs:
-            info = tensor_info(key)
+            info = spec_of(key)
             if info.name in known:
                 flow = Flow(known[info.name].shape, known[info.name].dtype, known[info.name])
             elif info.shape is None or info.dtype is None:

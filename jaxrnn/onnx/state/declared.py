@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jaxrnn.errors import InputError
-from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.state.find import agree
+from jaxrnn.specs import ArraySpec
 
 
-def check_pairs(
-    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], state: Mapping[str, str]
-) -> dict[str, str]:
+def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state: Mapping[str, str]) -> dict[str, str]:
     """Pairs of a state input and the output with its updated value, found to fit each other.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
-from jaxrnn.onnx.interface import Dimension, TensorInfo, tensor_info
+from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state import names
 from jaxrnn.onnx.state.evidence import (
@@ -31,6 +31,7 @@ from jaxrnn.onnx.state.flows import Site
 from jaxrnn.onnx.state.pairing import choose, incomplete
 from jaxrnn.onnx.state.probe import Probe
 from jaxrnn.onnx.state.provenance import STEP
+from jaxrnn.specs import ArraySpec, Dimension
 
 EXTERNAL, INTERNAL = "external", "internal"
 
@@ -129,9 +130,9 @@ class _Finder:
     def __init__(self, program: Program, declared: Mapping[str, str] | None, static: dict[str, np.ndarray]):
         self.program, self.static, self.declared = program, static, dict(declared or {})
         self.asked, self.growing = declared is None, set[str]()
-        infos = map(tensor_info, program.block.inputs)
+        infos = map(spec_of, program.block.inputs)
         self.inputs = {info.name: info for info in infos if info.name not in static}
-        self.outputs = {info.name: info for info in map(tensor_info, program.block.outputs)}
+        self.outputs = {info.name: info for info in map(spec_of, program.block.outputs)}
         self.candidates = [
             (given, updated)
             for given, source in self.inputs.items()
@@ -291,7 +292,7 @@ class _Finder:
         return not steps or site.length in steps
 
 
-def agree(source: TensorInfo, target: TensorInfo) -> bool:
+def agree(source: ArraySpec, target: ArraySpec) -> bool:
     """Whether an output may be the updated value of an input: one dtype, and no dimension that differs for sure."""
     if source.dtype is None or source.dtype != target.dtype:
         return False
