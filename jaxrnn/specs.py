@@ -56,6 +56,14 @@ class ArraySpec:
         return math.prod(size for size in self.shape or () if isinstance(size, int)) * self.dtype.itemsize
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Its shape, of which no dimension may be open."""
+        sizes = tuple(size for size in self.shape or () if not isinstance(size, str))
+        assert self.shape is not None
+        assert len(sizes) == len(self.shape), f"{self} has open dimensions"
+        return sizes
+
+    @property
     def symbols(self) -> list[str]:
         """The names of its open dimensions."""
         return [size for size in self.shape or () if isinstance(size, str)]
@@ -83,10 +91,9 @@ class ArraySpec:
         return dataclasses.replace(self, shape=(*lead, *self.shape), time_axis=time_axis)
 
     def struct(self) -> jax.ShapeDtypeStruct:
-        """Shape and element type, for ``jax.eval_shape`` and ``jax.export``; no dimension may be open."""
-        assert self.shape is not None
+        """Shape and element type, for ``jax.eval_shape`` and ``jax.export``; as in `sizes`."""
         assert self.dtype is not None
-        return jax.ShapeDtypeStruct(self.shape, self.dtype)  # pyright: ignore[reportArgumentType]
+        return jax.ShapeDtypeStruct(self.sizes, self.dtype)
 
     def to_json(self) -> dict[str, Any]:
         """Its fields in JSON's types."""
@@ -257,7 +264,7 @@ def lead_of(specs: Sequence[ArraySpec], state: Any) -> tuple[Any, ...]:
 
 
 def _told(spec: ArraySpec) -> str:
-    shown = str(spec).partition(": ")[2]
+    shown = ArraySpec.__str__(spec).partition(": ")[2]
     return f"{spec.name!r} must be {shown} (in a batch, with one axis in front)"
 
 

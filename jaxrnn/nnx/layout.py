@@ -49,7 +49,7 @@ def layout_of(model: Model, dims: Mapping[str, int]) -> Layout:
         StateError: the model has no steps, or no state.
         InputError: it has several inputs or outputs, or ``dims`` names no open dimension.
     """
-    inputs, outputs = model.step_inputs, model.step_outputs
+    inputs, outputs = model.spec.inputs, model.spec.outputs
     if not model.state:
         raise StateError(f"{model.label} keeps no state from call to call, so it is no cell; use jaxrnn.nnx.Module")
     ordered = _flax_order(model)
@@ -59,7 +59,7 @@ def layout_of(model: Model, dims: Mapping[str, int]) -> Layout:
             f"gives {_listed(outputs)}: bind inputs with jaxrnn.load(path, static={{name: value}}), or use "
             "jaxrnn.nnx.Module"
         )
-    symbol = model.batch_symbol
+    symbol = model.spec.batch_symbol
     given = _slot(inputs[0].name, _frame(inputs[0], symbol, dims), symbol)
     states = tuple(_slot(variable.name, variable.shape, symbol) for variable in model.state)
     output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
@@ -101,7 +101,7 @@ def _flax_order(model: Model) -> tuple[str, ...]:
         names = [_source(node.inputs[place]) if place < len(node.inputs) else None for place in places]
         if not names or set(names) != set(states) or len(names) != len(states):
             continue
-        slots = [_slot(str(name), states[str(name)].shape, model.batch_symbol) for name in names]
+        slots = [_slot(str(name), states[str(name)].shape, model.spec.batch_symbol) for name in names]
         # The states of both directions have two axes of features.
         if all(len(slot.features) == 1 for slot in slots):
             return tuple(slot.name for slot in slots)

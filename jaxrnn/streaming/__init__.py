@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jaxrnn.streaming.facts import StreamInput, StreamState
-from jaxrnn.streaming.streamed import Flushed, Streamed
+from jaxrnn.stepper import Flushed
+from jaxrnn.streaming.streamed import Streamed
 from jaxrnn.streaming.transform import stream
 
-__all__ = ["Flushed", "StreamInput", "StreamState", "Streamed", "stream"]
+__all__ = ["Flushed", "Streamed", "stream"]
