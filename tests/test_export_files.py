@@ -358,6 +358,6 @@ def test_arguments_of_other_kinds(tmp_path):
         jax.jit(lambda values: jaxrnn.export_onnx(model, values, path))(params)
     compiled = tmp_path / "model.jaxrnn"
     jaxrnn.save_compiled(streamed, compiled, params=params)
-    with pytest.raises(jaxrnn.UnsupportedError, match="CompiledStream"):
+    with pytest.raises(jaxrnn.UnsupportedError, match="CompiledStepper"):
         jaxrnn.export_onnx(jaxrnn.load_compiled(compiled), params, path)
     assert list(tmp_path.iterdir()) == [compiled]

@@ -70,9 +70,9 @@ EVALUATION = {
 }
 MODEL = {
     "apply",
-    "batch_symbol",
     "declared_state",
     "dimensions",
+    "flush",
     "growing_dimensions",
     "init",
     "initial_values",
@@ -85,13 +85,12 @@ MODEL = {
     "params",
     "program",
     "proto",
-    "runner",
+    "run",
     "scan",
+    "spec",
     "state",
     "static",
     "step",
-    "step_inputs",
-    "step_outputs",
     "stream",
     "symbolic_inputs",
 }
