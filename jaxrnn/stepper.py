@@ -359,7 +359,10 @@ def whole_pulse(spec: StepSpec, tail: Any, valid: Any, lead: tuple[Any, ...] = (
         missing = whole - array.shape[axis]
         if missing < 0:
             raise InputError(f"input {each} got {array.shape[axis]} frames: a tail has no more than a pulse")
-        bound[each.name] = jnp.pad(array, [(0, missing if place == axis else 0) for place in range(array.ndim)])
+        widths = [(0, missing if place == axis else 0) for place in range(array.ndim)]
+        # By NumPy where it can: JAX would compile a function for every length of a tail.
+        padded = jnp.pad(array, widths) if isinstance(array, Tracer) else np.pad(np.asarray(array), widths)
+        bound[each.name] = jnp.asarray(padded)
     count = next(iter(frames.values()))
     if len(set(frames.values())) > 1 or count.denominator != 1:
         shown = {name: str(number) for name, number in frames.items()}

@@ -323,7 +323,7 @@ def test_pulses_that_depart_are_told(layers, monkeypatch):
     options = ("--symbol", "T", "--random", "--frames", 5)
     found = call_json("stream", layers, *options, "--verify", status=1)
     assert not found["verified"]
-    assert [item["ok"] for item in found["checks"][0]["outputs"]] == [False, True]
+    assert [item["ok"] for item in found["checks"][0]["outputs"]] == [False, False]
     text = call("stream", layers, *options, "--verify", status=1).stdout
     assert "elements depart" in text
     assert text.rstrip().endswith("departs")
@@ -363,11 +363,22 @@ def test_mistakes_about_pulses_are_one_clear_error(layers, tmp_path, mistake):
     assert "Traceback" not in result.stderr
 
 
-def test_pulses_of_a_compiled_file_or_a_bidirectional_model_are_refused(models, mistaken, layers, tmp_path):
-    model = jaxrnn.load(layers)
+def test_pulses_of_a_compiled_file(layers, tmp_path):
+    """A compiled stream runs as the ONNX file does with --symbol."""
+    model, out = jaxrnn.load(layers), tmp_path / "out.npz"
     jaxrnn.save_compiled(model.stream("T", 2), tmp_path / "layers.jaxrnn", params=model.params)
-    result = call("stream", tmp_path / "layers.jaxrnn", "--random", status=2)
-    assert "give the ONNX file with --symbol" in result.stderr
+    x = np.load(tmp_path / "x.npy")[:, :1]
+    np.save(tmp_path / "one.npy", x)
+    found = call_json("stream", tmp_path / "layers.jaxrnn", "--input", f"x={tmp_path / 'one.npy'}", "-o", out)
+    assert (found["frames"], found["steps"], found["pulse"], found["random"]) == (23, 11, 2, [])
+    expected = model(x=x)
+    with np.load(out) as written:
+        assert set(written.files) == expected.keys()
+        for name in written.files:
+            np.testing.assert_allclose(written[name], expected[name], atol=1e-6)
+
+
+def test_a_compiled_file_with_a_symbol_or_a_bidirectional_model_is_refused(models, mistaken):
     result = call("stream", mistaken / "good.jaxrnn", "--symbol", "S", "--random", status=2)
     assert "--symbol needs the ONNX file" in result.stderr
     said = call_json("stream", models / "ocr_net.onnx", "--symbol", "width", "--random", status=2)["error"]

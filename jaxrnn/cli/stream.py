@@ -170,6 +170,9 @@ def stream(
             ready = stepping.make_ready(stepper, source.params, sample.inputs, sample.dims)
         with counting("streaming", total // stepper.spec.pulse) as indices:
             ran = stepping.run(ready, sample.inputs, total, indices)
+        if source.model is not None:  # the file has an order of its own
+            names = [info.name for info in source.model.outputs if info.name in ran.outputs]
+            ran = dataclasses.replace(ran, outputs={name: ran.outputs[name] for name in names})
         checks = None
         if verify and source.model is not None:
             with busy("verifying"), sample.blamed():
@@ -232,10 +235,11 @@ def _recordings(source: Source, pulse: int | None, asked: Asked) -> tuple[Steppe
         if any(entry.name == name for entry in spec.state):
             raise InputError(f"{name!r} is state, which is carried from step to step: it takes no recording")
     check_names(spec.inputs, given)
-    missing = ", ".join(str(each) for each in spec.inputs if each.name not in given)
+    found, wanted = stepping.count_frames(spec, given), asked.limit or asked.frames
+    declared = spec.inputs if source.model is None or source.stepper is not None else source.model.inputs
+    missing = ", ".join(str(each) for each in declared if each.name not in given)
     if missing and not asked.use_random:
         raise InputError(f"{spec.label}: no recording of input(s) {missing}; give --input NAME=X.npy or --random")
-    found, wanted = stepping.count_frames(spec, given), asked.limit or asked.frames
     if found is not None and wanted is not None and wanted > found:
         option = "--steps" if asked.limit else "--frames"
         raise InputError(f"{option} {wanted}: the recordings have {found} frames")

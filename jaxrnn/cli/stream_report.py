@@ -36,16 +36,18 @@ def report_of(
         {"name": each.name, "kind": each.kind, "dtype": each.dtype, "shape": each.shape, "bytes": each.nbytes}
         for each in spec.state
     ]
+    by_name = {each.name: each for each in spec.outputs}
     outputs = [
         {
-            "name": each.name,
-            "dtype": run.outputs[each.name].dtype,
-            "shape": run.outputs[each.name].shape,
+            "name": name,
+            "dtype": array.dtype,
+            "shape": array.shape,
             "delay": each.delay,
             "rate": None if each.rate is None else str(each.rate),
             "frames_per_pulse": None if each.rate is None else int(each.rate * spec.pulse),
         }
-        for each in spec.outputs
+        for name, array in run.outputs.items()
+        for each in [by_name[name]]
     ]
     # A stream may begin with what is no number, such as the maximum of no frames.
     looked_at = run.outputs if spec.streams else {**run.outputs, **run.state}
@@ -91,7 +93,8 @@ def print_report(result: dict[str, Any], seed: int, *, streams: bool) -> None:
         out.print(f"random: {', '.join(result['random'])} (seed {seed}{dims})")
     if streams:
         field = result["receptive_field"]
-        out.print(f"pulse: {_frames(result['pulse'])}; the smallest that fits: {result['smallest_pulse']}")
+        of_symbol = "" if result["symbol"] is None else f" of {result['symbol']}"
+        out.print(f"pulse: {_frames(result['pulse'])}{of_symbol}; the smallest that fits: {result['smallest_pulse']}")
         out.print(f"look-ahead: {_frames(result['look_ahead'])}")
         out.print(f"receptive field: {'all of the past' if field is None else _frames(field)}")
         _print_outputs(out, result)
