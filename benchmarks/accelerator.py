@@ -62,14 +62,14 @@ def _step(plan: Plan, entry: Entry) -> Iterator[Row]:
     model = load(entry)
     frame = random_frames(model, entry.dims)
     packed = model.pack(model.params, dims=entry.dims)
-    here = own.OnDevice(model, packed, model.init_state(), wait=jax.devices()[0].platform != "cpu")
+    here = own.OnDevice(model, packed, model.init(), wait=jax.devices()[0].platform != "cpu")
     runner = jaxrnn.Runner(model, model.params)
     calls: dict[str, Call] = {
         "jaxrnn": functools.partial(here, here.place(frame)),
         "jaxrnn, runner, NumPy in and out": functools.partial(runner, frame),
     }
     row = timed(f"{entry.file}, a step", "step", calls, plan.effort(21), agreement=ROUGH)
-    cost = limits.cost(model.step, packed, model.init_state(), frame)
+    cost = limits.cost(model.step, packed, model.init(), frame)
     row.facts |= limits.rates(cost, row.timings["jaxrnn"].median)
     yield row
 
@@ -78,7 +78,7 @@ def _recordings(plan: Plan, entry: Entry, count: int) -> Iterator[Row]:
     model, seconds = load(entry), 0.25 if plan.quick else 2.0
     steps = round(seconds * RATE) // entry.hop
     frames = jax.device_put(stacked_frames(model, entry, steps, count))
-    packed, start = model.pack(model.params, dims=entry.dims), model.init_state(count)
+    packed, start = model.pack(model.params, dims=entry.dims), model.init(count)
     scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0])
     name = f"{entry.file}, {count} recordings"
     row = timed(name, "recordings", {"jaxrnn": lambda: jax.block_until_ready(scan(frames))}, plan.effort(9))

@@ -61,14 +61,14 @@ def _rows(plan: Plan, entry: Entry) -> Iterator[Row]:
 def stacked_frames(model: jaxrnn.Model, entry: Entry, steps: int, count: int) -> dict[str, np.ndarray]:
     """``[steps, count, ...]``: the batch is an axis of the file's own, or one in front of it."""
     frames = random_frames(model, entry.dims, steps, count)
-    if model.batch_symbol is None:
+    if model.spec.batch_symbol is None:
         return frames
-    return {info.name: frames[info.name][:, :, 0] for info in model.step_inputs}
+    return {info.name: frames[info.name][:, :, 0] for info in model.spec.inputs}
 
 
 def _scan(model: jaxrnn.Model, packed: Any, count: int, frames: dict[str, np.ndarray]) -> Call:
-    start, scan = model.init_state(count), jax.jit(model.scan)
-    if count == 1 and model.batch_symbol is None:
+    start, scan = model.init(count), jax.jit(model.scan)
+    if count == 1 and model.spec.batch_symbol is None:
         frames = {name: array[:, 0] for name, array in frames.items()}
     frames = {name: np.ascontiguousarray(array) for name, array in frames.items()}
 

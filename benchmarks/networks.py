@@ -66,7 +66,7 @@ def random_frames(model: jaxrnn.Model, dims: Mapping[str, int], *lead: int, seed
     """Frames ``[*lead, *shape of the input]``: numbers of the level of speech, integers 0 and 1."""
     rng = np.random.default_rng(seed)
     frames = {}
-    for info in model.step_inputs:
+    for info in model.spec.inputs:
         shape = (*lead, *(size if isinstance(size, int) else dims[size] for size in info.shape or ()))
         if np.issubdtype(info.dtype, np.floating):
             frames[info.name] = (0.1 * rng.standard_normal(shape, np.float32)).astype(info.dtype)
@@ -77,12 +77,12 @@ def random_frames(model: jaxrnn.Model, dims: Mapping[str, int], *lead: int, seed
 
 def describe(entry: Entry, model: jaxrnn.Model) -> Network:
     """The network as the peers take it."""
-    start = {name: np.asarray(value) for name, value in model.init_state().items()}
+    start = {name: np.asarray(value) for name, value in model.init().items()}
     return Network(
         path=path_of(entry.file),
         frame=random_frames(model, entry.dims),
         declared=tuple(info.name for info in model.outputs),
-        outputs=tuple(info.name for info in model.step_outputs),
+        outputs=tuple(info.name for info in model.spec.outputs),
         state=tuple((str(variable.input), str(variable.output)) for variable in model.state),
         start={str(variable.input): start[variable.name] for variable in model.state},
         fixed={name: np.asarray(value) for name, value in entry.static.items()},

@@ -90,6 +90,6 @@ def executable_of(runner: jaxrnn.Runner, frame: Arrays) -> Executable | None:
 
 def steppers(model: jaxrnn.Model, dims: Mapping[str, int]) -> dict[str, Any]:
     """A model's steps, NumPy in and out, by the name of the form."""
-    start = model.init_state()
+    start = model.init()
     packed = model.pack(model.params, dims=dims)
     return {RUNNER: jaxrnn.Runner(model, model.params), JITTED: Jitted(model, packed, start)}

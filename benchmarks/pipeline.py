@@ -60,7 +60,7 @@ def _rows(plan: Plan, seconds: float) -> Iterator[Row]:
 
 def over_blocks(over: Callable[[Arrays], dict[str, np.ndarray]], model: jaxrnn.Model) -> OverBlocks:
     """A network over frames as a function of its one input to its one output."""
-    (block,), (result,) = model.step_inputs, model.step_outputs
+    (block,), (result,) = model.spec.inputs, model.spec.outputs
     return lambda blocks: over({block.name: blocks})[result.name]
 
 
@@ -85,9 +85,9 @@ def denoise_traced(model_1: jaxrnn.Model, model_2: jaxrnn.Model, samples: jax.Ar
     """The same as one function of JAX."""
 
     def over(model: jaxrnn.Model, blocks: jax.Array) -> jax.Array:
-        (block,), (result,) = model.step_inputs, model.step_outputs
+        (block,), (result,) = model.spec.inputs, model.spec.outputs
         inputs = {block.name: blocks[:, None, None]}
-        outputs, _ = model.scan(model.pack(model.params), model.init_state(), inputs)
+        outputs, _ = model.scan(model.pack(model.params), model.init(), inputs)
         return outputs[result.name][:, 0, 0]
 
     hops = jnp.pad(samples, (BLOCK - HOP, 0))

@@ -93,7 +93,7 @@ def _rows(plan: Plan, name: str) -> Iterator[Row]:
     model = jaxrnn.load(path_of(name))
     streamed = model.stream(pulse=pulse)
     runner = jaxrnn.Runner(streamed, model.params)
-    jitted = own.Jitted(streamed, model.params, streamed.init(1, model.params))
+    jitted = own.Jitted(streamed, model.params, streamed.init(params=model.params))
     engines = {own.RUNNER: Engine(runner, streamed.delay), own.JITTED: Engine(jitted, streamed.delay)}
     refused: dict[str, str] = {}
     if is_installed("tract"):

@@ -95,7 +95,7 @@ def _jobs(plan: Plan, entry: Entry, folder: Path) -> dict[str, dict[str, Any]]:
     jaxrnn.save_compiled(
         model,
         compiled,
-        dims={name: size for name, size in entry.dims.items() if name != model.batch_symbol},
+        dims={name: size for name, size in entry.dims.items() if name != model.spec.batch_symbol},
         platforms=platforms,
     )
     shared = {

@@ -55,14 +55,14 @@ def _onnx(job: dict[str, Any]) -> dict[str, Any]:
     import jaxrnn
 
     model = jaxrnn.load(job["network"].path, static=job["static"])
-    return model.runner()(job["network"].frame)
+    return jaxrnn.Runner(model)(job["network"].frame)
 
 
 def _compiled(job: dict[str, Any]) -> dict[str, Any]:
     import jaxrnn
 
     model: Any = jaxrnn.load_compiled(job["compiled"])
-    outputs, _ = model.step(None, model.init_state(), job["network"].frame)
+    outputs, _ = model.step(None, model.init(), job["network"].frame)
     return {name: np.asarray(value) for name, value in outputs.items()}
 
 

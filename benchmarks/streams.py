@@ -33,7 +33,7 @@ def contenders(entry: Entry, streams: int) -> dict[str, Call]:
     model = load(entry)
     packed = model.pack(model.params, dims=entry.dims)
     frames = [random_frames(model, entry.dims, seed=index) for index in range(streams)]
-    pool = jaxrnn.Streams(model, packed, capacity=streams)
+    pool = jaxrnn.StreamPool(model, packed, capacity=streams)
     callers = [pool.open() for _ in frames]
 
     def pooled() -> dict[str, np.ndarray]:
@@ -42,8 +42,8 @@ def contenders(entry: Entry, streams: int) -> dict[str, Call]:
         results = pool.run()
         return {f"{i}/{name}": value for i, caller in enumerate(callers) for name, value in results[caller].items()}
 
-    step = jax.jit(model.step).lower(packed, model.init_state(), frames[0]).compile()
-    states = [model.init_state() for _ in frames]
+    step = jax.jit(model.step).lower(packed, model.init(), frames[0]).compile()
+    states = [model.init() for _ in frames]
 
     def single() -> dict[str, np.ndarray]:
         made: dict[str, Any] = {}

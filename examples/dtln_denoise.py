@@ -64,7 +64,7 @@ def spectra_of(samples: Samples) -> np.ndarray:
 
 def over_blocks(model: jaxrnn.Model, features: np.ndarray) -> np.ndarray:
     """One network over ``[blocks, features]``, from a fresh state: ``float32[blocks, features]``."""
-    (block,), (result,) = model.step_inputs, model.step_outputs
+    (block,), (result,) = model.spec.inputs, model.spec.outputs
     outputs = scanner(model)({block.name: features.astype(np.float32)[:, None, None]})
     return outputs[result.name][:, 0, 0]
 

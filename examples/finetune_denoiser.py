@@ -71,7 +71,7 @@ def mean_si_sdr(model: jaxrnn.Model | None, noise: str, snr: float, count: int) 
 def check(file: Path, model: jaxrnn.Model, params: dict[str, jax.Array]) -> float:
     """The largest difference between ONNX Runtime with the file and `Model.apply` with the parameters."""
     spectrum = analyse(draw(np.random.default_rng(7), 2, 0).noisy)[None]
-    inputs = {"magnitude": np.abs(spectrum), "h": np.asarray(model.init_state()["h"])}
+    inputs = {"magnitude": np.abs(spectrum), "h": np.asarray(model.init()["h"])}
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     expected = model.apply(params, inputs)
     return max(

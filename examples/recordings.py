@@ -31,10 +31,10 @@ def scanner(model: jaxrnn.Model) -> Callable[[Arrays], dict[str, np.ndarray]]:
     packed: dict[tuple[tuple[int, ...], ...], Any] = {}
 
     def over(frames: Arrays) -> dict[str, np.ndarray]:
-        shapes = tuple(frames[info.name].shape[1:] for info in model.step_inputs)
+        shapes = tuple(frames[info.name].shape[1:] for info in model.spec.inputs)
         if shapes not in packed:
             packed[shapes] = model.pack(model.params, dims=_sizes(model, shapes))
-        outputs, _ = scan(packed[shapes], model.init_state(), frames)
+        outputs, _ = scan(packed[shapes], model.init(), frames)
         return {name: np.asarray(value) for name, value in outputs.items()}
 
     return over
@@ -44,7 +44,7 @@ def _sizes(model: jaxrnn.Model, shapes: tuple[tuple[int, ...], ...]) -> dict[str
     """The sizes of the dimensions that the file leaves open."""
     return {
         name: size
-        for info, shape in zip(model.step_inputs, shapes, strict=True)
+        for info, shape in zip(model.spec.inputs, shapes, strict=True)
         for name, size in zip(info.shape or (), shape, strict=True)
         if isinstance(name, str)
     }

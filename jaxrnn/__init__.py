@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jaxrnn.onnx.limits import Limits
     from jaxrnn.onnx.state import StateVar
     from jaxrnn.runtime.compiled import load_compiled, save_compiled
-    from jaxrnn.runtime.pool import Streams
+    from jaxrnn.runtime.pool import StreamPool
     from jaxrnn.runtime.runner import Runner
     from jaxrnn.streaming import Streamed, stream
 
@@ -56,8 +56,8 @@ __all__ = [
     "StateVar",
     "StaticValueError",
     "StreamError",
+    "StreamPool",
     "Streamed",
-    "Streams",
     "TrainingError",
     "UnsupportedError",
     "export_onnx",
@@ -72,7 +72,7 @@ _LAZY = {
     "Limits": "jaxrnn.onnx.limits",
     "StateVar": "jaxrnn.onnx.state",
     "Runner": "jaxrnn.runtime.runner",
-    "Streams": "jaxrnn.runtime.pool",
+    "StreamPool": "jaxrnn.runtime.pool",
     "export_onnx": "jaxrnn.model.exporting",
     "load": "jaxrnn.model.loading",
     "load_compiled": "jaxrnn.runtime.compiled",

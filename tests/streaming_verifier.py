@@ -26,7 +26,7 @@ class Streaming:
         self.structure = streamed._plan.output_structure
         self.kinds = streamed._plan.outputs
         self.times = [leaf.times for leaf in streamed._plan.leaves]
-        self.start = streamed.init(1, params)
+        self.start = streamed.init(params=params)
         self._flush = jax.jit(streamed.flush)
 
     @functools.cache  # noqa: B019 - as long-lived as the test

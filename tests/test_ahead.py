@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import io
@@ -32,23 +33,24 @@ def compiled(request, models, tmp_path_factory):
     return model, dims, path
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [None, 1, 3])
 def test_gives_the_same_results(compiled, batch):
     model, dims, path = compiled
     loaded = jaxrnn.load_compiled(path)
-    assert loaded.batch_symbol == model.batch_symbol
+    named = dataclasses.replace(model.spec.sized(dims), label=f"{path.stem}.onnx")
+    assert loaded.spec == named
     frames = recording(model, dims, batch, 7)
-    found = loaded.scan(loaded.params, loaded.init_state(batch), frames)
-    close(found, jax.jit(model.scan)(model.params, model.init_state(batch), frames))
+    found = loaded.scan(loaded.params, loaded.init(batch), frames)
+    close(found, jax.jit(model.scan)(model.params, model.init(batch), frames))
     one = frame(frames, 0)
-    expected = jax.jit(model.step)(model.params, model.init_state(batch), one)
-    close(loaded.step(loaded.params, loaded.init_state(batch), one), expected)
+    expected = jax.jit(model.step)(model.params, model.init(batch), one)
+    close(loaded.step(loaded.params, loaded.init(batch), one), expected)
 
 
 def test_needs_no_onnx_and_no_tracing_of_the_model(compiled):
     model, dims, path = compiled
     one = frame(recording(model, dims), 0)
-    expected, _ = jax.jit(model.step)(model.params, model.init_state(), one)
+    expected, _ = jax.jit(model.step)(model.params, model.init(), one)
     arrays = path.with_suffix(".npz")
     np.savez(arrays, **one)
     code = f"""
@@ -56,7 +58,7 @@ import sys, numpy as np
 sys.modules["onnx"] = sys.modules["onnx_ir"] = None
 import jaxrnn
 model = jaxrnn.load_compiled({str(path)!r})
-outputs, _ = model.step(model.params, model.init_state(), dict(np.load({str(arrays)!r})))
+outputs, _ = model.step(model.params, model.init(), dict(np.load({str(arrays)!r})))
 np.savez({str(path.with_suffix(".out.npz"))!r}, **outputs)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -138,6 +140,12 @@ def without(name):
     return lambda entries: {key: value for key, value in entries.items() if key != name}
 
 
+def npy(array):
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
 def huge_array():
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "|V4", "fortran_order": False, "shape": (2**50,)})
@@ -156,15 +164,19 @@ def huge_array():
         (replaced("manifest.json", b"\xff"), "utf|UTF"),
         (replaced("params/0.npy", huge_array()), r"\[1125899906842624\], which takes 4503599627370496 bytes"),
         (replaced("params/0.npy", b"\x93NUMPY"), "has the digest that it gives, but not the content"),
-        (manifest(label=None), "the manifest lacks label"),
-        (manifest(dtypes__0="O"), r"dtypes\[0\] is 'O'"),
-        (manifest(dtypes__0="float64"), "not the content"),
-        (manifest(inputs="x"), "inputs is no list"),
-        (manifest(inputs__0__shape=[-1]), r"inputs\[0\]\.shape\[0\] is -1"),
-        (manifest(state__0__dtype="finfo"), r"state\[0\]\.dtype is 'finfo'"),
-        (manifest(state__0__shape=[2**40, 2**10]), "input_3 takes 4.0 PiB"),
-        (manifest(state__0__initial=[1, 2, 3]), "broadcast"),
-        (manifest(batch_symbol=5), "batch_symbol is 5"),
+        (manifest(spec__label=None), "spec lacks label"),
+        (manifest(params__0="O"), r"params\[0\] is 'O'"),
+        (manifest(params__0="float64"), "not the content"),
+        (manifest(start__0="int32"), "begins with int32"),
+        (manifest(spec__inputs="x"), "inputs is no list"),
+        (manifest(spec__inputs__0__shape=[-1]), r"inputs\[0\]\.shape\[0\] is -1"),
+        (manifest(spec__state__0__dtype="finfo"), r"state\[0\]\.dtype is 'finfo'"),
+        (manifest(spec__state__0__shape=[2**40, 2**10]), "input_3 takes 4.0 PiB"),
+        (replaced("start/0.npy", npy(np.zeros(3, "V4"))), "broadcast"),
+        (manifest(start=[]), "arrays that the state begins with"),
+        (manifest(spec__needs_steps=1), "unknown fact.* needs_steps"),
+        (manifest(spec__state__0__more=1), "unknown fact.* more"),
+        (manifest(spec__batch_symbol=5), "batch_symbol is 5"),
     ],
 )
 def test_what_makes_no_sense_is_refused_under_a_right_digest(small, change, words):
@@ -206,7 +218,7 @@ def test_functions_that_cannot_be_used_are_named(small, damage):
         rf"'step' of the compiled file cannot be used: .*with JAX 99\.0, and this is JAX {jax.__version__}: .*upgrade"
     )
     with pytest.raises(jaxrnn.ModelError, match=words):
-        loaded.step(None, loaded.init_state(), one)
+        loaded.step(None, loaded.init(), one)
 
 
 def test_another_platform_is_named(models, tmp_path):
@@ -215,29 +227,29 @@ def test_another_platform_is_named(models, tmp_path):
     jaxrnn.save_compiled(jaxrnn.load(models / "dtln_1.onnx"), path, platforms=[elsewhere])
     loaded = jaxrnn.load_compiled(path)
     with pytest.raises(jaxrnn.ModelError, match=rf"dtln_1\.onnx was compiled for {elsewhere}, but JAX runs on"):
-        loaded.step(loaded.params, loaded.init_state(), {"input_2": np.zeros((1, 1, 257), np.float32)})
+        loaded.step(loaded.params, loaded.init(), {"input_2": np.zeros((1, 1, 257), np.float32)})
 
 
 def test_what_does_not_fit_is_named(small, models):
     loaded = jaxrnn.load_compiled(small)
-    state = loaded.init_state()
-    with pytest.raises(jaxrnn.InputError, match=r"'input_2' must be float32\[1, 1, 257\].*float64"):
+    state = loaded.init()
+    with pytest.raises(jaxrnn.InputError, match=r"input_2: float32\[1, 1, 257\] got float64"):
         loaded.step(loaded.params, state, {"input_2": np.zeros((1, 1, 257))})
-    with pytest.raises(jaxrnn.InputError, match=r"'input_2'.*missing"):
+    with pytest.raises(jaxrnn.InputError, match=r"missing input.*input_2"):
         loaded.step(loaded.params, state, {})
     with pytest.raises(jaxrnn.StateError, match=r"'input_3'.*missing"):
         loaded.step(loaded.params, {}, {"input_2": np.zeros((1, 1, 257), np.float32)})
     silero = jaxrnn.load(models / "silero_vad_16k_op15.onnx", static={"sr": 16000})
     with pytest.raises(jaxrnn.InputError, match=r"size of sequence, as in dims=\{'sequence'"):
         jaxrnn.save_compiled(silero, small)
-    assert jaxrnn.load_compiled(small).label == "dtln_1.onnx"  # which is still there
+    assert jaxrnn.load_compiled(small).spec.label == "dtln_1.onnx"  # which is still there
 
 
 def test_compiled_in_parameters_give_the_same(small):
     loaded = jaxrnn.load_compiled(small)
     one = {"input_2": np.random.default_rng(0).normal(size=(1, 1, 257)).astype(np.float32)}
     for given in (one, {"input_2": np.stack([one["input_2"]] * 2)}):
-        state = loaded.init_state(1 if given is one else 2)
+        state = loaded.init(None if given is one else 2)
         close(loaded.step(None, state, given), loaded.step(loaded.params, state, given))
 
 
@@ -280,11 +292,12 @@ def same(found, expected):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (without("functions/flush_lifted"), "lacks the function.* flush_lifted"),
-        (manifest(multiple=0), "multiple is 0"),
-        (manifest(inputs__0__axis=9), "no axis 9"),
-        (manifest(outputs__0__rate="1/0"), r"outputs\[0\]\.rate is '1/0'"),
-        (manifest(vectors=None), "lacks vectors"),
+        (without("functions/flush_batched"), "lacks the function.* flush_batched"),
+        (manifest(spec__multiple=0), "multiple is 0"),
+        (manifest(spec__inputs__0__time_axis=9), "no axis 9"),
+        (manifest(spec__outputs__0__rate="1/0"), r"outputs\[0\]\.rate is '1/0'"),
+        (manifest(spec__joined=None), "lacks joined"),
+        (manifest(spec__inputs__0__shape=[1, 40, 0]), "no frames along axis 2|no axis"),
     ],
 )
 def test_pulses_that_make_no_sense_are_refused(streamed, tmp_path, change, words):
@@ -300,7 +313,7 @@ def test_pulses_give_the_same_results(streamed, lead):
     model, here, path = streamed
     loaded = jaxrnn.load_compiled(path)
     params = loaded.params if lead else None
-    batch = lead[0] if lead else 1
+    batch = lead[0] if lead else None
     state, expected = loaded.init(batch), here.init(batch)
     same(state, expected)
     step, flush = jax.jit(here.step), jax.jit(here.flush)
@@ -322,10 +335,8 @@ def test_tails_of_any_length_and_of_each_stream_its_own(streamed):
 
     def frames_of(flushed):
         return {
-            entry["name"]: np.take(
-                flushed.outputs[entry["name"]], range(int(flushed.counts[entry["name"]])), entry["axis"]
-            )
-            for entry in loaded.outputs
+            spec.name: np.take(flushed.outputs[spec.name], range(int(flushed.counts[spec.name])), spec.time_axis)
+            for spec in loaded.spec.outputs
         }
 
     flush = jax.jit(here.flush)
@@ -343,16 +354,21 @@ def test_tails_of_any_length_and_of_each_stream_its_own(streamed):
 def test_the_file_says_the_facts(streamed):
     model, here, path = streamed
     loaded = jaxrnn.load_compiled(path)
-    assert loaded.label == path.name
-    assert (loaded.pulse, loaded.delay, loaded.rate) == (here.pulse, here.delay, here.rate)
-    assert (loaded.look_ahead, loaded.receptive_field) == (here.look_ahead, here.receptive_field)
-    assert loaded.smallest_pulse == here.smallest_pulse
-    assert [entry["name"] for entry in loaded.state] == [entry.name for entry in here.state]
-    assert {entry["name"] for entry in loaded.outputs} == {info.name for info in model.outputs}
-    for entry, info in zip(loaded.inputs, model.inputs, strict=True):
-        assert entry["axis"] == info.shape.index("S")
-        assert entry["shape"] == [here.pulse if size == "S" else size for size in info.shape]
-    assert all(type(rate) is Fraction for rate in loaded.rate.values())
+    spec = loaded.spec
+    assert dataclasses.replace(spec, label=here.spec.label, needs_params=True) == here.spec
+    assert spec.label == model.label.rpartition("/")[2]
+    assert (spec.pulse, spec.delay, spec.rate, spec.state) == (here.pulse, here.delay, here.rate, here.state)
+    assert (spec.look_ahead, spec.receptive_field) == (here.look_ahead, here.receptive_field)
+    assert spec.smallest_pulse == here.smallest_pulse
+    assert {output.name for output in spec.outputs} == {info.name for info in model.outputs}
+    for given, info in zip(spec.inputs, model.inputs, strict=True):
+        assert given.time_axis == info.shape.index("S")
+        assert given.shape == tuple(here.pulse if size == "S" else size for size in info.shape)
+    assert all(type(rate) is Fraction for rate in spec.rate.values())
+    outputs, _ = jax.eval_shape(here.step, model.params, here.init(), pulses(model, here.pulse, 1)[0])
+    assert {output.name: (output.shape, output.dtype) for output in spec.outputs} == {
+        name: (array.shape, array.dtype) for name, array in outputs.items()
+    }
 
 
 def test_pulses_need_no_onnx(streamed):
@@ -385,26 +401,26 @@ def function_file(tmp_path_factory):
     return streamed, params, path
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [None, 1, 2])
 def test_a_streamed_function(function_file, batch):
     streamed, params, path = function_file
     loaded = jaxrnn.load_compiled(path)
-    assert loaded.label == "recurrent"
-    with pytest.raises(jaxrnn.InputError, match=r"init\(batch, held=...\) with offset"):
+    assert loaded.spec.label == "recurrent"
+    with pytest.raises(jaxrnn.InputError, match=r"init\(held=...\) with offset"):
         loaded.init()
-    assert [entry["name"] for entry in loaded.outputs if entry["at_end"]] == ["last", "mean"]
-    assert loaded.delay == streamed.delay
+    assert [output.name for output in loaded.spec.outputs if output.at_end] == ["last", "mean"]
+    assert loaded.spec.delay == streamed.delay
     held = {"offset": np.full(3, 0.25, np.float32)}
-    state, expected = loaded.init(batch, held=held), streamed.init(batch, params, held)
+    state, expected = loaded.init(batch, held=held), streamed.init(batch, params=params, held=held)
     same(state, expected)
-    lead = () if batch == 1 else (batch,)
+    lead = () if batch is None else (batch,)
     rng = np.random.default_rng(0)
     x = {"x": rng.normal(size=(*lead, 2, 3)).astype(np.float32), "offset": np.broadcast_to(held["offset"], (*lead, 3))}
     # Under jit, too, and with the frames that exist traced.
     outputs, state = jax.jit(loaded.step)(None, state, x)
     wanted, expected = streamed.step(params, expected, x)
-    assert outputs.keys() == {"h", "ahead"}
-    same(outputs, {name: wanted[name] for name in outputs})
+    assert {name for name, value in outputs.items() if value is not None} == {"h", "ahead"}
+    same(outputs, wanted)
     found = jax.jit(loaded.flush)(None, state, x, 1)
     same(found, streamed.flush(params, expected, x, 1))
 
@@ -416,18 +432,22 @@ def test_pulses_that_do_not_fit_are_named(function_file, tmp_path):
     state = loaded.init(held={"offset": offset})
     good = {"x": np.zeros((2, 3), np.float32), "offset": offset}
     wrong = [
-        ({**good, "x": np.zeros((3, 3), np.float32)}, r"'x' must be float32\[2, 3\], not float32\[3, 3\]"),
-        ({**good, "x": np.zeros((2, 3))}, "not float64"),
-        ({**good, "x": np.zeros((5, 2, 3), np.float32)}, r"not float32\[5, 2, 3\]"),
-        ({"x": good["x"]}, "x must be a dict with offset, x, not x"),
-        ({**good, "y": offset}, "x must be a dict with"),
+        ({**good, "x": np.zeros((3, 3), np.float32)}, r"x: float32\[2, 3\] got float32\[3, 3\]"),
+        ({**good, "x": np.zeros((2, 3))}, "got float64"),
+        ({**good, "x": np.zeros((5, 2, 3), np.float32)}, r"got float32\[5, 2, 3\]"),
+        ({"x": good["x"]}, "missing input.*offset"),
+        ({**good, "y": offset}, "no input 'y'"),
         (good["x"], "not ndarray"),
     ]
     for x, said in wrong:
         with pytest.raises(jaxrnn.InputError, match=said):
             loaded.step(None, state, x)
     long = {"x": np.zeros((3, 3), np.float32), "offset": offset}
-    for tail, valid, said in ((long, 3, "up to 2"), (good, 3, "from 0 to the 2"), (None, 0, "is held constant")):
+    for tail, valid, said in (
+        (long, 3, "no more than a pulse"),
+        (good, 3, "from 0 to the 2"),
+        (None, 0, "is held constant"),
+    ):
         with pytest.raises(jaxrnn.InputError, match=said):
             loaded.flush(None, state, tail, valid)
     for bad in ({}, state["float32"], {"float32": state["float32"][:-1]}, {"float32": np.zeros((2, 2, 8), np.float32)}):
@@ -436,7 +456,7 @@ def test_pulses_that_do_not_fit_are_named(function_file, tmp_path):
     out = tmp_path / "no.jaxrnn"
     with pytest.raises(jaxrnn.InputError, match="give params"):
         jaxrnn.save_compiled(streamed, out)
-    with pytest.raises(jaxrnn.InputError, match="dims are for models"):
+    with pytest.raises(jaxrnn.InputError, match="dims gives 'S'"):
         jaxrnn.save_compiled(streamed, out, params=params, dims={"S": 3})
     bare = jaxrnn.stream(lambda x: x * 2.0, jax.ShapeDtypeStruct((10, 3), jnp.float32), axes=0)
     with pytest.raises(jaxrnn.InputError, match="one dict"):

@@ -190,10 +190,10 @@ def test_a_peer_carries_its_state_and_begins_anew(models):
     opened, refused = peers.open_all(describe(entry, model), 1, ["ONNX Runtime"])
     assert not refused
     frames = [random_frames(model, entry.dims, seed=seed) for seed in range(4)]
-    run = model.runner()
-    expected = np.stack([run(frame)[model.step_outputs[0].name] for frame in frames])
+    run = jaxrnn.Runner(model)
+    expected = np.stack([run(frame)[model.spec.outputs[0].name] for frame in frames])
     for _ in range(2):
-        found = peers.outputs_over(opened["ONNX Runtime"], frames)[model.step_outputs[0].name]
+        found = peers.outputs_over(opened["ONNX Runtime"], frames)[model.spec.outputs[0].name]
         np.testing.assert_allclose(found, expected, atol=AGREEMENT)
 
 

@@ -26,9 +26,9 @@ def test_says_what_it_wrote_and_has_verified(models, tmp_path, name, options, pu
     assert found["outputs"] == [info.name for info in model.outputs]
     assert found["verified"]
     assert found["largest_difference"] < 1e-5
-    assert (loaded.label, loaded.pulse) == (path.name, pulse)
+    assert (loaded.spec.label, loaded.spec.pulse) == (path.name, pulse)
     rng = np.random.default_rng(0)
-    x = {entry["name"]: rng.normal(size=entry["shape"]).astype(np.float32) for entry in loaded.inputs}
+    x = {each.name: rng.normal(size=each.shape).astype(np.float32) for each in loaded.spec.inputs}
     outputs, _ = loaded.step(None, loaded.init(), x)
     wanted, _ = streamed.step(model.params, streamed.init(), x)
     for output, value in wanted.items():

@@ -12,8 +12,8 @@ from verifier import peer_outputs
 
 import jaxrnn
 from jaxrnn.cli import compile as compile_command
-from jaxrnn.cli import pulses
-from jaxrnn.runtime.compiled import MAGIC
+from jaxrnn.cli import stepping
+from jaxrnn.runtime.compiled.format import MAGIC
 
 FEATURES, HIDDEN, FRAMES = 3, 4, 9
 
@@ -125,7 +125,7 @@ def test_compile_says_what_it_wrote_and_has_verified(gru, tmp_path):
     assert found["verified"]
     assert found["largest_difference"] < 1e-6
     text = call("compile", gru, "-o", out, *STATE).stdout
-    assert "loaded again: one step differs" in text
+    assert "loaded again: a step or the flush differs" in text
     elsewhere = call("compile", gru, "-o", tmp_path / "tpu.jaxrnn", *STATE, "--platform", "tpu").stdout
     assert "not verified" in elsewhere
 
@@ -140,14 +140,17 @@ def test_compile_writes_nothing_that_departs(gru, tmp_path, monkeypatch):
 
     monkeypatch.setattr(jaxrnn.runtime.compiled, "load_compiled", load_wrongly)
     said = call_json("compile", gru, "-o", tmp_path / "gru.jaxrnn", *STATE, status=compile_command.MISMATCH)
-    assert "nothing was written: one step of the compiled file differs" in said["error"]
+    assert "nothing was written: a step or the flush of the compiled file differs" in said["error"]
     assert [path.name for path in tmp_path.iterdir()] == ["gru.onnx"]
 
 
 MISTAKES = {
-    "a wrong name": (["{gru}", "--input", "X={dir}/x.npy"], "there is no input 'X'; the inputs of a step are: x: "),
+    "a wrong name": (["{gru}", "--input", "X={dir}/x.npy"], "there is no input 'X'; the inputs are: x: "),
     "state as input": (["{gru}", "--input", "h={dir}/x.npy"], "'h' is state"),
-    "one frame only": (["{gru}", "--input", "x={dir}/one.npy"], "[frames, 1, 1, 3], not float32[1, 1, 3]"),
+    "one frame only": (
+        ["{gru}", "--random", "--input", "x={dir}/one.npy"],
+        "float32[frames, 1, 1, 3] has rank 4, but got float32[1, 1, 3]",
+    ),
     "two lengths": (["{gru}", "--inputs", "{dir}/uneven.npz"], "different numbers of frames: {{'x': 9, 'gain': 4}}"),
     "no frames": (["{gru}", "--input", "x={dir}/empty.npy"], "no frames"),
     "a missing input": (["{gru}", "--input", "x={dir}/x.npy"], "no recording of input(s) gain: float32[1]"),
@@ -180,7 +183,7 @@ def mistaken(tmp_path_factory):
     jaxrnn.save_compiled(model, folder / "good.jaxrnn")
     good = bytearray((folder / "good.jaxrnn").read_bytes())
     (folder / "cut.jaxrnn").write_bytes(good[:-100])
-    (folder / "later.jaxrnn").write_bytes(good.replace(MAGIC, MAGIC.replace(b"1", b"2"), 1))
+    (folder / "later.jaxrnn").write_bytes(good.replace(MAGIC, MAGIC.replace(b"2", b"3"), 1))
     (folder / "foreign.jaxrnn").write_bytes(b"\x89PNG\r\n" + bytes(100))
     good[len(good) // 2] ^= 1
     (folder / "damaged.jaxrnn").write_bytes(good)
@@ -315,12 +318,12 @@ def test_pulses_of_real_models(models, name, pulse, smallest, delay):
 
 
 def test_pulses_that_depart_are_told(layers, monkeypatch):
-    joined = pulses._joined
-    monkeypatch.setattr(pulses, "_joined", lambda *arguments: 1.01 * joined(*arguments))
+    joined = stepping._joined
+    monkeypatch.setattr(stepping, "_joined", lambda *arguments: 1.01 * joined(*arguments))
     options = ("--symbol", "T", "--random", "--frames", 5)
     found = call_json("stream", layers, *options, "--verify", status=1)
     assert not found["verified"]
-    assert [item["ok"] for item in found["checks"][0]["outputs"]] == [False, True]
+    assert [item["ok"] for item in found["checks"][0]["outputs"]] == [False, False]
     text = call("stream", layers, *options, "--verify", status=1).stdout
     assert "elements depart" in text
     assert text.rstrip().endswith("departs")
@@ -360,11 +363,22 @@ def test_mistakes_about_pulses_are_one_clear_error(layers, tmp_path, mistake):
     assert "Traceback" not in result.stderr
 
 
-def test_pulses_of_a_compiled_file_or_a_bidirectional_model_are_refused(models, mistaken, layers, tmp_path):
-    model = jaxrnn.load(layers)
+def test_pulses_of_a_compiled_file(layers, tmp_path):
+    """A compiled stream runs as the ONNX file does with --symbol."""
+    model, out = jaxrnn.load(layers), tmp_path / "out.npz"
     jaxrnn.save_compiled(model.stream("T", 2), tmp_path / "layers.jaxrnn", params=model.params)
-    result = call("stream", tmp_path / "layers.jaxrnn", "--random", status=2)
-    assert "give the ONNX file with --symbol" in result.stderr
+    x = np.load(tmp_path / "x.npy")[:, :1]
+    np.save(tmp_path / "one.npy", x)
+    found = call_json("stream", tmp_path / "layers.jaxrnn", "--input", f"x={tmp_path / 'one.npy'}", "-o", out)
+    assert (found["frames"], found["steps"], found["pulse"], found["random"]) == (23, 11, 2, [])
+    expected = model(x=x)
+    with np.load(out) as written:
+        assert set(written.files) == expected.keys()
+        for name in written.files:
+            np.testing.assert_allclose(written[name], expected[name], atol=1e-6)
+
+
+def test_a_compiled_file_with_a_symbol_or_a_bidirectional_model_is_refused(models, mistaken):
     result = call("stream", mistaken / "good.jaxrnn", "--symbol", "S", "--random", status=2)
     assert "--symbol needs the ONNX file" in result.stderr
     said = call_json("stream", models / "ocr_net.onnx", "--symbol", "width", "--random", status=2)["error"]

@@ -43,9 +43,9 @@ def test_a_model(again):
     steps, frame = step_model(), frames_of(1)["x"][0]
     found = again(steps)
     packed = steps.pack(steps.params)
-    equal(found.step(packed, found.init_state(), {"x": frame}), steps.step(packed, steps.init_state(), {"x": frame}))
+    equal(found.step(packed, found.init(), {"x": frame}), steps.step(packed, steps.init(), {"x": frame}))
     fixed = jaxrnn.load(steps.proto, static={"x": frame}, state={"h": "h_next"})
-    equal(again(fixed)(fixed.init_state()), fixed(fixed.init_state()))
+    equal(again(fixed)(fixed.init()), fixed(fixed.init()))
 
 
 def test_external_data_goes_along_or_is_an_error(tmp_path):
@@ -118,7 +118,7 @@ def test_a_runner_goes_on_from_its_state(again, index):
 def test_a_pool_goes_on_from_its_states(again):
     streamed, params = streamed_sums()
     frames = [{"x": each} for each in frames_of(8)["x"].reshape(4, 2, 4)]
-    pool = jaxrnn.Streams(streamed, params, 3)
+    pool = jaxrnn.StreamPool(streamed, params, 3)
     gone, *names = [pool.open() for _ in range(3)]
     pool.close(gone)
     pool.push(names[0], frames[0])
@@ -132,7 +132,7 @@ def test_a_pool_goes_on_from_its_states(again):
         each.reset(names[0])
     equal([other.state(name) for name in names], [pool.state(name) for name in names])
     assert other.open() == pool.open() not in (gone, *names)
-    equal(again(jaxrnn.Streams(streamed, params, 1)).run(), {})
+    equal(again(jaxrnn.StreamPool(streamed, params, 1)).run(), {})
 
 
 @pytest.mark.parametrize("again", ROUND_TRIPS)
@@ -142,7 +142,7 @@ def test_compiled_files(again, tmp_path):
     jaxrnn.save_compiled(streamed, tmp_path / "stream", params=params)
     steps, stream = (jaxrnn.load_compiled(tmp_path / name) for name in ("model", "stream"))
     frame = {"x": frames_of(1)["x"][0]}
-    equal(again(steps).step(None, steps.init_state(), frame), steps.step(None, steps.init_state(), frame))
+    equal(again(steps).step(None, steps.init(), frame), steps.step(None, steps.init(), frame))
     pulse = {"x": frames_of(2)["x"][:, 0]}
     equal(again(stream).step(stream.params, stream.init(), pulse), stream.step(None, stream.init(), pulse))
 

@@ -71,8 +71,8 @@ def snr(result: np.ndarray, reference: np.ndarray) -> float:
 
 def by_steps(model: jaxrnn.Model, frames: np.ndarray) -> np.ndarray:
     """The outputs of a model with one input and one output for frames stacked in front, one compiled step each."""
-    (given,), (result,) = model.step_inputs, model.step_outputs
-    step, params, state = jax.jit(model.step), model.params, model.init_state()
+    (given,), (result,) = model.spec.inputs, model.spec.outputs
+    step, params, state = jax.jit(model.step), model.params, model.init()
     outputs = []
     for frame in frames:
         output, state = step(params, state, {given.name: frame})

@@ -277,7 +277,7 @@ def test_bound_inputs_and_state_with_a_value(tmp_path):
     assert set(model.params) == {"w"}
     exported(model, {"w": W}, tmp_path / "new.onnx")
     reloaded = check_reads_back(tmp_path / "new.onnx", {"w": W}, state=state)
-    np.testing.assert_array_equal(reloaded.init_state()["h"], [[1, 2, 3]])
+    np.testing.assert_array_equal(reloaded.init()["h"], [[1, 2, 3]])
     bound = jaxrnn.load(proto, static={"x": X["x"]})
     exported(bound, {"w": W, "h": bound.params["h"]} if "h" in bound.params else {"w": W}, tmp_path / "bound.onnx")
     assert (tmp_path / "bound.onnx").read_bytes() == (tmp_path / "new.onnx").read_bytes()
@@ -358,6 +358,6 @@ def test_arguments_of_other_kinds(tmp_path):
         jax.jit(lambda values: jaxrnn.export_onnx(model, values, path))(params)
     compiled = tmp_path / "model.jaxrnn"
     jaxrnn.save_compiled(streamed, compiled, params=params)
-    with pytest.raises(jaxrnn.UnsupportedError, match="CompiledStream"):
+    with pytest.raises(jaxrnn.UnsupportedError, match="CompiledStepper"):
         jaxrnn.export_onnx(jaxrnn.load_compiled(compiled), params, path)
     assert list(tmp_path.iterdir()) == [compiled]

@@ -108,7 +108,7 @@ def test_carried_steps(name):
 def test_what_forgets_has_no_steps(name):
     model = Export(name).model
     with pytest.raises(jaxrnn.StateError, match="forgets its state after every call"):
-        model.init_state()
+        model.init()
 
 
 @pytest.mark.parametrize("name", named(lambda entry: entry["stream"] is True))

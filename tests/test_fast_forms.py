@@ -81,7 +81,7 @@ def test_depthwise_in_a_model_and_its_stream(pulse):
     assert "conv_general_dilated" not in str(jax.make_jaxpr(model.apply)(model.params, {"x": x}))
     streamed = model.stream(pulse=pulse)
     np.testing.assert_allclose(streamed.run(model.params, {"x": x})["y"], model({"x": x})["y"], atol=1e-5)
-    step = jax.make_jaxpr(streamed.step)(model.params, streamed.init(1), {"x": x[..., :pulse]})
+    step = jax.make_jaxpr(streamed.step)(model.params, streamed.init(), {"x": x[..., :pulse]})
     assert "conv_general_dilated" not in str(step)
 
 

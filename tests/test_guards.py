@@ -35,14 +35,14 @@ STEPS = [("dtln_1", {}, {}), ("silero_vad_16k_op15", {"static": {"sr": 16000}}, 
 @pytest.mark.parametrize(("name", "options", "sizes"), STEPS)
 def test_a_model_in_steps(models, tmp_path, name, options, sizes):
     plain = jaxrnn.load(models / f"{name}.onnx", **options)
-    frame = draws(plain.step_inputs, **sizes)
-    expected, _ = plain.step(plain.params, plain.init_state(), frame)
+    frame = draws(plain.spec.inputs, **sizes)
+    expected, _ = plain.step(plain.params, plain.init(), frame)
     with strict():
         model = jaxrnn.load(models / f"{name}.onnx", **options)
-        params, state, here = model.params, model.init_state(), jax.device_put(frame)
+        params, state, here = model.params, model.init(), jax.device_put(frame)
         packed = model.pack(params, dims=sizes)
         frames = jax.device_put({key: np.stack([value] * 2) for key, value in frame.items()})
-        runner, pool = jaxrnn.Runner(model, packed), jaxrnn.Streams(model, packed, 2)
+        runner, pool = jaxrnn.Runner(model, packed), jaxrnn.StreamPool(model, packed, 2)
         stream = pool.open()
         pool.push(stream, frame)
         jaxrnn.save_compiled(model, tmp_path / "model.jaxrnn", dims=sizes)
@@ -53,8 +53,8 @@ def test_a_model_in_steps(models, tmp_path, name, options, sizes):
             model({**frame, **{v.input: state[v.name] for v in model.state}}),
             runner(frame),
             pool.run()[stream],
-            compiled.step(None, compiled.init_state(), here)[0],
-            compiled.step(compiled.params, compiled.init_state(), here)[0],
+            compiled.step(None, compiled.init(), here)[0],
+            compiled.step(compiled.params, compiled.init(), here)[0],
         ]
         scanned, _ = jax.jit(model.scan)(params, state, frames)
         loss = lambda p: sum(jnp.sum(x**2) for x in model.scan(p, state, frames)[0].values())  # noqa: E731
@@ -102,14 +102,14 @@ def test_a_stream(models, tmp_path, name):
     rng = np.random.default_rng(1)
     pulse = {key: rng.standard_normal(spec.shape).astype(spec.dtype) for key, spec in plain.inputs.items()}
     held = {key: pulse[key] for key, spec in plain.inputs.items() if spec.axis is None} or None
-    after_one, _ = plain.step(params, plain.init(1, params, held), pulse)
+    after_one, _ = plain.step(params, plain.init(params=params, held=held), pulse)
     expected = {key: value for key, value in after_one.items() if value is not None}
     with strict():
         streamed, params = make()
         here, packed = jax.device_put(pulse), streamed.pack(params)
-        state = streamed.init(2, params, held)
-        state = streamed.init(1, params, held)
-        runner, pool = jaxrnn.Runner(streamed, params, held), jaxrnn.Streams(streamed, packed, 2)
+        state = streamed.init(2, params=params, held=held)
+        state = streamed.init(params=params, held=held)
+        runner, pool = jaxrnn.Runner(streamed, params, held), jaxrnn.StreamPool(streamed, packed, 2)
         stream = pool.open(held)
         pool.push(stream, pulse)
         jaxrnn.save_compiled(streamed, tmp_path / "stream.jaxrnn", params=params)
@@ -119,7 +119,7 @@ def test_a_stream(models, tmp_path, name):
             jax.jit(streamed.step)(packed, state, here)[0],
             runner(pulse),
             pool.run()[stream],
-            compiled.step(None, compiled.init(1, None, held), here)[0],
+            compiled.step(None, compiled.init(held=held), here)[0],
         ]
         whole = streamed.run(params, here), jax.jit(streamed.run)(params, here)
         tail = {key: pulse[key] for key in held} if held else None
@@ -127,7 +127,7 @@ def test_a_stream(models, tmp_path, name):
             streamed.flush(params, state, tail).outputs,
             runner.flush(tail),
             pool.flush(stream, tail),
-            compiled.flush(None, compiled.init(1, None, held), tail).outputs,
+            compiled.flush(None, compiled.init(held=held), tail).outputs,
         ]
         entries = streamed.entries(state)
         loss = jax.jit(jax.grad(lambda p: sum(jnp.sum(v**2) for v in jax.tree.leaves(streamed.run(p, here)))))

@@ -241,14 +241,14 @@ def test_state_is_found_stepped_and_scanned():
         "matrix_in": ("matrix", "attention", "external"),
     }
     assert "state of LinearAttention 'attention' starts from 'matrix_in' and ends in 'matrix'" in model.state[1].reason
-    state = model.init_state(batch=2)
+    state = model.init(batch=2)
     step = jax.jit(model.step)
     printed = str(jax.make_jaxpr(model.step)(model.params, state, {"x": frames_of(1, 2)}))
     assert "scan" not in printed
     assert "while" not in printed
     x = frames_of(9, 2)
     whole = jaxrnn.load(network("T", batch="N"))
-    expected = jax.jit(whole.apply)(whole.params, {"x": x, **model.init_state(batch=2)})
+    expected = jax.jit(whole.apply)(whole.params, {"x": x, **model.init(batch=2)})
     scanned, final = jax.jit(lambda p, s, i: model.scan(p, s, i, time_axis=1))(model.params, state, {"x": x})
     pieces = []
     for t in range(9):
@@ -267,8 +267,8 @@ def test_a_recording_in_two_parts(rule):
     assert len(model.state) == 2
     step = jax.jit(model.step)
     x = frames_of(8)
-    expected, end = step(model.params, model.init_state(), {"x": x})
-    before, state = step(model.params, model.init_state(), {"x": x[:, :2]})
+    expected, end = step(model.params, model.init(), {"x": x})
+    before, state = step(model.params, model.init(), {"x": x[:, :2]})
     behind, state = step(model.params, state, {"x": x[:, 2:]})
     np.testing.assert_allclose(np.concatenate([before["y"], behind["y"]], 1), expected["y"], **CLOSE)
     for name, value in end.items():
@@ -283,7 +283,7 @@ def test_forgotten_state_is_named_and_streamed(monkeypatch):
         ("attention.state", "internal", (1, KEY_HEADS, KEY, VALUE)),
     }
     with pytest.raises(jaxrnn.StateError, match=r"attention, conv.* stream"):
-        model.init_state()
+        model.init()
     monkeypatch.setattr(transform, "ABSENT", POISON)
     streamed = model.stream(symbol="T", pulse=1)
     assert streamed.delay == {"y": 0}
@@ -300,7 +300,7 @@ def test_final_state_of_a_stream():
     """A stream of a file with state as inputs and outputs starts from the one and ends in the other."""
     model = jaxrnn.load(network("T"))
     rng = np.random.default_rng(1)
-    start = {name: rng.standard_normal(value.shape).astype(np.float32) for name, value in model.init_state().items()}
+    start = {name: rng.standard_normal(value.shape).astype(np.float32) for name, value in model.init().items()}
     x = {"x": frames_of(5), **start}
     expected = jax.jit(model.apply)(model.params, x)
     found = jax.jit(model.stream(symbol="T", pulse=3).run)(model.params, x)

@@ -202,8 +202,8 @@ def test_a_quantised_lstm_has_the_state_of_an_lstm():
     pairs = [("initial_h", "y1", "external"), ("initial_c", "y2", "external")]
     assert [(each.input, each.output, each.kind) for each in loaded.state] == pairs
     x = floats(7, 5, 1, 1, 7)
-    stacked, last = loaded.scan(loaded.params, loaded.init_state(), {"X": x})
-    state, step = loaded.init_state(), jax.jit(loaded.step)
+    stacked, last = loaded.scan(loaded.params, loaded.init(), {"X": x})
+    state, step = loaded.init(), jax.jit(loaded.step)
     for index, frame in enumerate(x):
         y, state = step(loaded.params, state, {"X": frame})
         np.testing.assert_allclose(y["y0"], stacked["y0"][index], atol=1e-6)

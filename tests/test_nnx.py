@@ -148,8 +148,8 @@ def frame(frames, index):
 def test_steps_advance_the_state_in_place(stepping):
     """One by one, under nnx.scan and at once: the outputs and the state of a loop of pure steps."""
     model, dims = stepping
-    frames = arrays(model.step_inputs, dims, lead=(STEPS,))
-    module, state, expected = Module(model), model.init_state(), []
+    frames = arrays(model.spec.inputs, dims, lead=(STEPS,))
+    module, state, expected = Module(model), model.init(), []
     pure, step = jax.jit(model.step), nnx.jit(lambda module, inputs: module.step(**inputs))
     for index in range(STEPS):
         outputs, state = pure(model.params, state, frame(frames, index))
@@ -164,16 +164,16 @@ def test_steps_advance_the_state_in_place(stepping):
 
     for run in (scanned, nnx.jit(lambda module, frames: module.scan(frames))):
         module.reset()
-        assert_identical(module.state, model.init_state())
+        assert_identical(module.state, model.init())
         assert_close(run(module, frames), stacked, atol=1e-5)
         assert_close(module.state, state, atol=1e-5)
 
 
 def test_lengths_and_batches_of_a_recording(counting):
-    frames = arrays(counting.step_inputs, {"batch": 3}, lead=(STEPS,))
+    frames = arrays(counting.spec.inputs, {"batch": 3}, lead=(STEPS,))
     module, lengths = Module(counting, batch=3), np.array([STEPS, 2, 0])
     outputs = module.scan({"x": jnp.swapaxes(frames["x"], 0, 1)}, time_axis=1, lengths=lengths)
-    expected, state = counting.scan(counting.params, counting.init_state(3), frames, lengths=lengths)
+    expected, state = counting.scan(counting.params, counting.init(3), frames, lengths=lengths)
     assert_close({"y": jnp.swapaxes(outputs["y"], 0, 1)}, expected)
     assert_close(module.state, state)
     assert module.state["count"].ravel().tolist() == list(lengths)
@@ -244,7 +244,7 @@ def test_gradients_reach_every_parameter_of_nested_models(counting):
     def pure(params, linear):
         value = linear[0](x)
         for model, weights, layer in zip((counting, other), params, linear[1:], strict=True):
-            value, _ = model.scan(weights, model.init_state(2), {"x": value}, time_axis=1)
+            value, _ = model.scan(weights, model.init(2), {"x": value}, time_axis=1)
             value = layer(value["y"])
         return jnp.mean(value**2)
 

@@ -167,15 +167,15 @@ REAL = {"dtln_1": {}, "silero_vad": {"sr": 16_000}, "silero_vad_16k_op15": {"sr"
 def test_a_real_model_in_rnn_is_its_scan(models, name):
     """Also for streams of unequal lengths, and carried on from there by the model itself."""
     model = jaxrnn.load(models / f"{name}.onnx", static=REAL[name])
-    (given,), (result,) = model.step_inputs, model.step_outputs
+    (given,), (result,) = model.spec.inputs, model.spec.outputs
     cell = Cell(model)
     x = 0.3 * random(BATCH, STEPS, 257 if name == "dtln_1" else 576)
     lengths = np.array([STEPS, 1, 4])
     carry, y = nnx.jit(lambda rnn: rnn(x, seq_lengths=jnp.asarray(lengths), return_carry=True))(nnx.RNN(cell))
 
-    shape = (BATCH, 1, 1, 257) if model.batch_symbol is None else (BATCH, 576)
+    shape = (BATCH, 1, 1, 257) if model.spec.batch_symbol is None else (BATCH, 576)
     frames = {given.name: jnp.moveaxis(x, 1, 0).reshape(STEPS, *shape)}
-    outputs, state = jax.jit(model.scan)(model.params, model.init_state(BATCH), frames, lengths=lengths)
+    outputs, state = jax.jit(model.scan)(model.params, model.init(BATCH), frames, lengths=lengths)
     expected = jnp.moveaxis(outputs[result.name], 0, 1).reshape(y.shape)
     exists = np.arange(STEPS)[:, None] < lengths[:, None, None]
     assert_trees_close(jnp.where(exists, y, 0), expected, atol=1e-5)
@@ -184,7 +184,7 @@ def test_a_real_model_in_rnn_is_its_scan(models, name):
     for leaf in jax.tree.leaves(carry):
         assert leaf.shape[0] == BATCH
     alone = cell.initialize_carry(x.shape[2:])
-    assert_trees_close(cell.state_of(alone), model.init_state(), atol=0)
+    assert_trees_close(cell.state_of(alone), model.init(), atol=0)
 
 
 def test_a_frame_with_several_axes():
@@ -211,7 +211,7 @@ def test_a_frame_with_several_axes():
     x = random(BATCH, STEPS, 3, 2)
     carry, y = nnx.RNN(cell, return_carry=True)(x)
     frames = {"x": jnp.moveaxis(x, 1, 0)[:, :, None, :, None, :]}
-    outputs, state = model.scan(model.params, model.init_state(BATCH), frames)
+    outputs, state = model.scan(model.params, model.init(BATCH), frames)
     assert_trees_close(y, jnp.moveaxis(outputs["y"][:, :, 0, :, 0], 0, 1))
     assert_trees_close(carry, {"h": state["h"]})
     assert_trees_close(cell.state_of(cell.initialize_carry((3, 2))), {"h": jnp.asarray(start)}, atol=0)
@@ -238,7 +238,7 @@ def test_tokens_without_an_axis_of_features():
     model = jaxrnn.load(make_model(graph))
     tokens = jnp.asarray(rng.integers(0, 9, (BATCH, STEPS)))
     rnn = nnx.RNN(Cell(model), return_carry=True)
-    outputs, state = model.scan(model.params, model.init_state(BATCH), {"token": tokens.T})
+    outputs, state = model.scan(model.params, model.init(BATCH), {"token": tokens.T})
     assert_trees_close(rnn(tokens), (state["h"][0], jnp.swapaxes(outputs["y"], 0, 1)))
 
 
@@ -269,8 +269,8 @@ def test_a_state_that_a_batch_shares_is_one_for_each_stream():
     assert outputs["y"].shape == (BATCH, 1, 2)
     assert cell.carry_of(state)["n"].tolist() == [STEPS + 1, 2, 5]
     alone = cell.initialize_carry((2,))
-    assert_trees_close(cell.carry_of(model.init_state()), alone, atol=0)
-    assert_trees_close(cell.state_of(alone), model.init_state(), atol=0)
+    assert_trees_close(cell.carry_of(model.init()), alone, atol=0)
+    assert_trees_close(cell.state_of(alone), model.init(), atol=0)
     with pytest.raises(jaxrnn.StateError, match=r"state 'h' cannot be float32\[3, 2\]"):
         cell.carry_of({"h": x[:, 0], "n": carry["n"][0]})
 
@@ -279,9 +279,9 @@ def test_an_open_axis_is_one_frame_or_as_many_as_are_said():
     """The packaged denoiser takes any number of frames; its state is that of one GRU among other layers."""
     model = jaxrnn.load(jaxrnn.demo.PACKAGED)
     cell, chunked = Cell(model), Cell(model, dims={"time": 4})
-    bins = model.step_inputs[0].shape[-1]
+    bins = model.spec.inputs[0].shape[-1]
     x = jnp.abs(random(BATCH, 8, bins)) + 0.1
-    expected, state = jax.jit(model.step)(model.params, model.init_state(BATCH), {"magnitude": x})
+    expected, state = jax.jit(model.step)(model.params, model.init(BATCH), {"magnitude": x})
     carry, y = nnx.jit(lambda rnn: rnn(x, return_carry=True))(nnx.RNN(cell))
     assert_trees_close(y, expected["mask"], atol=1e-5)
     assert_trees_close(carry, state["h"][0], atol=1e-5)

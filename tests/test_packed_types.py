@@ -80,15 +80,15 @@ def test_outputs_are_off_by_what_rounding_gives(case):
     model, frames, dims = case
     narrow = model.pack(model.params, dims=dims, dtype="bfloat16")
     scan = jax.jit(model.scan)
-    exact, _ = scan(model.params, model.init_state(), frames)
-    found, state = scan(narrow, model.init_state(), frames)
-    with_rounded_weights, _ = scan(jax.tree.map(rounded, model.params), model.init_state(), frames)
+    exact, _ = scan(model.params, model.init(), frames)
+    found, state = scan(narrow, model.init(), frames)
+    with_rounded_weights, _ = scan(jax.tree.map(rounded, model.params), model.init(), frames)
     limit = LOUDER * differ(with_rounded_weights, exact)
     assert 0 < differ(found, exact) < limit
     assert {array.dtype for array in jax.tree.leaves((found, state))} == {np.dtype(np.float32)}
 
     # Steps, one by one and in a runner, and streams in a batch, err as the scan does.
-    step, run, now = jax.jit(model.step), Runner(model, narrow), model.init_state()
+    step, run, now = jax.jit(model.step), Runner(model, narrow), model.init()
     stepped, ran = [], []
     for index in range(FRAMES):
         inputs = {name: array[index] for name, array in frames.items()}
@@ -98,12 +98,12 @@ def test_outputs_are_off_by_what_rounding_gives(case):
     stacked = [{name: np.stack([each[name] for each in made]) for name in exact} for made in (stepped, ran)]
     assert differ(stacked[0], exact) < limit
     assert differ(stacked[1], exact) < limit
-    lifted = model.batch_symbol is None
+    lifted = model.spec.batch_symbol is None
     many = {
         name: np.stack([array, 0 * array, array], 1) if lifted else np.concatenate([array, 0 * array, array], 1)
         for name, array in frames.items()
     }
-    batched, _ = scan(narrow, model.init_state(3), many)
+    batched, _ = scan(narrow, model.init(3), many)
     last = {name: np.asarray(value)[:, 2 if lifted else slice(2, 3)] for name, value in batched.items()}
     assert differ(last, exact) < limit
 
@@ -118,10 +118,10 @@ def test_weights_shrink_and_sums_are_wide(case):
     saved = sum(array.nbytes for array in wide.folded) - sum(array.nbytes for array in narrow.folded)
     assert saved == sum(array.nbytes for array in halved) > 0
     frame = {name: array[0] for name, array in frames.items()}
-    types = products(model.step, narrow, model.init_state(), frame)
+    types = products(model.step, narrow, model.init(), frame)
     assert ("bfloat16", "bfloat16", "float32") in types
     assert types <= {("bfloat16", "bfloat16", "float32"), ("float32", "float32", "float32")}
-    assert products(model.step, wide, model.init_state(), frame) == {("float32", "float32", "float32")}
+    assert products(model.step, wide, model.init(), frame) == {("float32", "float32", "float32")}
 
 
 def test_streams_take_narrow_weights(models):
@@ -159,7 +159,7 @@ def test_gradients_of_state_inputs_and_narrow_weights(models, recording):
         return jnp.sum(outputs["activation_2"] ** 2)
 
     gradient = jax.jit(jax.grad(loss, argnums=(0, 2, 3)))
-    found, exact = (gradient(packed.folded, packed, model.init_state(), frames) for packed in (narrow, wide))
+    found, exact = (gradient(packed.folded, packed, model.init(), frames) for packed in (narrow, wide))
     assert [g.dtype for g in found[0]] == [weights.dtype for weights in narrow.folded]
     # One part in 512 for each operand of a chain of a few products, forward and backward.
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):

@@ -19,14 +19,14 @@ def test_another_graph_with_equal_shapes_is_refused_wherever_parameters_go():
     one, other = step_model(), step_model(transposed=True)
     packed = one.pack(one.params)
     assert [a.shape for a in packed.folded] == [a.shape for a in other.pack(other.params).folded]
-    frames, state = frames_of(3), other.init_state()
+    frames, state = frames_of(3), other.init()
     first = {name: array[0] for name, array in frames.items()}
     calls = [
         lambda: other.step(packed, state, first),
         lambda: jax.jit(other.step)(packed, state, first),
         lambda: other.scan(packed, state, frames),
         lambda: other.apply(packed, {**first, **state}),
-        lambda: other.step(packed, other.init_state(2), {"x": np.stack([first["x"]] * 2)}),
+        lambda: other.step(packed, other.init(2), {"x": np.stack([first["x"]] * 2)}),
         lambda: jaxrnn.Runner(other, packed)(first),
     ]
     for call in calls:
@@ -44,11 +44,11 @@ def test_the_same_graph_takes_them_whatever_its_own_weights_are():
     first = {name: array[0] for name, array in frames.items()}
     for model in (one, again, tuned, one):
         packed = model.pack(model.params)
-        expected, _ = again.step(model.params, again.init_state(), first)
-        found, _ = step(packed, again.init_state(), first)
+        expected, _ = again.step(model.params, again.init(), first)
+        found, _ = step(packed, again.init(), first)
         np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-6)
-        np.testing.assert_array_equal(again.apply(packed, {**first, **again.init_state()})["y"], expected["y"])
-        scanned, _ = again.scan(packed, again.init_state(), frames)
+        np.testing.assert_array_equal(again.apply(packed, {**first, **again.init()})["y"], expected["y"])
+        scanned, _ = again.scan(packed, again.init(), frames)
         np.testing.assert_allclose(scanned["y"][0], expected["y"], rtol=1e-5)
     assert step._cache_size() == 1
 
@@ -59,13 +59,13 @@ def test_frames_of_other_sizes_work_with_the_plain_parameters():
     assert packed.folded
     assert not open_sizes.folded
     for rows in (2, 3):
-        given = (model.init_state(), {"x": frames_of(1, rows)["x"][0]})
+        given = (model.init(), {"x": frames_of(1, rows)["x"][0]})
         expected = model.step(model.params, *given)
         for params in (packed, open_sizes):
             jax.tree.map(np.testing.assert_array_equal, model.step(params, *given), expected)
     other = step_model(rows="rows", transposed=True)
     with pytest.raises(InputError, match=ANOTHER):
-        other.step(open_sizes, other.init_state(), {"x": frames_of(1, 3)["x"][0]})
+        other.step(open_sizes, other.init(), {"x": frames_of(1, 3)["x"][0]})
 
 
 def layer(turn):
@@ -96,9 +96,9 @@ def test_another_stream_in_equal_pulses_is_refused():
         lambda: other.with_pulse(1).step(packed, other.init(), {"x": x["x"][:1]}),
         lambda: other.run(packed, x),
         lambda: other.flush(packed, other.init()),
-        lambda: other.init(1, packed),
+        lambda: other.init(params=packed),
         lambda: jaxrnn.Runner(other, packed),
-        lambda: jaxrnn.Streams(other, packed, 2),
+        lambda: jaxrnn.StreamPool(other, packed, 2),
     ]
     for call in calls:
         with pytest.raises(InputError, match=ANOTHER):

@@ -91,7 +91,7 @@ def test_operations_are_those_of_the_cost_analysis(function):
 def test_operations_of_a_model_are_those_of_the_cost_analysis(models):
     model = load(models / "silero_vad_16k_op15.onnx", static={"sr": 16000})
     frame = {"input": np.zeros((1, 576), np.float32)}
-    cost, xla = counted(lambda s, x: model.step(model.params, s, x), model.init_state(), frame)
+    cost, xla = counted(lambda s, x: model.step(model.params, s, x), model.init(), frame)
     assert (cost.flops, cost.transcendentals) == (xla["flops"], xla["transcendentals"])
     np.testing.assert_allclose(cost.nbytes, xla["bytes accessed"], rtol=0.01)
 

@@ -256,9 +256,9 @@ def test_models_of_steps(models, name):
     """Two layers in one packed state, written out in one file and as operators in the other: two cells, the same
     values as the loop of steps."""
     model = jaxrnn.load(models / f"{name}.onnx")
-    shape = next(info.shape for info in model.step_inputs)
-    frames = {model.step_inputs[0].name: np.random.default_rng(0).uniform(0, 1, (9, *shape)).astype(np.float32)}
-    state = model.init_state()
+    shape = next(info.shape for info in model.spec.inputs)
+    frames = {model.spec.inputs[0].name: np.random.default_rng(0).uniform(0, 1, (9, *shape)).astype(np.float32)}
+    state = model.init()
     assert dots_in_loops(jax.make_jaxpr(model.scan)(model.params, state, frames)) == [1, 1]
     found = model.scan(model.params, state, frames)
     with unrecognised():

@@ -28,10 +28,10 @@ def draws(infos, seed, **sizes):
 def test_a_model_in_steps(models, name, options):
     model = jaxrnn.load(models / f"{name}.onnx", **options)
     sizes = {"input_dim_1": 576}
-    run, state, step = model.runner(), model.init_state(), jax.jit(model.step)
+    run, state, step = jaxrnn.Runner(model), model.init(), jax.jit(model.step)
     kept = []
     for seed in range(4):
-        frame = draws(model.step_inputs, seed, **sizes)
+        frame = draws(model.spec.inputs, seed, **sizes)
         expected, state = step(model.params, state, frame)
         found = run(frame)
         kept.append((found, {key: value.copy() for key, value in found.items()}))
@@ -46,7 +46,7 @@ def test_a_model_in_steps(models, name, options):
         for key, value in copy.items():
             np.testing.assert_array_equal(found[key], value)
     run.reset()
-    again = run(draws(model.step_inputs, 0, **sizes))
+    again = run(draws(model.spec.inputs, 0, **sizes))
     for key, value in kept[0][1].items():
         np.testing.assert_array_equal(again[key], value)
 
@@ -86,11 +86,11 @@ def test_a_caller_may_use_an_array_again():
 
 def test_other_inputs_than_arrays_of_the_declared_type(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
-    frame = draws(model.step_inputs, 0)
-    expected = model.runner()(frame)["activation_2"]
+    frame = draws(model.spec.inputs, 0)
+    expected = jaxrnn.Runner(model)(frame)["activation_2"]
     for other in (jnp.asarray(frame["input_2"]), frame["input_2"].tolist()):
-        np.testing.assert_array_equal(model.runner()({"input_2": other})["activation_2"], expected)
-    run = model.runner()
+        np.testing.assert_array_equal(jaxrnn.Runner(model)({"input_2": other})["activation_2"], expected)
+    run = jaxrnn.Runner(model)
     for _ in range(2):  # before and after the first step
         for wrong in (
             {"input_2": frame["input_2"].astype(np.float64)},
@@ -107,4 +107,4 @@ def test_other_inputs_than_arrays_of_the_declared_type(models):
 
 def test_a_model_that_forgets_its_state_has_no_runner(models):
     with pytest.raises(jaxrnn.StateError, match="stream"):
-        jaxrnn.load(models / "filter_net.onnx").runner()
+        jaxrnn.Runner(jaxrnn.load(models / "filter_net.onnx"))

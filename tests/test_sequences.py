@@ -154,7 +154,7 @@ def test_recomputing_bounds_the_memory_of_a_backward_pass(remat):
 def test_remat_is_frames_or_sqrt(models, wrong):
     model = jaxrnn.load(models / "dtln_1.onnx")
     with pytest.raises(jaxrnn.InputError, match="remat"):
-        model.scan(model.params, model.init_state(), {"input_2": np.zeros((4, 1, 1, 257), np.float32)}, remat=wrong)
+        model.scan(model.params, model.init(), {"input_2": np.zeros((4, 1, 1, 257), np.float32)}, remat=wrong)
 
 
 def test_remat_of_a_recording_changes_no_gradient(models):
@@ -164,7 +164,7 @@ def test_remat_of_a_recording_changes_no_gradient(models):
     @functools.partial(jax.jit, static_argnums=1)
     def gradient(params, remat):
         def loss(params):
-            outputs, state = model.scan(params, model.init_state(), {"input_2": x}, remat=remat)
+            outputs, state = model.scan(params, model.init(), {"input_2": x}, remat=remat)
             return jnp.mean(outputs["activation_2"] ** 2) + jnp.sum(state["input_3"] ** 2)
 
         return jax.grad(loss)(params)

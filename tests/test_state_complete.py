@@ -54,7 +54,7 @@ def test_every_beginning_is_state(start, frames, kind):
     assert ("h0" in model.params) == (start == "trained")
     assert not {"nought", "row"} & set(model.params)
     with pytest.raises(jaxrnn.StateError, match="forgets its state"):
-        model.init_state()
+        model.init()
 
 
 def test_zeros_that_something_else_reads_stay_parameters():
@@ -133,8 +133,8 @@ def test_a_cache_that_grows():
     model = model_of(nodes, inputs, {"y": ROW, "present_key": [1, "Q", N]}, C)
     assert pairs(model) == {"past_key": "present_key"}
     assert model.growing_dimensions == {"P"}
-    assert model.batch_symbol is None
-    state = model.init_state(dims={"P": 0})
+    assert model.spec.batch_symbol is None
+    state = model.init(dims={"P": 0})
     frames = np.arange(3 * N, dtype=np.float32).reshape(3, 1, 1, N)
     for count, frame in enumerate(frames, 1):
         outputs, state = model.step(model.params, state, {"frame": frame})
@@ -213,7 +213,7 @@ def test_real_steps_without_names(models, exporter):
 
 
 def test_sizes_of_one_batch_under_many_names():
-    """What nodes need to be equal is one dimension, which `init_state`, steps and scans take as the batch."""
+    """What nodes need to be equal is one dimension, which `init`, steps and scans take as the batch."""
     nodes = [
         node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
         gru("a", "t", "g", "Y", "g_out"),
@@ -227,8 +227,8 @@ def test_sizes_of_one_batch_under_many_names():
     assert model.dimensions == {"b1": "b1", "T": "T", "b2": "b1", "b3": "b1", "other": "other"}
     model = model_of(nodes[:-1], {k: inputs[k] for k in "xgh"}, {k: outputs[k] for k in ("Z", "g_out", "h_out")}, C)
     assert {variable.name: variable.shape for variable in model.state} == {"g": (1, "b1", N), "h": (1, "b1", N)}
-    assert model.batch_symbol == "b1"
-    state = model.init_state(3)
+    assert model.spec.batch_symbol == "b1"
+    state = model.init(3)
     outputs, state = jax.jit(model.step)(model.params, state, {"x": np.ones((3, 2, N), np.float32)})
     assert state["h"].shape == (1, 3, N)
 
@@ -248,6 +248,6 @@ def test_sizes_that_are_no_batch_are_asked_for():
     inputs = {"frame": ROW, "memory": ["S", N], "weights": ["S"], "h": ROW}
     model = model_of(nodes, inputs, {"context": None, "weights_out": ["S"], "h_out": ROW}, constants)
     assert pairs(model) == {"weights": "weights_out", "h": "h_out"}
-    with pytest.raises(jaxrnn.StateError, match=r"init_state\(\.\.\., dims=\{'S': SIZE\}\)"):
-        model.init_state()
-    assert model.init_state(dims={"S": 5})["weights"].shape == (5,)
+    with pytest.raises(jaxrnn.StateError, match=r"init\(\.\.\., dims=\{'S': SIZE\}\)"):
+        model.init()
+    assert model.init(dims={"S": 5})["weights"].shape == (5,)

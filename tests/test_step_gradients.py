@@ -23,12 +23,12 @@ def load(models, name):
     return network(models / f"{name}.onnx", True, **CASES[name][1])
 
 
-def recording(model, name, steps, batch=1):
-    """Frames stacked in front, in float64; a batch that the file fixed is lifted to a leading axis of every frame."""
-    rng, lead = np.random.default_rng(3), () if batch == 1 or model.batch_symbol is not None else (batch,)
-    sizes = {**STEPS[name], model.batch_symbol: batch}
+def recording(model, name, steps, batch=None):
+    """Frames stacked in front, in float64; a batch that the file fixed is a leading axis of every frame."""
+    rng, lead = np.random.default_rng(3), () if batch is None or model.spec.batch_symbol is not None else (batch,)
+    sizes = {**STEPS[name], model.spec.batch_symbol: batch or 1}
     frames = {}
-    for info in model.step_inputs:
+    for info in model.spec.inputs:
         shape = (steps, *lead, *(size if isinstance(size, int) else sizes[size] for size in info.shape))
         frames[info.name] = 0.1 * rng.normal(size=shape) if info.dtype.kind == "f" else rng.integers(0, 60, shape)
     return frames
@@ -53,7 +53,7 @@ def test_step_and_scan(models, name):
     with jax.enable_x64(True):
         packed = model.pack(model.params, dims=STEPS[name])
         assert packed.folded
-        point = (model.params, jax.tree.map(lambda x: x + 0.1, model.init_state()), floats(frames))
+        point = (model.params, jax.tree.map(lambda x: x + 0.1, model.init()), floats(frames))
 
         def scanned(params, state, varied):
             outputs, last = model.scan(params, state, {**frames, **varied})
@@ -81,9 +81,9 @@ def test_rows_that_have_ended(models, name):
     model, lengths = load(models, name), np.array([3, 1, 0])
     frames = recording(model, name, 3, batch=3)
     with jax.enable_x64(True):
-        state = jax.tree.map(lambda x: x + 0.1, model.init_state(3))
+        state = jax.tree.map(lambda x: x + 0.1, model.init(3))
         axes = {
-            variable.name: 0 if model.batch_symbol is None else variable.shape.index(model.batch_symbol)
+            variable.name: 0 if model.spec.batch_symbol is None else variable.shape.index(model.spec.batch_symbol)
             for variable in model.state
         }
 

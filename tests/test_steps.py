@@ -32,13 +32,13 @@ def case(request, models):
     return path, jaxrnn.load(path, static=static), dims, static
 
 
-def recording(model, dims, batch=1, steps=STEPS, seed=0):
-    """Frames stacked in front; a batch that the file fixed is lifted to a leading axis of every frame."""
+def recording(model, dims, batch=None, steps=STEPS, seed=0):
+    """Frames stacked in front; a batch that the file fixed is a leading axis of every frame."""
     rng = np.random.default_rng(seed)
-    lead = () if batch == 1 or model.batch_symbol is not None else (batch,)
+    lead = () if batch is None or model.spec.batch_symbol is not None else (batch,)
     arrays = {}
-    for info in model.step_inputs:
-        sizes = {**dims, model.batch_symbol: batch}
+    for info in model.spec.inputs:
+        sizes = {**dims, model.spec.batch_symbol: batch or 1}
         shape = (steps, *lead, *(size if isinstance(size, int) else sizes[size] for size in info.shape))
         values = rng.normal(size=shape) * 0.3 if info.dtype.kind == "f" else rng.integers(0, 60, shape)
         arrays[info.name] = values.astype(info.dtype)
@@ -68,8 +68,8 @@ def close(found, expected):
 def test_steps_equal_onnxruntime(case):
     path, model, dims, static = case
     frames = recording(model, dims)
-    outputs, state = by_steps(model, model.params, model.init_state(), frames)
-    carried = {name: np.asarray(value) for name, value in model.init_state().items()}
+    outputs, state = by_steps(model, model.params, model.init(), frames)
+    carried = {name: np.asarray(value) for name, value in model.init().items()}
     bound = {name: np.asarray(value) for name, value in static.items()}
     for index in range(STEPS):
         expected = peer_outputs(path, {**frame(frames, index), **carried, **bound})
@@ -82,33 +82,33 @@ def test_steps_equal_onnxruntime(case):
 def test_packed_scanned_and_in_chunks(case):
     _, model, dims, _ = case
     frames = recording(model, dims)
-    expected = by_steps(model, model.params, model.init_state(), frames)
+    expected = by_steps(model, model.params, model.init(), frames)
     packed = model.pack(model.params, dims=dims)
     assert packed.folded
-    close(by_steps(model, packed, model.init_state(), frames), expected)
+    close(by_steps(model, packed, model.init(), frames), expected)
     scan = jax.jit(model.scan)
     for params in (model.params, packed):
-        close(scan(params, model.init_state(), frames), expected)
-    parts, state = [], model.init_state()
+        close(scan(params, model.init(), frames), expected)
+    parts, state = [], model.init()
     for start, stop in ((0, 1), (1, 8), (8, STEPS)):
         outputs, state = scan(model.params, state, {name: array[start:stop] for name, array in frames.items()})
         parts.append(outputs)
     close((jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts), state), expected)
-    close([model.apply(packed, {**frame(frames, 0), **model.init_state()})],
-          [model.apply(model.params, {**frame(frames, 0), **model.init_state()})])  # fmt: skip
+    close([model.apply(packed, {**frame(frames, 0), **model.init()})],
+          [model.apply(model.params, {**frame(frames, 0), **model.init()})])  # fmt: skip
 
 
 def test_a_batch_is_its_rows_and_lengths_are_honoured(case):
     _, model, dims, _ = case
     lengths = np.array([STEPS, 5, 0])
     frames = recording(model, dims, batch=3)
-    lifted = model.batch_symbol is None
-    outputs, state = jax.jit(model.scan)(model.params, model.init_state(3), frames, lengths=lengths)
-    declared = {info.name: info.shape for info in (*model.step_inputs, *model.step_outputs)}
+    symbol = model.spec.batch_symbol
+    outputs, state = jax.jit(model.scan)(model.params, model.init(3), frames, lengths=lengths)
+    declared = {info.name: info.shape for info in (*model.spec.inputs, *model.spec.outputs)}
     declared |= {variable.name: variable.shape for variable in model.state}
 
     def row(name, array, index, lead):
-        if lifted:
+        if symbol is None:
             return jnp.take(array, index, lead)
         sizes = array.shape[lead:]
         axis = next((a for a, size in enumerate(declared[name]) if isinstance(size, str) and sizes[a] == 3), None)
@@ -116,7 +116,7 @@ def test_a_batch_is_its_rows_and_lengths_are_honoured(case):
 
     for index, length in enumerate(lengths):
         mine = {name: row(name, array, index, 1)[:length] for name, array in frames.items()}
-        start = model.init_state()
+        start = model.init()
         expected = by_steps(model, model.params, start, mine) if length else ({}, start)
         close([{name: row(name, value, index, 0) for name, value in state.items()}], [expected[1]])
         for name, value in outputs.items():
@@ -125,11 +125,11 @@ def test_a_batch_is_its_rows_and_lengths_are_honoured(case):
                 np.testing.assert_allclose(shown[:length], expected[0][name], atol=2e-5)
             np.testing.assert_array_equal(shown[length:], 0)
     poisoned = {
-        name: np.where(_exists(array.shape, lengths, 1 if lifted else 1 + declared[name].index(model.batch_symbol)),
+        name: np.where(_exists(array.shape, lengths, 1 if symbol is None else 1 + declared[name].index(symbol)),
                        array, np.nan if array.dtype.kind == "f" else 0).astype(array.dtype)
         for name, array in frames.items()
     }  # fmt: skip
-    again, same = jax.jit(model.scan)(model.params, model.init_state(3), poisoned, lengths=lengths)
+    again, same = jax.jit(model.scan)(model.params, model.init(3), poisoned, lengths=lengths)
     close([again, same], [outputs, state])
 
 
@@ -145,10 +145,10 @@ def loops(jaxpr):
 def test_a_step_has_no_loop_and_a_scan_one(case):
     path, model, dims, _ = case
     frames = recording(model, dims)
-    jaxpr = jax.make_jaxpr(model.step)(model.params, model.init_state(), frame(frames, 0))
+    jaxpr = jax.make_jaxpr(model.step)(model.params, model.init(), frame(frames, 0))
     if path.stem != "gtcrn":  # whose bidirectional GRUs run over frequency inside every frame
         assert loops(jaxpr) == []
-        jaxpr = jax.make_jaxpr(model.scan)(model.params, model.init_state(), frames)
+        jaxpr = jax.make_jaxpr(model.scan)(model.params, model.init(), frames)
         # One for each of its recurrent layers.
         assert str(jaxpr).count("scan[") == {"dtln_1": 2, "dtln_2": 2, "predictor_net": 2}.get(path.stem, 1)
     assert "while" not in loops(jaxpr)
@@ -158,7 +158,7 @@ def test_internal_state_has_no_steps(models):
     """The nodes that forget are named, and stream is pointed to."""
     for name, node in (("filter_net", "/gru_s/GRU_1"), ("keyword_net", "/lstm/LSTM"), ("wave_net", "/gru/GRU")):
         model = jaxrnn.load(models / f"{name}.onnx")
-        for act in (model.init_state, lambda model=model: model.step(model.params, {}, {})):
+        for act in (model.init, lambda model=model: model.step(model.params, {}, {})):
             with pytest.raises(jaxrnn.StateError, match=f"{node}.*stream"):
                 act()
 
@@ -178,20 +178,20 @@ def test_the_files_own_initial_value():
     assert list(jaxrnn.load(proto).params) == ["h"]  # nobody said that it is state
     model = jaxrnn.load(proto, state={"h": "h_out"})
     assert model.params == {}
-    for state in (model.init_state(), {name: value[1] for name, value in model.init_state(3).items()}):
+    for state in (model.init(), {name: value[1] for name, value in model.init(3).items()}):
         np.testing.assert_array_equal(state["h"], start)
     x = np.array([[0.5, 0.25]], np.float32)
-    outputs, state = model.step({}, model.init_state(), {"x": x})
+    outputs, state = model.step({}, model.init(), {"x": x})
     np.testing.assert_allclose(state["h"], np.tanh(start * x), atol=1e-7)
     np.testing.assert_array_equal(model.apply({}, {"x": x})["y"], outputs["y"])
-    pool = jaxrnn.Streams(model, {}, 2)
+    pool = jaxrnn.StreamPool(model, {}, 2)
     np.testing.assert_array_equal(pool.state(pool.open())["h"], start)
 
 
 def test_memory_does_not_grow(models):
     """Ten thousand steps leave no more arrays alive than ten."""
     model = jaxrnn.load(models / "predictor_net.onnx")
-    step, state = jax.jit(model.step), model.init_state()
+    step, state = jax.jit(model.step), model.init()
     inputs = frame(recording(model, {}), 0)
     alive = []
     for index in range(10_000):
@@ -204,7 +204,7 @@ def test_memory_does_not_grow(models):
 
 def test_a_step_can_be_exported(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
-    state, one = model.init_state(), frame(recording(model, {}), 0)
+    state, one = model.init(), frame(recording(model, {}), 0)
     exported = jax.export.export(jax.jit(model.step))(model.params, state, one)
     close(exported.call(model.params, state, one), model.step(model.params, state, one))
 
@@ -213,17 +213,17 @@ def test_frames_joined_along_an_axis(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
     frames = recording(model, {})
     joined = {"input_2": frames["input_2"].reshape(1, STEPS, 257)}
-    outputs, state = model.scan(model.params, model.init_state(), joined, time_axis=1)
-    expected, end = model.scan(model.params, model.init_state(), frames)
+    outputs, state = model.scan(model.params, model.init(), joined, time_axis=1)
+    expected, end = model.scan(model.params, model.init(), frames)
     close([outputs, state], [{"activation_2": expected["activation_2"].reshape(1, STEPS, 257)}, end])
     stacked = {"input_2": np.moveaxis(frames["input_2"], 0, 2)}
-    outputs, state = model.scan(model.params, model.init_state(), stacked, time_axis=2)
+    outputs, state = model.scan(model.params, model.init(), stacked, time_axis=2)
     close([outputs, state], [{"activation_2": jnp.moveaxis(expected["activation_2"], 0, 2)}, end])
 
 
 def test_a_wrong_state_says_which_entry(models):
     model = jaxrnn.load(models / "predictor_net.onnx")
-    state = model.init_state(2)
+    state = model.init(2)
     inputs = frame(recording(model, {}, batch=2), 0)
     wrong = {
         r"'h' must be float32\[2, batch, 96\].*float16": {**state, "h": state["h"].astype(jnp.float16)},
@@ -240,23 +240,23 @@ def test_a_wrong_state_says_which_entry(models):
     with pytest.raises(jaxrnn.InputError, match="is state"):
         model.step(model.params, state, {**inputs, "h": state["h"]})
     with pytest.raises(jaxrnn.InputError, match="'batch' is 3 here, but 2"):
-        model.step(model.params, model.init_state(3), inputs)
+        model.step(model.params, model.init(3), inputs)
 
 
 def test_a_lifted_batch_says_what_inputs_need(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
     with pytest.raises(jaxrnn.InputError, match="leading axis of 4"):
-        model.step(model.params, model.init_state(4), {"input_2": np.zeros((1, 1, 257), np.float32)})
+        model.step(model.params, model.init(4), {"input_2": np.zeros((1, 1, 257), np.float32)})
     frames = {"input_2": np.zeros((2, 4, 1, 1, 257), np.float32)}
     with pytest.raises(jaxrnn.InputError, match="lengths must be 4 integers"):
-        model.scan(model.params, model.init_state(4), frames, lengths=[1, 2])
+        model.scan(model.params, model.init(4), frames, lengths=[1, 2])
     with pytest.raises(jaxrnn.InputError, match="recording has one axis more"):
-        model.scan(model.params, model.init_state(), {"input_2": np.zeros(257, np.float32)})
+        model.scan(model.params, model.init(), {"input_2": np.zeros(257, np.float32)})
 
 
 def test_a_second_step_never_compiles(models, caplog):
     model = jaxrnn.load(models / "dtln_1.onnx")
-    step, state = jax.jit(model.step), model.init_state()
+    step, state = jax.jit(model.step), model.init()
     frames = recording(model, {})
     with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
         for index in range(STEPS):

@@ -47,7 +47,7 @@ def inputs_of(frames, seed=0):
 def test_init_says_when_it_needs_parameters(streamed):
     with pytest.raises(jaxrnn.InputError, match="computed from params: call init"):
         streamed.init()
-    assert streamed.init(1, PARAMS).keys() == {"float32"}
+    assert streamed.init(params=PARAMS).keys() == {"float32"}
 
 
 def test_init_says_when_it_needs_held_inputs():
@@ -71,7 +71,7 @@ def test_init_says_when_it_needs_held_inputs():
 def test_step_and_flush_give_the_trees_of_the_function(streamed):
     """Outputs known at the end are None in a step, and whole in the flush; counts say what exists."""
     x = inputs_of(5)
-    state = streamed.init(1, PARAMS)
+    state = streamed.init(params=PARAMS)
     y, state = jax.jit(streamed.step)(PARAMS, state, {**x, "x": x["x"][:2]})
     assert (y["final"], y["energy"], y["y"].shape) == (None, None, (2, 3))
     y, state = jax.jit(streamed.step)(PARAMS, state, {**x, "x": x["x"][2:4]})
@@ -93,12 +93,12 @@ def test_batches(streamed):
     batch = 3
     x = [inputs_of(2, seed) for seed in range(batch)]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *x)
-    together, state = jax.jit(streamed.step)(PARAMS, streamed.init(batch, PARAMS), stacked)
-    mapped, _ = jax.vmap(streamed.step, (None, None, 0))(PARAMS, streamed.init(1, PARAMS), stacked)
+    together, state = jax.jit(streamed.step)(PARAMS, streamed.init(batch, params=PARAMS), stacked)
+    mapped, _ = jax.vmap(streamed.step, (None, None, 0))(PARAMS, streamed.init(params=PARAMS), stacked)
     flushed = streamed.flush(PARAMS, state, {**stacked, "x": stacked["x"][:, :1]}, np.asarray([1, 0, 1]))
     assert flushed.counts["y"].shape == (batch,)
     for index in range(batch):
-        alone, own = streamed.step(PARAMS, streamed.init(1, PARAMS), x[index])
+        alone, own = streamed.step(PARAMS, streamed.init(params=PARAMS), x[index])
         np.testing.assert_allclose(together["y"][index], alone["y"], rtol=1e-6)
         np.testing.assert_allclose(mapped["y"][index], alone["y"], rtol=1e-6)
         rest = streamed.flush(PARAMS, own, {**x[index], "x": x[index]["x"][:1]}, [1, 0, 1][index])
@@ -122,7 +122,7 @@ def test_one_state_for_every_pulse():
 
 def test_export(streamed):
     """Step and flush are ordinary functions: they can be exported, and serialised."""
-    state, x = streamed.init(1, PARAMS), inputs_of(2)
+    state, x = streamed.init(params=PARAMS), inputs_of(2)
     for function, arguments in (
         (streamed.step, (PARAMS, state, x)),
         (streamed.flush, (PARAMS, state, x, jnp.int32(1))),
@@ -138,7 +138,7 @@ def test_gradient_through_a_loop_of_steps(streamed):
     x = inputs_of(6)
 
     def loss(params):
-        state = streamed.init(1, params)
+        state = streamed.init(params=params)
         total = 0.0
         for start in (0, 2, 4):
             y, state = streamed.step(params, state, {**x, "x": x["x"][start : start + 2]})
@@ -271,8 +271,8 @@ def test_closed_over_parameters(streamed):
     """A step with its parameters closed over, as one would deploy it."""
     x = inputs_of(2)
     step = jax.jit(functools.partial(streamed.step, PARAMS))
-    found, _ = step(streamed.init(1, PARAMS), x)
-    expected, _ = streamed.step(PARAMS, streamed.init(1, PARAMS), x)
+    found, _ = step(streamed.init(params=PARAMS), x)
+    expected, _ = streamed.step(PARAMS, streamed.init(params=PARAMS), x)
     np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-6)
 
 
@@ -303,7 +303,7 @@ def test_configuration_is_left_alone():
 
 def test_packed_parameters(streamed):
     """Parameters with the work on them done: for this pulse, and as plain ones everywhere else."""
-    x, state = inputs_of(2), streamed.init(1, PARAMS)
+    x, state = inputs_of(2), streamed.init(params=PARAMS)
     packed = streamed.pack(PARAMS)
     expected, after = streamed.step(PARAMS, state, x)
     for function in (streamed.step, jax.jit(streamed.step)):
@@ -311,6 +311,6 @@ def test_packed_parameters(streamed):
         np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-6)
         np.testing.assert_allclose(new["float32"], after["float32"], rtol=1e-6)
     twice = {**x, "x": np.concatenate([x["x"]] * 2)}
-    found, _ = streamed.with_pulse(4).step(packed, streamed.init(1, packed), twice)
+    found, _ = streamed.with_pulse(4).step(packed, streamed.init(params=packed), twice)
     np.testing.assert_allclose(found["y"][:2], expected["y"], rtol=1e-6)
     np.testing.assert_allclose(streamed.run(packed, twice)["y"], network(PARAMS, twice)["y"], rtol=1e-5, atol=1e-6)

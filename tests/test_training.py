@@ -67,7 +67,7 @@ def test_whole_sequences_equal_full_back_propagation(model, mode):
     data = data_for(mode, (5, 9, 7))
     expected = model.params
     for batch in in_order(3, 2, 2):
-        gradients = [gradient_of(model)(expected, model.init_state(), data[index])[1] for index in batch]
+        gradients = [gradient_of(model)(expected, model.init(), data[index])[1] for index in batch]
         expected = descend(expected, jax.tree.map(lambda *g: sum(g) / len(g), *gradients))
     options = {"epochs": 2, "batch_size": 2, "optimizer": "sgd", "learning_rate": RATE, "time_axis": axis_of(mode)}
     fitted = fit(model, data, mean_square, **options)
@@ -84,7 +84,7 @@ def test_chunks_equal_the_loop_written_out_by_hand(model, mode):
     data, chunk = data_for(mode, (5, 9, 3, 8)), 3
     expected, losses = model.params, []
     for batch in in_order(4, 2, 2):
-        states = [model.init_state() for _ in batch]
+        states = [model.init() for _ in batch]
         longest = max(data[index]["x"].shape[axis_of(mode)] for index in batch)
         for start in range(0, longest, chunk):
             alive = [row for row, index in enumerate(batch) if data[index]["x"].shape[axis_of(mode)] > start]
@@ -212,7 +212,7 @@ def test_recomputing_and_narrow_products(model, mode):
     assert {value.dtype.name for value in narrow.params.values()} == {"float32"}
     assert 1e-6 < furthest(narrow.params, plain.params) < 1e-2
     layout = make_layout(model, mode, data[0], "", time_axis=axis_of(mode), chunk=None, bucket=1)
-    arguments = (model.params, model.init_state(), jax_tree(data[0]), jnp.ones(8, bool))
+    arguments = (model.params, model.init(), jax_tree(data[0]), jnp.ones(8, bool))
     for remat in (None, "sqrt"):
         forward = Forward(model, layout, mean_square, {}, remat)
         jaxpr = str(jax.make_jaxpr(lambda *a, f=forward: f.measure(*a, True))(*arguments))
@@ -236,7 +236,7 @@ def test_a_real_network_takes_the_step_of_its_gradient(models, name):
         return jnp.mean(jnp.square(value if output == "log_probs" else jnp.log(value)))
 
     def whole(params, inputs):
-        return loss(model.scan(params, model.init_state(), inputs)[0], None, None)
+        return loss(model.scan(params, model.init(), inputs)[0], None, None)
 
     fitted = fit(
         model, [example], loss, steps=1, batch_size=1, optimizer="sgd", learning_rate=1e-3, mode="scan", time_axis=0

@@ -24,7 +24,8 @@ from jaxrnn.messages import bytes_of
 from jaxrnn.writing import in_place_of
 
 if TYPE_CHECKING:
-    from jaxrnn.cli.compile_kinds import Kind
+    from jaxrnn.model import Model
+    from jaxrnn.stepper import Stepper, StepSpec
     from jaxrnn.verification import Comparison
 
 MISMATCH = 1
@@ -75,12 +76,12 @@ def compile_model(
 ) -> None:
     """Write a model's parameters and its step to a file that needs no ONNX to run.
 
-    Without --symbol, a call of the model is a step: the file has step and scan, with the number of frames left open.
-    With --symbol, the model works on whole recordings, and is turned into one that takes --pulse frames a step: the
-    file has init, step and flush. The batch stays open in both.
+    Without --symbol, a call of the model is a step: the file has a scan, too, with the number of frames left open.
+    With --symbol, the model works on whole recordings, and is turned into one that takes --pulse frames a step. The
+    number of streams stays open in both.
 
     jaxrnn.load_compiled reads the file. Before it appears it is loaded again, and what it gives on random inputs is
-    compared with what the model gives: one step, or in pulses several, and the flush. Exit status 1 if they differ.
+    compared with what the model gives: some steps, and the flush. Exit status 1 if they differ.
 
     \b
     Examples:
@@ -88,7 +89,8 @@ def compile_model(
       jaxrnn compile vad.onnx -o vad.jaxrnn --static sr=16000 --dim sequence=576 --platform cpu --platform cuda
       jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --pulse 4
     """  # noqa: D301
-    from jaxrnn.cli.compile_kinds import InPulses, InSteps
+    from jaxrnn.cli.compile_checks import compare_steppers
+    from jaxrnn.cli.stepping import stream_model
     from jaxrnn.errors import ModelError
     from jaxrnn.model.loading import load
     from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
@@ -101,26 +103,52 @@ def compile_model(
     with in_place_of(output) as written:
         with busy(f"compiling {file.name}"):
             model = load(file, static=fixed, state=state)
-            kind: Kind
+            stepper: Stepper
             if symbol is None:
-                kind = InSteps(model, sizes)
+                _check_steps(model)
+                stepper, kept = model, sizes
             else:
-                kind = InPulses(model, symbol, pulse, sizes, multiple or 1, shortest or 1)
-            save_compiled(kind.function, written, platforms=platforms or None, label=file.name, **kind.arguments)
-            compiled: Any = load_compiled(written)
-            checks = None if platforms and not _runs_here(platforms) else kind.compare(compiled)
+                stepper, kept = stream_model(model, symbol, pulse, sizes, multiple or 1, shortest or 1), {}
+            save_compiled(
+                stepper, written, params=model.params, dims=kept, platforms=platforms or None, label=file.name
+            )
+            compiled = load_compiled(written)
+            checks = None
+            if not platforms or _runs_here(platforms):
+                checks = compare_steppers(model, stepper, compiled)
         if checks is not None and not all(check.ok for check in checks):
-            _refuse(ctx, kind, checks, as_json)
+            _refuse(ctx, checks, as_json)
+    spec = compiled.spec
     result = {
         "model": str(file),
         "output": str(output),
         "bytes": output.stat().st_size,
         "platforms": list(platforms) or [_default_platform()],
-        **kind.describe(compiled),
+        "functions": ["init", "step", "flush", *([] if spec.streams else ["scan"])],
+        "batch": spec.batch_symbol or "a leading axis",
+        **spec.to_json(),
+        "outputs": [info.name for info in model.outputs if info.name in spec.delay],
+        "delay": spec.delay,
+        "rate": {name: None if rate is None else str(rate) for name, rate in spec.rate.items()},
         "verified": checks is not None,
         "largest_difference": None if checks is None else max((check.max_abs or 0.0 for check in checks), default=0.0),
     }
-    print_json(result) if as_json else _print(result, kind)
+    print_json(result) if as_json else _print(result, spec)
+
+
+def _check_steps(model: Model) -> None:
+    """Point a model that has no steps to pulses."""
+    from jaxrnn.errors import StateError
+
+    forgets = any(variable.kind == "internal" for variable in model.state)
+    try:
+        _ = model.spec
+    except StateError as error:
+        if not forgets:
+            raise
+        raise StateError(
+            f"{error}. Here: --symbol NAME, the open dimension that is time; 'jaxrnn inspect' shows which can"
+        ) from error
 
 
 def _runs_here(platforms: tuple[str, ...]) -> bool:
@@ -135,23 +163,28 @@ def _default_platform() -> str:
     return jax.default_backend()
 
 
-def _refuse(ctx: click.Context, kind: Kind, checks: list[Comparison], as_json: bool) -> None:
+def _refuse(ctx: click.Context, checks: list[Comparison], as_json: bool) -> None:
     wrong = [check for check in checks if not check.ok]
     said = "; ".join(f"{check.name}: {check.reason} (largest difference {number(check.max_abs)})" for check in wrong)
-    message = f"nothing was written: {kind.compared} of the compiled file differs from the model's: {said}"
+    message = f"nothing was written: a step or the flush of the compiled file differs from the model's: {said}"
     if as_json:
         print_json({"error": message})
     click.echo(f"error: {message}", err=True)
     ctx.exit(MISMATCH)
 
 
-def _print(result: dict[str, Any], kind: Kind) -> None:
+def _print(result: dict[str, Any], spec: StepSpec) -> None:
     out = console()
     out.print(f"{result['output']}: {bytes_of(result['bytes'])}")
     out.print(f"functions: {', '.join(result['functions'])}, for {', '.join(result['platforms'])}")
     out.print(f"batch: {result['batch']}")
-    for line in kind.facts(result):
-        out.print(line)
+    if spec.streams:
+        delays = [
+            f"{name} comes at the end" if delay is None else f"{name} by {delay} of its frames"
+            for name, delay in spec.delay.items()
+        ]
+        out.print(f"pulse: {spec.pulse} input frame(s); look-ahead: {spec.look_ahead}")
+        out.print(f"delay: {', '.join(delays)}")
     for title in ("inputs", "state"):
         rows = [(entry["name"], entry["dtype"], shape_text(entry["shape"])) for entry in result[title]]
         print_table(out, f"{title.capitalize()} of a step", ("name", "dtype", "shape"), rows)
@@ -159,6 +192,6 @@ def _print(result: dict[str, Any], kind: Kind) -> None:
     out.print(f"outputs: {', '.join(result['outputs']) or 'none'}")
     if result["verified"]:
         difference = number(result["largest_difference"])
-        out.print(f"loaded again: {kind.compared} differs from the model's by at most {difference}")
+        out.print(f"loaded again: a step or the flush differs from the model's by at most {difference}")
     else:
         out.print("not verified: JAX has none of these platforms here", style="yellow")

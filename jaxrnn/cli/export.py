@@ -141,10 +141,10 @@ def _params(model: Model, folder: Path | None, step: int | None, best: bool) -> 
 
 
 def _from_archive(model: Model, path: Path) -> dict[str, Any]:
-    from jaxrnn.onnx.interface import TensorInfo
+    from jaxrnn.specs import ArraySpec
     from jaxrnn.verification.sampling import restore_types
 
-    infos = [TensorInfo(name, array.dtype, array.shape) for name, array in model.program.parameters.items()]
+    infos = [ArraySpec(name, array.dtype, array.shape) for name, array in model.program.parameters.items()]
     return restore_types(infos, load_archive(path))
 
 

@@ -191,10 +191,10 @@ def _about_steps(inspection: Inspection) -> str:
 
     batch, others = open_sizes(inspection.state)
     if others:
-        return f"Runs in steps; init_state(dims=...) takes the size of {', '.join(others)}."
+        return f"Runs in steps; init(dims=...) takes the size of {', '.join(others)}."
     if batch is not None:
         return f"Runs in steps; {batch} is the batch."
-    return "Runs in steps; the batch is fixed, so init_state(batch=n) adds a leading axis and steps are mapped over it."
+    return "Runs in steps; the batch is fixed, so init(batch=n) adds a leading axis and steps are mapped over it."
 
 
 def _print_streams(out: Console, streams: Sequence[StreamInfo]) -> None:

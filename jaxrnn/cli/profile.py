@@ -53,7 +53,7 @@ TOP = 20
     show_default=True,
     help="Lines to show; the others are added up in one. With --json all are given.",
 )
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Streams in one call.")
+@click.option("--batch", type=click.IntRange(min=1), help="Streams in one call. [default: one, without a batch axis]")
 @click.option(
     "--length",
     type=click.IntRange(min=1),
@@ -76,7 +76,7 @@ def profile(
     what: str | None,
     by: By,
     top: int,
-    batch: int,
+    batch: int | None,
     length: int | None,
     symbol: str | None,
     pulse: int | None,
@@ -165,7 +165,7 @@ def profile(
 def _stream(
     model: Model, symbol: str | None, pulse: int | None, sizes: dict[str, int], multiple: int, shortest: int
 ) -> Streamed:
-    from jaxrnn.cli.pulses import stream_model
+    from jaxrnn.cli.stepping import stream_model
     from jaxrnn.model.inspection import time_symbols
 
     if symbol is None:

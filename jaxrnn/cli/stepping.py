@@ -1,20 +1,26 @@
-"""A model that runs in steps, from an ONNX file or a compiled one, over recordings: what ``jaxrnn stream`` runs."""
+"""A stepper over recordings, each step timed: what ``jaxrnn stream`` runs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, StreamError
+from jaxrnn.messages import bytes_of
+from jaxrnn.onnx.limits import Limits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxrnn.model import Model
-    from jaxrnn.onnx.interface import TensorInfo
-    from jaxrnn.runtime.compiled import Compiled
+    from jaxrnn.runtime.bound import Bound
+    from jaxrnn.specs import ArraySpec
+    from jaxrnn.stepper import OutputSpec, Stepper, StepSpec
+    from jaxrnn.streaming import Streamed
 
 Arrays = Mapping[str, Any]
 
@@ -23,81 +29,19 @@ PERCENTILES = (50, 95, 99)
 
 
 @dataclass(frozen=True)
-class Steps:
-    """A model's steps, whatever file they come from.
+class Ready:
+    """A stepper compiled for arrays of one shape.
 
     Attributes:
-        label: the file.
-        inputs: declarations of the inputs of one step.
-        state: names of the state.
-        batch_symbol: name of the open batch dimension, if there is one.
-        limits: numbers that random integers must be below, by input.
-        step: ``(params, state, inputs) -> (outputs, state)``.
-        init_state: the state before the first step, of a batch.
-        pack: the packed parameters for given sizes of open dimensions.
+        stream: the stepper with its parameters.
+        start: the state before the first frame.
+        step: ``(state, inputs) -> (outputs, state)``.
+        seconds: how long packing and compiling took.
     """
 
-    label: str
-    inputs: tuple[TensorInfo, ...]
-    state: tuple[str, ...]
-    batch_symbol: str | None
-    limits: Mapping[str, int]
-    step: Callable[[Any, Arrays, Arrays], tuple[dict[str, Any], dict[str, Any]]]
-    init_state: Callable[[int], dict[str, Any]]
-    pack: Callable[[Mapping[str, int]], Any]
-
-    @classmethod
-    def of_model(cls, model: Model) -> Steps:
-        """The steps of a loaded model.
-
-        Raises:
-            StateError: it forgets its state after every call.
-        """
-        from jaxrnn.verification.sampling import index_limits
-
-        return cls(
-            label=model.label,
-            inputs=model.step_inputs,
-            state=tuple(variable.name for variable in model.state),
-            batch_symbol=model.batch_symbol,
-            limits=index_limits(model),
-            step=model.step,
-            init_state=model.init_state,
-            pack=lambda sizes: model.pack(model.params, dims=sizes),
-        )
-
-    @classmethod
-    def of_compiled(cls, compiled: Compiled, label: str) -> Steps:
-        """The steps of a compiled file."""
-        import jax.numpy as jnp
-
-        from jaxrnn.onnx.interface import TensorInfo
-
-        return cls(
-            label=label,
-            inputs=tuple(
-                TensorInfo(entry["name"], jnp.dtype(entry["dtype"]), tuple(entry["shape"])) for entry in compiled.inputs
-            ),
-            state=tuple(entry["name"] for entry in compiled.state),
-            batch_symbol=compiled.batch_symbol,
-            limits={},
-            step=compiled.step,
-            init_state=compiled.init_state,
-            pack=lambda sizes: compiled.params,
-        )
-
-    def batch(self, sizes: Mapping[str, int]) -> int:
-        """The batch that the inputs have; 1 where the file fixed it."""
-        return sizes.get(self.batch_symbol, 1) if self.batch_symbol is not None else 1
-
-
-@dataclass(frozen=True)
-class Ready:
-    """Steps compiled for frames of one shape: ``call(params, state, frame)``, and the seconds that this took."""
-
-    call: Callable[[Any, Arrays, Arrays], tuple[dict[str, Any], dict[str, Any]]]
-    params: Any
-    state: dict[str, Any]
+    stream: Bound
+    start: Any
+    step: Callable[[Any, Arrays], Any]
     seconds: float
 
 
@@ -106,41 +50,63 @@ class Run:
     """What a run over recordings gave.
 
     Attributes:
+        outputs: by name, whole: of frames in front for a model in steps; of a stream without the delay, to its end.
+        state: by name, after the last step.
         seconds: ``float64[steps]``, of each step: NumPy arrays in, NumPy arrays out.
-        outputs: stacked along the first axis, by name; empty if they were not kept.
-        state: the state behind the last step.
+        flush_seconds: of the flush; None where there is none.
     """
 
-    seconds: np.ndarray
     outputs: dict[str, np.ndarray]
     state: dict[str, np.ndarray]
+    seconds: np.ndarray
+    flush_seconds: float | None
 
 
-def frame_of(recordings: Arrays, index: int) -> dict[str, Any]:
-    """The inputs of one step."""
-    return {name: array[index] for name, array in recordings.items()}
+def stream_model(
+    model: Model, symbol: str, pulse: int | None, dims: Mapping[str, int], multiple: int, shortest: int
+) -> Streamed:
+    """`Model.stream`, by default with the smallest pulse that fits; its errors name the options of the command.
+
+    Args:
+        model: the model.
+        symbol: the dimension that is time.
+        pulse: frames; None for the smallest that fit.
+        dims: sizes of the other open dimensions.
+        multiple: what every number of frames is a multiple of.
+        shortest: the fewest frames that a recording has.
+    """
+    constraints = [f"S >= {-(-shortest // multiple)}"] if shortest > multiple else []
+    try:
+        return model.stream(symbol, pulse, dims=dims, multiple=multiple, constraints=constraints)
+    except StreamError as error:
+        hints = {"`multiple`": "--multiple M", "constraints=": "--shortest FRAMES"}
+        said = " and ".join(option for word, option in hints.items() if word in str(error))
+        raise StreamError(f"{error} (here: {said})" if said else str(error)) from error
 
 
-def count_frames(steps: Steps, recordings: Mapping[str, np.ndarray]) -> int | None:
+def recordings_of(spec: StepSpec, frames: str) -> list[ArraySpec]:
+    """Whole recordings for the inputs: frames along the time axis, or stacked along a first one."""
+    if not spec.streams:
+        return [each.batched((frames,)) for each in spec.inputs]
+    return [each.with_frames(frames if (k := _times(spec, each)) == 1 else f"{k}*{frames}") for each in spec.inputs]
+
+
+def _times(spec: StepSpec, each: ArraySpec) -> int:
+    """How many frames of an input go with one input frame."""
+    return 1 if each.time_axis is None else each.sizes[each.time_axis] // spec.pulse
+
+
+def count_frames(spec: StepSpec, recordings: Mapping[str, np.ndarray]) -> int | None:
     """The number of frames that all recordings have; None where there is none.
 
     Raises:
-        InputError: a name is not that of an input, a recording has no axis for frames, or their lengths differ.
+        InputError: they have different numbers, or no frames.
     """
-    declared = {info.name: info for info in steps.inputs}
-    for name, array in recordings.items():
-        if name in steps.state:
-            raise InputError(f"{name!r} is state, which is carried from step to step: it takes no recording")
-        if name not in declared:
-            raise InputError(f"there is no input {name!r}; the inputs of a step are: {_listed(steps.inputs)}")
-        shape = declared[name].shape
-        if shape is not None and array.ndim != len(shape) + 1:
-            wanted = ", ".join(["frames", *map(str, shape)])
-            raise InputError(
-                f"input {name!r} must be a recording with its frames along a first axis, [{wanted}], "
-                f"not {array.dtype}{list(array.shape)}"
-            )
-    counts = {name: len(array) for name, array in recordings.items()}
+    counts = {}
+    for each in spec.inputs:
+        axis = each.time_axis if spec.streams else 0
+        if each.name in recordings and axis is not None and axis < np.ndim(recordings[each.name]):
+            counts[each.name] = recordings[each.name].shape[axis] // _times(spec, each)
     if len(set(counts.values())) > 1:
         raise InputError(f"the recordings have different numbers of frames: {counts}")
     count = next(iter(counts.values()), None)
@@ -149,54 +115,113 @@ def count_frames(steps: Steps, recordings: Mapping[str, np.ndarray]) -> int | No
     return count
 
 
-def missing_inputs(steps: Steps, recordings: Arrays) -> str:
-    """The declarations of inputs without a recording, in words; empty if there are none."""
-    return _listed([info for info in steps.inputs if info.name not in recordings])
+def cut(spec: StepSpec, recordings: Arrays, begin: int, end: int) -> dict[str, np.ndarray]:
+    """Frames of every recording, of a model in steps along a first axis; what is held constant as it is."""
+    result = {}
+    for each in spec.inputs:
+        array, axis, times = recordings[each.name], each.time_axis if spec.streams else 0, _times(spec, each)
+        kept = array if axis is None else array[(slice(None),) * axis + (slice(begin * times, end * times),)]
+        result[each.name] = np.ascontiguousarray(kept).reshape(kept.shape)
+    return result
 
 
-def _listed(infos: Iterable[TensorInfo]) -> str:
-    return ", ".join(map(str, infos))
+def _inputs(spec: StepSpec, recordings: Arrays, index: int) -> dict[str, np.ndarray]:
+    """The inputs of one step."""
+    if spec.streams:
+        return cut(spec, recordings, index * spec.pulse, (index + 1) * spec.pulse)
+    return {each.name: recordings[each.name][index] for each in spec.inputs}
 
 
-def make_ready(steps: Steps, frame: Arrays, sizes: Mapping[str, int]) -> Ready:
-    """Pack the parameters, compile the step for such a frame, and call it once."""
+def check_size(spec: StepSpec) -> None:
+    """Refuse a pulse that no memory holds.
+
+    Raises:
+        InputError: names the input.
+    """
+    for each in spec.inputs:
+        if spec.streams and each.nbytes > Limits.value_bytes:
+            raise InputError(
+                f"a pulse of {spec.pulse:,} frames takes {bytes_of(each.nbytes)} for {each.name}, and no more than "
+                f"{bytes_of(Limits.value_bytes)} are allowed; give a smaller --pulse"
+            )
+
+
+def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[str, int]) -> Ready:
+    """Pack the parameters, compile the step and the flush with them as constants, and call each of them once.
+
+    Args:
+        stepper: a model in steps, a streamed function or a compiled file.
+        params: its parameters; None for its own.
+        recordings: whole, by name.
+        dims: sizes of the open dimensions.
+    """
     import jax
 
     from jaxrnn.guards import exact_types
+    from jaxrnn.runtime.bound import Bound
 
     began = time.perf_counter()
-    params, state = steps.pack(sizes), steps.init_state(steps.batch(sizes))
-    # Otherwise JAX makes float64 and int64 narrower before the model sees them and can refuse what does not fit.
+    spec = stepper.spec
+    if not spec.streams and hasattr(stepper, "pack"):
+        params = stepper.pack(stepper.params, dims=dims)  # pyright: ignore[reportAttributeAccessIssue]
+    stream = Bound(stepper, params)
+    held = {name: recordings[name] for name in spec.held}
+    batch = None if spec.batch_symbol is None else dims.get(spec.batch_symbol, 1)
     with exact_types():
-        call = jax.jit(steps.step).lower(params, state, frame).compile()
+        start = stepper.init(batch, params=stream.params, held=held or None)
+        one = {each.name: np.zeros(each.sized(dims).sizes, each.dtype) for each in spec.inputs}
+        step = jax.jit(stream.step).lower(start, one).compile()
         # What the first call sets up is no part of a step; its results are dropped.
-        jax.block_until_ready(call(params, state, frame))
-    return Ready(call, params, state, time.perf_counter() - began)
+        jax.block_until_ready(step(start, one))
+        if spec.streams:
+            stream.flush(start, one, 0)
+    return Ready(stream, start, step, time.perf_counter() - began)
 
 
-def run_steps(ready: Ready, recordings: Arrays, indices: Iterable[int], *, keep: bool) -> Run:
-    """Step over frames with the state carried on, each step timed.
+def run(ready: Ready, recordings: Arrays, total: int, indices: Iterable[int] | None = None) -> Run:
+    """Run over the first frames of recordings with the state carried on, each step timed.
 
     Args:
-        ready: the compiled step.
-        recordings: inputs with frames along the first axis.
-        indices: the frames to take; wrapped in a progress bar, say.
-        keep: keep the outputs.
+        ready: the compiled stepper.
+        recordings: whole, by name.
+        total: frames to take.
+        indices: the numbers of the steps, wrapped in a progress bar, say.
     """
     from jaxrnn.guards import exact_types
 
-    seconds, kept, state = [], [], ready.state
+    spec = ready.stream.spec
+    count, rest = divmod(total, spec.pulse)
+    seconds, pieces, state = [], [], ready.start
+    last, flush_seconds = {}, None
     with exact_types():
-        for index in indices:
-            frame = frame_of(recordings, index)
+        for index in range(count) if indices is None else indices:
+            inputs = _inputs(spec, recordings, index)
             began = time.perf_counter()
-            results, state = ready.call(ready.params, state, frame)
+            results, state = ready.step(state, inputs)
             outputs = {name: np.asarray(value) for name, value in results.items()}
             seconds.append(time.perf_counter() - began)
-            if keep:
-                kept.append(outputs)
-    stacked = {name: np.stack([outputs[name] for outputs in kept]) for name in (kept[0] if kept else {})}
-    return Run(np.array(seconds), stacked, {name: np.asarray(value) for name, value in state.items()})
+            pieces.append(outputs)
+        if spec.streams:
+            tail = cut(spec, recordings, total - rest, total)
+            began = time.perf_counter()
+            last = ready.stream.flush(state, tail, rest)
+            flush_seconds = time.perf_counter() - began
+        entries = {name: np.asarray(value) for name, value in spec.entries(state).items()}
+    joined = {
+        output.name: _joined(output, [piece[output.name] for piece in pieces if output.name in piece], last)
+        for output in spec.outputs
+    }
+    return Run(joined, entries, np.array(seconds), flush_seconds)
+
+
+def _joined(output: OutputSpec, pieces: Sequence[np.ndarray], last: Mapping[str, np.ndarray]) -> np.ndarray:
+    """All frames of an output: of a stream from frame 0 to the last that exists, of a model in steps stacked."""
+    if output.name not in last:
+        return np.stack(pieces)
+    if output.time_axis is None:
+        return last[output.name]
+    whole = np.concatenate([*pieces, last[output.name]], output.time_axis)
+    return whole[(slice(None),) * output.time_axis + (slice(output.delay, None),)]
 
 
 def times_of(seconds: np.ndarray) -> dict[str, float] | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +20,19 @@ from jaxrnn.cli.options import (
     parse_state,
     parse_static,
     pulse_options,
+    save_archive,
     single_dims,
     state_option,
 )
+from jaxrnn.cli.output import busy, counting, print_json
+from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
-    from jaxrnn.cli.stepping import Steps
+    import numpy as np
+
     from jaxrnn.model import Model
+    from jaxrnn.stepper import Stepper
+    from jaxrnn.verification.sampling import Sample
 
 #: Steps or pulses over random inputs, if nobody asks for another number.
 STEPS = 500
@@ -71,8 +80,8 @@ MISMATCH = 1
     "-o",
     metavar="OUT.npz",
     type=click.Path(path_type=Path),
-    help="Write the outputs, stacked along the first axis, and the last state as state/NAME. With --symbol, write them "
-    "as the model gives them for the whole recording.",
+    help="Write the outputs: of steps stacked along the first axis, with the last state as state/NAME; of pulses as "
+    "the model gives them for the whole recording.",
 )
 @json_option
 @click.pass_context
@@ -103,9 +112,10 @@ def stream(
 
     A step's time is that from NumPy arrays to NumPy arrays, in one process with the step compiled.
 
-    Without --symbol, a call of the model is a step: FILE is an ONNX file whose state is among its inputs and outputs,
-    or what 'jaxrnn compile' made of one. Inputs are recordings with their frames stacked along a first axis:
-    [frames, *shape of the input].
+    FILE is an ONNX file, or what 'jaxrnn compile' made of one, in steps or in pulses.
+
+    Without --symbol, a call of an ONNX model is a step: its state is among its inputs and outputs. Inputs are
+    recordings with their frames stacked along a first axis: [frames, *shape of the input].
 
     With --symbol, FILE is an ONNX file of a model over whole recordings, with a dimension for time that is left open,
     such as S in [1, 40, S]. The model is turned into one that takes --pulse frames a step; everything that it has to
@@ -128,7 +138,9 @@ def stream(
     """  # noqa: D301
     import jax
 
-    from jaxrnn.cli import stream_pulses, stream_steps
+    from jaxrnn.cli import stepping
+    from jaxrnn.cli.stream_checks import check_lengths
+    from jaxrnn.cli.stream_report import print_report, report_of
 
     duration = _duration(rate, hop, step_seconds)
     of_steps = {"--steps": limit, "--step-seconds": step_seconds}
@@ -147,16 +159,126 @@ def stream(
         raise click.UsageError("--dim sets the sizes of random inputs: it needs --random")
     # A step is shorter than handing it to another thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if symbol is None:
-        asked = stream_steps.Request(limit, STEPS, use_random, seed, duration, output)
-        stream_steps.run(file, _open_steps(file, static, pairs), given, sizes, asked, as_json=as_json)
-        return
-    model = _open_model(file, static, pairs)
-    asked = stream_pulses.Request(
-        symbol, pulse, multiple or 1, shortest or 1, frames, STEPS, use_random, seed, verify, duration, output
-    )
-    if not stream_pulses.run(file, model, given, sizes, asked, as_json=as_json):
+    source = _open(file, static, pairs, symbol)
+    asked = Asked(given, sizes, use_random, seed, symbol, limit, frames, multiple or 1, shortest or 1)
+    # Where results are compared, both sides compute at full precision, as in 'jaxrnn verify'.
+    precision = jax.default_matmul_precision("highest") if verify else contextlib.nullcontext()
+    with precision:
+        with busy(f"tracing {file.name}"):
+            stepper, sample, total = _recordings(source, pulse, asked)
+        with busy(f"compiling {file.name}"), sample.blamed():
+            ready = stepping.make_ready(stepper, source.params, sample.inputs, sample.dims)
+        with counting("streaming", total // stepper.spec.pulse) as indices:
+            ran = stepping.run(ready, sample.inputs, total, indices)
+        if source.model is not None:  # the file has an order of its own
+            names = [info.name for info in source.model.outputs if info.name in ran.outputs]
+            ran = dataclasses.replace(ran, outputs={name: ran.outputs[name] for name in names})
+        checks = None
+        if verify and source.model is not None:
+            with busy("verifying"), sample.blamed():
+                checks = check_lengths(source.model, ready, sample.inputs, total, ran.outputs, asked.shortest)
+    streams = stepper.spec.streams
+    if output is not None:
+        state = {} if streams else {f"state/{name}": array for name, array in ran.state.items()}
+        save_archive(output, {**ran.outputs, **state})
+    result = report_of(file, symbol, ready, sample, total, ran, checks, duration, output)
+    print_json(result) if as_json else print_report(result, seed, streams=streams)
+    if result["verified"] is False:
         ctx.exit(MISMATCH)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is in the file.
+
+    Attributes:
+        model: of an ONNX file; None for a compiled one.
+        stepper: what runs, where the file says it; None for a model that is to be streamed.
+        params: of what runs.
+    """
+
+    model: Model | None
+    stepper: Stepper | None
+    params: Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command was asked for: recordings, sizes, and how much of them; as the options of those names."""
+
+    given: dict[str, np.ndarray]
+    sizes: dict[str, int]
+    use_random: bool
+    seed: int
+    symbol: str | None
+    limit: int | None
+    frames: int | None
+    multiple: int
+    shortest: int
+
+
+def _recordings(source: Source, pulse: int | None, asked: Asked) -> tuple[Stepper, Sample, int]:
+    """What runs, recordings of every input, and the number of frames to take of them."""
+    from jaxrnn.cli import stepping
+    from jaxrnn.guards import exact_types
+    from jaxrnn.specs import bind, check_names
+    from jaxrnn.verification.sampling import index_limits, random_arrays, restore_types, symbols_of
+
+    stepper, sizes = source.stepper, asked.sizes
+    if stepper is None:
+        assert source.model is not None
+        stepper, sizes = _streamed(source.model, pulse, asked)
+    spec, symbol = stepper.spec, asked.symbol or "frames"
+    whole = stepping.recordings_of(spec, symbol)
+    given = restore_types(spec.inputs, asked.given)
+    for name in given:
+        if any(entry.name == name for entry in spec.state):
+            raise InputError(f"{name!r} is state, which is carried from step to step: it takes no recording")
+    check_names(spec.inputs, given)
+    found, wanted = stepping.count_frames(spec, given), asked.limit or asked.frames
+    declared = spec.inputs if source.model is None or source.stepper is not None else source.model.inputs
+    missing = ", ".join(str(each) for each in declared if each.name not in given)
+    if missing and not asked.use_random:
+        raise InputError(f"{spec.label}: no recording of input(s) {missing}; give --input NAME=X.npy or --random")
+    if found is not None and wanted is not None and wanted > found:
+        option = "--steps" if asked.limit else "--frames"
+        raise InputError(f"{option} {wanted}: the recordings have {found} frames")
+    total = wanted or found or STEPS * spec.pulse
+    if total % spec.multiple:
+        raise InputError(f"{total} frames are no multiple of {spec.multiple}, as --multiple says of every recording")
+    if total < asked.shortest:
+        raise InputError(f"{total} frames are fewer than --shortest {asked.shortest}")
+    with exact_types():
+        bind([each for each in whole if each.name in given], given)
+    if not given and spec.batch_symbol in symbols_of(spec.inputs):
+        sizes = {str(spec.batch_symbol): 1, **sizes}
+    limits = {} if source.model is None else index_limits(source.model)
+    # The sizes of a streamed model have been fixed; recordings that are given say how many frames all of them have.
+    known = {**(sizes if source.stepper is not None else {}), **({} if found is not None else {symbol: total})}
+    sample = random_arrays(whole, given, dims=known, seed=asked.seed, limits=limits)
+    kept = {name: size for name, size in {**sizes, **sample.dims}.items() if spec.streams or name != symbol}
+    stepping.check_size(spec)
+    return stepper, dataclasses.replace(sample, dims=kept), total
+
+
+def _streamed(model: Model, pulse: int | None, asked: Asked) -> tuple[Stepper, dict[str, int]]:
+    """The model in pulses, and the sizes of its other open dimensions, as recordings or --dim give them."""
+    from jaxrnn.cli.stepping import stream_model
+    from jaxrnn.verification.sampling import random_inputs, restore_types, symbols_of
+
+    symbol = asked.symbol or ""
+    if symbol not in symbols_of(model.inputs):
+        names = ", ".join(symbols_of(model.inputs)) or "none"
+        raise InputError(f"{model.label}: no input has a dimension {symbol!r}; --symbol takes one of: {names}")
+    if symbol in asked.sizes:
+        raise InputError(f"--dim {symbol}: give the number of frames with --frames")
+    given = restore_types(model.inputs, asked.given)
+    # What does not fit is refused when all is known; the sizes come with what does.
+    known = [info for info in model.inputs if info.name in given and len(info.shape or ()) == given[info.name].ndim]
+    dims = asked.sizes if symbol in symbols_of(known) else {**asked.sizes, symbol: asked.multiple}
+    first = random_inputs(model, {info.name: given[info.name] for info in known}, dims=dims, seed=asked.seed)
+    sizes = {name: size for name, size in first.dims.items() if name != symbol}
+    return stream_model(model, symbol, pulse, sizes, asked.multiple, asked.shortest), sizes
 
 
 def _duration(rate: float | None, hop: float | None, step_seconds: float | None) -> float | None:
@@ -178,42 +300,25 @@ def _check_mode(symbol: str | None, of_steps: dict[str, Any], of_pulses: dict[st
         raise click.UsageError(f"{given} is about steps; with --symbol, give --frames, and --rate with --hop")
 
 
-def _open_steps(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Steps:
-    from jaxrnn.cli.stepping import Steps
+def _open(file: Path, static: tuple[str, ...], pairs: tuple[str, ...], symbol: str | None) -> Source:
     from jaxrnn.errors import StateError
-    from jaxrnn.runtime.compiled import is_compiled
+    from jaxrnn.model.loading import load
+    from jaxrnn.runtime.compiled import is_compiled, load_compiled
 
     if is_compiled(file):
-        from jaxrnn.runtime.compiled import Compiled, load_compiled
-
         if static or pairs:
             raise click.UsageError(f"{file} is compiled: --static and --state have been decided by 'jaxrnn compile'")
-        compiled = load_compiled(file)
-        if not isinstance(compiled, Compiled):
-            raise click.UsageError(
-                f"{file} is a streamed function: it is called from Python, by jaxrnn.load_compiled; here, "
-                "give the ONNX file with --symbol"
-            )
-        return Steps.of_compiled(compiled, str(file))
-    model = _load(file, static, pairs)
+        if symbol is not None:
+            raise click.UsageError(f"{file} is compiled: --symbol needs the ONNX file")
+        return Source(None, load_compiled(file), None)
+    model = load(file, static=parse_static(static), state=parse_state(pairs))
+    if symbol is not None:
+        return Source(model, None, model.params)
     try:
-        return Steps.of_model(model)
+        _ = model.spec
     except StateError as error:
         raise StateError(f"{error}. {_about_pulses(model)}") from error
-
-
-def _open_model(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Model:
-    from jaxrnn.runtime.compiled import is_compiled
-
-    if is_compiled(file):
-        raise click.UsageError(f"{file} is compiled: --symbol needs the ONNX file")
-    return _load(file, static, pairs)
-
-
-def _load(file: Path, static: tuple[str, ...], pairs: tuple[str, ...]) -> Model:
-    from jaxrnn.model.loading import load
-
-    return load(file, static=parse_static(static), state=parse_state(pairs))
+    return Source(model, model, model.params)
 
 
 def _about_pulses(model: Model) -> str:

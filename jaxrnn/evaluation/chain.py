@@ -134,15 +134,17 @@ class Chain:
 
     def _open(self, stage: Stage) -> dict[str, int]:
         """Sizes of the dimensions that the model leaves open: a frame of samples has one such."""
-        (info,) = (info for info in stage.model.step_inputs if info.name == stage.names[0])
-        open_names = [size for size in info.shape or () if isinstance(size, str) and size != stage.model.batch_symbol]
+        (info,) = (info for info in stage.model.spec.inputs if info.name == stage.names[0])
+        open_names = [
+            size for size in info.shape or () if isinstance(size, str) and size != stage.model.spec.batch_symbol
+        ]
         width = {"samples": self.size, "magnitude": self.size // 2 + 1}.get(stage.takes)
         return {open_names[0]: width} if len(open_names) == 1 and width else {}
 
     def start(self, batch: int) -> Any:
         """Fresh states, and silence behind the frames before the first."""
         return {
-            "states": tuple(stage.model.init_state(batch) for stage in self.stages),
+            "states": tuple(stage.model.init(batch) for stage in self.stages),
             "overlap": jnp.zeros((batch, self.size - self.hop), jnp.float32),
         }
 
@@ -201,12 +203,13 @@ class Chain:
     def _step(self, stage: Stage, params: Any, state: Any, features: jax.Array, hops: Any) -> tuple[jax.Array, Any]:
         """One network over frames ``[time, batch, ...]``: its output ``[time, batch, ...]`` and its state."""
         name, output = stage.names
-        (info,) = (info for info in stage.model.step_inputs if info.name == name)
+        (info,) = (info for info in stage.model.spec.inputs if info.name == name)
         time, batch = features.shape[:2]
-        symbol = stage.model.batch_symbol
+        symbol = stage.model.spec.batch_symbol
         shape = [batch if size == symbol else size for size in info.shape or ()] if symbol else list(info.shape or ())
-        lead = [time] if symbol or batch == 1 else [time, batch]
-        inner = math.prod(features.shape[2:]) * (batch if len(lead) == 1 else 1)
+        # The batch is in the file's own shape, or an axis in front.
+        lead = [time] if symbol else [time, batch]
+        inner = math.prod(features.shape[2:]) * (batch if symbol else 1)
         known = math.prod(size for size in shape if isinstance(size, int))
         if sum(not isinstance(size, int) for size in shape) > 1 or inner % known:
             raise InputError(
@@ -216,7 +219,7 @@ class Chain:
         outputs, state = stage.model.scan(params, state, {name: frames}, time_axis=0, lengths=hops)
         value = outputs[output]
         if symbol is not None:
-            (declared,) = (info for info in stage.model.step_outputs if info.name == output)
+            (declared,) = (info for info in stage.model.spec.outputs if info.name == output)
             axis = (declared.shape or ()).index(symbol) if symbol in (declared.shape or ()) else 0
             value = jnp.moveaxis(value, axis + 1, 1)
-        return value.reshape(time, batch, *value.shape[2:]) if len(lead) == 2 or symbol else value[:, None], state
+        return value.reshape(time, batch, *value.shape[2:]), state

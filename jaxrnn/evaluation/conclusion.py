@@ -16,7 +16,7 @@ from jaxrnn.evaluation.metrics.checking import RESERVED
 from jaxrnn.evaluation.report import PageLimits, Results, write_report
 from jaxrnn.evaluation.slices import check_slices
 from jaxrnn.evaluation.tables import DOCUMENT, document, read_results, write_results
-from jaxrnn.settings.functions import near
+from jaxrnn.messages import near
 
 #: The times of a run, in a file of their own: they differ from run to run, and the results must not.
 TIMES = "times.json"

@@ -81,8 +81,7 @@ class Offline:
 
     def start(self, batch: int) -> Any:
         """The state before the first frame, with the batch in front."""
-        state = self._streamed.init(1, self._params)
-        return jax.tree.map(lambda array: jnp.broadcast_to(array, (batch, *array.shape)), state)
+        return self._streamed.init(batch, params=self._params)
 
     def run(
         self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.settings.functions import near
+from jaxrnn.messages import near
 
 #: So many numbers that differ are slices of their own; of more, so many quantiles are.
 FEW, QUANTILES = 8, 4

@@ -47,8 +47,8 @@ class Stage:
     def names(self) -> tuple[str, str]:
         """The model's input and output."""
         return (
-            _only(self.model, "input", self.input, self.model.step_inputs),
-            _only(self.model, "output", self.output, self.model.step_outputs),
+            _only(self.model, "input", self.input, self.model.spec.inputs),
+            _only(self.model, "output", self.output, self.model.spec.outputs),
         )
 
 

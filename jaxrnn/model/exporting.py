@@ -102,11 +102,7 @@ def _same(array: np.ndarray, old: np.ndarray) -> bool:
 def _check_model(model: Any) -> None:
     if isinstance(model, Model):
         return
-    from jaxrnn.runtime.compiled.steps import Compiled
-    from jaxrnn.runtime.compiled.streamed import CompiledStream
-    from jaxrnn.streaming import Streamed
-
-    if isinstance(model, (Streamed, Compiled, CompiledStream)):
+    if hasattr(model, "step"):
         raise UnsupportedError(
             f"a {type(model).__name__} cannot be written as ONNX yet: only the graph of a file, with other parameters. "
             "Export the model that it was made of"

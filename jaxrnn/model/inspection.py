@@ -20,7 +20,7 @@ from jaxrnn.onnx.batch_names import is_batch_name
 from jaxrnn.onnx.checking import check_proto
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.inference import check_shapes
-from jaxrnn.onnx.interface import TensorInfo, tensor_info
+from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import find_operator
 from jaxrnn.onnx.parameters import name_parameters
@@ -29,6 +29,7 @@ from jaxrnn.onnx.reading import Source, label_of, read_source
 from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator
 from jaxrnn.onnx.state import StateVar, find_state
+from jaxrnn.specs import ArraySpec
 
 #: A size that is computed from a dimension, such as ``4*S``, is none itself.
 _FORMULA = re.compile(r".*[*+/()].*")
@@ -91,8 +92,8 @@ class Inspection:
     producer: str
     ir_version: int
     opsets: dict[str, int]
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
     parameters: tuple[ParameterInfo, ...]
     operators: tuple[OperatorCount, ...]
     recurrent: tuple[RecurrentInfo, ...]
@@ -140,8 +141,8 @@ def inspect_model(source: Source, *, limits: Limits | None = None) -> Inspection
                 producer=f"{proto.producer_name} {proto.producer_version}".strip(),
                 ir_version=proto.ir_version,
                 opsets={normal_domain(entry.domain): entry.version for entry in proto.opset_import},
-                inputs=tuple(tensor_info(value) for value in model.graph.inputs if value not in initialized),
-                outputs=tuple(map(tensor_info, model.graph.outputs)),
+                inputs=tuple(spec_of(value) for value in model.graph.inputs if value not in initialized),
+                outputs=tuple(map(spec_of, model.graph.outputs)),
                 parameters=tuple(_parameters(model.graph)),
                 operators=tuple(_count_operators(model.graph)),
                 recurrent=recurrent_nodes(model),

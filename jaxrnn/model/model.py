@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,28 +18,29 @@ from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.packing import Packed, Purpose, narrow_type, plain
 from jaxrnn.model.reloading import contents_of, reloaded
 from jaxrnn.model.scanning import scan
-from jaxrnn.model.steps import Stepper
+from jaxrnn.model.steps import Steps
 from jaxrnn.model.streaming import stream_model
 from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.fingerprint import fingerprint_of
 from jaxrnn.onnx.graph import normal_domain
-from jaxrnn.onnx.interface import TensorInfo, bind_inputs, bind_static, tensor_info
+from jaxrnn.onnx.interface import bind_inputs, bind_static, spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import Findings, StateVar, check_pairs, find_state
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import is_text, traced, unstacked
+from jaxrnn.specs import ArraySpec
+from jaxrnn.stepper import Flushed, StepSpec, nothing_left
 from jaxrnn.streaming import Streamed
-
-if TYPE_CHECKING:
-    from jaxrnn.runtime.runner import Runner
 
 Arrays = Mapping[str, Any]
 
 
 class Model:
     """An imported model. Its functions are pure; parameters and state are passed in and handed back.
+
+    Where its state is among its inputs and outputs, it is a `Stepper`: `spec`, `init`, `step`, `flush`.
 
     A copy of a model is the model itself; a pickle holds its file, external data included.
 
@@ -69,10 +70,10 @@ class Model:
         self.label = label
         self.program = program
         self.opsets = {normal_domain(entry.domain): entry.version for entry in file.proto.opset_import}
-        declared = tuple(map(tensor_info, program.block.inputs))
-        self.outputs: tuple[TensorInfo, ...] = tuple(map(tensor_info, program.block.outputs))
+        declared = tuple(map(spec_of, program.block.inputs))
+        self.outputs: tuple[ArraySpec, ...] = tuple(map(spec_of, program.block.outputs))
         self.static = bind_static(declared, static)
-        self.inputs: tuple[TensorInfo, ...] = tuple(info for info in declared if info.name not in self.static)
+        self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
         self._compilable = True
         #: What `load` was told besides ``static`` and ``state``: it makes the model again of a pickle.
         self._told: dict[str, Any] = {}
@@ -98,7 +99,7 @@ class Model:
     def dimensions(self) -> Mapping[str, str]:
         """For every open dimension of the inputs, the first name of those that the nodes need to be equal to it.
 
-        Some exporters give the batch another name in every input; `state`, `step_inputs` and `step_outputs` show one.
+        Some exporters give the batch another name in every input; `state` and `spec` show one.
         """
         return self._findings.dimensions
 
@@ -133,53 +134,89 @@ class Model:
             return self._evaluate(plain(params, self), inputs, None)
 
     @functools.cached_property
-    def _stepper(self) -> Stepper:
-        return Stepper(self)
+    def _steps(self) -> Steps:
+        return Steps(self)
 
     @property
-    def step_inputs(self) -> tuple[TensorInfo, ...]:
-        """The inputs of one step: `inputs` without the state."""
-        return self._stepper.inputs
+    def spec(self) -> StepSpec:
+        """One step as a `Stepper`: its inputs and outputs without the state, the state, and where the batch is.
 
-    @property
-    def step_outputs(self) -> tuple[TensorInfo, ...]:
-        """The outputs of one step: `outputs` without the state."""
-        return self._stepper.outputs
+        Raises:
+            StateError: the model forgets its state after every call, so it has no steps; `stream` makes one that has.
+        """
+        return self._steps.spec
 
-    @property
-    def batch_symbol(self) -> str | None:
-        """The name of the batch dimension of the state; None where the file fixed it, so that a batch is lifted."""
-        return self._stepper.batch_symbol
-
-    def init_state(self, batch: int = 1, *, dims: Mapping[str, int] | None = None) -> dict[str, jax.Array]:
+    def init(
+        self, batch: int | None = None, *, params: Any = None, held: Any = None, dims: Mapping[str, int] | None = None
+    ) -> dict[str, jax.Array]:
         """The state before the first step, by the names that `state` shows: zeros, or the file's `initial_values`.
 
-        A file that fixed its batch at 1 is lifted where another batch is asked for: every array gets a leading axis of
-        that size, and `step` and `scan` then take inputs with such an axis too and map over it.
-
         Args:
-            batch: the number of streams.
+            batch: None for one stream, where a batch dimension that the file leaves open is 1; a number of streams
+                fills it. Where the file fixed its batch, a number, 1 too, gives every array a leading axis, and `step`
+                and `scan` then take inputs with such an axis and map over it.
+            params: held against the model's where they are given; the state does not depend on them.
+            held: as in every `Stepper`; a step holds no input constant, so there is none.
             dims: sizes of other open dimensions of the state, such as the length of the memory that a decoder attends
                 to.
 
         Raises:
             StateError: the model forgets its state after every call, so it has no steps; or a size is missing.
+            InputError: an argument does not fit.
         """
-        return self._stepper.init_state(batch, dims)
+        if held is not None:
+            raise InputError(f"{self.label} holds no input constant: every step takes all of its inputs")
+        state = self._steps.init(batch, dims)
+        if params is not None:
+            self._check_params(params)
+        return state
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step, pure: outputs and the new state. State is neither among the inputs nor among the outputs.
 
         Args:
             params: as in `params`, or packed by `pack`.
-            state: as `init_state` gives it, or as the step before did.
+            state: as `init` gives it, or as the step before did.
             inputs: the other inputs, by name.
 
         Raises:
             StateError: an entry of the state is missing, unknown, or of another dtype, shape or batch.
             InputError: an input does not fit.
         """
-        return self._stepper.step(params, state, inputs)
+        return self._steps.step(params, state, inputs)
+
+    def flush(self, params: Any, state: Arrays, tail: Any = None, valid: Any = 0) -> Flushed:
+        """What is left when a recording has ended: nothing, because a step keeps nothing back.
+
+        Raises:
+            InputError: there is a tail; a step takes whole frames.
+        """
+        return nothing_left(self.spec, tail, valid)
+
+    def run(
+        self,
+        params: Any,
+        inputs: Arrays,
+        *,
+        batch: int | None = None,
+        time_axis: int | Mapping[str, int] = 0,
+        lengths: Any = None,
+        dims: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
+        """A whole recording: `init`, and `scan` over all of its frames.
+
+        Args:
+            params: as in `scan`.
+            inputs: as in `scan`.
+            batch: as in `init`.
+            time_axis: as in `scan`.
+            lengths: as in `scan`.
+            dims: as in `init`.
+
+        Returns:
+            Outputs with their frames where the inputs have them.
+        """
+        return self.scan(params, self.init(batch, dims=dims), inputs, time_axis=time_axis, lengths=lengths)[0]
 
     def scan(
         self,
@@ -191,15 +228,15 @@ class Model:
         lengths: Any = None,
         remat: Remat = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """`step` over a whole recording in one call: outputs of all frames, and the state behind the last.
+        """`step` over a whole recording in one call: outputs of all frames, and the state after the last.
 
         Work that needs no state, such as input projections and convolutions, runs for all frames at once before the
-        loop, and what no state needs behind it. The result equals the loop of steps up to rounding, and a recording in
+        loop, and what no state needs after it. The result equals the loop of steps up to rounding, and a recording in
         chunks with the state carried on equals one call.
 
         Args:
             params: as in `params`, or packed by `pack`.
-            state: as `init_state` gives it.
+            state: as `init` gives it.
             inputs: the other inputs, with frames along ``time_axis``: either stacked on an axis of their own, or joined
                 along an axis that the step has, such as ``[1, frames * 160]`` for steps of ``[1, 160]``.
             time_axis: where the frames are, counted in the array; or one for each input and output by name.
@@ -210,7 +247,7 @@ class Model:
             Outputs with their frames where the inputs have them, and the new state.
         """
         with recomputing(remat):
-            return scan(self._stepper, params, state, inputs, time_axis, lengths)
+            return scan(self._steps, params, state, inputs, time_axis, lengths)
 
     def stream(
         self,
@@ -240,20 +277,6 @@ class Model:
         """
         return stream_model(self, symbol, pulse, dims=dims or {}, multiple=multiple, constraints=constraints)
 
-    def runner(self, params: Any = None) -> Runner:
-        """One live stream of steps, NumPy in and out: ``run = model.runner()``, then ``outputs = run(inputs)``.
-
-        Args:
-            params: plain or packed; the file's own by default. They are compiled in.
-
-        Raises:
-            StateError: the model forgets its state after every call; ``jaxrnn.Runner(model.stream(...), params)`` runs
-                it as a stream.
-        """
-        from jaxrnn.runtime.runner import Runner  # stands on this module
-
-        return Runner(self, self.params if params is None else params)
-
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None, dtype: Any = None) -> Packed:
         """Do once what depends on the parameters alone; `apply`, `step` and `scan` take the result in their place.
 
@@ -280,7 +303,7 @@ class Model:
                     f"{self.label} has no steps, and weights are narrowed for steps: stream(...).pack(params, dtype)"
                 )
             return self._unfolded(params)
-        return self._stepper.pack(params, dims or {}, dtype)
+        return self._steps.pack(params, dims or {}, dtype)
 
     def _unfolded(self, params: Arrays) -> Packed:
         """Parameters packed for this model of which nothing can be done beforehand."""
@@ -301,7 +324,7 @@ class Model:
             raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
         arguments = {**(inputs or {}), **named}
         with exact_types():
-            bound = dict(zip(self._input_names, bind_inputs(self.inputs, arguments), strict=True))
+            bound = bind_inputs(self.inputs, arguments)
             reason = None
             if self._compilable and not any(map(is_text, jax.tree.leaves(bound))):
                 try:
@@ -318,10 +341,6 @@ class Model:
                         stacklevel=2,
                     )
             return results
-
-    @property
-    def _input_names(self) -> list[str]:
-        return [info.name for info in self.inputs]
 
     @functools.cached_property
     def _compiled(self) -> Callable[[Arrays, Arrays], dict[str, Any]]:
@@ -361,12 +380,9 @@ class Model:
     def _evaluate(self, params: Arrays, inputs: Arrays, watch: Any) -> dict[str, Any]:
         with exact_types():
             self._check_params(params)
-            values = iter(
-                bind_inputs(self.inputs, {**self.initial_values, **inputs} if self.initial_values else inputs)
-            )
-            arguments = [
-                self.static[key.name] if key.name in self.static else next(values) for key in self.program.block.inputs
-            ]
+            given = {**self.initial_values, **inputs} if self.initial_values else inputs
+            bound = {**self.static, **bind_inputs(self.inputs, given)}
+            arguments = [bound[str(key.name)] for key in self.program.block.inputs]
             outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
             self._check_strings(outputs, (params, arguments))
             named = zip((info.name for info in self.outputs), outputs, strict=True)

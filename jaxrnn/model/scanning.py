@@ -12,17 +12,17 @@ import jax.numpy as jnp
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.hoist import scan as hoisted_scan
-from jaxrnn.onnx.interface import TensorInfo
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe
+from jaxrnn.specs import ArraySpec
 
 if TYPE_CHECKING:
-    from jaxrnn.model.steps import Stepper
+    from jaxrnn.model.steps import Steps
 
 Arrays = Mapping[str, Any]
 
 
 def scan(
-    stepper: Stepper,
+    steps: Steps,
     params: Any,
     state: Arrays,
     inputs: Arrays,
@@ -31,40 +31,40 @@ def scan(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Steps over a time axis, carry-independent work in one go."""
     with exact_types():
-        lifted = stepper.is_lifted(state)
-        axes = {info.name: _axis_of(time_axis, info.name) for info in stepper.inputs}
-        frames = {info.name: _frames(info, inputs, axes[info.name], lifted) for info in stepper.inputs}
-        steps = {name: array.shape[0] for name, (array, _) in frames.items()}
-        if not steps:
+        batched = bool(steps.spec.lead(state))
+        axes = {info.name: _axis_of(time_axis, info.name) for info in steps.spec.inputs}
+        frames = {info.name: _frames(info, inputs, axes[info.name], batched) for info in steps.spec.inputs}
+        counts = {name: array.shape[0] for name, (array, _) in frames.items()}
+        if not counts:
             raise InputError("a model without inputs besides its state has no time axis to scan")
-        if len(set(steps.values())) > 1:
-            raise InputError(f"the inputs must have one number of frames, not {steps}")
+        if len(set(counts.values())) > 1:
+            raise InputError(f"the inputs must have one number of frames, not {counts}")
         stacked = all(is_stacked for _, is_stacked in frames.values())
         arrays = {name: array for name, (array, _) in frames.items()}
-        exists = None if lengths is None else _existing(stepper, lengths, next(iter(steps.values())), state, lifted)
+        exists = None if lengths is None else _existing(steps, lengths, next(iter(counts.values())), state)
         example = {name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()}
-        keep = None if exists is None else _keeper(stepper, lifted)
+        update = None if exists is None else _masked_update(steps, batched)
         results, final = hoisted_scan(
-            lambda p, frame, carry: stepper.step(p, carry, frame),
+            lambda p, frame, carry: steps.step(p, carry, frame),
             params,
             arrays,
             dict(state),
             exists=exists,
-            keep=keep,
+            keep=update,
         )
         if exists is not None:
-            results = _blank(stepper, results, exists, params, state, example, lifted)
+            results = _blank(steps, results, exists, params, state, example, batched)
         return {name: _unstack(value, _axis_of(time_axis, name), stacked) for name, value in results.items()}, final
 
 
-def _frames(info: TensorInfo, inputs: Arrays, axis: int, lifted: bool) -> tuple[jax.Array, bool]:
+def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[jax.Array, bool]:
     """An input as ``[frames, ...]``, and whether its frames were stacked along an axis of their own."""
     if info.name not in inputs:
         raise InputError(f"missing input: {info}")
     value = jnp.asarray(inputs[info.name])
     if info.shape is None:
         raise InputError(f"input {info} has no declared rank, so its frames cannot be told apart")
-    rank = len(info.shape) + lifted
+    rank = len(info.shape) + batched
     if value.ndim == rank + 1:
         return jnp.moveaxis(value, axis, 0), True
     if value.ndim != rank or not -rank <= axis < rank:
@@ -73,7 +73,7 @@ def _frames(info: TensorInfo, inputs: Arrays, axis: int, lifted: bool) -> tuple[
             f"along axis {axis}"
         )
     axis %= rank
-    size = "?" if lifted and axis == 0 else info.shape[axis - lifted]
+    size = "?" if batched and axis == 0 else info.shape[axis - batched]
     if not isinstance(size, int) or value.shape[axis] % size:
         raise InputError(
             f"input {info} got {describe(value)}: axis {axis} cannot be cut into frames of {size}; stack the frames "
@@ -83,43 +83,33 @@ def _frames(info: TensorInfo, inputs: Arrays, axis: int, lifted: bool) -> tuple[
     return jnp.moveaxis(cut, axis, 0), False
 
 
-def _existing(stepper: Stepper, lengths: Any, steps: int, state: Arrays, lifted: bool) -> jax.Array:
+def _existing(steps: Steps, lengths: Any, frames: int, state: Arrays) -> jax.Array:
     """``bool[frames, batch]``."""
     lengths = jnp.asarray(lengths)
-    batch = _batch_of(stepper, state, lifted)
+    batch = steps.spec.batch(state) or 1
     if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise InputError(f"lengths must be {batch} integers, one for each stream, not {describe(lengths)}")
-    return jnp.arange(steps, dtype=lengths.dtype)[:, None] < lengths[None, :]
+    return jnp.arange(frames, dtype=lengths.dtype)[:, None] < lengths[None, :]
 
 
-def _batch_of(stepper: Stepper, state: Arrays, lifted: bool) -> int:
-    for name, variable in stepper.state.items():
-        if lifted:
-            return state[name].shape[0]
-        for expected, size in zip(variable.shape, state[name].shape, strict=True):
-            if isinstance(expected, str):
-                return size
-    return 1
-
-
-def _keeper(stepper: Stepper, lifted: bool) -> Any:
+def _masked_update(steps: Steps, batched: bool) -> Any:
     """How a frame that does not exist leaves the carry of its stream alone."""
     axes = {
-        name: 0 if lifted else next((a for a, size in enumerate(v.shape) if isinstance(size, str)), None)
-        for name, v in stepper.state.items()
+        name: 0 if batched else next((a for a, size in enumerate(v.shape) if isinstance(size, str)), None)
+        for name, v in steps.state.items()
     }
 
-    def keep(exists: jax.Array, new: Arrays, old: Arrays) -> dict[str, Any]:
+    def update(exists: jax.Array, new: Arrays, old: Arrays) -> dict[str, Any]:
         return {name: jnp.where(_along(exists, axes[name], new[name].ndim), new[name], old[name]) for name in new}
 
-    return keep
+    return update
 
 
 def _blank(
-    stepper: Stepper, results: Arrays, exists: jax.Array, params: Any, state: Arrays, example: Arrays, lifted: bool
+    steps: Steps, results: Arrays, exists: jax.Array, params: Any, state: Arrays, example: Arrays, batched: bool
 ) -> dict[str, Any]:
     """Outputs ``[frames, ...]`` with zeros where a stream has no frame."""
-    axes = dict.fromkeys(results, 0) if lifted else _batch_axes_of_outputs(stepper, params, state, example)
+    axes = dict.fromkeys(results, 0) if batched else _batch_axes_of_outputs(steps, params, state, example)
     blanked = {}
     for name, value in results.items():
         mask = jax.vmap(lambda here, axis=axes[name], rank=value.ndim - 1: _along(here, axis, rank))(exists)
@@ -127,20 +117,20 @@ def _blank(
     return blanked
 
 
-def _batch_axes_of_outputs(stepper: Stepper, params: Any, state: Arrays, example: Arrays) -> dict[str, int | None]:
+def _batch_axes_of_outputs(steps: Steps, params: Any, state: Arrays, example: Arrays) -> dict[str, int | None]:
     """Which axis of every output grows with the batch, seen by tracing with one stream more."""
-    if stepper.batch_symbol is None:
-        return {info.name: None for info in stepper.outputs}
+    if steps.spec.batch_symbol is None:
+        return {info.name: None for info in steps.spec.outputs}
 
     def shapes(extra: int) -> dict[str, tuple[int, ...]]:
         def grown(shape: Sequence[Any], declared: Sequence[Any] | None) -> tuple[int, ...]:
             names = declared or shape
-            return tuple(s + extra if n == stepper.batch_symbol else s for s, n in zip(shape, names, strict=True))
+            return tuple(s + extra if n == steps.spec.batch_symbol else s for s, n in zip(shape, names, strict=True))
 
-        carry = {n: jax.ShapeDtypeStruct(grown(state[n].shape, v.shape), v.dtype) for n, v in stepper.state.items()}
-        declared = {info.name: info.shape for info in stepper.inputs}
+        carry = {n: jax.ShapeDtypeStruct(grown(state[n].shape, v.shape), v.dtype) for n, v in steps.state.items()}
+        declared = {info.name: info.shape for info in steps.spec.inputs}
         frame = {n: jax.ShapeDtypeStruct(grown(e.shape, declared[n]), e.dtype) for n, e in example.items()}
-        outputs, _ = jax.eval_shape(stepper.one_step, params, carry, frame)
+        outputs, _ = jax.eval_shape(steps.one_step, params, carry, frame)
         return {name: value.shape for name, value in outputs.items()}
 
     one, more = shapes(0), shapes(1)

@@ -103,7 +103,7 @@ class Cell(Imported, nnx.RNNCellBase):
         batch, form = self._batch(tuple(input_shape)), self._layout.carry
         stream = rngs.carry if isinstance(rngs, nnx.Rngs) else rngs
         with exact_types():
-            start = self.model.init_state(1)
+            start = self.model.init()
             if carry_init is None:
                 first = {name: jnp.reshape(start[name], shape) for name, shape in form.shapes.items()}
                 return form.pack({name: jnp.broadcast_to(a, (*batch, *a.shape)) for name, a in first.items()})

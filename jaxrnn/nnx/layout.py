@@ -10,7 +10,7 @@ import onnx_ir as ir
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.model import Model
 from jaxrnn.nnx.slots import CarryForm, Slot
-from jaxrnn.onnx.interface import Dimension, TensorInfo
+from jaxrnn.specs import ArraySpec, Dimension
 
 #: The inputs of a recurrent operator that hold its state, in the order in which the cell of Flax carries them:
 #: ``(c, h)`` in ``LSTMCell``, ``h`` in ``GRUCell`` and ``SimpleCell``.
@@ -49,7 +49,7 @@ def layout_of(model: Model, dims: Mapping[str, int]) -> Layout:
         StateError: the model has no steps, or no state.
         InputError: it has several inputs or outputs, or ``dims`` names no open dimension.
     """
-    inputs, outputs = model.step_inputs, model.step_outputs
+    inputs, outputs = model.spec.inputs, model.spec.outputs
     if not model.state:
         raise StateError(f"{model.label} keeps no state from call to call, so it is no cell; use jaxrnn.nnx.Module")
     ordered = _flax_order(model)
@@ -59,7 +59,7 @@ def layout_of(model: Model, dims: Mapping[str, int]) -> Layout:
             f"gives {_listed(outputs)}: bind inputs with jaxrnn.load(path, static={{name: value}}), or use "
             "jaxrnn.nnx.Module"
         )
-    symbol = model.batch_symbol
+    symbol = model.spec.batch_symbol
     given = _slot(inputs[0].name, _frame(inputs[0], symbol, dims), symbol)
     states = tuple(_slot(variable.name, variable.shape, symbol) for variable in model.state)
     output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
@@ -67,7 +67,7 @@ def layout_of(model: Model, dims: Mapping[str, int]) -> Layout:
     return Layout(given, output, CarryForm(states, ordered), lifted=any(slot.axis is None for slot in every))
 
 
-def _frame(info: TensorInfo, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
+def _frame(info: ArraySpec, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
     """The shape of the input of one step."""
     if info.shape is None:
         raise InputError(f"input {info} has no declared rank, so its features cannot be found; use jaxrnn.nnx.Module")
@@ -89,7 +89,7 @@ def _slot(name: str, shape: Sequence[Dimension], symbol: str | None) -> Slot:
     return Slot(name, tuple(size for place, size in enumerate(shape) if place != axis), axis)
 
 
-def _listed(infos: Sequence[TensorInfo]) -> str:
+def _listed(infos: Sequence[ArraySpec]) -> str:
     return ", ".join(map(str, infos)) or "nothing"
 
 
@@ -101,7 +101,7 @@ def _flax_order(model: Model) -> tuple[str, ...]:
         names = [_source(node.inputs[place]) if place < len(node.inputs) else None for place in places]
         if not names or set(names) != set(states) or len(names) != len(states):
             continue
-        slots = [_slot(str(name), states[str(name)].shape, model.batch_symbol) for name in names]
+        slots = [_slot(str(name), states[str(name)].shape, model.spec.batch_symbol) for name in names]
         # The states of both directions have two axes of features.
         if all(len(slot.features) == 1 for slot in slots):
             return tuple(slot.name for slot in slots)

@@ -30,7 +30,7 @@ class Module(Imported):
 
     Args:
         model: as `jaxrnn.load` gives it. It is static: two modules have one graph definition if they share it.
-        batch: streams that the state is for, as in `jaxrnn.Model.init_state`.
+        batch: streams that the state is for, as in `jaxrnn.Model.init`.
 
     Attributes:
         weights: the parameters, ``nnx.Param`` by ONNX name.
@@ -40,10 +40,10 @@ class Module(Imported):
 
     carry: dict[str, RecurrentState]
 
-    def __init__(self, model: Model, *, batch: int = 1):
+    def __init__(self, model: Model, *, batch: int | None = None):
         super().__init__(model)
         try:
-            state = model.init_state(batch)
+            state = model.init(batch)
         except StateError:
             state = {}  # a whole sequence runs without; `step` and `reset` say why there is none
         with exact_types():
@@ -68,19 +68,19 @@ class Module(Imported):
             types = {variable.name: variable.dtype for variable in self.model.state if variable.name in self.carry}
             return {name: _widened(jnp.asarray(self.carry[name].get_value()), dtype) for name, dtype in types.items()}
 
-    def reset(self, batch: int = 1) -> None:
-        """Put the state back to where it was before the first step, for ``batch`` streams.
+    def reset(self, batch: int | None = None) -> None:
+        """Put the state back to where it was before the first step, for ``batch`` streams, as in `jaxrnn.Model.init`.
 
         Raises:
             StateError: the model has no steps.
         """
-        self._set_state(self.model.init_state(batch))
+        self._set_state(self.model.init(batch))
 
     def step(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, jax.Array]:
         """One time step: outputs without the state, which advances in place.
 
         Args:
-            inputs: arrays by name, as in ``model.step_inputs``.
+            inputs: arrays by name, as in ``model.spec.inputs``.
             named: the same by keyword.
 
         Raises:
@@ -97,7 +97,7 @@ class Module(Imported):
         """`step` over a whole recording in one call, as `jaxrnn.Model.scan`; the state advances in place.
 
         Args:
-            inputs: arrays by name, as in ``model.step_inputs``, with frames along ``time_axis``.
+            inputs: arrays by name, as in ``model.spec.inputs``, with frames along ``time_axis``.
             time_axis: where the frames are; or one for each input and output by name.
             lengths: ``int[batch]``, frames of each stream.
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import StateError
-from jaxrnn.onnx.interface import Dimension
 from jaxrnn.onnx.values import describe
+from jaxrnn.specs import Dimension
 
 Shape = tuple[Any, ...]
 

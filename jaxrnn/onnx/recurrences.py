@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jaxrnn.onnx.carries import CELLS, LOOPS, QUANTIZED, STATEFUL
 from jaxrnn.onnx.graph import normal_domain, subgraphs_of
 from jaxrnn.onnx.inference import infer_shapes
-from jaxrnn.onnx.interface import tensor_info
+from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.program import node_label, read_constant
 
 
@@ -113,7 +113,7 @@ def _stateful(where: str, node: ir.Node) -> RecurrentInfo:
         features = size if isinstance(size, int) else None
     ends = (inputs[operator.past], *node.outputs[1:2])
     typed = [value for value in ends if value is not None and value.name and value.type is not None]
-    carries = (str(tensor_info(typed[0])) if typed else operator.slot,)
+    carries = (str(spec_of(typed[0])) if typed else operator.slot,)
     return RecurrentInfo(node_label(node), node.op_type, where, "forward", features, None, weights, carries)
 
 
@@ -137,5 +137,5 @@ def _loop(where: str, node: ir.Node, body: ir.Graph) -> RecurrentInfo:
         carried = body.inputs[: max(len(body.inputs) - scanned, 0)]
         directions = set(_attribute(node, "scan_input_directions", ir.AttributeType.INTS, (0,)))
         direction = "mixed" if len(directions) > 1 else "reverse" if directions == {1} else "forward"
-    carries = tuple(str(tensor_info(value)) for value in carried)
+    carries = tuple(str(spec_of(value)) for value in carried)
     return RecurrentInfo(node_label(node), node.op_type, where, direction, carries=carries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxrnn.profiling.costs import Cost
 from jaxrnn.profiling.measure import profile
-from jaxrnn.profiling.models import profile_model
+from jaxrnn.profiling.models import profile_model, profile_stepper
 from jaxrnn.profiling.peaks import Peaks, measure_peaks
 from jaxrnn.profiling.precision import LowPrecision, OutputDifference
 from jaxrnn.profiling.results import Profile
@@ -21,6 +21,7 @@ __all__ = [
     "measure_peaks",
     "profile",
     "profile_model",
+    "profile_stepper",
 ]
 
 

@@ -16,8 +16,10 @@ from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.peaks import Peaks
 from jaxrnn.profiling.precision import STEPS, LowPrecision, differences_of
 from jaxrnn.profiling.results import Profile
-from jaxrnn.profiling.targets import Target, target
+from jaxrnn.profiling.targets import Target, of_stepper, target
 from jaxrnn.profiling.traces import time_calls
+from jaxrnn.runtime.bound import Bound
+from jaxrnn.stepper import Stepper
 from jaxrnn.streaming import Streamed
 
 
@@ -27,7 +29,7 @@ def profile_model(
     *,
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, int] | None = None,
-    batch: int = 1,
+    batch: int | None = None,
     length: int | None = None,
     stream: Streamed | None = None,
     seed: int = 0,
@@ -46,7 +48,7 @@ def profile_model(
         inputs: arrays by name; the others are random. Those of a scan have their frames along a first axis, and a
             batch that the file does not have comes in front of the file's own axes.
         dims: sizes of open dimensions, other than the batch of steps.
-        batch: streams of a step, a scan or a stream.
+        batch: streams of a step, a scan or a stream; None for one without a batch axis.
         length: frames of a scan, and of the whole graph where one dimension can be time.
         stream: what `Model.stream` gave, for ``"stream"``; by default in the smallest pulses over the one open
             dimension that can be time.
@@ -62,12 +64,44 @@ def profile_model(
     chosen = target(
         model, what, inputs or {}, dims or {}, batch=batch, length=length, stream=stream, seed=seed, dtype=dtype
     )
-    # Otherwise JAX narrows 64-bit arguments before the model sees them.
+    return _profiled(chosen, dict(operators_of(model)), peaks, seed)
+
+
+def profile_stepper(
+    stepper: Stepper,
+    params: Any = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | None = None,
+    batch: int | None = None,
+    seed: int = 0,
+    peaks: Peaks | bool = True,
+) -> Profile:
+    """Where the time of one step goes, of any `Stepper`, by region.
+
+    Args:
+        stepper: a model, a streamed function, a compiled file or one's own.
+        params: its parameters, which are compiled in; its own by default.
+        inputs: arrays by name; the others are random.
+        dims: sizes of open dimensions.
+        batch: streams; None for one without a batch axis.
+        seed: of the random inputs.
+        peaks: as in `profile`.
+
+    Raises:
+        InputError: an argument does not fit.
+    """
+    params = Bound(stepper, params).params
+    return _profiled(of_stepper(stepper, params, inputs or {}, dims or {}, batch=batch, seed=seed), {}, peaks, seed)
+
+
+def _profiled(chosen: Target, nodes: Mapping[str, str], peaks: Peaks | bool, seed: int) -> Profile:
+    # Otherwise JAX narrows 64-bit arguments before the function sees them.
     with exact_types(), chosen.sample.blamed():
-        found = profile(
-            chosen.function, *chosen.arguments, label=chosen.label, nodes=dict(operators_of(model)), peaks=peaks
-        )
-        return found if chosen.wide is None else dataclasses.replace(found, low_precision=_low_precision(chosen, seed))
+        profiled = profile(chosen.function, *chosen.arguments, label=chosen.label, nodes=nodes, peaks=peaks)
+        if chosen.wide is None:
+            return profiled
+        return dataclasses.replace(profiled, low_precision=_low_precision(chosen, seed))
 
 
 def _low_precision(chosen: Target, seed: int) -> LowPrecision:

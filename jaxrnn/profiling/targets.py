@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,7 @@ from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.packing import Packed, narrow_type
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
-from jaxrnn.onnx.interface import TensorInfo
-from jaxrnn.runtime.ports import input_ports
+from jaxrnn.stepper import Stepper, StepSpec
 from jaxrnn.streaming import Streamed
 from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs
 
@@ -53,7 +51,7 @@ def target(
     given: Mapping[str, Any],
     dims: Mapping[str, int],
     *,
-    batch: int,
+    batch: int | None,
     length: int | None,
     stream: Streamed | None,
     seed: int,
@@ -67,7 +65,7 @@ def target(
         raise InputError(f"a model's {what!r} cannot be profiled; what can: {', '.join(KINDS)}")
     if stream is not None and what != "stream":
         raise InputError(f"a streamed function was given, but {what!r} is asked for; what='stream' profiles it")
-    if batch < 1 or (length is not None and length < 1):
+    if (batch is not None and batch < 1) or (length is not None and length < 1):
         raise InputError(f"batch and length must be above 0, not {batch} and {length}")
     if length is not None and what in ("step", "stream"):
         raise InputError(f"length is about the whole graph and scans, not about a {what}")
@@ -77,14 +75,20 @@ def target(
             raise InputError("dtype is about the weights of steps, scans and streams, not about the whole graph")
         return _of_apply(model, given, dims, batch, length, seed)
     if what == "stream":
-        return _of_stream(model, stream or _stream(model, dims), given, dims, batch, seed, narrow)
-    return _of_steps(model, given, dims, batch, (length or LENGTH) if what == "scan" else None, seed, narrow)
+        streamed = stream or _stream(model, dims)
+        return of_stepper(
+            streamed, model.params, given, {}, batch=batch, seed=seed, narrow=narrow, model=model, sizes=dims
+        )
+    frames = (length or LENGTH) if what == "scan" else None
+    return of_stepper(
+        model, model.params, given, dims, batch=batch, frames=frames, seed=seed, narrow=narrow, model=model
+    )
 
 
 def _of_apply(
-    model: Model, given: Mapping[str, Any], dims: Mapping[str, int], batch: int, length: int | None, seed: int
+    model: Model, given: Mapping[str, Any], dims: Mapping[str, int], batch: int | None, length: int | None, seed: int
 ) -> Target:
-    if batch != 1:
+    if batch is not None:
         raise InputError("batch is about steps, scans and streams; here, dims gives the size of an open dimension")
     if length is not None:
         symbols = time_symbols(model)
@@ -94,89 +98,86 @@ def _of_apply(
             raise InputError(f"length is {length}, but dims gives {symbols[0]}={dims[symbols[0]]}")
         dims = {**dims, symbols[0]: length}
     sample = random_inputs(model, given, dims=dims, seed=seed)
-    return Target(_label(model, "apply", sample), model.apply, (model.params, sample.inputs), sample)
+    return Target(_label(model.label, "apply", sample), model.apply, (model.params, sample.inputs), sample)
 
 
-def _of_steps(
-    model: Model,
+def of_stepper(
+    stepper: Stepper,
+    params: Any,
     given: Mapping[str, Any],
     dims: Mapping[str, int],
-    batch: int,
-    length: int | None,
+    *,
+    batch: int | None,
     seed: int,
-    narrow: np.dtype | None,
+    frames: int | None = None,
+    narrow: np.dtype | None = None,
+    model: Model | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Target:
-    state, symbol = model.init_state(batch), model.batch_symbol
-    if symbol is not None and dims.get(symbol, batch) != batch:
+    """A step of any stepper, or many steps in one call.
+
+    Args:
+        stepper: what to run.
+        params: its parameters.
+        given: inputs by name; the others are random.
+        dims: sizes of open dimensions besides the batch.
+        batch: streams; None for one without a batch axis.
+        seed: of the random inputs.
+        frames: of a scan, stacked along a first axis of every input; None for one step.
+        narrow: low precision for the weights of matrix products.
+        model: what the stepper was made of: its tables say how large random indices may be.
+        sizes: what the label says of sizes besides.
+    """
+    spec = stepper.spec
+    symbol = spec.batch_symbol
+    if symbol is not None and symbol in dims and batch not in (None, dims[symbol]):
         raise InputError(f"dims gives {symbol}={dims[symbol]}, which is the batch, and batch is {batch}; give batch")
-    infos = _in_front(model.step_inputs, batch) if symbol is None else model.step_inputs
-    sizes = {name: size for name, size in dims.items() if name != symbol}
-    named = {**sizes, symbol: batch} if symbol is not None and _has(infos, symbol) else sizes
+    infos = [each.batched(() if batch is None or symbol is not None else (batch,)) for each in spec.inputs]
+    streams, named = batch, {}
+    if symbol is not None:
+        streams = dims.get(symbol, 1 if batch is None else batch)
+        named = {symbol: streams} if any(symbol in each.symbols for each in infos) else {}
+    limits = {} if model is None else index_limits(model)
 
     def draw(seed: int) -> Sample:
-        return random_arrays(infos, given, dims=named, seed=seed, limits=index_limits(model), frames=length)
+        return random_arrays(infos, given, dims={**dims, **named}, seed=seed, limits=limits, frames=frames)
 
     def with_params(params: Any) -> Callable[..., Any]:
-        if length is None:
-            return lambda state, inputs: model.step(params, state, inputs)
-        return lambda state, inputs: model.scan(params, state, inputs)
+        if frames is None:
+            return lambda state, inputs: stepper.step(params, state, inputs)
+        return lambda state, inputs: stepper.scan(params, state, inputs)  # pyright: ignore[reportAttributeAccessIssue]
 
     sample = draw(seed)
-    said = "step" if length is None else f"scan of {length} frames"
-    label = _label(model, said, sample, _more(batch, narrow))
-    if narrow is None:
-        return Target(label, with_params(model.params), (state, sample.inputs), sample)
-    known = {name: size for name, size in sample.dims.items() if name != symbol}
-    packed = (
-        model.pack(model.params, dims=known, dtype=narrow),
-        model.pack(model.params, dims=known),
-    )
-    functions = [with_params(params) for params in packed]
-    return Target(
-        label, functions[0], (state, sample.inputs), sample, lambda seed: draw(seed).inputs, functions[1], packed
-    )
-
-
-def _of_stream(
-    model: Model,
-    streamed: Streamed,
-    given: Mapping[str, Any],
-    dims: Mapping[str, int],
-    batch: int,
-    seed: int,
-    narrow: np.dtype | None,
-) -> Target:
-    ports = input_ports(streamed)
-    infos = _in_front([TensorInfo(port.name, port.dtype, port.shape) for port in ports], batch)
-
-    def draw(seed: int) -> Sample:
-        return random_arrays(infos, given, seed=seed, limits=index_limits(model))
-
-    def with_params(params: Any) -> Callable[..., Any]:
-        return lambda state, inputs: streamed.step(params, state, inputs)
-
-    sample, params = draw(seed), model.params
     with exact_types():
-        held = {
-            port.name: sample.inputs[port.name] if batch == 1 else sample.inputs[port.name][0]
-            for port in ports
-            if port.axis is None
-        }
-        state = streamed.init(batch, params, {port.name: held.get(port.name) for port in ports} if held else None)
-    sizes = tuple(f"{name}={size}" for name, size in dims.items())
-    label = _label(model, f"pulse of {streamed.pulse}", sample, (*sizes, *_more(batch, narrow)))
+        lead = 0 if symbol is not None or batch is None else 1
+        held = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.held}
+        state = stepper.init(streams, params=params, held=held or None)
+    said = _what(spec, frames)
+    more = [*(f"{name}={size}" for name, size in (sizes or {}).items()), *_more(batch, narrow)]
+    label = _label(spec.label if model is None else model.label, said, sample, more)
     if narrow is None:
         return Target(label, with_params(params), (state, sample.inputs), sample)
-    packed = (streamed.pack(params, narrow), streamed.pack(params))
-    functions = [with_params(params) for params in packed]
+    known = {} if spec.streams else {"dims": {name: size for name, size in sample.dims.items() if name != symbol}}
+    pack = stepper.pack  # pyright: ignore[reportAttributeAccessIssue]
+    packed = (pack(params, dtype=narrow, **known), pack(params, **known))
+    functions = [with_params(each) for each in packed]
     return Target(
         label, functions[0], (state, sample.inputs), sample, lambda seed: draw(seed).inputs, functions[1], packed
     )
 
 
-def _more(batch: int, narrow: np.dtype | None) -> list[str]:
+def _what(spec: StepSpec, frames: int | None) -> str:
+    if frames is not None:
+        return f"scan of {frames} frames"
+    return f"pulse of {spec.pulse}" if spec.streams else "step"
+
+
+def _more(batch: int | None, narrow: np.dtype | None) -> list[str]:
     """What a label says besides sizes."""
-    return [*([f"batch {batch}"] if batch != 1 else []), *([f"weights in {narrow.name}"] if narrow is not None else [])]
+    return [
+        *([f"batch {batch}"] if batch is not None else []),
+        *([f"weights in {narrow.name}"] if narrow is not None else []),
+    ]
 
 
 def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
@@ -188,20 +189,9 @@ def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
     return model.stream(symbols[0], None, dims=dims)
 
 
-def _in_front(infos: Sequence[TensorInfo], batch: int) -> Sequence[TensorInfo]:
-    """Declarations with a batch in front, where there is more than one stream."""
-    if batch == 1:
-        return infos
-    return [info if info.shape is None else dataclasses.replace(info, shape=(batch, *info.shape)) for info in infos]
-
-
-def _has(infos: Sequence[TensorInfo], symbol: str) -> bool:
-    return any(symbol in (info.shape or ()) for info in infos)
-
-
-def _label(model: Model, what: str, sample: Sample, more: Sequence[str] = ()) -> str:
+def _label(name: str, what: str, sample: Sample, more: Sequence[str] = ()) -> str:
     details = [*(f"{name}={size}" for name, size in sample.dims.items()), *more]
-    return f"{model.label}: {what}" + (f" ({', '.join(details)})" if details else "")
+    return f"{name}: {what}" + (f" ({', '.join(details)})" if details else "")
 
 
 def _list(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The frames of a pool: held against its function, and put side by side for one call."""
+"""The frames of a pool: held against its stepper, and put side by side for one call."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.onnx.interface import TensorInfo, bind_inputs
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe
+from jaxrnn.specs import ArraySpec, bind
 
 Frame = dict[str, np.ndarray]
 
@@ -21,13 +21,12 @@ class Frames:
     """One array for each input of a step, with a place for the frame of every stream.
 
     Args:
-        infos: declarations of the inputs; the first frame decides the lengths that they leave open.
-        batch_symbol: the name of an open dimension that is 1 for one stream.
+        specs: of the inputs; the first frame decides the lengths that they leave open.
         capacity: how many places there are.
     """
 
-    def __init__(self, infos: Sequence[TensorInfo], batch_symbol: str | None, capacity: int):
-        self._infos, self._batch_symbol, self._capacity = infos, batch_symbol, capacity
+    def __init__(self, specs: Sequence[ArraySpec], capacity: int):
+        self._specs, self._capacity = specs, capacity
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._buffers: dict[str, np.ndarray] = {}
 
@@ -45,12 +44,11 @@ class Frames:
         """A copy of a frame, as arrays of the declared types.
 
         Raises:
-            InputError: it does not fit the function, or has another shape than the frames before.
+            InputError: it does not fit the stepper, or has another shape than the frames before.
         """
         if not self._shapes or not self._fits(frame):
             with exact_types():
-                bound = bind_inputs(self._infos, frame)
-                frame = {info.name: np.asarray(value) for info, value in zip(self._infos, bound, strict=True)}
+                frame = {name: np.asarray(value) for name, value in bind(self._specs, frame).items()}
             shapes = {name: array.shape for name, array in frame.items()}
             if not self._shapes:
                 self._fix_shapes(frame)
@@ -75,12 +73,6 @@ class Frames:
         )
 
     def _fix_shapes(self, frame: Mapping[str, np.ndarray]) -> None:
-        """The first frame decides the lengths that the file leaves open; a stream's batch is 1."""
-        for info in self._infos:
-            for name, size in zip(info.shape or (), frame[info.name].shape, strict=False):
-                if name == self._batch_symbol and size != 1:
-                    raise InputError(
-                        f"input {info} got {describe(frame[info.name])}: a stream's frame has a batch of 1"
-                    )
+        """The first frame decides the lengths that the specs leave open."""
         self._shapes = {name: array.shape for name, array in frame.items()}
         self._buffers = {name: np.zeros((self._capacity, *array.shape), array.dtype) for name, array in frame.items()}

@@ -1,4 +1,4 @@
-"""Many live streams through one function: their states in one array each, one compiled call for all with input."""
+"""Many live streams through one stepper: their states in one array each, one compiled call for all with input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,10 @@ import numpy as np
 
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.guards import exact_types
+from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.frames import Frame, Frames
 from jaxrnn.runtime.pickling import on_device, on_host
-from jaxrnn.runtime.single import single
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
-    from jaxrnn.streaming import Streamed
+from jaxrnn.stepper import Stepper
 
 Arrays = Mapping[str, Any]
 Given = ParamSpec("Given")
@@ -50,49 +47,52 @@ class _Open:
     queue: deque[Frame] = field(default_factory=deque)
 
 
-class Streams:
+class StreamPool:
     """A pool of concurrent streams; it holds their states and is not a pure function.
 
     What a stream gives never depends on its neighbours: it is the same, to the last bit on one device, as that of the
     same stream alone in the pool. An error changes nothing.
 
     Threads may share it: their calls take turns, and one that comes while another runs waits for it. A copy is another
-    pool with the same streams, which go on from the same states; a pickle holds function, parameters, states and what
+    pool with the same streams, which go on from the same states; a pickle holds stepper, parameters, states and what
     waits.
 
     Example::
 
-        pool = jaxrnn.Streams(model.stream(pulse=4), model.params, capacity=64)
+        pool = jaxrnn.StreamPool(model.stream(pulse=4), model.params, capacity=64)
         caller = pool.open()
         pool.push(caller, {"input": pulse})
         outputs = pool.run()[caller]
         rest = pool.flush(caller, {"input": last}, valid=3)
 
     Args:
-        function: a model whose state is external, or a streamed function whose input and result are dicts by name.
+        stepper: a model whose state is external, a streamed function, a compiled file, or one's own `Stepper`.
         params: its parameters, plain or packed; for a model in steps, packed ones are faster. They are compiled into
-            the pool.
+            the pool. None for the stepper's own.
         capacity: how many streams may be open at once. Every run computes for all of them.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the capacity is no integer from 1 up, the parameters do not fit, a streamed function has other
-            trees, or it is no function of these kinds.
+        InputError: the capacity is no integer from 1 up, the parameters do not fit, or the object is no stepper of
+            arrays by name.
     """
 
-    def __init__(self, function: Model | Streamed, params: Any, capacity: int):
+    def __init__(self, stepper: Stepper, params: Any, capacity: int):
         self.capacity = capacity = _positive(capacity)
         self._turn = threading.RLock()
-        self._given = {"function": function, "params": params, "capacity": capacity}
-        self._single = single(function, params)
-        self._frames = Frames(self._single.inputs, self._single.batch_symbol, capacity)
+        self._given = {"stepper": stepper, "params": params, "capacity": capacity}
+        self._stream = Bound(stepper, params)
+        self._frames = Frames(self._stream.spec.inputs, capacity)
+        #: The state before the first step, where it depends on no input.
+        first = self._stream.start(self._stream.example_held())
+        self._fresh = None if self._stream.spec.held else first
         self._state: Any = None
         self._free = list(reversed(range(capacity)))
         self._open: dict[int, _Open] = {}
         self._next = 0
 
         def run(state: Any, frames: Any, active: jax.Array) -> tuple[Any, Any]:
-            outputs, new = jax.vmap(self._single.step)(state, frames)
+            outputs, new = jax.vmap(self._stream.step)(state, frames)
 
             def choose(after: jax.Array, before: jax.Array) -> jax.Array:
                 return jnp.where(active.reshape((-1,) + (1,) * (after.ndim - 1)), after, before)
@@ -128,11 +128,6 @@ class Streams:
             found.start = on_device(found.start)
         self._state = on_device(state["state"])
 
-    @functools.cached_property
-    def _fresh(self) -> dict[str, Any]:
-        """The state before the first step, where it depends on no input."""
-        return self._single.start(None)
-
     def __len__(self) -> int:
         """How many streams are open."""
         return len(self._open)
@@ -143,7 +138,7 @@ class Streams:
 
         Args:
             held: inputs without a time axis, only needed where the state before the first frame is computed from them,
-                as in `Streamed.init`.
+                as in `Stepper.init`.
 
         Raises:
             StateError: the pool is full.
@@ -152,7 +147,7 @@ class Streams:
         if not self._free:
             raise StateError(f"all {self.capacity} streams are open; close one, or make the pool larger")
         with exact_types():
-            start = self._fresh if held is None else self._single.start(held)
+            start = self._fresh if held is None and self._fresh is not None else self._stream.start(held)
             if self._state is None:
                 # A pool of one keeps the leading axis too.
                 self._state = jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, (self.capacity, *x.shape))), start)
@@ -168,7 +163,7 @@ class Streams:
 
         Raises:
             StateError: there is no such stream.
-            InputError: the frame does not fit the function, or has another shape than the pool's other frames.
+            InputError: the frame does not fit the stepper, or has another shape than the pool's other frames.
         """
         self._find(stream).queue.append(self._frames.checked(frame))
 
@@ -201,8 +196,8 @@ class Streams:
     def flush(self, stream: int, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
         """The rest of a recording that has ended; the stream has a fresh state then, and other streams are untouched.
 
-        What `run` gave of an output and the rest, one behind the other and less the first `Streamed.delay` frames, are
-        that output for the whole recording. A model in steps keeps nothing back, so there is no rest.
+        What `run` gave of an output and the rest, concatenated and less its first `StepSpec.delay` frames, are that
+        output for the whole recording. A model in steps keeps nothing back, so there is no rest.
 
         Args:
             stream: its id. None of its frames may still wait.
@@ -214,13 +209,13 @@ class Streams:
 
         Raises:
             StateError: there is no such stream, or frames of it wait for `run`.
-            InputError: the tail does not fit the function.
+            InputError: the tail does not fit the stepper.
         """
         found = self._find(stream)
         if found.queue:
             raise StateError(f"{len(found.queue)} frame(s) of stream {stream} wait: call run until it gives none of it")
         with exact_types():
-            rest = self._single.flush(self._take(self._state, np.int32(found.slot)), tail, valid)
+            rest = self._stream.flush(self._take(self._state, np.int32(found.slot)), tail, valid)
         self._reset_slot(found)
         return rest
 
@@ -239,10 +234,10 @@ class Streams:
 
     @_in_turn
     def state(self, stream: int) -> dict[str, np.ndarray]:
-        """A copy of a stream's state, by name, as `Model.init_state` or `Streamed.entries` gives it."""
+        """A copy of a stream's state, by name, as `StepSpec.state` describes it."""
         slot = self._find(stream).slot
         with exact_types():
-            entries = self._single.entries(self._take(self._state, np.int32(slot)))
+            entries = self._stream.spec.entries(self._take(self._state, np.int32(slot)))
             return {name: np.asarray(value) for name, value in entries.items()}
 
     def _find(self, stream: int) -> _Open:

@@ -7,20 +7,17 @@ import functools
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrnn.guards import exact_types
-from jaxrnn.onnx.interface import bind_inputs
+from jaxrnn.layout import Layout
+from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.pickling import on_device, on_host
-from jaxrnn.runtime.single import single
-from jaxrnn.streaming.layout import Layout
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
-    from jaxrnn.streaming import Streamed
+from jaxrnn.specs import bind
+from jaxrnn.stepper import Stepper
 
 Arrays = Mapping[str, Any]
 
@@ -49,22 +46,22 @@ class Runner:
     False)``: it then runs in the calling thread.
 
     Args:
-        function: a model whose state is external, or a streamed function whose input and result are dicts by name.
-        params: its parameters, plain or packed.
+        stepper: a model whose state is external, a streamed function, a compiled file, or one's own `Stepper`.
+        params: its parameters, plain or packed; the stepper's own by default.
         held: inputs without a time axis, where the state before the first frame is computed from them.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the parameters do not fit, a streamed function has other trees, or it is no function of these kinds.
+        InputError: the parameters do not fit, or the object is no stepper of arrays by name.
     """
 
-    def __init__(self, function: Model | Streamed, params: Any, held: Arrays | None = None):
-        self._given = {"function": function, "params": params, "held": held}
-        self._single = single(function, params)
+    def __init__(self, stepper: Stepper, params: Any = None, held: Arrays | None = None):
+        self._given = {"stepper": stepper, "params": params, "held": held}
+        self._stream = Bound(stepper, params)
         self._turn = threading.Lock()
-        self._start = self._single.start(held)
+        self._start = self._stream.start(held)
         self._layout = Layout(self._start)
-        self._dtypes = {info.name: info.dtype for info in self._single.inputs}
+        self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
         # 64-bit types, which JAX narrows elsewhere, take a context, and entering it takes time.
         declared = {str(dtype) for dtype in self._dtypes.values()} | self._layout.vectors.keys()
         self._wide = not _WIDE.isdisjoint(declared)
@@ -88,7 +85,7 @@ class Runner:
         self._state = on_device(state["state"])
 
     def _joined_step(self, vectors: dict[str, Any], inputs: Arrays) -> tuple[_Joined, dict[str, Any]]:
-        outputs, new = self._single.step(self._layout.unpack(vectors), inputs)
+        outputs, new = self._stream.step(self._layout.unpack(vectors), inputs)
         return _Joined.of(outputs), self._layout.pack(new)
 
     def reset(self) -> None:
@@ -122,28 +119,27 @@ class Runner:
     def _bound(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """The inputs as arrays of the declared types."""
         with exact_types():
-            values = bind_inputs(self._single.inputs, inputs)
-            return {info.name: np.asarray(value) for info, value in zip(self._single.inputs, values, strict=True)}
+            return {name: np.asarray(value) for name, value in bind(self._stream.spec.inputs, inputs).items()}
 
     def flush(self, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
-        """The rest of a streamed function, by name; then a new stream begins.
+        """What is left when the recording has ended, by name; then a new stream begins.
 
-        The rest are the frames that its delay has kept back, and what is known at the end.
+        These are the frames that a delay has kept back, and what is known at the end; of a model in steps, nothing.
 
         Args:
             tail: input frames that do not fill a pulse.
             valid: how many of them exist.
         """
         with self._turn, exact_types():
-            results = self._single.flush(self._layout.unpack(self._state), tail, valid)
+            results = self._stream.flush(self._layout.unpack(self._state), tail, valid)
             self._state = self._layout.pack(self._start)
         return results
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state behind the last step, by the names that ``Model.state`` or ``Streamed.state`` list."""
+        """The state after the last step, by the names that ``spec.state`` of the stepper lists."""
         with exact_types():
-            return self._single.entries(self._layout.unpack(self._state))
+            return self._stream.spec.entries(self._layout.unpack(self._state))
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["vectors"], meta_fields=["places"])

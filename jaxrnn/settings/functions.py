@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError
-
-
-def near(name: Any, known: Iterable[Any], *, spelled: Callable[[str], str] = repr) -> str:
-    """`` (did you mean 'x'?)`` for the nearest of the known names, or nothing."""
-    close = difflib.get_close_matches(str(name), list(map(str, known)), n=1, cutoff=0.5)
-    return f" (did you mean {spelled(close[0])}?)" if close else ""
+from jaxrnn.messages import near
 
 
 def build(

@@ -16,7 +16,7 @@ except ImportError as error:
         "a configuration file needs pydantic: pip install 'jaxrnn[train]' or 'jaxrnn[evaluate]'"
     ) from error
 
-from jaxrnn.settings.functions import near
+from jaxrnn.messages import near
 from jaxrnn.settings.loader import Keys, brief
 from jaxrnn.settings.source import Source
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jaxrnn.streaming.facts import StreamInput, StreamState
-from jaxrnn.streaming.streamed import Flushed, Streamed
+from jaxrnn.stepper import Flushed
+from jaxrnn.streaming.streamed import Streamed
 from jaxrnn.streaming.transform import stream
 
-__all__ = ["Flushed", "StreamInput", "StreamState", "Streamed", "stream"]
+__all__ = ["Flushed", "Streamed", "stream"]
 
 
 def __dir__() -> list[str]:

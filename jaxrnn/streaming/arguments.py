@@ -1,4 +1,4 @@
-"""The arguments of streaming functions, held against what the function was traced for."""
+"""The arguments of streaming functions, as leaves of a pytree, held against what the function was traced for."""
 
 from __future__ import annotations
 
@@ -9,26 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.packing import plain
+from jaxrnn.specs import ArraySpec, bind
+from jaxrnn.stepper import batch_note, check_valid
 from jaxrnn.streaming.plan import Leaf, Plan
-
-_WIDER = {("int32", "int64"), ("uint32", "uint64")}
-
-#: By the kind of an element type, the kinds of Python's numbers that stand for it.
-_WITHOUT_WIDTH = {"f": "iuf", "i": "iu", "u": "iu", "c": "iufc"}
-
-
-def in_type(value: Any, dtype: np.dtype) -> Any:
-    """A value as a JAX array; Python's numbers and narrower integers take on the element type that is asked for."""
-    if not hasattr(value, "dtype"):
-        # Python's numbers have no width of their own.
-        given = np.asarray(value)
-        value = given.astype(dtype) if given.dtype.kind in _WITHOUT_WIDTH.get(dtype.kind, "") else given
-    array = jnp.asarray(value)
-    return array.astype(dtype) if (array.dtype.name, dtype.name) in _WIDER else array
 
 
 @dataclass(frozen=True)
@@ -47,29 +33,11 @@ class Arguments:
     example: Any
     multiple: int
 
-    def lead(self, state: Any) -> tuple[int, ...]:
-        """The shape that every entry of a state has in front: the batch, or nothing.
-
-        Raises:
-            StateError: an entry is missing, unknown, or of another dtype or shape.
-        """
-        vectors = self.plan.layout.vectors
-        if not isinstance(state, dict) or state.keys() != vectors.keys():
-            found = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__
-            raise StateError(f"the state must be a dict as init gives it, with {', '.join(vectors)}, not {found}")
-        leads = {jnp.shape(value)[:-1] for value in state.values()}
-        for name, vector in vectors.items():
-            value = state[name]
-            if len(leads) > 1 or jnp.shape(value)[-1:] != vector.shape or value.dtype != vector.dtype:
-                found = f"{value.dtype.name}{list(jnp.shape(value))}"
-                raise StateError(
-                    f"state {name!r} must be {name}[{vector.shape[0]}], as init of this very function gives it (in a "
-                    f"batch, with one leading axis, the same everywhere), not {found}"
-                )
-        (lead,) = leads
-        if len(lead) > 1:
-            raise StateError(f"the state has {len(lead)} leading axes; map over all but one with jax.vmap")
-        return lead
+    def specs(self, pulse: int | None) -> list[ArraySpec]:
+        """The leaves of an input of so many frames; of any number for None."""
+        frames = 0 if pulse is None else pulse // self.multiple
+        specs = [ArraySpec(leaf.name, leaf.dtype, leaf.frames(frames), leaf.axis) for leaf in self.plan.leaves]
+        return [spec.with_frames(f"frames of {spec.name}") for spec in specs] if pulse is None else specs
 
     def params(self, params: Any) -> Any:
         """Plain parameters, held against those that the function was streamed with.
@@ -99,20 +67,16 @@ class Arguments:
         Raises:
             InputError: it is known, and not a number of frames that the tail can have.
         """
-        if not isinstance(valid, Tracer):
-            known = np.asarray(valid)
-            if known.dtype.kind not in "iu" or np.any((known < 0) | (known > room) | (known % self.multiple != 0)):
-                of = "" if self.multiple == 1 else f" and a multiple of {self.multiple}"
-                raise InputError(f"valid must be from 0 to the {room} frame(s) of the tail{of}, not {valid}")
+        check_valid(valid, room, self.multiple)
         return jnp.asarray(valid, jnp.int32) // np.int32(self.multiple)
 
-    def flat(self, x: Any, *, partial: bool = False) -> list[Any]:
-        """The leaves of an input; with ``partial``, entries of a dict may be missing.
+    def leaves(self, x: Any) -> list[Any]:
+        """The leaves of an input, None for the entries of a dict that are missing.
 
         Raises:
             InputError: it is not a pytree like the example.
         """
-        if partial and isinstance(x, dict):
+        if isinstance(x, dict):
             empty = jax.tree.unflatten(self.structure, [None] * len(self.plan.leaves))
             x = {**empty, **x} if isinstance(empty, dict) else x
         try:
@@ -121,70 +85,62 @@ class Arguments:
             names = ", ".join(leaf.name for leaf in self.plan.leaves)
             raise InputError(f"x must be a pytree like the example, with {names}: {error}") from error
 
-    def checked(self, x: Any, frames: int | None, lead: Sequence[int]) -> list[Any]:
-        """The leaves of an input of so many frames (None: any number), behind the batch of the state.
+    def pulse(self, x: Any, frames: int, lead: Sequence[int]) -> list[Any]:
+        """The leaves of one pulse of so many frames, after the batch of the state.
 
         Raises:
             InputError: the tree, a dtype or a shape does not fit.
         """
-        return [
-            self._checked(leaf, value, frames, tuple(lead))
-            for leaf, value in zip(self.plan.leaves, self.flat(x, partial=True), strict=True)
+        note = batch_note(tuple(lead)) or "; with_pulse takes pulses of other sizes"
+        return self._bound(self.specs(frames), self.leaves(x), lead, note)
+
+    def recording(self, x: Any, lead: Sequence[int] = ()) -> tuple[list[Any], int]:
+        """The leaves of an input of any number of frames, and that number.
+
+        Raises:
+            InputError: the tree, a dtype or a shape does not fit.
+        """
+        arrays = self._bound(self.specs(None), self.leaves(x), lead, batch_note(tuple(lead)))
+        return arrays, self._count(arrays, len(lead))
+
+    def held(self, held: Any) -> list[Any]:
+        """The leaves without a time axis, from a pytree like the input."""
+        pairs = [
+            (spec, value)
+            for spec, value in zip(self.specs(None), self.leaves(held), strict=True)
+            if spec.time_axis is None
         ]
+        return self._bound([spec for spec, _ in pairs], [value for _, value in pairs], (), "")
 
-    def _checked(self, leaf: Leaf, value: Any, frames: int | None, lead: tuple[int, ...]) -> Any:
-        if value is None:
-            raise InputError(f"{leaf.name} is missing")
-        array = in_type(value, leaf.dtype)
-        free = leaf.axis if frames is None else None
-        shape = [*lead, *leaf.frames(0 if frames is None else frames // self.multiple)]
-        place = None if free is None else free + len(lead)
-        fits = array.ndim == len(shape) and all(
-            axis == place or have == want for axis, (have, want) in enumerate(zip(array.shape, shape, strict=True))
-        )
-        if not fits or array.dtype != leaf.dtype:
-            shown = ", ".join("frames" if axis == place else str(size) for axis, size in enumerate(shape))
-            hint = f"; the state is of a batch of {lead[0]}" if lead else ""
-            if frames is not None and leaf.axis is not None and array.shape[: len(lead)] == lead:
-                hint = "; with_pulse takes pulses of other sizes"
-            raise InputError(
-                f"{leaf.name} must be {leaf.dtype.name}[{shown}], not {array.dtype.name}{list(array.shape)}{hint}"
-            )
-        return array
+    def tail(self, tail: Any, lead: tuple[int, ...]) -> tuple[list[Any], int]:
+        """The leaves of a tail, where those with a time axis may all be None, and how many frames it has room for."""
+        given: list[Any] = [None] * len(self.plan.leaves) if tail is None else self.leaves(tail)
+        for place, leaf in enumerate(self.plan.leaves):
+            if given[place] is None and leaf.axis is None:
+                raise InputError(f"{leaf.name} is held constant: flush needs it in its tail, the other leaves None")
+            if given[place] is None:
+                given[place] = np.zeros((*lead, *leaf.frames(0)), leaf.dtype)
+        return self.recording(jax.tree.unflatten(self.structure, given), lead)
 
-    def count_frames(self, arrays: Sequence[Any], lead: int = 0) -> int:
+    def _bound(self, specs: Sequence[ArraySpec], values: Sequence[Any], lead: Sequence[int], note: str) -> list[Any]:
+        given = {spec.name: value for spec, value in zip(specs, values, strict=True) if value is not None}
+        return [*bind([spec.batched(lead) for spec in specs], given, note=note).values()]
+
+    def _count(self, arrays: Sequence[Any], lead: int) -> int:
         """The number of input frames that the leaves agree on."""
         moving = [
             (leaf, array.shape[leaf.axis + lead])
             for leaf, array in zip(self.plan.leaves, arrays, strict=True)
             if leaf.axis is not None
         ]
-        units = moving[0][1] // moving[0][0].times
+        first, frames = moving[0]
+        units = frames // first.times
         for leaf, size in moving:
             if size != units * leaf.times:
-                first = f"{moving[0][1]} of {moving[0][0].name}" if leaf is not moving[0][0] else ""
-                wanted = f"as many as go with the {first}" if first else f"a multiple of {leaf.times}"
+                other = f"as many as go with the {frames} of {first.name}"
+                wanted = f"a multiple of {leaf.times}" if leaf is first else other
                 raise InputError(f"{leaf.name} has {size} frames, but must have {wanted}")
         return units * self.multiple
-
-    def held(self, held: Any) -> list[Any]:
-        """The leaves without a time axis, from a pytree like the input."""
-        return [
-            self._checked(leaf, value, None, ())
-            for leaf, value in zip(self.plan.leaves, self.flat(held, partial=True), strict=True)
-            if leaf.axis is None
-        ]
-
-    def tail(self, tail: Any, lead: tuple[int, ...]) -> tuple[list[Any], int]:
-        """The leaves of a tail, where those with a time axis may all be None, and how many frames it has room for."""
-        given = [None] * len(self.plan.leaves) if tail is None else self.flat(tail, partial=True)
-        arrays = []
-        for leaf, value in zip(self.plan.leaves, given, strict=True):
-            if value is None and leaf.axis is None:
-                raise InputError(f"{leaf.name} is held constant: flush needs it in its tail, the other leaves None")
-            empty = None if value is not None else jnp.zeros((*lead, *leaf.frames(0)), leaf.dtype)
-            arrays.append(self._checked(leaf, value if empty is None else empty, None, lead))
-        return arrays, self.count_frames(arrays, len(lead))
 
 
 def padded_to(array: Any, leaf: Leaf, frames: int, lead: int) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
+from jaxrnn.messages import describe
 from jaxrnn.streaming.plan import Plan
 from jaxrnn.streaming.values import Chunk
 
@@ -17,52 +16,12 @@ if TYPE_CHECKING:
     from jaxrnn.streaming.streamed import Streamed
 
 
-@dataclasses.dataclass(frozen=True)
-class StreamInput:
-    """One array of the input.
-
-    Attributes:
-        shape, dtype: those of one pulse.
-        axis: the time axis; None where the array is held constant.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    axis: int | None
-
-
-@dataclasses.dataclass(frozen=True)
-class StreamState:
-    """One entry of the state.
-
-    Attributes:
-        name: where it comes from (the ONNX node, the ``jax.named_scope``, or else the primitive) and what it is for.
-        kind: ``history`` and ``delay`` are past frames, ``carry`` is that of a recurrence, ``total`` a running sum,
-            ``first`` and ``last`` are frames to be handed out at the end, ``counter`` counts units (smallest
-            pulses).
-        shape, dtype: of one stream.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Its size in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.kind}, {self.dtype.name}[{', '.join(map(str, self.shape))}], {self.nbytes} bytes"
-
-
 def _streams(plan: Plan) -> list[Chunk]:
     return [output for output in plan.outputs if isinstance(output, Chunk) and output.reach is not None]
 
 
 def look_ahead_of(plan: Plan, multiple: int) -> int:
-    """Input frames behind its own place that an output frame depends on, at most."""
+    """Input frames after its own place that an output frame depends on, at most."""
     return max((_latest(output, multiple) for output in _streams(plan)), default=0)
 
 
@@ -107,8 +66,8 @@ def table_of(streamed: Streamed) -> str:
     width = max((len(entry.name) for entry in state), default=5)
     lines += ["", f"{'state':<{width}}  {'kind':<10} {'dtype':<8} {'shape':<20} {'bytes':>8}"]
     for entry in state:
-        shape = "[" + ", ".join(map(str, entry.shape)) + "]"
-        lines.append(f"{entry.name:<{width}}  {entry.kind:<10} {entry.dtype.name:<8} {shape:<20} {entry.nbytes:>8,}")
+        dtype, _, shape = describe(entry).partition("[")
+        lines.append(f"{entry.name:<{width}}  {entry.kind:<10} {dtype:<8} {'[' + shape:<20} {entry.nbytes:>8,}")
     lines.append(f"{len(state)} arrays, {total:,} bytes")
     return "\n".join(line.rstrip() for line in lines)
 

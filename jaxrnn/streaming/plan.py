@@ -17,10 +17,10 @@ from jax.core import Tracer
 from jaxrnn.errors import StreamError
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.fingerprints import fingerprint
+from jaxrnn.layout import Layout, State
 from jaxrnn.streaming.access import symbolic_sizes, without_dead_code
 from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
-from jaxrnn.streaming.layout import Layout, State
 from jaxrnn.streaming.passes import Absent, Facts, Pass
 from jaxrnn.streaming.rules.folding import LARGEST
 from jaxrnn.streaming.timeline import Clock
@@ -74,6 +74,7 @@ class Plan:
         facts: what the passes have found.
         outputs: what each output is, without its array.
         output_structure: the tree of the outputs.
+        results: shape and dtype of each output, for the smallest pulse.
         layout: the entries of the state, by name.
         absent: what stands in frames that do not exist.
         label: what messages call the function.
@@ -97,6 +98,7 @@ class Plan:
         self.clock = Clock({str(size): size for size in symbolic_sizes(jaxpr)}.values())
         self.facts = Facts()
         self.outputs: list[Any] = []
+        self.results: list[jax.ShapeDtypeStruct] = []
         param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
         held = [leaf.whole for leaf in leaves if leaf.axis is None]
         with own_arithmetic():
@@ -151,7 +153,7 @@ class Plan:
 
     def _create(self, params: Sequence[Any], held: Sequence[Any]) -> dict[str, Any]:
         run = Pass(self.clock, 1, 0, None, None, self.facts, self.absent, self._zero())
-        self._pass(params, self._nothing(1, held), run)
+        self.results = [shape_of(array) for array in self._pass(params, self._nothing(1, held), run)]
         return run.new
 
     def _zero(self) -> Any:

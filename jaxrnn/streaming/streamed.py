@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxrnn.errors import InputError
@@ -18,29 +21,13 @@ from jaxrnn.jaxprs.equations import trace
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
 from jaxrnn.jaxprs.packing import Packed, Purpose, narrow_type, plain
 from jaxrnn.jaxprs.zeros import depends_on
+from jaxrnn.specs import ArraySpec, lead_of
+from jaxrnn.stepper import Flushed, OutputSpec, State, StateSpec, StepSpec, in_batch
 from jaxrnn.streaming.arguments import Arguments, padded_to
-from jaxrnn.streaming.facts import StreamInput, StreamState, look_ahead_of, receptive_field_of, table_of
+from jaxrnn.streaming.facts import look_ahead_of, receptive_field_of, table_of
 from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
-from jaxrnn.streaming.recordings import cut, join
+from jaxrnn.streaming.recordings import cut, join, merge, split
 from jaxrnn.streaming.values import Chunk, Ended
-
-State = dict[str, jax.Array]
-
-
-class Flushed(NamedTuple):
-    """What a flush gives.
-
-    Attributes:
-        outputs: a pytree like the function's result: the remaining frames of every stream, those that exist first, and
-            what is known at the end, such as a sum over all of time.
-        counts: the same tree, with the number of frames that exist (``int32``); None for what is no stream.
-    """
-
-    outputs: Any
-    counts: Any
-
-
-jax.export.register_namedtuple_serialization(Flushed, serialized_name="jaxrnn.Flushed")
 
 
 def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +42,7 @@ def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Streamed:
-    """A function in streaming form: pure functions of parameters, state and one pulse of input.
+    """A function in streaming form: pure functions of parameters, state and one pulse of input, a `Stepper`.
 
     They can be jitted, differentiated, mapped and exported. A batch of streams has a leading axis on every array of
     state, input and output; `init` makes such a state, and the functions recognise it.
@@ -114,18 +101,18 @@ class Streamed:
     # -- functions
 
     @_in_its_types
-    def init(self, batch: int = 1, params: Any = None, held: Any = None) -> State:
+    def init(self, batch: int | None = None, *, params: Any = None, held: Any = None) -> State:
         """The state before the first frame.
 
         Args:
-            batch: above 1, every entry gets a leading axis of that size.
+            batch: None for one stream; a number, 1 too, gives every array a leading axis of that size.
             params: only needed where the state begins with something computed from parameters, such as a trained
                 initial carry; the error says so.
             held: the input's leaves without a time axis (a pytree like x, the others None), only needed where the state
                 begins with something computed from them.
 
         Raises:
-            InputError: parameters or held inputs are needed and were not given.
+            InputError: parameters or held inputs are needed and were not given, or do not fit.
         """
         closed, needed = self._start
         count = len(jax.tree.leaves(self._example))
@@ -136,14 +123,10 @@ class Streamed:
         given: list[Any] = []
         for name, (leaves, part) in groups.items():
             if leaves is None and any(needed[part]):
-                call = "init(batch, params)" if name == "params" else "init(batch, params, held)"
-                raise InputError(f"the state before the first frame is computed from {name}: call {call}")
+                raise InputError(f"the state before the first frame is computed from {name}: call init({name}=...)")
             avals = closed.in_avals[part]
             given += [jnp.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
-        state = self._started(given)
-        if batch != 1:
-            state = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), state)
-        return state
+        return in_batch(self._facts, self._started(given), batch)
 
     @functools.cached_property
     def _start(self) -> tuple[Any, list[bool]]:
@@ -170,10 +153,48 @@ class Streamed:
         Returns:
             The outputs of this pulse, of static shapes, None for those that are known only at the end; and the state.
         """
-        lead = self._arguments.lead(state)
-        arrays = self._arguments.checked(x, self.pulse, lead)
+        lead = self._lead(state)
+        arrays = self._arguments.pulse(x, self.pulse, lead)
         one = functools.partial(self._one_step, params)
         return (jax.vmap(one) if lead else one)(arrays, dict(state))
+
+    @_in_its_types
+    def scan(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
+        """Many pulses in one call: as `step` after `step`, the outputs joined along their time axes.
+
+        Args:
+            params: as in `step`.
+            state: as in `step`.
+            x: the input, with the frames of one pulse or more.
+
+        Raises:
+            InputError: the frames are no whole number of pulses.
+        """
+        lead = self._lead(state)
+        arrays, frames = self._arguments.recording(x, lead)
+        if not frames or frames % self.pulse:
+            raise InputError(
+                f"x has {frames} input frame(s), which is no whole number of pulses of {self.pulse}: give flush the "
+                "rest as its tail"
+            )
+
+        def one(arrays: Any, state: State) -> tuple[Any, State]:
+            outputs, state = self._scanned(params, arrays, state, frames // self.pulse)
+            return jax.tree.unflatten(self._plan.output_structure, outputs), state
+
+        return (jax.vmap(one) if lead else one)(arrays, dict(state))
+
+    def _scanned(self, params: Any, arrays: Any, state: State, pulses: int) -> tuple[list[Any], State]:
+        """The outputs of many pulses of one stream, in the order of the tree."""
+
+        def one(state: State, frames: Any) -> tuple[State, Any]:
+            whole = [array if frame is None else frame for array, frame in zip(arrays, frames, strict=True)]
+            outputs, state = self._one_step(params, whole, state)
+            return state, self._plan.output_structure.flatten_up_to(outputs)
+
+        bodies = cut(self._plan.leaves, arrays, pulses, self._units * self._plan.clock.unit)
+        state, pieces = lax.scan(one, state, bodies, length=pulses)
+        return [merge(kind, piece) for kind, piece in zip(self._plan.outputs, pieces, strict=True)], state
 
     @_in_its_types
     def pack(self, params: Any, dtype: Any = None) -> Packed:
@@ -221,11 +242,11 @@ class Streamed:
 
         Args:
             params: as in `step`.
-            state: behind the last step.
+            state: after the last step.
             tail: input frames that do not fill a pulse, any number of them, padded with anything.
             valid: how many frames of the tail exist; may be traced.
         """
-        lead = self._arguments.lead(state)
+        lead = self._lead(state)
         arrays, frames = self._arguments.tail(tail, lead)
         units = self._plan.rest(frames // self.multiple)
         existing = self._arguments.existing(valid, frames)
@@ -256,36 +277,24 @@ class Streamed:
             params: as in `step`.
             x: the input, with any number of frames.
         """
-        arrays = self._arguments.checked(x, None, ())
-        total = self._arguments.count_frames(arrays)
+        arrays, total = self._arguments.recording(x)
         steps = total // self.pulse
-        held = [array for array, leaf in zip(arrays, self._plan.leaves, strict=True) if leaf.axis is None]
-        state = self._plan.start(jax.tree.leaves(self._arguments.params(params)), held)
-        bodies, tails = cut(self._plan.leaves, arrays, steps, self._units * self._plan.clock.unit)
-
-        def one(state: State, frames: Any) -> tuple[State, Any]:
-            given = [tail if frame is None else frame for tail, frame in zip(tails, frames, strict=True)]
-            outputs, state = self.step(params, state, jax.tree.unflatten(self._structure, given))
-            return state, self._plan.output_structure.flatten_up_to(outputs)
-
-        state, pieces = lax.scan(one, state, bodies, length=steps)
-        flushed = self.flush(params, state, jax.tree.unflatten(self._structure, tails), total - steps * self.pulse)
+        state = self.init(params=params, held=jax.tree.unflatten(self._structure, arrays))
+        body, tail = split(self._plan.leaves, arrays, steps * self.pulse // self.multiple)
+        outputs: list[Any] = [None] * len(self._plan.outputs)
+        if steps:
+            outputs, state = self._scanned(params, body, state, steps)
+        last = self.flush(params, state, jax.tree.unflatten(self._structure, tail), total - steps * self.pulse)
         results = [
-            join(kind, piece if steps else None, last, total // self.multiple)
-            for kind, piece, last in zip(
-                self._plan.outputs, pieces, self._plan.output_structure.flatten_up_to(flushed.outputs), strict=True
+            join(kind, output, rest, total // self.multiple)
+            for kind, output, rest in zip(
+                self._plan.outputs, outputs, self._plan.output_structure.flatten_up_to(last.outputs), strict=True
             )
         ]
         return jax.tree.unflatten(self._plan.output_structure, results)
 
-    @_in_its_types
-    def check_params(self, params: Any) -> Any:
-        """The plain parameters, held against those that the function was streamed with.
-
-        Raises:
-            InputError: they are missing, or differ in structure, shape or dtype.
-        """
-        return self._arguments.params(params)
+    def _lead(self, state: Any) -> tuple[int, ...]:
+        return lead_of(self._facts.carried, state)
 
     # -- facts
 
@@ -305,10 +314,8 @@ class Streamed:
 
     @property
     def inputs(self) -> Any:
-        """What a step takes: a pytree like the input, of `StreamInput`."""
-        frames = self._units * self._plan.clock.unit
-        leaves = [StreamInput(leaf.frames(frames), leaf.dtype, leaf.axis) for leaf in self._plan.leaves]
-        return jax.tree.unflatten(self._structure, leaves)
+        """What a step takes: a pytree like the input, of `ArraySpec`."""
+        return jax.tree.unflatten(self._structure, self._arguments.specs(self.pulse))
 
     @property
     def axes(self) -> Any:
@@ -317,7 +324,7 @@ class Streamed:
 
     @property
     def look_ahead(self) -> int:
-        """How many input frames behind its own place an output frame depends on, at most."""
+        """How many input frames after its own place an output frame depends on, at most."""
         return look_ahead_of(self._plan, self.multiple)
 
     @property
@@ -330,19 +337,72 @@ class Streamed:
         """The smallest pulse that fits the strides, in input frames; its multiples fit too."""
         return self._plan.clock.unit * self.multiple
 
-    @property
-    def state(self) -> tuple[StreamState, ...]:
-        """Every entry of the state: where it comes from, what it is for, and its size."""
+    @functools.cached_property
+    def state(self) -> tuple[StateSpec, ...]:
+        """Every entry of the state: its name, from the ONNX node, the scope or the primitive, and what it is for."""
         kinds = self._plan.facts.kinds
         return tuple(
-            StreamState(name, kinds.get(name, "counter"), place.shape, place.dtype)
+            StateSpec(name, place.dtype, place.shape, kind=kinds.get(name, "counter"))
             for name, place in self._plan.layout.places.items()
         )
+
+    @functools.cached_property
+    def _facts(self) -> StepSpec:
+        """All facts but the inputs and outputs, which may have no names."""
+        return StepSpec(
+            self._plan.label,
+            inputs=(),
+            outputs=(),
+            state=self.state,
+            pulse=self.pulse,
+            multiple=self.multiple,
+            smallest_pulse=self.smallest_pulse,
+            look_ahead=self.look_ahead,
+            receptive_field=self.receptive_field,
+            joined=True,
+            needs_params=bool(jax.tree.leaves(self._example)),
+        )
+
+    @property
+    def spec(self) -> StepSpec:
+        """The arrays by name, and the facts.
+
+        Raises:
+            InputError: the function takes or gives another tree than one dict of arrays by name.
+        """
+        return self._spec
+
+    @functools.cached_property
+    def _spec(self) -> StepSpec:
+        inputs = _by_name(self.inputs, "takes")
+        outputs = _by_name(jax.tree.unflatten(self._plan.output_structure, self._outputs()), "gives")
+        with self._context(), own_arithmetic():
+            needed = self._start[1][len(jax.tree.leaves(self._example)) :]
+        held = [leaf.name for leaf in self._arguments.specs(self.pulse) if leaf.time_axis is None]
+        used = {name for name, is_needed in zip(held, needed, strict=True) if is_needed}
+        return dataclasses.replace(
+            self._facts,
+            inputs=tuple(dataclasses.replace(each, name=name) for name, each in inputs.items()),
+            outputs=tuple(dataclasses.replace(each, name=name) for name, each in outputs.items()),
+            held=tuple(name for name, each in inputs.items() if each.name in used),
+        )
+
+    def _outputs(self) -> list[OutputSpec]:
+        """Every output of a pulse; one that only a flush gives as it is there."""
+        specs = []
+        for kind, result in zip(self._plan.outputs, self._plan.results, strict=True):
+            spec = OutputSpec("", np.dtype(result.dtype), tuple(result.shape), at_end=isinstance(kind, Ended))
+            if isinstance(kind, Chunk):
+                rate: Fraction = kind.timeline.rate / self.multiple
+                moving = dataclasses.replace(spec, time_axis=kind.axis, delay=kind.delay, rate=rate)
+                spec = moving.with_frames(int(rate * self.pulse))
+            specs.append(spec)
+        return specs
 
     @_in_its_types
     def entries(self, state: State) -> dict[str, jax.Array]:
         """The entries of a state by the names in `state`; `step` takes and gives them joined, which is faster."""
-        self._arguments.lead(state)
+        self._lead(state)
         return self._plan.layout.unpack(state)
 
     def table(self) -> str:
@@ -360,3 +420,13 @@ def _without_rest(output: Any, axis: int, count: Any) -> Any:
         [-1 if d == axis else 1 for d in range(output.ndim)]
     )
     return jnp.where(places < count, output, jnp.zeros((), output.dtype))
+
+
+def _by_name(tree: Any, verb: str) -> dict[str, Any]:
+    """A tree that is a flat dict by name."""
+    if isinstance(tree, dict) and all(isinstance(k, str) and isinstance(v, ArraySpec) for k, v in tree.items()):
+        return tree
+    raise InputError(
+        f"the streamed function {verb} {jax.tree.structure(tree)}; arrays go by name here: stream a function that "
+        f"{verb} one dict of arrays with strings for keys"
+    )

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.values import describe
+from jaxrnn.specs import ArraySpec
 
 #: One example: arrays by name, those of the model's inputs and any others.
 Example = dict[str, np.ndarray]
@@ -131,7 +131,7 @@ def behind(position: Position, chunks: int, size: int | None, batch_size: int) -
     return Position(position.epoch, batch)
 
 
-def read_example(value: Any, infos: Sequence[TensorInfo], state: Iterable[str], *, wide: bool) -> Example:
+def read_example(value: Any, infos: Sequence[ArraySpec], state: Iterable[str], *, wide: bool) -> Example:
     """An example as NumPy arrays: the model's inputs in the types of the file, the others as JAX would take them.
 
     Args:
@@ -165,7 +165,7 @@ def near(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else f"; there is: {listed}" if names else ""
 
 
-def _as_input(info: TensorInfo, value: Any) -> np.ndarray:
+def _as_input(info: ArraySpec, value: Any) -> np.ndarray:
     if info.dtype is None:
         raise InputError(f"input {info}: sequences and optionals cannot be batched, so they cannot be trained on")
     array = np.asarray(value)

@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.model.inspection import time_symbols
-from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.values import describe
+from jaxrnn.specs import ArraySpec
 from jaxrnn.training.examples import Example, near
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Layout:
     """
 
     mode: str
-    inputs: tuple[TensorInfo, ...]
+    inputs: tuple[ArraySpec, ...]
     axes: dict[str, int]
     frame_sizes: dict[str, int]
     example: Example
@@ -122,13 +122,13 @@ def find_mode(model: Model, mode: str | None) -> str:
     if mode not in MODES:
         raise InputError(f"there is no mode {mode!r}; the modes are: {', '.join(MODES)}")
     if mode != "apply":
-        _ = model.step_inputs
+        _ = model.spec.inputs
     return mode
 
 
-def inputs_of(model: Model, mode: str) -> tuple[TensorInfo, ...]:
+def inputs_of(model: Model, mode: str) -> tuple[ArraySpec, ...]:
     """The arrays that an example has for the model: all inputs, or those that are not state."""
-    return model.inputs if mode == "apply" else model.step_inputs
+    return model.inputs if mode == "apply" else model.spec.inputs
 
 
 def make_layout(
@@ -168,8 +168,8 @@ def make_layout(
 
 def _symbols(model: Model) -> list[str]:
     """Open dimensions of the inputs of a step that could be time."""
-    found = (size for info in model.step_inputs for size in info.shape or () if size in time_symbols(model))
-    return [str(size) for size in dict.fromkeys(found) if size != model.batch_symbol]
+    found = (size for info in model.spec.inputs for size in info.shape or () if size in time_symbols(model))
+    return [str(size) for size in dict.fromkeys(found) if size != model.spec.batch_symbol]
 
 
 def _symbol(model: Model, mode: str, time_axis: TimeAxis, example: Example) -> str | None:
@@ -207,7 +207,7 @@ def _given_axes(time_axis: TimeAxis, example: Example, outputs: Sequence[str]) -
     return axes
 
 
-def _frame_size(info: TensorInfo, example: Example, axes: Mapping[str, int], mode: str) -> int:
+def _frame_size(info: ArraySpec, example: Example, axes: Mapping[str, int], mode: str) -> int:
     """Elements of an input along its time axis that make one frame: 1, or those of a step where frames are joined."""
     if mode != "scan" or info.shape is None or example[info.name].ndim != len(info.shape):
         return 1

@@ -35,7 +35,7 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: Chunk, lab
     short = {name: _cut(array, forward.layout.axes.get(name), frames, mask.shape[1]) for name, array in long.items()}
     with exact_types():
         values = {name: jnp.asarray(np.asarray(value)) for name, value in params.items()}
-        state = {} if forward.layout.mode == "apply" else forward.model.init_state()
+        state = {} if forward.layout.mode == "apply" else forward.model.init()
         long, short = ({name: jnp.asarray(x) for name, x in group.items()} for group in (long, short))
     sides = ((short, jnp.ones(frames, bool)), (long, jnp.asarray(mask[row])))
 

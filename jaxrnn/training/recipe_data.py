@@ -10,8 +10,8 @@ import numpy as np
 
 from jaxrnn.arrays import read_arrays
 from jaxrnn.errors import InputError
+from jaxrnn.messages import near
 from jaxrnn.onnx.values import describe
-from jaxrnn.settings.functions import near
 
 TimeAxis = int | Mapping[str, int] | None
 

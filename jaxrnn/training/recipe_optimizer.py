@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from jaxrnn.errors import InputError
-from jaxrnn.settings.functions import check_options, near
+from jaxrnn.messages import near
+from jaxrnn.settings.functions import check_options
 from jaxrnn.settings.problems import at, problem
 from jaxrnn.settings.source import Source
 from jaxrnn.training.config import Config, Schedule

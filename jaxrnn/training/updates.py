@@ -112,7 +112,7 @@ def fresh_carry(forward: Forward, placement: Placement) -> dict[str, jax.Array]:
     """The model's state before the first frame, ``[rows, ...]`` by name; nothing in mode "apply"."""
     if forward.layout.mode == "apply":
         return {}
-    start = {name: np.asarray(value) for name, value in forward.model.init_state().items()}
+    start = {name: np.asarray(value) for name, value in forward.model.init().items()}
     count = len(placement.own_rows)
     return placement.spread({name: np.broadcast_to(x, (count, *x.shape)).copy() for name, x in start.items()})
 

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
-from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.reading import Source, read_source
+from jaxrnn.specs import ArraySpec
 
 
 class PeerError(JaxrnnError, RuntimeError):
@@ -134,7 +134,7 @@ class Reference:
         return dict(zip(self._names, values, strict=True))
 
 
-def feed(info: TensorInfo, value: Any) -> Any:
+def feed(info: ArraySpec, value: Any) -> Any:
     """An argument as the engines take it: a NumPy array of the declared type, or a list of them."""
     if info.dtype is not None:
         return np.asarray(value)

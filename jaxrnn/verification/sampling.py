@@ -18,8 +18,8 @@ from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.messages import bytes_of
 from jaxrnn.model import Model
 from jaxrnn.onnx.batch_names import is_batch_name
-from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.limits import Limits
+from jaxrnn.specs import ArraySpec
 
 #: Sizes of the dimensions that nobody gave.
 BATCH_SIZE, OTHER_SIZE = 1, 16
@@ -58,13 +58,13 @@ class Sample:
             ) from error
 
 
-def symbols_of(infos: Sequence[TensorInfo]) -> tuple[str, ...]:
+def symbols_of(infos: Sequence[ArraySpec]) -> tuple[str, ...]:
     """The names of the open dimensions of some inputs; a dimension written ``4*S`` has the one name ``S``."""
     names = (name for info in infos for size in info.shape or () if isinstance(size, str) for name in _names(size))
     return tuple(dict.fromkeys(names))
 
 
-def restore_types(infos: Sequence[TensorInfo], arrays: Mapping[str, Any]) -> dict[str, Any]:
+def restore_types(infos: Sequence[ArraySpec], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Name again the types that NumPy's files do not know, such as bfloat16: such arrays come back as raw bytes."""
     declared = {info.name: info.dtype for info in infos}
 
@@ -96,7 +96,7 @@ def random_inputs(
 
 
 def random_arrays(
-    infos: Sequence[TensorInfo],
+    infos: Sequence[ArraySpec],
     inputs: Mapping[str, Any],
     *,
     dims: Mapping[str, int] | None = None,
@@ -124,8 +124,8 @@ def random_arrays(
 
 
 def _sizes(
-    infos: Sequence[TensorInfo],
-    missing: Sequence[TensorInfo],
+    infos: Sequence[ArraySpec],
+    missing: Sequence[ArraySpec],
     shapes: Mapping[str, Sequence[int]],
     dims: Mapping[str, int],
 ) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -148,7 +148,7 @@ def _sizes(
 
 
 def _random_array(
-    info: TensorInfo, lead: tuple[int, ...], sizes: Mapping[str, int], seed: int, limit: int
+    info: ArraySpec, lead: tuple[int, ...], sizes: Mapping[str, int], seed: int, limit: int
 ) -> np.ndarray:
     if info.dtype is None or info.shape is None or info.dtype.kind in "OUS":
         what = "declared rank" if info.dtype is not None and info.shape is None else "random value"

@@ -16,7 +16,7 @@ from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.blocks import BoundNode
-from jaxrnn.onnx.interface import bind_inputs, tensor_info
+from jaxrnn.onnx.interface import bind_inputs, spec_of
 from jaxrnn.onnx.reading import Source
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_proto, expose, feed
@@ -181,9 +181,8 @@ def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[B
         seen.update(model.intermediates(params, inputs))
         return {name: value for name, (_, value) in seen.items() if _is_traced(value)}
 
-    infos = model.inputs
     with exact_types():
-        bound = dict(zip((info.name for info in infos), bind_inputs(infos, inputs), strict=True))
+        bound = bind_inputs(model.inputs, inputs)
         try:
             values = jax.jit(traced_values)(model.params, bound)
         except StaticValueError:
@@ -197,7 +196,7 @@ def _is_traced(value: Any) -> bool:
 
 def _feeds(model: Model, inputs: Mapping[str, Any], static: Mapping[str, Any]) -> dict[str, Any]:
     """Every argument of the file, the static ones too, in its declared element type."""
-    infos = [tensor_info(value) for value in model.program.block.inputs]
+    infos = [spec_of(value) for value in model.program.block.inputs]
     with exact_types():
         values = bind_inputs(infos, {**inputs, **static})
-    return {info.name: feed(info, value) for info, value in zip(infos, values, strict=True)}
+    return {info.name: feed(info, values[info.name]) for info in infos}

@@ -9,7 +9,7 @@ from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.metrics.latency import frame_rate
 from jaxrnn.evaluation.metrics.protocol import Metric
 from jaxrnn.evaluation.systems import System
-from jaxrnn.settings.functions import near
+from jaxrnn.messages import near
 
 #: Columns that every table of results begins with.
 RESERVED = ("id", "path", "reference", "seconds", "status", "error", "notes")

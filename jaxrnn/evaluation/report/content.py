@@ -17,7 +17,7 @@ from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import OK, Row
 from jaxrnn.evaluation.metrics.protocol import Column
 from jaxrnn.evaluation.report.wording import defined, is_number, text
-from jaxrnn.settings.functions import near
+from jaxrnn.messages import near
 
 #: Columns that every row has, and that have places of their own on the page.
 OWN = ("id", "path", "reference", "seconds", "status", "error", "notes")

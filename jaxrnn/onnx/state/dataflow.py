@@ -14,7 +14,7 @@ import numpy as np
 from jaxrnn.errors import LimitError
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.evaluate import Scope, call, check_outputs
-from jaxrnn.onnx.interface import tensor_info
+from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.operators import activations, arithmetic, logic
 from jaxrnn.onnx.program import Program
@@ -69,7 +69,7 @@ class _Walk(Elements):
 
     def run(self, sizes: Mapping[str, int], known: Mapping[str, np.ndarray], sources: set[str]) -> DataFlow:
         for key in self.program.block.inputs:
-            info = tensor_info(key)
+            info = spec_of(key)
             if info.name in known:
                 flow = Flow(known[info.name].shape, known[info.name].dtype, known[info.name])
             elif info.shape is None or info.dtype is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jaxrnn.errors import InputError
-from jaxrnn.onnx.interface import TensorInfo
+from jaxrnn.specs import ArraySpec
 
 
-def agree(source: TensorInfo, target: TensorInfo) -> bool:
+def agree(source: ArraySpec, target: ArraySpec) -> bool:
     """Whether an output may be the updated value of an input: equal dtypes, and no dimensions that surely differ."""
     if source.dtype is None or source.dtype != target.dtype:
         return False
@@ -20,9 +20,7 @@ def agree(source: TensorInfo, target: TensorInfo) -> bool:
     )
 
 
-def check_pairs(
-    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], state: Mapping[str, str]
-) -> dict[str, str]:
+def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state: Mapping[str, str]) -> dict[str, str]:
     """Check the pairs of a state input and the output with its updated value that a caller declares.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
-from jaxrnn.onnx.interface import Dimension, tensor_info
+from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state import names
 from jaxrnn.onnx.state.declared import agree
@@ -30,6 +30,7 @@ from jaxrnn.onnx.state.pairing import choose, incomplete
 from jaxrnn.onnx.state.probe import Probe
 from jaxrnn.onnx.state.provenance import STEP
 from jaxrnn.onnx.state.reasons import external_reason, internal_reason
+from jaxrnn.specs import Dimension
 
 EXTERNAL, INTERNAL = "external", "internal"
 
@@ -117,9 +118,9 @@ class _Finder:
     def __init__(self, program: Program, declared: Mapping[str, str] | None, static: dict[str, np.ndarray]):
         self.program, self.static, self.declared = program, static, dict(declared or {})
         self.is_complete, self.growing = declared is not None, set[str]()
-        infos = map(tensor_info, program.block.inputs)
+        infos = map(spec_of, program.block.inputs)
         self.inputs = {info.name: info for info in infos if info.name not in static}
-        self.outputs = {info.name: info for info in map(tensor_info, program.block.outputs)}
+        self.outputs = {info.name: info for info in map(spec_of, program.block.outputs)}
         self.candidates = [
             (name, updated)
             for name, source in self.inputs.items()

@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxrnn.errors import LimitError
 from jaxrnn.onnx.batch_names import is_batch_name
-from jaxrnn.onnx.interface import Dimension, TensorInfo
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.dataflow import follow
 from jaxrnn.onnx.state.flows import DataFlow, NotFollowedError
+from jaxrnn.specs import ArraySpec, Dimension
 
 #: Sizes to try for open dimensions until the graph accepts them; the first one is long enough for loops to be loops.
 _SIZES = (16, 64, 256, 512, 1024, 4096)
@@ -30,7 +30,7 @@ class Probe:
     """
 
     def __init__(
-        self, program: Program, inputs: Sequence[TensorInfo], static: Mapping[str, np.ndarray], sources: Sequence[str]
+        self, program: Program, inputs: Sequence[ArraySpec], static: Mapping[str, np.ndarray], sources: Sequence[str]
     ):
         self._program, self._static = program, static
         self.symbols = list(dict.fromkeys(s for info in inputs for s in info.shape or () if isinstance(s, str)))

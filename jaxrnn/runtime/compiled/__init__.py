@@ -1,12 +1,9 @@
-"""Ahead of time: steps, exported into one file that needs neither ONNX nor tracing of the model to run.
-
-A file holds the steps and scan of a model, or the step and flush of a streamed function.
-"""
+"""Export: a stepper in one file that needs neither ONNX nor tracing to run."""
 
 from __future__ import annotations
 
 from jaxrnn.runtime.compiled.files import load_compiled, save_compiled
-from jaxrnn.runtime.compiled.format import MAGIC, is_compiled
-from jaxrnn.runtime.compiled.steps import Compiled
+from jaxrnn.runtime.compiled.format import is_compiled
+from jaxrnn.runtime.compiled.stepper import CompiledStepper
 
-__all__ = ["MAGIC", "Compiled", "is_compiled", "load_compiled", "save_compiled"]
+__all__ = ["CompiledStepper", "is_compiled", "load_compiled", "save_compiled"]

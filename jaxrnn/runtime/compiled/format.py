@@ -19,22 +19,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+import jaxrnn
 from jaxrnn.arrays import read_member
 from jaxrnn.errors import ModelError
 from jaxrnn.files import check_regular
 from jaxrnn.guards import exact_types
-from jaxrnn.runtime.compiled.manifest import check_manifest, dtype_named
+from jaxrnn.runtime.compiled.manifest import check_manifest
+from jaxrnn.specs import dtype_named
+from jaxrnn.stepper import StepSpec
 from jaxrnn.writing import in_place_of
 
-#: The first line of a file with a model's steps.
-MAGIC = b"jaxrnn compiled model, format 1\n"
-#: The first line of a file with a streamed function, which versions without streaming refuse.
-STREAMED_MAGIC = b"jaxrnn compiled model, streamed, format 1\n"
-#: What all first lines of this format and others begin with.
+#: The first line of a file; another format has another.
+MAGIC = b"jaxrnn compiled model, format 2\n"
+#: What the first lines of all formats begin with.
 FAMILY = MAGIC.partition(b",")[0]
 
 
@@ -42,20 +42,23 @@ class Archive(NamedTuple):
     """What a file holds.
 
     Attributes:
-        magic: its first line, which says what kind of file it is.
-        manifest: the facts, in JSON's types.
+        spec: the facts about the stepper.
+        jax: the version of JAX that it was compiled with.
         params: arrays that the functions take.
+        start: the state before the first frame, in the order of `StepSpec.carried`, each of its shape or one that is
+            broadcast to it; None where a function ``init`` computes it.
         functions: serialised functions by name.
     """
 
-    magic: bytes
-    manifest: Mapping[str, Any]
+    spec: StepSpec
+    jax: str
     params: Sequence[Any]
+    start: Sequence[np.ndarray] | None
     functions: Mapping[str, bytes]
 
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins like a compiled one, of whatever kind and format.
+    """Whether a file begins like a compiled one, of whatever format.
 
     Raises:
         ModelError: it cannot be read.
@@ -69,21 +72,29 @@ def is_compiled(path: str | os.PathLike[str]) -> bool:
 
 def write(path: Path, archive: Archive) -> None:
     """Write a file, whole or not at all."""
-    arrays = [np.asarray(array) for array in archive.params]
-    facts = {**archive.manifest, "params": len(arrays), "dtypes": [array.dtype.name for array in arrays]}
+    groups = {"params": archive.params, "start": archive.start or ()}
+    arrays = {group: [np.asarray(array) for array in entries] for group, entries in groups.items()}
+    facts = {
+        "jaxrnn": jaxrnn.__version__,
+        "jax": archive.jax,
+        "spec": archive.spec.to_json(),
+        "functions": list(archive.functions),
+        **{group: [array.dtype.name for array in entries] for group, entries in arrays.items()},
+    }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as opened:
         opened.writestr("manifest.json", json.dumps(facts, indent=1))
-        for index, array in enumerate(arrays):
-            with opened.open(f"params/{index}.npy", "w", force_zip64=True) as entry:
-                # Raw bytes: NumPy's files do not know types such as bfloat16.
-                np.lib.format.write_array(entry, array.view(f"V{array.dtype.itemsize}"), allow_pickle=False)
+        for group, entries in arrays.items():
+            for index, array in enumerate(entries):
+                with opened.open(f"{group}/{index}.npy", "w", force_zip64=True) as entry:
+                    # Raw bytes: NumPy's files do not know types such as bfloat16.
+                    np.lib.format.write_array(entry, array.view(f"V{array.dtype.itemsize}"), allow_pickle=False)
         for name, data in archive.functions.items():
             opened.writestr(f"functions/{name}", data)
     body = buffer.getvalue()
     digest = hashlib.sha256(body).hexdigest().encode() + b"\n"
     with in_place_of(path) as written:
-        written.write_bytes(archive.magic + digest + body)
+        written.write_bytes(MAGIC + digest + body)
 
 
 def read(path: str | os.PathLike[str]) -> Archive:
@@ -96,19 +107,21 @@ def read(path: str | os.PathLike[str]) -> Archive:
         data = check_regular(path).read_bytes()
     except OSError as error:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
-    magic = next((magic for magic in (MAGIC, STREAMED_MAGIC) if data.startswith(magic)), None)
-    if magic is None:
+    if not data.startswith(MAGIC):
+        other = data.partition(b"\n")[0][:80].decode(errors="replace")
+        what = f"it says {other!r}" if data.startswith(FAMILY) else "it is another kind of file"
         raise ModelError(
-            f"{os.fspath(path)} is not a model compiled by this version of jaxrnn; write it with 'jaxrnn compile'"
+            f"{os.fspath(path)} is not a model compiled by this version of jaxrnn: {what}; write it with "
+            "'jaxrnn compile'"
         )
-    digest, _, body = data[len(magic) :].partition(b"\n")
+    digest, _, body = data[len(MAGIC) :].partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise ModelError(
             f"{os.fspath(path)} is damaged: its contents do not have the digest that it gives; compile it again"
         )
     try:
         with exact_types():
-            return _content(magic, body)
+            return _content(body)
     except (ValueError, LookupError, TypeError, RuntimeError, OSError, zipfile.BadZipFile, MemoryError) as error:
         raise ModelError(
             f"{os.fspath(path)} has the digest that it gives, but not the content of a compiled model: {error}; "
@@ -116,7 +129,7 @@ def read(path: str | os.PathLike[str]) -> Archive:
         ) from error
 
 
-def _content(magic: bytes, body: bytes) -> Archive:
+def _content(body: bytes) -> Archive:
     with zipfile.ZipFile(io.BytesIO(body)) as opened:
         members = {member.filename: member for member in opened.infolist()}
         claimed = sum(member.file_size for member in opened.infolist())
@@ -126,11 +139,25 @@ def _content(magic: bytes, body: bytes) -> Archive:
         functions = {
             name.removeprefix("functions/"): opened.read(name) for name in members if name.startswith("functions/")
         }
-        check_manifest(manifest, functions, streamed=magic == STREAMED_MAGIC)
-        params: list[jax.Array] = []
-        for index, dtype in enumerate(map(dtype_named, manifest["dtypes"])):
-            raw = read_member(opened, members[f"params/{index}.npy"])
-            if raw.dtype.itemsize != dtype.itemsize:
-                raise ValueError(f"params/{index}.npy holds elements of {raw.dtype.itemsize} bytes, not {dtype}")
-            params.append(jnp.asarray(raw.view(dtype)))
-    return Archive(magic, manifest, tuple(params), functions)
+        spec = check_manifest(manifest, functions)
+        params, start = (
+            [
+                _array(opened, members[f"{group}/{index}.npy"], dtype)
+                for index, dtype in enumerate(map(dtype_named, manifest[group]))
+            ]
+            for group in ("params", "start")
+        )
+    if "init" in functions:
+        return Archive(spec, manifest["jax"], tuple(map(jnp.asarray, params)), None, functions)
+    for each, array in zip(spec.carried, start, strict=True):
+        if array.dtype != each.dtype:
+            raise ValueError(f"state {each} begins with {array.dtype}")
+        np.broadcast_to(array, [1 if isinstance(size, str) else size for size in each.shape or ()])
+    return Archive(spec, manifest["jax"], tuple(map(jnp.asarray, params)), tuple(start), functions)
+
+
+def _array(opened: zipfile.ZipFile, member: zipfile.ZipInfo, dtype: np.dtype) -> np.ndarray:
+    raw = read_member(opened, member)
+    if raw.dtype.itemsize != dtype.itemsize:
+        raise ValueError(f"{member.filename} holds elements of {raw.dtype.itemsize} bytes, not {dtype}")
+    return raw.view(dtype)

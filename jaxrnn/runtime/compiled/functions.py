@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 
-from jaxrnn.errors import ModelError
+from jaxrnn.errors import InputError, ModelError
 from jaxrnn.guards import exact_types
 from jaxrnn.runtime.compiled.format import Archive
+from jaxrnn.runtime.compiled.manifest import BATCHED
 from jaxrnn.runtime.pickling import on_device, on_host
-from jaxrnn.version import __version__
-
-
-def export(function: Callable[..., Any], platforms: Sequence[str] | None, *arguments: Any) -> bytes:
-    """A function, serialised for arguments of these shapes."""
-    with exact_types():
-        return bytes(jax.export.export(jax.jit(function), platforms=platforms)(*arguments).serialize())
-
-
-def shape_of(array: Any, lead: Sequence[Any] = ()) -> jax.ShapeDtypeStruct:
-    """The shape and element type of an array, behind leading axes."""
-    return jax.ShapeDtypeStruct((*lead, *array.shape), array.dtype)
 
 
 class Functions:
     """The functions of a file, and the parameters that they take first. They are pure: threads may call them at once.
 
     Attributes:
-        label: what the file was compiled from.
+        spec: the facts about the stepper.
         params: the parameters. A function that is called with None in their place has them compiled into it: what
             depends on nothing else is then computed once, which makes steps much faster.
     """
 
     def __init__(self, archive: Archive):
-        self.label: str = archive.manifest["label"]
+        self.spec = archive.spec
         self.params = tuple(archive.params)
         self._archive = archive
-        self._jax: str = archive.manifest["jax"]
+        self._jax = archive.jax
         self._serialised = archive.functions
         self._loaded: dict[str, Any] = {}
         self._bound: dict[str, Any] = {}
@@ -76,16 +66,20 @@ class Functions:
             if here not in exported.platforms:
                 made = ", ".join(exported.platforms)
                 raise ModelError(
-                    f"{self.label} was compiled for {made}, but JAX runs on {here} here; compile it for that"
+                    f"{self.spec.label} was compiled for {made}, but JAX runs on {here} here; compile it for that"
                 )
-            self._loaded[name] = jax.jit(exported.call)
+            call = exported.call
+            if name in ("step", "flush"):
+                call = _mappable(call, lambda *arguments: self._function(name + BATCHED)(*arguments))
+            self._loaded[name] = jax.jit(call)
         return self._loaded[name]
 
     def _unusable(self, name: str, error: Exception) -> ModelError:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         return ModelError(
-            f"{self.label}: the function {name!r} of the compiled file cannot be used: {said[:300]}. It was compiled "
-            f"with JAX {self._jax}, and this is JAX {jax.__version__}: compile it again with this one, or upgrade JAX"
+            f"{self.spec.label}: the function {name!r} of the compiled file cannot be used: {said[:300]}. It was "
+            f"compiled with JAX {self._jax}, and this is JAX {jax.__version__}: compile it again with this one, or "
+            "upgrade JAX"
         )
 
 
@@ -93,6 +87,20 @@ def _read_again(kind: Callable[[Archive], Any], archive: Archive) -> Any:
     return kind(archive._replace(params=on_device(archive.params)))
 
 
-def facts_of(label: str) -> Mapping[str, Any]:
-    """What the manifest of every file says."""
-    return {"jaxrnn": __version__, "jax": jax.__version__, "label": label}
+def _mappable(one: Callable[..., Any], many: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of parameters and arrays of one stream, for which ``jax.vmap`` takes the function of many."""
+    mapped = jax.custom_batching.custom_vmap(one)
+
+    @mapped.def_vmap
+    def _rule(size: int, batched: Any, params: Any, *arguments: Any) -> tuple[Any, Any]:
+        if any(jax.tree.leaves(batched[0])):
+            raise InputError("a compiled file has one set of parameters: map over state and inputs alone")
+        whole = jax.tree.map(
+            lambda array, is_batched: array if is_batched else jnp.broadcast_to(array, (size, *array.shape)),
+            arguments,
+            tuple(batched[1:]),
+        )
+        results = many(params, *whole)
+        return results, jax.tree.map(lambda _: True, results)
+
+    return mapped

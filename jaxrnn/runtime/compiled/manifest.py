@@ -7,16 +7,13 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 from jaxrnn.messages import bytes_of
 from jaxrnn.onnx.limits import Limits
+from jaxrnn.specs import dtype_named
+from jaxrnn.stepper import StepSpec
 
-
-def dtype_named(name: str) -> np.dtype:
-    """An element type by its name, those that NumPy does not have itself included."""
-    return np.dtype(getattr(ml_dtypes, name, name))
+#: What the name of a function ends with that takes a batch of streams, an axis in front of every array.
+BATCHED = "_batched"
 
 
 def _text(value: Any) -> bool:
@@ -59,58 +56,84 @@ def _text_or_none(value: Any) -> bool:
     return value is None or _text(value)
 
 
-def _anything(value: Any) -> bool:
-    return True
+def _dtype_or_none(value: Any) -> bool:
+    return value is None or _dtype(value)
 
 
-_ARRAY = {"name": _text, "dtype": _dtype, "shape": [_size]}
+def _shape_or_none(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(map(_size, value)))
+
+
+_ARRAY = {"name": _text, "dtype": _dtype, "shape": [_size], "time_axis": _whole_or_none}
 #: What stands in every manifest.
-_COMMON = {"jaxrnn": _text, "jax": _text, "label": _text, "dtypes": [_dtype]}
-#: What stands in that of a model in steps.
-STEPS = {
-    **_COMMON,
-    "batch_symbol": _text_or_none,
-    "inputs": [_ARRAY],
-    "outputs": [_text],
-    "state": [{**_ARRAY, "reason": _text, "initial": _anything}],
-}
-#: What stands in that of a streamed function.
-STREAMED = {
-    **_COMMON,
-    **dict.fromkeys(("pulse", "multiple", "smallest_pulse"), _count),
-    "look_ahead": _whole,
-    "receptive_field": _whole_or_none,
-    "inputs": [{**_ARRAY, "axis": _whole_or_none}],
-    "outputs": [{**_ARRAY, "axis": _whole_or_none, "delay": _whole_or_none, "rate": _rate, "at_end": _flag}],
-    "state": [{**_ARRAY, "kind": _text}],
-    "vectors": [_ARRAY],
-    "held": [_text],
+_MANIFEST = {
+    "jaxrnn": _text,
+    "jax": _text,
+    "params": [_dtype],
+    "start": [_dtype],
+    "functions": [_text],
+    "spec": {
+        "label": _text,
+        "inputs": [_ARRAY],
+        # The files of some models say neither the type nor the rank of an output.
+        "outputs": [
+            {
+                **_ARRAY,
+                "dtype": _dtype_or_none,
+                "shape": _shape_or_none,
+                "delay": _whole_or_none,
+                "rate": _rate,
+                "at_end": _flag,
+            }
+        ],
+        "state": [{**_ARRAY, "kind": _text}],
+        **dict.fromkeys(("pulse", "multiple", "smallest_pulse"), _count),
+        "look_ahead": _whole,
+        "receptive_field": _whole_or_none,
+        "batch_symbol": _text_or_none,
+        "joined": _flag,
+        "held": [_text],
+        "needs_params": _flag,
+    },
 }
 
 
-def check_manifest(manifest: Any, functions: Collection[str], *, streamed: bool) -> None:
-    """Hold a manifest against what its kind of file says, and the functions against those that the file must have.
+def check_manifest(manifest: Any, functions: Collection[str]) -> StepSpec:
+    """The facts of a manifest, held against what a file must have.
 
     Raises:
         ValueError: something is missing, of another type, or larger than any value may be.
     """
-    _check(manifest, STREAMED if streamed else STEPS, "")
-    endings = ("", "_lifted") if streamed or manifest["batch_symbol"] is None else ("",)
-    names = {f"{name}{ending}" for name in (("step", "flush") if streamed else ("step", "scan")) for ending in endings}
-    missing = (names | ({"init"} if streamed else set())) - set(functions)
+    _check(manifest, _MANIFEST, "")
+    fields = manifest["spec"]
+    for kind in ("inputs", "outputs", "state"):
+        for entry in fields[kind]:
+            if unknown := entry.keys() - _MANIFEST["spec"][kind][0].keys():
+                raise ValueError(f"{entry['name']} has the unknown fact(s) {', '.join(sorted(unknown))}")
+            _check_array(entry)
+    if unknown := fields.keys() - _MANIFEST["spec"].keys():
+        raise ValueError(f"spec has the unknown fact(s) {', '.join(sorted(unknown))}")
+    spec = StepSpec.from_json(fields)
+    flushes = spec.streams or "flush" in manifest["functions"]
+    needed = [name + ending for name in ("step", "flush")[: 1 + flushes] for ending in ("", BATCHED)]
+    missing = {*needed, *manifest["functions"]} - set(functions)
     if missing:
         raise ValueError(f"it lacks the function(s) {', '.join(sorted(missing))}")
-    for entry in (*manifest["inputs"], *manifest["state"]):
-        axis = entry.get("axis")
-        if axis is not None and not 0 <= axis < len(entry["shape"]):
-            raise ValueError(f"{entry['name']} of shape {entry['shape']} has no axis {axis}")
-        sizes = [size for size in entry["shape"] if not isinstance(size, str)]
-        needed = math.prod(sizes) * dtype_named(entry["dtype"]).itemsize
-        if needed > Limits.value_bytes:
-            raise ValueError(f"{entry['name']} takes {bytes_of(needed)}")
-        if "initial" in entry:
-            start = np.asarray(entry["initial"], dtype_named(entry["dtype"]))
-            np.broadcast_to(start, [1 if isinstance(size, str) else size for size in entry["shape"]])
+    if "init" not in functions and len(manifest["start"]) != len(spec.carried):
+        raise ValueError(f"it lacks the function init, or {len(spec.carried)} arrays that the state begins with")
+    return spec
+
+
+def _check_array(entry: Mapping[str, Any]) -> None:
+    axis, shape = entry["time_axis"], entry["shape"] or ()
+    if axis is not None and not 0 <= axis < len(shape):
+        raise ValueError(f"{entry['name']} of shape {entry['shape']} has no axis {axis}")
+    if axis is not None and not _count(shape[axis]):
+        raise ValueError(f"{entry['name']} of shape {entry['shape']} has no frames along axis {axis}")
+    sizes = [size for size in shape if not isinstance(size, str)]
+    needed = math.prod(sizes) * (0 if entry["dtype"] is None else dtype_named(entry["dtype"]).itemsize)
+    if needed > Limits.value_bytes:
+        raise ValueError(f"{entry['name']} takes {bytes_of(needed)}")
 
 
 def _check(value: Any, expected: Any, where: str) -> None:

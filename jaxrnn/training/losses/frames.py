@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
+from jaxrnn.messages import near
 from jaxrnn.onnx.values import describe
-from jaxrnn.settings.functions import near
 
 Arrays = Mapping[str, Any]
 #: A loss or a metric of one example: outputs by name, the example's arrays by name, and which frames exist.

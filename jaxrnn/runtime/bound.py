@@ -1,0 +1,73 @@
+"""A stepper with its parameters: one stream, arrays by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrnn.errors import InputError
+from jaxrnn.stepper import State, Stepper, whole_pulse
+
+Arrays = Mapping[str, Any]
+
+
+class Bound:
+    """One stream of a stepper, whose parameters are closed over: what depends on nothing else is compiled once.
+
+    Attributes:
+        spec: that of the stepper, with a batch of 1 where its arrays have one.
+        params: its parameters.
+
+    Raises:
+        StateError: the model forgets its state, so it has no steps.
+        InputError: the object is no stepper, or the parameters do not fit.
+    """
+
+    def __init__(self, stepper: Stepper, params: Any = None):
+        missing = [name for name in ("spec", "init", "step", "flush") if not hasattr(stepper, name)]
+        if missing:
+            raise InputError(
+                f"expected a model, a streamed function, a compiled file or another stepper, not "
+                f"{type(stepper).__name__}, which has no {', '.join(missing)}"
+            )
+        self._stepper = stepper
+        self.params = getattr(stepper, "params", None) if params is None else params
+        if self.params is None and stepper.spec.needs_params:
+            raise InputError(f"{stepper.spec.label} has no parameters of its own: give params")
+        symbol = stepper.spec.batch_symbol
+        self.spec = stepper.spec if symbol is None else stepper.spec.sized({symbol: 1})
+        self._flush = jax.jit(lambda state, tail, valid: stepper.flush(self.params, state, tail, valid))
+
+    def start(self, held: Arrays | None = None) -> State:
+        """As `Stepper.init`, of one stream."""
+        return self._stepper.init(params=self.params, held=None if held is None else dict(held))
+
+    def example_held(self) -> dict[str, np.ndarray] | None:
+        """Zeros for the inputs that the first state is computed from, with which `start` can check the parameters."""
+        return {
+            each.name: np.zeros(each.sizes, each.dtype) for each in self.spec.inputs if each.name in self.spec.held
+        } or None
+
+    def step(self, state: State, frame: Arrays) -> tuple[dict[str, Any], State]:
+        """As `Stepper.step`, less the outputs that only a flush gives."""
+        outputs, state = self._stepper.step(self.params, state, dict(frame))
+        return {name: value for name, value in outputs.items() if value is not None}, state
+
+    def flush(self, state: State, tail: Arrays | None, valid: int) -> dict[str, np.ndarray]:
+        """As `Stepper.flush`, without the frames that do not exist."""
+        filled = whole_pulse(self.spec, tail, valid)
+        if filled is None:
+            outputs, counts = self._stepper.flush(self.params, state)
+        else:
+            outputs, counts = self._flush(state, filled, np.int32(valid))
+        axes = {output.name: output.time_axis for output in self.spec.outputs}
+        return {name: _trimmed(value, axes[name], counts[name]) for name, value in outputs.items()}
+
+
+def _trimmed(value: Any, axis: int | None, count: Any) -> np.ndarray:
+    array = np.asarray(value)
+    # Not a view, which would keep the rest alive.
+    return array.copy() if axis is None else array[(slice(None),) * axis + (slice(int(count)),)].copy()

@@ -1,0 +1,149 @@
+"""A stepper as the functions and arrays of a file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.packing import Packed
+from jaxrnn.messages import describe
+from jaxrnn.runtime.bound import Bound
+from jaxrnn.runtime.compiled.format import Archive
+from jaxrnn.runtime.compiled.manifest import BATCHED
+from jaxrnn.specs import ArraySpec
+from jaxrnn.stepper import State, Stepper, StepSpec
+
+Arrays = Mapping[str, Any]
+Functions = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+def archive(
+    stepper: Stepper, params: Any, dims: Mapping[str, int], platforms: Sequence[str] | None, label: str | None
+) -> Archive:
+    """What a file of a stepper holds.
+
+    Raises:
+        StateError: it has no steps, or its state grows.
+        InputError: a dimension or parameters are missing or do not fit.
+    """
+    stream = Bound(stepper, params)
+    params = stream.params
+    spec = _sized(stepper.spec, dims)
+    # A flush takes the plain parameters: those of a stream would be in the file twice.
+    if not spec.streams and not isinstance(params, Packed) and hasattr(stepper, "pack"):
+        params = stepper.pack(params, **_given(dims))  # pyright: ignore[reportAttributeAccessIssue]
+    leaves, rebuild = _leaves_of(params)
+    shapes = [_shape(leaf) for leaf in leaves]
+    sizes = _given({name: dims[name] for each in stepper.spec.state for name in each.symbols if name in dims})
+    held = stream.example_held() or {}
+
+    def init(leaves: Any, held: Arrays) -> State:
+        return stepper.init(params=rebuild(leaves), held=held or None, **sizes)
+
+    with exact_types():
+        init(leaves, held)  # holds the parameters against the stepper's
+        functions = _functions(stepper, spec, rebuild, shapes)
+        start = None
+        try:
+            made = stepper.init(**sizes)
+            start = tuple(_compact(np.asarray(made[each.name])) for each in spec.carried)
+        except InputError:
+            functions["init"] = (init, (jax.tree.map(_shape, held),))
+        exported = {
+            name: bytes(jax.export.export(jax.jit(function), platforms=platforms)(shapes, *rest).serialize())
+            for name, (function, rest) in functions.items()
+        }
+    named = dataclasses.replace(spec, label=label or PurePath(spec.label).name, needs_params=False)
+    return Archive(named, jax.__version__, tuple(leaves), start, exported)
+
+
+def _sized(spec: StepSpec, dims: Mapping[str, int]) -> StepSpec:
+    """The same with sizes for all open dimensions but the batch."""
+    names = [name for each in (*spec.inputs, *spec.state) for name in each.symbols if name != spec.batch_symbol]
+    missing = [name for name in dict.fromkeys(names) if name not in dims]
+    if missing:
+        raise InputError(f"{spec.label}: give the size of {', '.join(missing)}, as in dims={{{missing[0]!r}: 16}}")
+    unknown = [name for name in dims if name not in names]
+    if unknown:
+        listed = ", ".join(dict.fromkeys(names)) or "none"
+        raise InputError(f"{spec.label}: dims gives {unknown[0]!r}; dimensions left open besides the batch: {listed}")
+    return spec.sized(dims)
+
+
+def _given(dims: Mapping[str, int]) -> dict[str, Any]:
+    """Sizes as an argument; none for steppers that leave nothing open."""
+    return {"dims": dims} if dims else {}
+
+
+def _leaves_of(params: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """The arrays of parameters that a file needs, and how they become parameters again."""
+    if isinstance(params, Packed):
+        return [*params.folded], lambda leaves: dataclasses.replace(params, folded=tuple(leaves))
+    leaves, structure = jax.tree.flatten(params)
+    return leaves, lambda leaves: jax.tree.unflatten(structure, leaves)
+
+
+def _functions(
+    stepper: Stepper, spec: StepSpec, rebuild: Callable[[Sequence[Any]], Any], leaves: Sequence[Any]
+) -> Functions:
+    """By name, the functions of a file, which take the leaves of the parameters first, and the shapes of the rest."""
+
+    def step(leaves: Any, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
+        outputs, state = stepper.step(rebuild(leaves), state, inputs)
+        return {name: value for name, value in outputs.items() if value is not None}, state
+
+    def flush(leaves: Any, state: State, tail: Arrays, valid: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        outputs, counts = stepper.flush(rebuild(leaves), state, *((tail, valid) if spec.streams else ()))
+        return outputs, {name: count for name, count in counts.items() if count is not None}
+
+    def scan(leaves: Any, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
+        return stepper.scan(rebuild(leaves), state, inputs)  # pyright: ignore[reportAttributeAccessIssue]
+
+    time, batch = jax.export.symbolic_shape("time, batch")
+    symbol = spec.batch_symbol
+    functions: Functions = {}
+    keeps = False
+    for ending, size, lead in (("", batch, ()), (BATCHED, 1, (batch,))):
+        sizes = {} if symbol is None else {symbol: size}
+        state, inputs = (_shapes(specs, sizes, lead) for specs in (spec.carried, spec.inputs))
+        rest = (inputs if spec.streams else {}, jax.ShapeDtypeStruct(lead, np.int32))
+        functions[f"step{ending}"] = (jax.vmap(step, (None, 0, 0)) if lead else step, (state, inputs))
+        if not lead:
+            _check_steady(spec, state, jax.eval_shape(step, leaves, state, inputs)[1])
+            keeps = bool(jax.eval_shape(flush, leaves, state, *rest)[0])
+        if keeps:
+            functions[f"flush{ending}"] = (jax.vmap(flush, (None, 0, 0, 0)) if lead else flush, (state, *rest))
+        if not spec.streams and hasattr(stepper, "scan") and not (lead and symbol):
+            functions[f"scan{ending}"] = (scan, (state, _shapes(spec.inputs, sizes, (time, *lead))))
+    return functions
+
+
+def _check_steady(spec: StepSpec, before: Arrays, after: Arrays) -> None:
+    """Refuse a state that is not the same size after each step, such as a cache that grows."""
+    for name, array in before.items():
+        if after[name].shape != array.shape:
+            raise StateError(
+                f"{spec.label} cannot be compiled: its state {name!r} is {describe(array)} before a step and "
+                f"{describe(after[name])} after it"
+            )
+
+
+def _shapes(specs: Sequence[ArraySpec], sizes: Mapping[str, Any], lead: Sequence[Any]) -> dict[str, Any]:
+    return {each.name: each.sized(sizes).batched(lead).struct() for each in specs}
+
+
+def _shape(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(np.shape(array), array.dtype)
+
+
+def _compact(array: np.ndarray) -> np.ndarray:
+    """One element of an array whose elements are all the same, which is what most states begin with."""
+    first = array.reshape(-1)[:1]
+    return first.reshape(()) if array.size and array.tobytes() == first.tobytes() * array.size else array

@@ -1,0 +1,131 @@
+"""`CompiledStepper`: what a compiled file holds, as a `Stepper`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn.errors import InputError
+from jaxrnn.guards import exact_types
+from jaxrnn.runtime.compiled.format import Archive
+from jaxrnn.runtime.compiled.functions import Functions
+from jaxrnn.runtime.compiled.manifest import BATCHED
+from jaxrnn.specs import bind
+from jaxrnn.stepper import Flushed, State, in_batch, nothing_left, whole_pulse
+
+Arrays = Mapping[str, Any]
+
+
+class CompiledStepper(Functions):
+    """A stepper from a compiled file: `init`, `step`, `flush` and, of a model in steps, `scan`.
+
+    The functions are compiled for one stream and for a batch of any size. Mapped once with ``jax.vmap``, `step` and
+    `flush` are those of a batch. They have no derivatives.
+
+    Attributes:
+        spec: the facts about the stepper.
+        params: its parameters.
+    """
+
+    def __init__(self, archive: Archive):
+        super().__init__(archive)
+        self._start = archive.start
+
+    def init(self, batch: int | None = None, *, params: Sequence[Any] | None = None, held: Any = None) -> State:
+        """The state before the first frame, as in every `Stepper`.
+
+        Args:
+            batch: None for one stream, or a number of them.
+            params: as in `step`.
+            held: the inputs in ``spec.held``.
+
+        Raises:
+            InputError: held inputs are needed and were not given, or do not fit.
+        """
+        with exact_types():
+            if self._start is None:
+                return in_batch(self.spec, self._call("init", params, self._held(held)), batch)
+            sizes = {} if self.spec.batch_symbol is None else {self.spec.batch_symbol: 1}
+            # By NumPy: an operation of JAX would be compiled first, which takes longer than the step.
+            state = {
+                each.name: jnp.asarray(np.broadcast_to(array, each.sized(sizes).sizes).copy())
+                for each, array in zip(self.spec.carried, self._start, strict=True)
+            }
+            return in_batch(self.spec, state, batch)
+
+    def _held(self, held: Any) -> dict[str, Any]:
+        specs = [spec for spec in self.spec.inputs if spec.name in self.spec.held]
+        given = {} if held is None else {name: held[name] for name in self.spec.held if held.get(name) is not None}
+        if len(given) < len(specs):
+            raise InputError(
+                f"the state before the first frame is computed from held inputs: call init(held=...) with "
+                f"{', '.join(self.spec.held)}"
+            )
+        return bind(specs, given)
+
+    def step(self, params: Sequence[Any] | None, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
+        """One step.
+
+        Args:
+            params: as the attribute, or None for those compiled into the step, which is faster.
+            state: as `init` or the last step gave it.
+            inputs: one frame or pulse, by name.
+
+        Returns:
+            The outputs, None for those that only a flush gives, and the state after the step.
+
+        Raises:
+            InputError: an input does not fit.
+            StateError: the state does not fit.
+        """
+        with exact_types():
+            lead, arrays = self._arguments(state, inputs)
+            outputs, after = self._call(f"step{BATCHED}" if lead else "step", params, dict(state), arrays)
+        at_end = {output.name: None for output in self.spec.outputs if output.at_end}
+        return {**outputs, **at_end}, after
+
+    def scan(self, params: Sequence[Any] | None, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
+        """Many steps in one call, with the frames stacked along a first axis of every input; else as `step`.
+
+        Raises:
+            InputError: an input does not fit, or the file holds no scan.
+        """
+        with exact_types():
+            lead, arrays = self._arguments(state, inputs, ("frames",))
+            name = f"scan{BATCHED}" if lead else "scan"
+            if name not in self._serialised:
+                raise InputError(f"{self.spec.label} holds no scan of such a state; call step, frame after frame")
+            return self._call(name, params, dict(state), arrays)
+
+    def flush(self, params: Sequence[Any] | None, state: State, tail: Arrays | None = None, valid: Any = 0) -> Flushed:
+        """What is left when a recording has ended, as in every `Stepper`.
+
+        Args:
+            params: as in `step`.
+            state: after the last step.
+            tail: input frames that do not fill a pulse, by name, padded with anything to no more than one.
+            valid: how many frames of the tail exist, in a batch perhaps another number for each; may be traced.
+
+        Raises:
+            InputError: the tail does not fit.
+            StateError: the state does not fit.
+        """
+        with exact_types():
+            lead = self.spec.lead(state)
+            if "flush" not in self._serialised:
+                return nothing_left(self.spec, tail, valid)
+            arrays = whole_pulse(self.spec, tail, valid, lead)
+            existing = jnp.broadcast_to(jnp.asarray(valid).astype(jnp.int32), lead)
+            name = f"flush{BATCHED}" if lead else "flush"
+            outputs, counts = self._call(name, params, dict(state), arrays or {}, existing)
+        return Flushed(outputs, {name: counts.get(name) for name in outputs})
+
+    def _arguments(self, state: State, inputs: Arrays, more: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], Any]:
+        """The batch in front of the state, and the inputs, held against the spec and that batch."""
+        lead, batch = self.spec.lead(state), self.spec.batch(state)
+        symbol = self.spec.batch_symbol
+        fixed = self.spec if symbol is None or lead or batch is None else self.spec.sized({symbol: batch})
+        return lead, fixed.bind(inputs, lead, more)

@@ -1,0 +1,280 @@
+"""Arrays by name: one description of an array, and one check of arguments and of states against it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.messages import describe, near
+
+Dimension = int | str
+
+#: What JAX makes of 64-bit integers without ``jax_enable_x64``; widening them again loses nothing.
+_WIDENED = {("int32", "int64"), ("uint32", "uint64")}
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+    """One named array: an input, an output or an entry of a state.
+
+    Attributes:
+        name: what it goes by.
+        dtype: its element type, ``object`` for strings; None for a sequence or an optional, whose items are checked
+            where they are used.
+        shape: ints and names of open dimensions; None where the rank is not known.
+        time_axis: the axis that holds frames of time; None where there is none.
+    """
+
+    name: str
+    dtype: np.dtype | None
+    shape: tuple[Dimension, ...] | None
+    time_axis: int | None = None
+
+    def __str__(self) -> str:
+        if self.dtype is None:
+            return f"{self.name}: sequence or optional"
+        shape = "..." if self.shape is None else ", ".join(map(str, self.shape))
+        return f"{self.name}: {'string' if self.is_text else self.dtype.name}[{shape}]"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is an array of strings."""
+        return self.dtype is not None and self.dtype.kind == "O"
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes, with 1 for every open dimension."""
+        assert self.dtype is not None
+        return math.prod(size for size in self.shape or () if isinstance(size, int)) * self.dtype.itemsize
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Its shape, of which no dimension may be open."""
+        sizes = tuple(size for size in self.shape or () if not isinstance(size, str))
+        assert self.shape is not None
+        assert len(sizes) == len(self.shape), f"{self} has open dimensions"
+        return sizes
+
+    @property
+    def symbols(self) -> list[str]:
+        """The names of its open dimensions."""
+        return [size for size in self.shape or () if isinstance(size, str)]
+
+    def sized(self, sizes: Mapping[str, Any]) -> Self:
+        """The same with sizes for open dimensions by name."""
+        if self.shape is None:
+            return self
+        shape = tuple(sizes.get(size, size) if isinstance(size, str) else size for size in self.shape)
+        return dataclasses.replace(self, shape=shape)
+
+    def with_frames(self, frames: Any) -> Self:
+        """The same with another number of frames, where it has a time axis."""
+        if self.time_axis is None or self.shape is None:
+            return self
+        return dataclasses.replace(
+            self, shape=tuple(frames if axis == self.time_axis else size for axis, size in enumerate(self.shape))
+        )
+
+    def batched(self, lead: Sequence[Any]) -> Self:
+        """The same with axes in front."""
+        if self.shape is None or not lead:
+            return self
+        time_axis = None if self.time_axis is None else self.time_axis + len(lead)
+        return dataclasses.replace(self, shape=(*lead, *self.shape), time_axis=time_axis)
+
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """Shape and element type, for ``jax.eval_shape`` and ``jax.export``; as in `sizes`."""
+        assert self.dtype is not None
+        return jax.ShapeDtypeStruct(self.sizes, self.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields in JSON's types."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        dtype = None if self.dtype is None else self.dtype.name
+        return fields | {"dtype": dtype, "shape": None if self.shape is None else list(self.shape)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """The array that `to_json` described."""
+        dtype, shape = fields["dtype"], fields["shape"]
+        return cls(
+            **{
+                **fields,
+                "dtype": None if dtype is None else dtype_named(dtype),
+                "shape": None if shape is None else tuple(shape),
+            }
+        )
+
+
+def dtype_named(name: str) -> np.dtype:
+    """An element type by its name, those that NumPy does not have itself included."""
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def converted(spec: ArraySpec, value: Any) -> Any:
+    """A value as a JAX array of the declared element type.
+
+    Python's numbers and lists take on the type if they keep their value. Arrays must have it, but an int32 array of JAX
+    serves as int64, because that is what JAX makes of int64 without ``jax_enable_x64``.
+
+    Raises:
+        InputError: it has another type.
+    """
+    assert spec.dtype is not None
+    if not hasattr(value, "dtype"):
+        return jnp.asarray(_from_python(spec, spec.dtype, value))
+    if value.dtype == spec.dtype:
+        return jnp.asarray(value)
+    if isinstance(value, jax.Array) and (value.dtype.name, spec.dtype.name) in _WIDENED:
+        return value.astype(spec.dtype)
+    if not isinstance(value, jax.Array) and value.dtype.kind in "iufc":
+        array = jnp.asarray(value)  # narrower where JAX has no types of 64 bits
+        if array.dtype == spec.dtype:
+            return array
+    if spec.dtype == np.float64 and isinstance(value, jax.Array):
+        mend = "JAX makes float32 of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
+    else:
+        mend = f"convert it with .astype({spec.dtype.name!r})"
+    raise InputError(f"input {spec} got {describe(value)}; {mend}")
+
+
+def _from_python(spec: ArraySpec, dtype: np.dtype, value: Any) -> np.ndarray:
+    """Python numbers or nested lists in the declared type; floats may round, integers must keep their value."""
+    try:
+        plain = np.asarray(value)
+        array = plain.astype(dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"input {spec} cannot be made from {type(value).__name__}: {error}") from error
+    rounds = jnp.issubdtype(dtype, jnp.inexact) and plain.dtype.kind in "fc"
+    if not rounds and not np.array_equal(array.astype(plain.dtype), plain):
+        raise InputError(f"input {spec}: the value {value!r} does not fit the type {dtype.name}")
+    return array
+
+
+def bind(
+    specs: Sequence[ArraySpec],
+    arrays: Mapping[str, Any],
+    *,
+    convert: Callable[[ArraySpec, Any], Any] = converted,
+    note: str = "",
+) -> dict[str, Any]:
+    """Arguments by name, in the order of their descriptions, as arrays of the declared types.
+
+    Args:
+        specs: what is expected.
+        arrays: what came.
+        convert: makes a value an array of the declared type.
+        note: what an error about a shape says besides.
+
+    Raises:
+        InputError: names the input, what was expected and what came.
+    """
+    if not isinstance(arrays, Mapping):
+        raise InputError(f"inputs must be a dict of arrays by name, not {type(arrays).__name__}")
+    check_names(specs, arrays)
+    missing = [str(spec) for spec in specs if spec.name not in arrays]
+    if missing:
+        raise InputError(f"missing input(s): {', '.join(missing)}")
+    sizes: dict[str, tuple[Any, str]] = {}
+    values = {}
+    for spec in specs:
+        value = values[spec.name] = convert(spec, arrays[spec.name])
+        if spec.dtype is not None:
+            _check_shape(spec, value, sizes, note)
+    return values
+
+
+def check_names(specs: Sequence[ArraySpec], names: Collection[Any]) -> None:
+    """Refuse names that nothing goes by.
+
+    Raises:
+        InputError: names the nearest input.
+    """
+    known = [spec.name for spec in specs]
+    for name in names:
+        if name not in known:
+            listed = ", ".join(map(str, specs)) or "none"
+            raise InputError(f"there is no input {name!r}{near(name, known)}; the inputs are: {listed}")
+
+
+def _check_shape(spec: ArraySpec, value: Any, sizes: dict[str, tuple[Any, str]], note: str) -> None:
+    if spec.shape is None:
+        return
+    if len(value.shape) != len(spec.shape):
+        raise InputError(
+            f"input {spec} has rank {len(spec.shape)}, but got {describe(value)} of rank {len(value.shape)}{note}"
+        )
+    for axis, (expected, size) in enumerate(zip(spec.shape, value.shape, strict=True)):
+        if not isinstance(expected, str):
+            if size != expected:
+                raise InputError(
+                    f"input {spec} got {describe(value)}: axis {axis} must be {expected}, not {size}{note}"
+                )
+        elif sizes.setdefault(expected, (size, spec.name))[0] != size:
+            other, where = sizes[expected]
+            raise InputError(
+                f"input {spec} got {describe(value)}: dimension {expected!r} is {size} here, but {other} in {where!r}"
+            )
+
+
+def lead_of(specs: Sequence[ArraySpec], state: Any) -> tuple[Any, ...]:
+    """The axes that every array of a state has in front of those described: the batch, or none.
+
+    Raises:
+        StateError: an array is missing, unknown, or of another dtype, shape or batch than the others ask for.
+    """
+    names = [spec.name for spec in specs]
+    listed = ", ".join(names) or "nothing"
+    if not isinstance(state, Mapping):
+        raise StateError(f"the state must be a dict as init gives it, with {listed}, not {type(state).__name__}")
+    for name in state:
+        if name not in names:
+            raise StateError(f"there is no state {name!r}{near(name, names)}; the state is: {listed}")
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise StateError(f"state {missing[0]!r} is missing; init gives all of: {listed}")
+    leads: dict[str, tuple[Any, ...]] = {}
+    sizes: dict[str, Any] = {}
+    for spec in specs:
+        value, shape = state[spec.name], spec.shape
+        assert shape is not None
+        if not hasattr(value, "dtype") or value.dtype != spec.dtype:
+            raise StateError(f"state {_told(spec)}, not {describe(value)}")
+        extra = max(len(value.shape) - len(shape), 0)
+        leads[spec.name], core = tuple(value.shape[:extra]), tuple(value.shape[extra:])
+        fits = len(core) == len(shape) and all(
+            isinstance(expected, str) or expected == size for expected, size in zip(shape, core, strict=True)
+        )
+        if not fits or extra > 1:
+            more = "; map over all axes in front but one with jax.vmap" if fits else ""
+            raise StateError(f"state {_told(spec)}, not {describe(value)}{more}")
+        named = ((expected, size) for expected, size in zip(shape, core, strict=True) if isinstance(expected, str))
+        same = all(sizes.setdefault(expected, size) == size for expected, size in named)
+        if leads[spec.name] != leads[names[0]] or not same:
+            raise StateError(f"state {spec.name!r} is {describe(value)}, of another batch than the rest of the state")
+    return next(iter(leads.values()), ())
+
+
+def _told(spec: ArraySpec) -> str:
+    shown = ArraySpec.__str__(spec).partition(": ")[2]
+    return f"{spec.name!r} must be {shown} (in a batch, with one axis in front)"
+
+
+def zeros(specs: Sequence[ArraySpec], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Zeros by name, with sizes for open dimensions.
+
+    Raises:
+        KeyError: the name of a dimension without a size.
+    """
+    return {
+        spec.name: np.zeros([size if isinstance(size, int) else sizes[size] for size in spec.shape or ()], spec.dtype)
+        for spec in specs
+    }

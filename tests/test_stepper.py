@@ -1,0 +1,237 @@
+"""The protocol of a pure step: objects of one's own run wherever a model does, and every stepper runs in the same way."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrnn
+from jaxrnn.profiling import profile_stepper
+from jaxrnn.specs import ArraySpec
+from jaxrnn.stepper import Flushed, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
+
+FLOAT = np.dtype("float32")
+
+
+class Smoother:
+    """An exponential mean of float32[2]: a step of whole frames, with parameters of its own."""
+
+    spec = StepSpec(
+        "smoother",
+        inputs=(ArraySpec("x", FLOAT, (2,)),),
+        outputs=(OutputSpec("y", FLOAT, (2,)),),
+        state=(StateSpec("mean", FLOAT, (2,)),),
+    )
+    params = {"keep": jnp.float32(0.75)}
+
+    def init(self, batch=None, *, params=None, held=None):
+        return in_batch(self.spec, {"mean": jnp.ones(2, jnp.float32)}, batch)
+
+    def step(self, params, state, inputs):
+        mean = params["keep"] * state["mean"] + (1 - params["keep"]) * inputs["x"]
+        return {"y": mean}, {"mean": mean}
+
+    def flush(self, params, state, tail=None, valid=0):
+        return nothing_left(self.spec, tail, valid)
+
+    def expected(self, x):
+        mean, means = np.ones(2), []
+        for frame in x:
+            mean = 0.75 * mean + 0.25 * frame
+            means.append(mean)
+        return {"y": np.array(means)}
+
+
+class Delayed:
+    """Frames of float32[2] one frame late, in pulses of 2, and their sum at the end."""
+
+    spec = StepSpec(
+        "delayed",
+        inputs=(ArraySpec("x", FLOAT, (2, 2), time_axis=0),),
+        outputs=(
+            OutputSpec("sum", FLOAT, (2,), at_end=True),
+            OutputSpec("y", FLOAT, (2, 2), time_axis=0, delay=1, rate=Fraction(1)),
+        ),
+        state=(StateSpec("last", FLOAT, (2,), kind="delay"), StateSpec("sum", FLOAT, (2,), kind="total")),
+        pulse=2,
+        look_ahead=0,
+        receptive_field=1,
+    )
+
+    def init(self, batch=None, *, params=None, held=None):
+        zeros = jnp.zeros(2, jnp.float32)
+        return in_batch(self.spec, {"last": zeros, "sum": zeros}, batch)
+
+    def step(self, params, state, inputs):
+        x = inputs["x"]
+        late = jnp.concatenate([state["last"][None], x[:-1]])
+        return {"y": late, "sum": None}, {"last": x[-1], "sum": state["sum"] + x.sum(0)}
+
+    def flush(self, params, state, tail=None, valid=0):
+        exists = jnp.arange(2, dtype=jnp.int32)[:, None] < valid
+        x = jnp.where(exists, tail["x"], np.float32(0))
+        rest = jnp.concatenate([state["last"][None], x])
+        return Flushed({"y": rest, "sum": state["sum"] + x.sum(0)}, {"y": jnp.int32(1 + valid), "sum": None})
+
+    def expected(self, x):
+        return {"y": x, "sum": x.sum(0)}
+
+
+OWN = {"steps": Smoother(), "stream": Delayed()}
+
+
+def compiled(stepper, folder):
+    path = folder / "own.jaxrnn"
+    jaxrnn.save_compiled(stepper, path)
+    return jaxrnn.load_compiled(path)
+
+
+@pytest.fixture(params=["own", "compiled"])
+def forms(request, tmp_path):
+    """Each stepper, as it is or from a file."""
+    return {name: own if request.param == "own" else compiled(own, tmp_path) for name, own in OWN.items()}
+
+
+def recording(frames, seed=0):
+    return np.random.default_rng(seed).normal(size=(frames, 2)).astype(np.float32)
+
+
+def cut(spec, x):
+    """The whole steps of a recording, and its tail."""
+    if not spec.streams:
+        return [{"x": frame} for frame in x], ()
+    whole = len(x) - len(x) % spec.pulse
+    return [{"x": x[i : i + spec.pulse]} for i in range(0, whole, spec.pulse)], ({"x": x[whole:]}, len(x) - whole)
+
+
+def joined(spec, pieces, rest):
+    """The outputs of a recording, by the spec alone."""
+    result = {}
+    for output in spec.outputs:
+        if output.at_end:
+            result[output.name] = rest[output.name]
+        elif output.time_axis is None:
+            result[output.name] = np.stack([piece[output.name] for piece in pieces])
+        else:
+            parts = [*(piece[output.name] for piece in pieces), rest[output.name]]
+            result[output.name] = np.concatenate(parts, output.time_axis)[output.delay :]
+    return result
+
+
+def equal(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_runner(forms, name):
+    stepper, x = forms[name], recording(7)
+    run = jaxrnn.Runner(stepper)
+    for _ in range(2):  # a flush begins anew
+        steps, tail = cut(stepper.spec, x)
+        equal(joined(stepper.spec, [run(each) for each in steps], run.flush(*tail)), OWN[name].expected(x))
+    assert run.state.keys() == {entry.name for entry in stepper.spec.state}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_pool(forms, name):
+    stepper = forms[name]
+    pool = jaxrnn.StreamPool(stepper, None, capacity=3)
+    recordings = {pool.open(): recording(frames, seed=frames) for frames in (7, 4)}
+    pieces = {stream: [] for stream in recordings}
+    for stream, x in recordings.items():
+        for each in cut(stepper.spec, x)[0]:
+            pool.push(stream, each)
+    while outputs := pool.run():
+        for stream, piece in outputs.items():
+            pieces[stream].append(piece)
+    for stream, x in recordings.items():
+        rest = pool.flush(stream, *cut(stepper.spec, x)[1])
+        equal(joined(stepper.spec, pieces[stream], rest), OWN[name].expected(x))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_file_says_the_same(name, tmp_path):
+    own, loaded = OWN[name], compiled(OWN[name], tmp_path)
+    assert loaded.spec == own.spec
+    params = getattr(own, "params", None)
+    x = {"x": recording(4)[:2] if own.spec.streams else recording(1)[0]}
+    batch = {"x": np.stack([x["x"], 2 * x["x"]])}
+    for state, given in ((None, x), (2, batch)):
+        expected = (jax.vmap(own.step, (None, 0, 0)) if state else own.step)(params, own.init(state), given)
+        found = loaded.step(None, loaded.init(state), given)
+        assert jax.tree.structure(found) == jax.tree.structure(expected)
+        jax.tree.map(np.testing.assert_allclose, found, expected)
+        mapped = jax.vmap(loaded.step, (None, None, 0))(loaded.params, loaded.init(), batch)
+        jax.tree.map(np.testing.assert_allclose, mapped, loaded.step(None, loaded.init(2), batch))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_profile(forms, name):
+    profiled = profile_stepper(forms[name], peaks=False)
+    assert profiled.label == f"{OWN[name].spec.label}: {'pulse of 2' if name == 'stream' else 'step'}"
+    assert profiled.seconds > 0
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    class Growing(Smoother):
+        def step(self, params, state, inputs):
+            return {"y": inputs["x"]}, {"mean": jnp.concatenate([state["mean"], inputs["x"]])}
+
+    with pytest.raises(jaxrnn.StateError, match=r"'mean' is float32\[2\] before a step and float32\[4\] after it"):
+        jaxrnn.save_compiled(Growing(), tmp_path / "grows.jaxrnn")
+    with pytest.raises(jaxrnn.InputError, match="has no flush"):
+        jaxrnn.Runner(type("Half", (), {"spec": Smoother.spec, "init": None, "step": None})())
+    for batch in (-1, 1.5, True):
+        with pytest.raises(jaxrnn.InputError, match="batch must be a number of streams"):
+            Smoother().init(batch)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spec_is_the_same_from_json():
+    for own in OWN.values():
+        assert StepSpec.from_json(own.spec.to_json()) == own.spec
+
+
+def test_many_pulses_in_one_call():
+    """A scan is step after step, of one stream and of a batch, and `run` is the whole."""
+
+    def smooth(x):
+        level = jnp.cumsum(x["x"], axis=0) / (1 + jnp.arange(x["x"].shape[0], dtype=jnp.float32))[:, None]
+        return {"y": level + x["level"], "halves": x["x"][::2], "sum": x["x"].sum(0), "level": x["level"]}
+
+    example = {"x": jax.ShapeDtypeStruct((10, 2), FLOAT), "level": jax.ShapeDtypeStruct((2,), FLOAT)}
+    streamed = jaxrnn.stream(smooth, example, axes={"x": 0, "level": None}, pulse=2)
+    x, level = recording(9), np.float32([1, 2])
+    outputs, state = streamed.scan(None, streamed.init(), {"x": x[:8], "level": level})
+    after, pieces = streamed.init(), []
+    for i in range(0, 8, 2):
+        piece, after = streamed.step(None, after, {"x": x[i : i + 2], "level": level})
+        pieces.append(piece)
+    assert outputs["sum"] is None
+    np.testing.assert_array_equal(outputs["level"], level)
+    for name in ("y", "halves"):
+        np.testing.assert_allclose(outputs[name], np.concatenate([piece[name] for piece in pieces]), rtol=1e-6)
+    jax.tree.map(np.testing.assert_allclose, state, after)
+    both = {"x": np.stack([x[:8], 2 * x[:8]]), "level": np.stack([level] * 2)}
+    batched, _ = streamed.scan(None, streamed.init(2), both)
+    np.testing.assert_allclose(batched["y"][0], outputs["y"], rtol=1e-6)
+    equal(streamed.run(None, {"x": x, "level": level}), smooth({"x": x, "level": level}))
+    with pytest.raises(jaxrnn.InputError, match="9 input frame.* no whole number of pulses of 2"):
+        streamed.scan(None, streamed.init(), {"x": x, "level": level})
+
+
+def test_a_recording_through_a_model_in_steps(models):
+    model = jaxrnn.load(models / "dtln_1.onnx")
+    frames = {"input_2": np.random.default_rng(0).normal(size=(5, 1, 1, 257)).astype(np.float32)}
+    expected, _ = model.scan(model.params, model.init(), frames)
+    jax.tree.map(np.testing.assert_array_equal, model.run(model.params, frames), expected)
+    one = {name: array[:, None] for name, array in frames.items()}
+    batched = model.run(model.params, one, batch=1)
+    assert batched["activation_2"].shape == (5, 1, 1, 1, 257)
+    np.testing.assert_allclose(batched["activation_2"][:, 0], expected["activation_2"], atol=1e-5)
