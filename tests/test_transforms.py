@@ -1,4 +1,4 @@
-"""Cutting a step into stages, and the scan built on it: equal to lax.scan, with less in the loop."""
+"""The schedule of a step, and the scan built on it: equal to lax.scan, with less in the loop."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from jax import lax
 from jax.test_util import check_grads
 
-from jaxrnn.jaxprs.hoist import scan
-from jaxrnn.jaxprs.stages import AFTER, BEFORE, CORE, PACK, cut
+from jaxrnn.jaxprs.scanning import scan
+from jaxrnn.jaxprs.schedule import Batch, Loop, plain
+from jaxrnn.jaxprs.step import Step
 
 
 def arrays(*shapes, seed=0):
@@ -116,23 +117,25 @@ def test_gradients_equal_those_of_the_loop(name):
 def test_only_what_the_carry_needs_stays_in_the_loop():
     step, params, frames, carry = case("lstm", 7)
     one = jax.tree.map(lambda x: x[0], frames)
-    stages = cut(step, params, one, carry)
-    names = [[equation.primitive.name for equation in group] for group in stages.equations]
-    assert names[PACK].count("transpose") == 1
-    assert names[BEFORE].count("dot_general") == 2  # both products of the frame
-    assert names[CORE].count("dot_general") == 1  # only the recurrent one
-    assert names[AFTER].count("dot_general") == 1  # the output layer
+    schedule = plain(Step.trace(step, params, one, carry))
+    assert [type(part) for part in schedule.parts] == [Batch, Loop, Batch]
+    names = [[e.primitive.name for e in group] for group in (schedule.fixed, *(p.equations for p in schedule.parts))]
+    fixed, before, loop, after = names
+    assert fixed.count("transpose") == 1
+    assert before.count("dot_general") == 2  # both products of the frame
+    assert loop.count("dot_general") == 1  # only the recurrent one
+    assert after.count("dot_general") == 1  # the output layer
     jaxpr = jax.make_jaxpr(lambda *given: scan(step, *given))(params, frames, carry)
     (loop,) = (equation for equation in jaxpr.eqns if "scan[" in str(equation))
     assert str(loop).count("dot_general") == 1
 
 
-def test_the_pack_stage_hands_on_what_is_folded():
+def test_what_is_fixed_is_folded():
     step, params, frames, carry = case("lstm", 7)
     one = jax.tree.map(lambda x: x[0], frames)
-    stages = cut(step, params, one, carry)
-    assert [variable.aval.shape for variable in stages.folded].count((3, 5)) == 1  # w_in, transposed
-    assert all(variable is not stages.params[0] for variable in stages.folded)
+    traced = Step.trace(step, params, one, carry)
+    assert [variable.aval.shape for variable in traced.folded].count((3, 5)) == 1  # w_in, transposed
+    assert all(variable is not traced.params[0] for variable in traced.folded)
 
 
 def test_frames_that_do_not_exist_leave_the_carry_alone():

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs.hoist import scan as hoisted_scan
+from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.values import describe
 

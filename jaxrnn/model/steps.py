@@ -14,8 +14,8 @@ import numpy as np
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, narrow_type, plain
-from jaxrnn.jaxprs.stages import Stages, cut
+from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
+from jaxrnn.jaxprs.step import Step
 from jaxrnn.onnx.interface import TensorInfo, bind_inputs
 from jaxrnn.onnx.state import StateVar, open_sizes
 from jaxrnn.onnx.values import describe
@@ -89,7 +89,7 @@ class Stepper:
         Raises:
             InputError: weights cannot be of this type, or how they fold is not known without more sizes.
         """
-        narrow = narrow_type(dtype)
+        narrow = low_precision_type(dtype)
         with exact_types():
             sizes = {**dims, **({self.batch_symbol: 1} if self.batch_symbol else {})}
             try:
@@ -116,11 +116,11 @@ class Stepper:
             return self._plain_step(unpacked, inputs, state)
         return run_folded(stages, params.folded, bound, dict(state))
 
-    def _cut(self, params: Arrays, frame: Arrays, state: Arrays) -> Stages:
+    def _cut(self, params: Arrays, frame: Arrays, state: Arrays) -> Step:
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (dict(params), dict(frame), dict(state))
         )
-        return cut(self._plain_step, *shapes)
+        return Step.trace(self._plain_step, *shapes)
 
     def _plain_step(self, params: Arrays, inputs: Arrays, state: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         stray = [name for name in inputs if name in self._input_of]

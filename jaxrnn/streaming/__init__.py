@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
 from jaxrnn.streaming.facts import StreamInput, StreamState
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.registry import register
 from jaxrnn.streaming.streamed import Flushed, Streamed
 from jaxrnn.streaming.transform import stream
+from jaxrnn.streaming.values import Chunk, Ended
 
-__all__ = ["Flushed", "StreamInput", "StreamState", "Streamed", "stream"]
+__all__ = ["Chunk", "Ended", "Flushed", "Pass", "StreamInput", "StreamState", "Streamed", "register", "stream"]

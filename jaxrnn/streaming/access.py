@@ -8,6 +8,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn
 from jax.interpreters import partial_eval
 
+from jaxrnn.jaxprs.slices import inner_jaxprs
 from jaxrnn.streaming.dimensions import is_symbolic
 
 
@@ -38,14 +39,6 @@ def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
         return equation.params["num_consts"], equation.params["num_carry"]
     consts, carry, _ = equation.params["ft_in"].unpack()
     return len(consts), len(carry)
-
-
-def inner_jaxprs(equation: JaxprEqn) -> Iterator[Any]:
-    """The jaxprs among an equation's parameters, without their constants."""
-    for value in equation.params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if hasattr(item, "eqns") or hasattr(item, "jaxpr"):
-                yield getattr(item, "jaxpr", item)
 
 
 def symbolic_sizes(jaxpr: Any) -> Iterator[Any]:

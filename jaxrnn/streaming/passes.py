@@ -14,6 +14,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import JaxrnnError, StreamError
+from jaxrnn.jaxprs.equations import bind
 from jaxrnn.streaming.dimensions import value_of
 from jaxrnn.streaming.sources import describe_equation, label_of, scope_of
 from jaxrnn.streaming.timeline import Clock, Timeline
@@ -102,10 +103,7 @@ class Pass:
 
     def bind(self, equation: JaxprEqn, arrays: Sequence[Any], **changed: Any) -> list[Any]:
         """Apply an equation's primitive to arrays, with some of its parameters changed."""
-        parameters = equation.primitive.get_bind_params({**equation.params, **changed})
-        with equation.ctx.manager:
-            results = equation.primitive.bind(*map(jnp.asarray, arrays), **parameters)
-        return list(results) if equation.primitive.multiple_results else [results]
+        return bind(equation, [jnp.asarray(array) for array in arrays], **changed)
 
     def plain(self, value: Any) -> Any:
         """The array of a value that is not streamed; what depends on the length is evaluated as if it ended here."""
@@ -119,13 +117,10 @@ class Pass:
 
     @contextlib.contextmanager
     def at(self, equation: JaxprEqn) -> Iterator[None]:
-        """What is done here is done for an equation: errors and state name it, and its scope goes on."""
+        """What is done here is done for an equation: errors and state name it."""
         outer, self._equation = self._equation, equation
         try:
-            with (
-                jax.named_scope(scope) if (scope := str(equation.source_info.name_stack)) else contextlib.nullcontext()
-            ):
-                yield
+            yield
         except JaxrnnError as error:
             if error.located:
                 raise

@@ -20,9 +20,9 @@ from jaxrnn.jaxprs.fingerprints import fingerprint
 from jaxrnn.streaming.access import symbolic_sizes, without_dead_code
 from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.known import LARGEST
 from jaxrnn.streaming.layout import Layout, State
 from jaxrnn.streaming.passes import Absent, Facts, Pass
-from jaxrnn.streaming.rules.folding import LARGEST
 from jaxrnn.streaming.timeline import Clock
 from jaxrnn.streaming.values import Chunk, Deferred, Ended, Reach, is_length
 

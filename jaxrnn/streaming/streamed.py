@@ -13,10 +13,10 @@ from jax import lax
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import own_arithmetic
-from jaxrnn.jaxprs import stages
 from jaxrnn.jaxprs.equations import trace
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, narrow_type, plain
+from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
+from jaxrnn.jaxprs.step import Step
 from jaxrnn.jaxprs.zeros import depends_on
 from jaxrnn.streaming.arguments import Arguments, padded_to
 from jaxrnn.streaming.facts import StreamInput, StreamState, look_ahead_of, receptive_field_of, table_of
@@ -193,12 +193,12 @@ class Streamed:
         given = self._arguments.params(params)
         cut_step = self._stages(given)
         purpose = Purpose(self._plan._fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
-        return Packed(given, fold(cut_step, given, narrow_type(dtype)), purpose)
+        return Packed(given, fold(cut_step, given, low_precision_type(dtype)), purpose)
 
-    def _stages(self, params: Any) -> stages.Stages:
+    def _stages(self, params: Any) -> Step:
         frames = self._units * self._plan.clock.unit
         arrays = [jax.ShapeDtypeStruct(leaf.frames(frames), leaf.dtype) for leaf in self._plan.leaves]
-        return stages.cut(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
+        return Step.trace(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
 
     def _one_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
         if isinstance(params, Packed) and params.purpose.pulse == self.pulse:

@@ -10,9 +10,10 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells.products import product_type
+from jaxrnn.jaxprs.equations import Atom, shape_of, type_of
 from jaxrnn.jaxprs.recognition.algebra import Algebra
 from jaxrnn.jaxprs.recognition.body import operands_of
-from jaxrnn.jaxprs.recognition.positions import Atom, Elements, everything, shape_of, type_of
+from jaxrnn.jaxprs.recognition.positions import Elements, everything
 
 
 class Matrix(NamedTuple):

@@ -69,7 +69,7 @@ class Algebra:
         if number is not None:
             return {(): number}
         atom, at = elements = self.body.source(elements)
-        if not isinstance(atom, Literal) and atom in self.body.carry:
+        if not isinstance(atom, Literal) and atom in self.body.step.carry:
             return {(self.number_of(Term("carry", elements)),): 1.0}
         equation = self.body.equation_of(atom)
         rule = None if equation is None else _RULES.get(equation.primitive.name)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from jax.extend.core import Literal, Var
 
+from jaxrnn.jaxprs.equations import Atom, type_of
 from jaxrnn.jaxprs.recognition.body import Body, operands_of, whole
-from jaxrnn.jaxprs.recognition.positions import Atom, Elements, type_of
+from jaxrnn.jaxprs.recognition.positions import Elements
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Carries:
         self.body = body
         self.updates: dict[Var, Atom] = {}
         self.pieces: list[Piece] = []
-        for carry, after in zip(body.carry, body.next_carry, strict=True):
+        for carry, after in zip(body.step.carry, body.step.next_carry, strict=True):
             self.pieces += self._pieces(carry, after)
 
     def _pieces(self, carry: Var, after: Atom) -> Iterator[Piece]:

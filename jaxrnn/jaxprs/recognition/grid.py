@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from jax.extend.core import Var
 
+from jaxrnn.jaxprs.equations import Atom
 from jaxrnn.jaxprs.recognition.affine import Gate, Matrix, Product, Sum
 from jaxrnn.jaxprs.recognition.algebra import Algebra, Term
 from jaxrnn.jaxprs.recognition.positions import Elements
 
 
 @dataclass(frozen=True)
-class Block:
+class Submatrix:
     """``coefficient * matrix[rows][:, columns]``."""
 
     matrix: Matrix
@@ -24,24 +25,32 @@ class Block:
 
 
 @dataclass
-class Entering:
+class GateInput:
     """What enters one gate.
 
     Attributes:
         recurrent: blocks ``[hidden, hidden]``, whose sum multiplies the hidden state.
-        behind_reset: the same for the hidden state that a reset gate has scaled.
+        reset_recurrent: the same for the hidden state that a reset gate has scaled.
         inputs: elements ``[rows, K]``, and the blocks ``[K, hidden]`` that multiply them.
         addends: elements ``[rows, hidden]`` and their coefficients.
         resets: the reset gates.
         scaled: what a reset gate multiplies.
     """
 
-    recurrent: list[Block] = field(default_factory=list)
-    behind_reset: list[Block] = field(default_factory=list)
-    inputs: list[tuple[Elements, Block]] = field(default_factory=list)
+    recurrent: list[Submatrix] = field(default_factory=list)
+    reset_recurrent: list[Submatrix] = field(default_factory=list)
+    inputs: list[tuple[Elements, Submatrix]] = field(default_factory=list)
     addends: list[tuple[Elements, float]] = field(default_factory=list)
     resets: list[Gate] = field(default_factory=list)
-    scaled: Entering | None = None
+    scaled: GateInput | None = None
+
+    @property
+    def atoms(self) -> list[Atom]:
+        """What it is computed from, but for the carry."""
+        blocks = [*self.recurrent, *self.reset_recurrent, *(block for _, block in self.inputs)]
+        elements = [*(operand for operand, _ in self.inputs), *(added for added, _ in self.addends)]
+        inner = [] if self.scaled is None else self.scaled.atoms
+        return [*(block.matrix.atom for block in blocks), *(each.atom for each in elements), *inner]
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ def _all(hidden: Mapping[Var, np.ndarray]) -> np.ndarray:
     return np.arange(found.max() + 1)
 
 
-def entering(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> Entering | None:
+def gate_input(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> GateInput | None:
     """A sum in the grid.
 
     Args:
@@ -107,7 +116,7 @@ def entering(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.n
     Returns:
         None where the parts do not lie in the grid, or depend on the carry in another way.
     """
-    result = Entering()
+    result = GateInput()
     result.addends = [(Elements(e.atom, grid.place(e.at)), coefficient) for e, coefficient in total.addends]
     for product in total.products:
         parts = _parts(algebra, product, hidden)
@@ -116,19 +125,19 @@ def entering(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.n
             return None
         for part in parts:
             if part.known is not None:
-                block = Block(product.matrix, part.columns, columns[0], product.coefficient)
+                block = Submatrix(product.matrix, part.columns, columns[0], product.coefficient)
                 result.inputs.append((Elements(part.known.atom, part.known.at[rows[:, 0]]), block))
                 continue
             assert part.hidden is not None
             units = grid.columns_of(part.hidden[rows[:, 0]])
             if units is None or not np.array_equal(np.sort(units), np.arange(grid.elements.shape[1])):
                 return None
-            block = Block(product.matrix, part.columns[np.argsort(units)], columns[0], product.coefficient)
-            (result.recurrent if part.reset is None else result.behind_reset).append(block)
+            block = Submatrix(product.matrix, part.columns[np.argsort(units)], columns[0], product.coefficient)
+            (result.recurrent if part.reset is None else result.reset_recurrent).append(block)
             if part.reset is not None:
                 result.resets.append(part.reset)
     for gate, inner in total.scaled:
-        found = entering(algebra, grid, inner, hidden)
+        found = gate_input(algebra, grid, inner, hidden)
         if found is None or result.scaled is not None:
             return None
         result.scaled = found

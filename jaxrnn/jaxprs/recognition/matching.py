@@ -8,22 +8,23 @@ import numpy as np
 from jax.extend.core import Var
 
 from jaxrnn.cells import GRU, LSTM, RNN, Activation
+from jaxrnn.jaxprs.equations import variables
 from jaxrnn.jaxprs.recognition.affine import Gate, Sum, expand
 from jaxrnn.jaxprs.recognition.algebra import Algebra, Polynomial
 from jaxrnn.jaxprs.recognition.body import whole
 from jaxrnn.jaxprs.recognition.carries import Carries, Mask, Piece
-from jaxrnn.jaxprs.recognition.grid import Entering, Grid, entering, find_grid
+from jaxrnn.jaxprs.recognition.grid import GateInput, Grid, find_grid, gate_input
 from jaxrnn.jaxprs.recognition.positions import Elements, size_of
 
 
 @dataclass(frozen=True)
-class Held:
+class State:
     """One array of a cell's carry.
 
     Attributes:
         carry: the variable of the body's carry that holds it.
         at: its elements there, ``[rows, hidden]``.
-        new: the same elements behind the step.
+        new: the same elements after the step.
     """
 
     carry: Var
@@ -38,23 +39,31 @@ class Match:
     Attributes:
         cell: the cell.
         grid: where its elements are.
-        held: its carry, the hidden state first.
+        states: its carry, the hidden state first.
         gates: what enters its gates, in the order of the cell.
         mask: where it is updated, ``[rows, 1]``.
     """
 
     cell: LSTM | GRU | RNN
     grid: Grid
-    held: tuple[Held, ...]
-    gates: tuple[Entering, ...]
+    states: tuple[State, ...]
+    gates: tuple[GateInput, ...]
     mask: Mask | None
 
     @property
     def output(self) -> Var:
-        """The variable of the hidden state behind the step."""
-        variable = self.held[0].new.atom
+        """The variable of the hidden state after the step."""
+        variable = self.states[0].new.atom
         assert isinstance(variable, Var)
         return variable
+
+    @property
+    def reads(self) -> list[Var]:
+        """The variables that it reads: of every frame, and weights."""
+        atoms = [atom for gate in self.gates for atom in gate.atoms]
+        if self.mask is not None:
+            atoms.append(self.mask.elements.atom)
+        return list(dict.fromkeys(variables(atoms)))
 
 
 def match(algebra: Algebra, carries: Carries, variable: Var) -> Match | None:
@@ -118,7 +127,7 @@ def _resets(algebra: Algebra, candidate: Sum, hidden: Piece) -> Gate | None:
     """The one gate that scales the hidden state, before its product with a matrix or behind it."""
     numbers = _numbers(hidden)
     grid = find_grid(algebra, [candidate], numbers)
-    found = None if grid is None else entering(algebra, grid, candidate, numbers)
+    found = None if grid is None else gate_input(algebra, grid, candidate, numbers)
     return found.resets[0] if found is not None and len(set(found.resets)) == 1 else None
 
 
@@ -199,22 +208,22 @@ def _matched(
     grid = find_grid(algebra, sums, numbers)
     if grid is None:
         return None
-    gates = [entering(algebra, grid, total, numbers) for total in sums]
+    gates = [gate_input(algebra, grid, total, numbers) for total in sums]
     entered = tuple(gate for gate in gates if gate is not None)
     if len(entered) < len(gates) or not _allowed(algebra, cell, entered):
         return None
-    held = tuple(Held(p.carry, grid.place(p.at), Elements(p.source.atom, grid.place(p.source.at))) for p in pieces)
+    states = tuple(State(p.carry, grid.place(p.at), Elements(p.source.atom, grid.place(p.source.at))) for p in pieces)
     masks = [_row_mask(grid, piece.mask) for piece in pieces]
     if any((mask is None) != (piece.mask is None) for mask, piece in zip(masks, pieces, strict=True)):
         return None
     if any(_mask_key(mask) != _mask_key(masks[0]) for mask in masks):
         return None
-    return Match(cell, grid, held, entered, masks[0])
+    return Match(cell, grid, states, entered, masks[0])
 
 
-def _allowed(algebra: Algebra, cell: LSTM | GRU | RNN, gates: tuple[Entering, ...]) -> bool:
+def _allowed(algebra: Algebra, cell: LSTM | GRU | RNN, gates: tuple[GateInput, ...]) -> bool:
     plain = gates[:-1] if isinstance(cell, GRU) else gates
-    if any(gate.resets or gate.scaled or gate.behind_reset for gate in plain):
+    if any(gate.resets or gate.scaled or gate.reset_recurrent for gate in plain):
         return False
     if not isinstance(cell, GRU):
         return True
@@ -225,7 +234,7 @@ def _allowed(algebra: Algebra, cell: LSTM | GRU | RNN, gates: tuple[Entering, ..
     if inner is None:
         return not cell.linear_before_reset
     fixed = all(algebra.body.is_fixed(e.atom) and (e.at == e.at[:1]).all() for e, _ in inner.addends)
-    other = inner.resets or inner.inputs or candidate.behind_reset
+    other = inner.resets or inner.inputs or candidate.reset_recurrent
     return cell.linear_before_reset and bool(inner.recurrent) and fixed and not other
 
 

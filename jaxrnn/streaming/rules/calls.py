@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.guards import own_arithmetic
+from jaxrnn.jaxprs.equations import bind
 from jaxrnn.streaming.access import avals
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
@@ -81,10 +82,9 @@ def _together(run: Pass, operands: Any) -> tuple[Any, ...]:
 
 def _symbolic(equation: JaxprEqn) -> tuple[Any, list[Any]]:
     """The function of an equation on whole recordings, and the shapes of its operands."""
-    parameters = equation.primitive.get_bind_params(equation.params)
 
-    def function(*arrays: Any) -> Any:
-        return equation.primitive.bind(*arrays, **parameters)
+    def function(*arrays: Any) -> list[Any]:
+        return bind(equation, arrays)
 
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals(equation.invars)]
     return function, shapes

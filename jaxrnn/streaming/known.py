@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.jaxprs.equations import bind
 from jaxrnn.streaming.access import avals, out_shape
 from jaxrnn.streaming.values import is_length
 
@@ -43,12 +44,8 @@ def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
         return None
     if any(map(is_length, operands)):
         return _fold_lengths(equation, operands)
-    with jax.ensure_compile_time_eval(), equation.ctx.manager:
-        parameters = equation.primitive.get_bind_params(equation.params)
-        results = equation.primitive.bind(*operands, **parameters)
-    if not equation.primitive.multiple_results:
-        results = [results]
-    return [np.asarray(result) for result in results]
+    with jax.ensure_compile_time_eval():
+        return [np.asarray(result) for result in bind(equation, operands)]
 
 
 def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
