@@ -20,7 +20,7 @@ from jaxrnn.onnx.carries import STATEFUL
 from jaxrnn.onnx.evaluate import check_outputs
 from jaxrnn.onnx.interface import tensor_info
 from jaxrnn.onnx.limits import current, spending
-from jaxrnn.onnx.operators import activations, arithmetic, logic
+from jaxrnn.onnx.operators import activations, arithmetic, logic, operator_table
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state import provenance
 from jaxrnn.onnx.state.abstract import Abstract, call
@@ -52,6 +52,11 @@ _ELEMENTWISE = {*activations.OPERATORS, *arithmetic.OPERATORS, *logic.OPERATORS}
 _BOOLEAN = frozenset(logic.OPERATORS) - {"Where"}
 _SLIDING = frozenset({"Conv", "ConvTranspose", "AveragePool", "MaxPool", "LpPool"})
 _CARRIES = {"LSTM": ("h", "c"), "GRU": ("h",), "RNN": ("h",), "DynamicQuantizeLSTM": ("h", "c")}
+
+
+def _is_foreign(node: BoundNode) -> bool:
+    """Whether a node's operator is a user's alone, of which its name tells nothing."""
+    return node.operator.own and (node.operator.domain, node.operator.name) not in operator_table()
 
 
 def follow(
@@ -144,7 +149,7 @@ class _Walk:
         except Exception as error:  # what JAX raises while it looks at shapes has many types
             if self.strict:
                 raise NotFollowedError(f"node {node.name!r}: {error}") from error
-            if node.operator.name in (*_CARRIES, *STATEFUL, "Scan", "Loop"):
+            if not _is_foreign(node) and node.operator.name in (*_CARRIES, *STATEFUL, "Scan", "Loop"):
                 self.result.lost.append((node.name, str(error).splitlines()[0]))
         read = union(given)
         return [Flow(None, None, deps=read.deps, made=read.made) for _ in node.outputs]
@@ -175,7 +180,7 @@ class _Walk:
         if name in _ELEMENTWISE:
             return [self._elementwise(node, name, given)]
         abstract = Abstract(node, inputs, self.values, self.program.parameters)
-        if node.operator.name in _CARRIES:
+        if node.operator.name in _CARRIES and not _is_foreign(node):
             # Whether or not a node names its final values, it has them.
             return self._cell(node, inputs, abstract.results(1 + len(_CARRIES[node.operator.name])))
         shapes = abstract.results()
