@@ -77,7 +77,7 @@ _LAZY = {
 
 
 #: Packages that ``import jaxrnn`` is enough for.
-_PACKAGES = ("nnx", "training")
+_PACKAGES = ("nnx", "streaming", "training")
 
 
 def __getattr__(name: str) -> Any:

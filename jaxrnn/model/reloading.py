@@ -27,9 +27,8 @@ def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
     try:
         pickle.dumps(arguments.get("operators"))
     except Exception as error:  # what pickle raises has many types
-        raise _refused(
-            model, f"one of its own operators cannot be: {error}; use functions that a module defines"
-        ) from error
+        reason = f"one of its own operators cannot be: {error}; give functions that a module defines"
+        raise _refused(model, reason) from error
     file, proto = model._file, model.proto
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for _, tensor in tensors_of(proto.graph))
     if file.data is not None and not outside:
