@@ -9,8 +9,9 @@ import pytest
 from jax import lax
 from jax.test_util import check_grads
 
+from jaxrnn.jaxprs.arranging import plain
 from jaxrnn.jaxprs.scanning import scan
-from jaxrnn.jaxprs.schedule import Batch, Loop, plain
+from jaxrnn.jaxprs.schedule import Batch, Loop
 from jaxrnn.jaxprs.step import Step
 
 
@@ -56,6 +57,19 @@ def with_inner_loop(params, frame, carry):
     return {"y": behind}, new
 
 
+def repeats_values(params, frame, carry):
+    """Outputs that only repeat what the frame, the carry, the next carry or a parameter holds, and constants."""
+    (w,) = params
+    new = jnp.tanh(carry + frame["x"])
+    repeated = [jnp.broadcast_to(value, (2, *value.shape)) for value in (jnp.sin(frame["x"]), carry, new, w)]
+    return {**dict(zip("abcd", repeated, strict=True)), "e": jnp.arange(3)}, new
+
+
+def without_carry(params, frame, carry):
+    """Nothing goes from frame to frame."""
+    return {"y": frame["x"] @ params[0], "w": params[0]}, carry
+
+
 def case(name, time, batch=2):
     frames = dict(zip(("x", "gain"), arrays((time, batch, 3), (time, batch, 3), seed=1), strict=True))
     if name == "lstm":
@@ -65,10 +79,14 @@ def case(name, time, batch=2):
         return buffer_and_mean, arrays((3, 3, 3)), {"x": frames["x"]}, carry
     if name == "through":
         return passes_through, [], {"x": frames["x"]}, arrays((batch, 3))[0]
+    if name == "repeats":
+        return repeats_values, arrays((3, 3)), {"x": frames["x"]}, arrays((batch, 3))[0]
+    if name == "no carry":
+        return without_carry, arrays((3, 3)), {"x": frames["x"]}, ()
     return with_inner_loop, arrays((3, 3)), {"x": frames["x"]}, arrays((batch, 3))[0]
 
 
-NAMES = ("lstm", "buffer", "through", "inner")
+NAMES = ("lstm", "buffer", "through", "repeats", "no carry", "inner")
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +146,35 @@ def test_only_what_the_carry_needs_stays_in_the_loop():
     jaxpr = jax.make_jaxpr(lambda *given: scan(step, *given))(params, frames, carry)
     (loop,) = (equation for equation in jaxpr.eqns if "scan[" in str(equation))
     assert str(loop).count("dot_general") == 1
+
+
+def test_no_loop_without_a_carry():
+    step, params, frames, carry = case("no carry", 7)
+    assert "scan[" not in str(jax.make_jaxpr(lambda *given: scan(step, *given))(params, frames, carry))
+
+
+@pytest.mark.parametrize("carried", [True, False])
+def test_side_effects_stay_in_order(carried):
+    """Those that need no carry, those that no carry needs, and those of parameters: all of them, in every frame."""
+    seen = []
+
+    def tell(what, value):
+        jax.debug.callback(lambda value: seen.append((what, float(value))), value, ordered=True)
+
+    def step(params, frame, carry):
+        tell("frame", frame)
+        new = carry + frame if carried else carry
+        tell("sum", new if carried else 2 * frame)
+        tell("parameter", params)
+        return frame * params, new
+
+    start = jnp.zeros(()) if carried else ()
+    run = jax.jit(lambda *given: scan(step, *given))
+    jax.block_until_ready(run(jnp.asarray(3.0), jnp.arange(1.0, 4), start))
+    jax.effects_barrier()
+    sums = (1.0, 3.0, 6.0) if carried else (2.0, 4.0, 6.0)
+    expected = [(("frame", x), ("sum", y), ("parameter", 3.0)) for x, y in zip((1.0, 2.0, 3.0), sums, strict=True)]
+    assert seen == [each for frame in expected for each in frame]
 
 
 def test_what_is_fixed_is_folded():

@@ -9,8 +9,9 @@ import jax
 from jax import lax
 
 from jaxrnn.cells.chunks import in_chunks
+from jaxrnn.jaxprs.arranging import plain
 from jaxrnn.jaxprs.recognition import schedule_of_cells
-from jaxrnn.jaxprs.schedule import Schedule, plain
+from jaxrnn.jaxprs.schedule import Schedule
 from jaxrnn.jaxprs.step import Function, Step
 
 Mask = Callable[[Any, Any, Any], Any]

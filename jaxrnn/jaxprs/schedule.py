@@ -12,8 +12,7 @@ rather than handed on.
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +24,8 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.cells.chunks import in_blocks
 from jaxrnn.guards import own_arithmetic
-from jaxrnn.jaxprs.equations import Atom, Environment, read, run, type_of, variables
-from jaxrnn.jaxprs.slices import dependents, made_by, needed, read_by
-from jaxrnn.jaxprs.step import Step, is_broadcast
+from jaxrnn.jaxprs.equations import Atom, Environment, read, run, type_of
+from jaxrnn.jaxprs.step import Step
 
 
 @dataclass
@@ -188,109 +186,3 @@ class Schedule:
             for variable, after in zip(step.carry, step.next_carry, strict=True)
         ]
         return last, [values.over_time(atom) for atom in step.outputs]
-
-
-def loop_around(step: Step, carry: Sequence[Var], known: Iterable[Var] = (), *, effects: bool = False) -> Loop:
-    """The loop around some arrays of the carry: the equations that depend on them, and that they need.
-
-    It gives all that it could, and reads nothing yet: `arrange` sees to that.
-
-    Args:
-        step: the step.
-        carry: the arrays.
-        known: variables that are computed before the loop.
-        effects: side effects belong to it, in order.
-    """
-    next_of = dict(zip(step.carry, step.next_carry, strict=True))
-    after = tuple(next_of[variable] for variable in carry)
-    varying = dependents(step.equations, [*carry, *(made_by(step.effects) if effects else ())], set(known))
-    inside = [e for e in step.equations if not varying.isdisjoint(e.outvars) or (effects and e.effects)]
-    equations = needed(inside, after, effects=effects)
-    made = dict.fromkeys(variable for equation in equations for variable in equation.outvars)
-    return Loop((), (*carry, *made), tuple(carry), after, tuple(equations))
-
-
-def plain(step: Step) -> Schedule:
-    """The schedule with one loop, around all of the carry and all side effects; with none where there is neither."""
-    looped = bool(step.carry or step.effects)
-    return arrange(step, [loop_around(step, step.carry, effects=True)] if looped else [])
-
-
-def arrange(step: Step, parts: Sequence[Part], final: Sequence[JaxprEqn] = ()) -> Schedule:
-    """The schedule of parts that see to all of the carry: what else is to be computed goes in batches between them.
-
-    Every equation runs in the first batch that knows its operands, if anything needs it.
-
-    Args:
-        step: the step.
-        parts: in order; each knows what those before it give, and all that follows from it.
-        final: as in `Schedule`.
-    """
-    # Level k is what is known after k parts; the last one, what never is.
-    level: dict[Var, int] = collections.defaultdict(lambda: len(parts) + 1)
-    own = {variable: part for part in parts for variable in part.gives}
-    level.update({variable: number for number, part in enumerate(parts, 1) for variable in part.gives})
-    level.update(dict.fromkeys(step.frame, 0))
-    level.update(dict.fromkeys(step.fixed, -1))
-    for equation in step.equations:
-        at = max((level[variable] for variable in variables(equation.invars)), default=-1)
-        for variable in equation.outvars:
-            level.setdefault(variable, at)
-
-    def repeats(variable: Var) -> bool:
-        return variable not in own or isinstance(own[variable], Loop)
-
-    # Backwards, so that every part knows what later ones read.
-    reads = dict.fromkeys(variable for variable in variables(step.outputs))
-    fixed = dict.fromkeys([*variables(step.outputs), *read_by(final), *variables(step.next_carry)])
-    schedule: list[Part] = []
-    for number in range(len(parts), -1, -1):
-        batch = _batch(step, number, reads, level, own, repeats)
-        if batch is not None:
-            schedule.append(batch)
-            reads = {v: None for v in reads if v not in batch.gives} | dict.fromkeys(batch.reads)
-        if number:
-            part = parts[number - 1]
-            if isinstance(part, Loop):
-                part = _loop(step, part, reads, repeats)
-            schedule.append(part)
-            reads = {v: None for v in reads if v not in part.gives} | dict.fromkeys(part.reads)
-            fixed |= dict.fromkeys(part.reads)
-        fixed |= reads
-    once = needed(step.equations, [v for v in fixed if level[v] == -1], {*step.params, *step.closed.jaxpr.constvars})
-    return Schedule(step, tuple(once), tuple(reversed(schedule)), tuple(final))
-
-
-def _batch(
-    step: Step,
-    number: int,
-    reads: Iterable[Var],
-    level: dict[Var, int],
-    own: dict[Var, Part],
-    repeats: Callable[[Var], bool],
-) -> Batch | None:
-    """What is computed for all frames after so many parts; None where that is nothing."""
-
-    def inside(variable: Var) -> bool:
-        return level[variable] == number and variable not in own
-
-    def is_target(variable: Var) -> bool:
-        maker = step.makers.get(variable)
-        if maker is None or level[variable] < 0:
-            return False
-        return inside(variable) or (is_broadcast(maker) and repeats(variable))
-
-    targets = tuple(filter(is_target, reads))
-    stage = step.stage(targets, inside, repeats)
-    return Batch(stage.residuals, targets, stage.equations) if targets else None
-
-
-def _loop(step: Step, loop: Loop, reads: Iterable[Var], repeats: Callable[[Var], bool]) -> Loop:
-    """A loop that gives no more than what later parts read, and takes residuals for it."""
-    made = set(loop.gives)
-    core = made_by(loop.equations)
-    gives = tuple(variable for variable in reads if variable in made)
-    effects = [equation for equation in loop.equations if equation.effects]
-    stage = step.stage([*loop.next_carry, *gives], core.__contains__, repeats, effects)
-    residuals = tuple(variable for variable in stage.residuals if variable not in loop.carry)
-    return Loop(residuals, gives, loop.carry, loop.next_carry, stage.equations)

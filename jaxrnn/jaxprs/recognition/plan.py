@@ -8,6 +8,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Var
 from jax.extend.core.primitives import copy_p
 
+from jaxrnn.jaxprs.arranging import arrange, loop_around
 from jaxrnn.jaxprs.equations import Atom, shape_of, type_of, variables
 from jaxrnn.jaxprs.recognition.algebra import Algebra
 from jaxrnn.jaxprs.recognition.body import Body, operands_of, whole
@@ -15,7 +16,7 @@ from jaxrnn.jaxprs.recognition.carries import Carries, Piece
 from jaxrnn.jaxprs.recognition.matching import Match, match
 from jaxrnn.jaxprs.recognition.parts import Cell, Delayed
 from jaxrnn.jaxprs.recognition.positions import Elements, joined_positions
-from jaxrnn.jaxprs.schedule import Loop, Part, Schedule, arrange, loop_around
+from jaxrnn.jaxprs.schedule import Loop, Part, Schedule
 from jaxrnn.jaxprs.slices import made_by, needed, read_by
 from jaxrnn.jaxprs.step import Step
 
