@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Iterable, Sequence
 
 from jax.extend.core import JaxprEqn, Var
@@ -83,9 +84,7 @@ class _Arrangement:
         for number in range(len(self.parts), -1, -1):
             targets = tuple(variable for variable in reads if self._is_computed(number, variable))
             if targets:
-                stage = step.stage(
-                    targets, lambda variable, number=number: self._is_at(variable, number), self._repeats
-                )
+                stage = step.stage(targets, functools.partial(self._is_at, number), self._repeats)
                 add(Batch(stage.residuals, targets, stage.equations))
             if number:
                 part = self.parts[number - 1]
