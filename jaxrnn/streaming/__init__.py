@@ -8,6 +8,6 @@ from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.registry import register
 from jaxrnn.streaming.streamed import Flushed, Streamed
 from jaxrnn.streaming.transform import stream
-from jaxrnn.streaming.values import Chunk, Ended
+from jaxrnn.streaming.values import Chunk, FinalValue
 
-__all__ = ["Chunk", "Ended", "Flushed", "Pass", "StreamInput", "StreamState", "Streamed", "register", "stream"]
+__all__ = ["Chunk", "FinalValue", "Flushed", "Pass", "StreamInput", "StreamState", "Streamed", "register", "stream"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from jax.extend.core import JaxprEqn
 from jax.interpreters import partial_eval
 
+from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.jaxprs.slices import inner_jaxprs
 from jaxrnn.streaming.dimensions import is_symbolic
 
@@ -18,19 +19,14 @@ def without_dead_code(jaxpr: Any, used: list[bool] | None = None) -> Any:
     return partial_eval.dce_jaxpr(jaxpr, used, instantiate=True)[0]
 
 
-def avals(atoms: Iterable[Any]) -> list[Any]:
-    """Shapes and element types of the operands or results of an equation, over all of time."""
-    return [atom.aval for atom in atoms]
-
-
 def out_shape(equation: JaxprEqn, index: int = 0) -> Any:
     """The shape of a result of an equation, over all of time."""
-    return avals(equation.outvars)[index].shape
+    return shape_of(equation.outvars[index])
 
 
 def in_shape(equation: JaxprEqn, index: int = 0) -> Any:
     """The shape of an operand of an equation, over all of time."""
-    return avals(equation.invars)[index].shape
+    return shape_of(equation.invars[index])
 
 
 def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
@@ -54,9 +50,7 @@ def symbolic_sizes(jaxpr: Any) -> Iterator[Any]:
 
 
 def _sizes(variable: Any) -> Iterator[Any]:
-    for size in getattr(variable.aval, "shape", ()):
-        if is_symbolic(size):
-            yield size
+    yield from filter(is_symbolic, shape_of(variable))
 
 
 def own_sizes(equation: JaxprEqn) -> Iterator[Any]:

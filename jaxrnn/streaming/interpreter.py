@@ -21,7 +21,7 @@ from jaxrnn.streaming.dimensions import symbolic_axes
 from jaxrnn.streaming.known import fold
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.registry import ALWAYS, RULES
-from jaxrnn.streaming.values import Chunk, Deferred, Ended, is_known, is_length, settled_since
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, is_known, is_length, settled_since
 
 #: What looks at a value that cannot be streamed: it may choose another, or say better what is wrong.
 LOOKING = ("select_n", "gather", "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_lin")
@@ -73,6 +73,6 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             "write this part with other operations, keep it out of the function that is streamed, or add a rule with "
             "jaxrnn.streaming.register",
         )
-    ended = any(isinstance(value, Ended) or is_length(value) for value in operands)
+    final = any(isinstance(value, FinalValue) or is_length(value) for value in operands)
     results = run.bind(equation, [run.plain(value) for value in operands])
-    return [Ended(result, settled_since(operands)) for result in results] if ended else results
+    return [FinalValue(result, settled_since(operands)) for result in results] if final else results

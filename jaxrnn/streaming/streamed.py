@@ -22,7 +22,7 @@ from jaxrnn.streaming.arguments import Arguments, padded_to
 from jaxrnn.streaming.facts import StreamInput, StreamState, look_ahead_of, receptive_field_of, table_of
 from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
 from jaxrnn.streaming.recordings import cut, join
-from jaxrnn.streaming.values import Chunk, Ended
+from jaxrnn.streaming.values import Chunk, FinalValue
 
 State = dict[str, jax.Array]
 
@@ -210,7 +210,7 @@ class Streamed:
     def _plain_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
         outputs, new = self._plan.run(jax.tree.leaves(params), state, arrays, self._units)
         kept = [
-            None if isinstance(kind, Ended) else output
+            None if isinstance(kind, FinalValue) else output
             for output, kind in zip(outputs, self._plan.outputs, strict=True)
         ]
         return jax.tree.unflatten(self._plan.output_structure, kept), new

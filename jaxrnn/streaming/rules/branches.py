@@ -12,14 +12,14 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import refuse_ended
+from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made
 from jaxrnn.streaming.values import Chunk, union
 
 
 def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """A loop of unknown length: time may pass through it, if it keeps nothing from frame to frame."""
-    refuse_ended(run, operands)
+    refuse_final_values(run, operands)
     params = equation.params
     heads, bodies = params["cond_nconsts"], params["body_nconsts"]
     test_consts, body_consts = operands[:heads], operands[heads : heads + bodies]
@@ -57,7 +57,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
     """A choice that is the same in every step; the branches keep state each for itself."""
-    refuse_ended(run, [index, *operands])
+    refuse_final_values(run, [index, *operands])
     branches = equation.params["branches"]
     prefix = run.unique(f"{run.prefix}{run.here or 'cond'}") + "/"
     inputs = [Template.of(value) for value in operands]
@@ -122,7 +122,7 @@ def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Temp
 
 
 def _common(run: Pass, choices: Any) -> int | None:
-    if any(kind.ended for kind in choices):
+    if any(kind.final for kind in choices):
         run.refuse("a value that is known only at the end leaves one of its branches", "take it out of the branch")
     if not all(kind.chunk is not None for kind in choices):
         return None

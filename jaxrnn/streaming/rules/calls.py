@@ -9,12 +9,11 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.guards import own_arithmetic
-from jaxrnn.jaxprs.equations import bind
-from jaxrnn.streaming.access import avals
+from jaxrnn.jaxprs.equations import bind, shape_of, type_of
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.templates import Template, arrays_of
-from jaxrnn.streaming.values import Chunk, Ended
+from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: By primitive, the parameter that holds the inner function.
 INLINED = {
@@ -41,7 +40,9 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     that keeps state is rewritten, and so are its derivatives.
     """
     body = equation.params["call_jaxpr"]
-    if not any(isinstance(value, Chunk) for value in operands) or any(isinstance(value, Ended) for value in operands):
+    if not any(isinstance(value, Chunk) for value in operands) or any(
+        isinstance(value, FinalValue) for value in operands
+    ):
         with run.inside():
             return interpret(run, body, operands)
     operands = _together(run, operands)
@@ -60,7 +61,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         with run.inside():
             return interpret(run, body, operands)
     make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
-    moment = Moment(run)
+    moment = PassArguments(run)
     results = make(moment, equation, inputs, outputs)(moment.arrays, *map(jnp.asarray, arrays_of(operands)))
     return [
         run.make(result, t.chunk.axis, t.chunk.timeline, t.chunk.delay, t.chunk.reach)
@@ -86,12 +87,12 @@ def _symbolic(equation: JaxprEqn) -> tuple[Any, list[Any]]:
     def function(*arrays: Any) -> list[Any]:
         return bind(equation, arrays)
 
-    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals(equation.invars)]
+    shapes = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
     return function, shapes
 
 
-class Moment:
-    """When a pass takes place, as arguments: a derivative rule is traced later, and may not close over tracers."""
+class PassArguments:
+    """The moment of a pass as arguments: a derivative rule is traced later, and may not close over tracers."""
 
     def __init__(self, run: Pass):
         self.run = run
@@ -109,7 +110,7 @@ class Moment:
         return [child.spread(value) if isinstance(value, Chunk) else value for value in results]
 
 
-def _with_jvp(moment: Moment, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
+def _with_jvp(moment: PassArguments, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
     function, shapes = _symbolic(equation)
     moving = [index for index, shape in enumerate(shapes) if jnp.issubdtype(shape.dtype, jnp.inexact)]
 
@@ -139,7 +140,7 @@ def _with_jvp(moment: Moment, equation: JaxprEqn, inputs: list[Template], output
     return on_chunks
 
 
-def _with_vjp(moment: Moment, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
+def _with_vjp(moment: PassArguments, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
     function, shapes = _symbolic(equation)
     forward, shown = jax.make_jaxpr(lambda *arrays: jax.vjp(function, *arrays), return_shape=True)(*shapes)
     results, back = shown

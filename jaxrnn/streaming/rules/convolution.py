@@ -14,7 +14,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.cells import depthwise, is_depthwise
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import refuse_ended
+from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.overlap import overlap_add, overlaps
 from jaxrnn.streaming.rules.windows import Framed, Window, framed
 from jaxrnn.streaming.values import Chunk
@@ -26,7 +26,7 @@ PRODUCT = 4
 
 def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | list[Chunk]:
     """Convolution over time, or over other axes with time among the batch."""
-    refuse_ended(run, [x, kernel])
+    refuse_final_values(run, [x, kernel])
     if isinstance(kernel, Chunk) or not isinstance(x, Chunk):
         run.refuse("its kernel changes with time", "use a kernel that does not depend on the streamed input")
     parameters = equation.params

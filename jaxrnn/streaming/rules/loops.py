@@ -13,7 +13,7 @@ from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import align, refuse_ended
+from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import over_time
 from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made, slice_kind
 from jaxrnn.streaming.values import Chunk, union
@@ -31,7 +31,7 @@ def scan(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """A scan over another axis, with time inside: the body runs on chunks, with one state for each iteration."""
-    refuse_ended(run, operands)
+    refuse_final_values(run, operands)
     body, length, reverse = (equation.params[key] for key in ("jaxpr", "length", "reverse"))
     consts, carries = scan_parts(equation)
     fixed, start, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
@@ -63,7 +63,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     for _ in range(3):
         kinds = [Template.of(value) for value in start]
         results = results_for(kinds)
-        if any(kind.ended for kind in results):
+        if any(kind.final for kind in results):
             run.refuse("a value that is known only at the end leaves its body", "take it out of the loop")
         if all(a.is_same_as == b.is_same_as for a, b in zip(kinds, results[:carries], strict=True)):
             break

@@ -16,7 +16,7 @@ from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere
 from jaxrnn.streaming.rules.time import split_time
-from jaxrnn.streaming.values import Chunk, Ended, is_known, is_length, settled_since
+from jaxrnn.streaming.values import Chunk, FinalValue, is_known, is_length, settled_since
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
@@ -39,9 +39,9 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
         return run.make(array, axis, x.timeline, x.delay, x.reach, affine)
     shape[axis] = 1
     timeline = run.clock.timeline(out_shape(equation)[axis])
-    if isinstance(x, Ended) or is_length(x):
+    if isinstance(x, FinalValue) or is_length(x):
         array = lax.broadcast_in_dim(run.plain(x), shape, dimensions)
-        return everywhere(run, Ended(array, settled_since([x])), axis, timeline)
+        return everywhere(run, FinalValue(array, settled_since([x])), axis, timeline)
     known = is_known(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
     affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
     return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
