@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 
 from jaxrnn.jaxprs.arranging import plain
 from jaxrnn.jaxprs.scanning import scan
-from jaxrnn.jaxprs.schedule import Batch, Loop
+from jaxrnn.jaxprs.schedule import BatchedEquations, Loop
 from jaxrnn.jaxprs.step import Step
 
 
@@ -136,7 +136,7 @@ def test_only_what_the_carry_needs_stays_in_the_loop():
     step, params, frames, carry = case("lstm", 7)
     one = jax.tree.map(lambda x: x[0], frames)
     schedule = plain(Step.trace(step, params, one, carry))
-    assert [type(part) for part in schedule.parts] == [Batch, Loop, Batch]
+    assert [type(part) for part in schedule.parts] == [BatchedEquations, Loop, BatchedEquations]
     names = [[e.primitive.name for e in group] for group in (schedule.fixed, *(p.equations for p in schedule.parts))]
     fixed, before, loop, after = names
     assert fixed.count("transpose") == 1

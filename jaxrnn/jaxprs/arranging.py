@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from jax.extend.core import JaxprEqn, Var
 
 from jaxrnn.jaxprs.equations import variables
-from jaxrnn.jaxprs.schedule import Batch, Loop, Part, Schedule
+from jaxrnn.jaxprs.schedule import BatchedEquations, Loop, Part, Schedule
 from jaxrnn.jaxprs.slices import dependents, made_by, needed, read_by
 from jaxrnn.jaxprs.step import Step, is_broadcast
 
@@ -84,13 +84,13 @@ class _Arrangement:
         for number in range(len(self.parts), -1, -1):
             targets = tuple(variable for variable in reads if self._is_computed(number, variable))
             if targets:
-                stage = step.stage(targets, functools.partial(self._is_at, number), self._repeats)
-                add(Batch(stage.residuals, targets, stage.equations))
+                segment = step.segment(targets, functools.partial(self._is_at, number), self._repeats)
+                add(BatchedEquations(segment.residuals, targets, segment.equations))
             if number:
                 part = self.parts[number - 1]
                 add(self._loop(part, reads) if isinstance(part, Loop) else part)
-        given = {*step.params, *step.closed.jaxpr.constvars}
-        once = needed(step.equations, [variable for variable in fixed if self.level[variable] == -1], given)
+        inputs = {*step.params, *step.closed.jaxpr.constvars}
+        once = needed(step.equations, [variable for variable in fixed if self.level[variable] == -1], inputs)
         return Schedule(step, tuple(once), tuple(reversed(schedule)), tuple(final))
 
     def _is_at(self, number: int, variable: Var) -> bool:
@@ -113,6 +113,6 @@ class _Arrangement:
         possible, core = set(loop.gives), made_by(loop.equations)
         gives = tuple(variable for variable in reads if variable in possible)
         effects = [equation for equation in loop.equations if equation.effects]
-        stage = self.step.stage([*loop.next_carry, *gives], core.__contains__, self._repeats, effects)
-        residuals = tuple(variable for variable in stage.residuals if variable not in loop.carry)
-        return Loop(residuals, gives, loop.carry, loop.next_carry, stage.equations)
+        segment = self.step.segment([*loop.next_carry, *gives], core.__contains__, self._repeats, effects)
+        residuals = tuple(variable for variable in segment.residuals if variable not in loop.carry)
+        return Loop(residuals, gives, loop.carry, loop.next_carry, segment.equations)

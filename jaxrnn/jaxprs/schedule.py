@@ -2,7 +2,7 @@
 
 What is fixed, because it depends on parameters alone, is computed once. Then come the parts, each over all frames:
 
-- a `Batch` has no carry, and is computed for all frames at once;
+- a `BatchedEquations` has no carry, and is computed for all frames at once;
 - a `Loop` is a ``lax.scan`` of what its carry needs, and nothing else;
 - others, such as recognised cells, see to a part of the carry in a way of their own.
 
@@ -85,7 +85,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Batch(Part):
+class BatchedEquations(Part):
     """Equations for all frames at once."""
 
     equations: tuple[JaxprEqn, ...]

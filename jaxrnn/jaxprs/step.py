@@ -17,13 +17,13 @@ Function = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
-class Stage:
+class Segment:
     """Equations that run together.
 
     Attributes:
-        equations: in order. A broadcast or iota of an earlier stage is repeated among them: it costs nothing, and only
-            makes a small value large.
-        residuals: the variables that they read of earlier stages, or of the inputs.
+        equations: in order. A broadcast or iota of an earlier segment is repeated among them: it costs nothing, and
+            only makes a small value large.
+        residuals: the variables that they read of earlier segments, or of the inputs.
     """
 
     equations: tuple[JaxprEqn, ...]
@@ -86,19 +86,19 @@ class Step:
         """The values that the step closed over."""
         return dict(zip(self.closed.jaxpr.constvars, self.closed.consts, strict=True))
 
-    def stage(
+    def segment(
         self,
         targets: Iterable[Atom],
         inside: Callable[[Var], bool],
         repeats: Callable[[Var], bool] = lambda variable: True,
         effects: Iterable[JaxprEqn] = (),
-    ) -> Stage:
-        """The equations that compute the targets in one stage.
+    ) -> Segment:
+        """The equations that compute the targets in one segment.
 
         Args:
             targets: what it is to compute.
-            inside: whether a variable is computed in this stage, if it is needed.
-            repeats: whether a variable of an earlier stage may be computed again.
+            inside: whether a variable is computed in this segment, if it is needed.
+            repeats: whether a variable of an earlier segment may be computed again.
             effects: equations that belong to it for their side effects.
         """
         chosen = {id(equation) for equation in effects}
@@ -116,13 +116,13 @@ class Step:
                 pending += variables(maker.invars)
             else:
                 residuals.append(variable)
-        return Stage(tuple(equation for equation in self.equations if id(equation) in chosen), tuple(residuals))
+        return Segment(tuple(equation for equation in self.equations if id(equation) in chosen), tuple(residuals))
 
     @functools.cached_property
-    def remainder(self) -> Stage:
+    def remainder(self) -> Segment:
         """What is left of the step where all that is fixed has been computed."""
         results = (*self.outputs, *self.next_carry)
-        return self.stage(results, lambda variable: variable not in self.fixed, effects=self.effects)
+        return self.segment(results, lambda variable: variable not in self.fixed, effects=self.effects)
 
     @functools.cached_property
     def folded(self) -> tuple[Var, ...]:

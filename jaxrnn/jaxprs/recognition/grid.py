@@ -82,7 +82,7 @@ class Grid:
         return columns[0] if right and (self._row[elements] == np.arange(elements.shape[0])[:, None]).all() else None
 
     def place(self, at: np.ndarray) -> np.ndarray:
-        """What is given for each element, where the element is."""
+        """Values of the elements, in the grid."""
         return at[self.elements]
 
 
@@ -100,8 +100,8 @@ def find_grid(algebra: Algebra, sums: list[Sum], hidden: Mapping[Var, np.ndarray
 
 
 def _all(hidden: Mapping[Var, np.ndarray]) -> np.ndarray:
-    found = np.concatenate([positions.reshape(-1) for positions in hidden.values()])
-    return np.arange(found.max() + 1)
+    numbers = np.concatenate([positions.reshape(-1) for positions in hidden.values()])
+    return np.arange(numbers.max() + 1)
 
 
 def gate_input(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> GateInput | None:
@@ -137,10 +137,10 @@ def gate_input(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np
             if part.reset is not None:
                 result.resets.append(part.reset)
     for gate, inner in total.scaled:
-        found = gate_input(algebra, grid, inner, hidden)
-        if found is None or result.scaled is not None:
+        scaled = gate_input(algebra, grid, inner, hidden)
+        if scaled is None or result.scaled is not None:
             return None
-        result.scaled = found
+        result.scaled = scaled
         result.resets.append(gate)
     return result
 
@@ -159,10 +159,10 @@ def _parts(algebra: Algebra, product: Product, hidden: Mapping[Var, np.ndarray])
         if body.is_known(elements.atom):
             parts.append(_Part(columns, None, elements))
             continue
-        found = _scaled_by_gate(algebra, flat, hidden)
-        if found is None:
+        scaled = _scaled_by_gate(algebra, flat, hidden)
+        if scaled is None:
             return None
-        numbers, gate = found
+        numbers, gate = scaled
         parts.append(_Part(columns, numbers.reshape(elements.at.shape), None, gate))
     return parts
 
@@ -171,19 +171,19 @@ def _scaled_by_gate(
     algebra: Algebra, elements: Elements, hidden: Mapping[Var, np.ndarray]
 ) -> tuple[np.ndarray, Gate | None] | None:
     """Which elements of the hidden state these are, and the gate in front of them, in the order of the cell."""
-    found = dict(algebra.polynomial(elements))
-    carry = next((m for m in found if len(m) == 1 and algebra.terms[m[0]].kind == "carry"), None)
+    polynomial = dict(algebra.polynomial(elements))
+    carry = next((m for m in polynomial if len(m) == 1 and algebra.terms[m[0]].kind == "carry"), None)
     if carry is None:
         return None
     variable, at = algebra.terms[carry[0]].elements
     if not isinstance(variable, Var) or variable not in hidden:
         return None
-    numbers, coefficient = hidden[variable].reshape(-1)[at], found.pop(carry)
-    if (numbers < 0).any() or len(found) > 1:
+    numbers, coefficient = hidden[variable].reshape(-1)[at], polynomial.pop(carry)
+    if (numbers < 0).any() or len(polynomial) > 1:
         return None
-    if not found:
+    if not polynomial:
         return (numbers, None) if coefficient == 1.0 else None
-    ((monomial, half),) = found.items()
+    ((monomial, half),) = polynomial.items()
     gates = [algebra.terms[number] for number in monomial if number != carry[0]]
     if coefficient != 0.5 or abs(half) != 0.5 or len(monomial) != 2 or len(gates) != 1 or gates[0].kind != "tanh":
         return None

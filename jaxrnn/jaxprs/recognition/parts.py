@@ -14,14 +14,14 @@ from jaxrnn.cells.products import product_type
 from jaxrnn.cells.sequence import sequence
 from jaxrnn.jaxprs.equations import Environment, shape_of, type_of, variables
 from jaxrnn.jaxprs.recognition.arrays import elements
-from jaxrnn.jaxprs.recognition.matching import Match, State
+from jaxrnn.jaxprs.recognition.matching import CellState, Match
 from jaxrnn.jaxprs.recognition.positions import Elements
 from jaxrnn.jaxprs.recognition.weights import Gates, elements_of
 from jaxrnn.jaxprs.schedule import Part, Values
 
 
 @dataclass(frozen=True)
-class Cell(Part):
+class RecognisedCell(Part):
     """A recognised cell, which runs over all frames as a sequence.
 
     Attributes:
@@ -31,7 +31,7 @@ class Cell(Part):
     match: Match
 
     @classmethod
-    def of(cls, match: Match) -> Cell:
+    def of(cls, match: Match) -> RecognisedCell:
         """The part that a match is."""
         return cls(tuple(match.reads), (match.output,), match)
 
@@ -58,7 +58,7 @@ class Cell(Part):
         }
 
 
-def _restored(value: jax.Array, state: State, lead: tuple[Any, ...]) -> jax.Array:
+def _restored(value: jax.Array, state: CellState, lead: tuple[Any, ...]) -> jax.Array:
     """Elements of a cell as the variable that they are."""
     shape = shape_of(state.new.atom)
     places = np.empty(state.new.at.size, int)

@@ -12,9 +12,9 @@ from jaxrnn.jaxprs.arranging import arrange, loop_around
 from jaxrnn.jaxprs.equations import Atom, shape_of, type_of, variables
 from jaxrnn.jaxprs.recognition.algebra import Algebra
 from jaxrnn.jaxprs.recognition.body import Body, operands_of, whole
-from jaxrnn.jaxprs.recognition.carries import Carries, Piece
+from jaxrnn.jaxprs.recognition.carries import Carries, CarryPiece
 from jaxrnn.jaxprs.recognition.matching import Match, match
-from jaxrnn.jaxprs.recognition.parts import Cell, Delayed
+from jaxrnn.jaxprs.recognition.parts import Delayed, RecognisedCell
 from jaxrnn.jaxprs.recognition.positions import Elements, joined_positions
 from jaxrnn.jaxprs.schedule import Loop, Part, Schedule
 from jaxrnn.jaxprs.slices import made_by, needed, read_by
@@ -75,7 +75,7 @@ class _Planner:
                 candidates.remove(cell.output)
                 self.cells.append(cell)
                 self.body.learn([cell.output])
-                parts.append(Cell.of(cell))
+                parts.append(RecognisedCell.of(cell))
                 continue
             open_carries = self._open()
             if not open_carries:
@@ -93,12 +93,12 @@ class _Planner:
                 continue
             parts.append(self._loop(self._first_group(open_carries), parts))
 
-    def settled(self) -> set[Var]:
+    def known_at_the_end(self) -> set[Var]:
         """The arrays of the carry of which every piece is a cell's, or becomes the same as one."""
-        return {carry for carry in self.step.carry if all(map(self._is_settled, self._pieces_of(carry)))}
+        return {carry for carry in self.step.carry if all(map(self._ends_in_a_cell, self._pieces_of(carry)))}
 
     def final(self) -> list[JaxprEqn]:
-        """The equations from the final values of cells to those of settled arrays.
+        """The equations from the final values of cells to those of the carry.
 
         Where a mask holds a cell back, its final value is the old one already: a masked update is a copy of the new.
         """
@@ -110,12 +110,12 @@ class _Planner:
             else equation
             for equation in self.step.equations
         ]
-        return needed(equations, [self.next_of[carry] for carry in self.settled()], known | self.step.fixed)
+        return needed(equations, [self.next_of[carry] for carry in self.known_at_the_end()], known | self.step.fixed)
 
-    def _pieces_of(self, carry: Var) -> list[Piece]:
+    def _pieces_of(self, carry: Var) -> list[CarryPiece]:
         return [piece for piece in self.carries.pieces if piece.carry is carry]
 
-    def _is_settled(self, piece: Piece) -> bool:
+    def _ends_in_a_cell(self, piece: CarryPiece) -> bool:
         return any(
             state.new.atom is piece.source.atom and (state.carry is piece.carry or not (cell.mask or piece.mask))
             for cell in self.cells
@@ -163,8 +163,8 @@ class _Planner:
 
     def _open(self) -> list[Var]:
         """The arrays of the carry whose values are still needed, for each frame or at the end."""
-        settled = self.settled()
-        open_ = [carry for carry in self.step.carry if carry not in settled and carry not in self.covered]
+        final = self.known_at_the_end()
+        open_ = [carry for carry in self.step.carry if carry not in final and carry not in self.covered]
         while True:
             reached = self._reached([*self.step.outputs, *(self.next_of[carry] for carry in open_)])
             more = [carry for carry in self.step.carry if carry in reached or carry in open_]
