@@ -20,6 +20,7 @@ from jaxrnn.cells import chunks
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs import scanning
 from jaxrnn.jaxprs.scanning import scan_cells
+from jaxrnn.jaxprs.slices import inner_jaxprs, walk
 
 DOTS = {"lstm": 1, "gru before": 2, "gru after": 1, "rnn": 1}
 
@@ -28,24 +29,16 @@ def dots_in_loops(closed):
     """For each loop that multiplies matrices, in how many products."""
     found = []
 
-    def count(jaxpr):
-        return sum(equation.primitive.name == "dot_general" for equation in jaxpr.eqns) + sum(map(count, inner(jaxpr)))
-
-    def inner(jaxpr):
-        values = (value for equation in jaxpr.eqns for value in equation.params.values())
-        return [getattr(value, "jaxpr", value) for value in values if hasattr(value, "eqns") or hasattr(value, "jaxpr")]
-
-    def walk(jaxpr):
+    def visit(jaxpr):
         for equation in jaxpr.eqns:
             if equation.primitive.name in ("scan", "while"):
                 body = equation.params.get("jaxpr") or equation.params["body_jaxpr"]
-                found.append(count(body.jaxpr))
+                found.append(sum(each.primitive.name == "dot_general" for each in walk(body.jaxpr)))
             else:
-                for value in equation.params.values():
-                    if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
-                        walk(getattr(value, "jaxpr", value))
+                for inner in inner_jaxprs(equation):
+                    visit(inner)
 
-    walk(closed.jaxpr)
+    visit(closed.jaxpr)
     return sorted(number for number in found if number)
 
 

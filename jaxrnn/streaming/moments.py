@@ -17,7 +17,7 @@ class Absent:
     """What stands in frames that do not exist. Results never depend on it; tests set NaN to see that.
 
     Attributes:
-        value: in buffers before the first frame, and in the input behind the last.
+        value: in buffers before the first frame, and in the input after the last.
         integer: the same for integers; for booleans, whether it is zero.
         harmless: what operations with a singular derivative read in place of such frames, so that no gradient becomes
             NaN; None to let them read what is there.

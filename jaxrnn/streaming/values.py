@@ -54,7 +54,7 @@ class Chunk:
     ``delay`` None means that all frames are equal, so that they align with anything; the array then holds one.
 
     Attributes:
-        array: frames along ``axis``; where ``timeline.outer`` is above 1, that many streams one behind the other.
+        array: frames along ``axis``; where ``timeline.outer`` is above 1, that many streams, concatenated.
         axis: the time axis.
         timeline: how many frames exist.
         delay: frames that come before frame 0.
@@ -76,7 +76,7 @@ class Chunk:
 
     @property
     def outer(self) -> int:
-        """How many streams lie one behind the other along the axis."""
+        """How many streams are concatenated along the axis."""
         return self.timeline.outer
 
     @property

@@ -77,15 +77,15 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
     arrays = [jnp.asarray(array_of(value)) for value in operands]
     kinds: list[list[Template]] = []
     for place in range(len(branches)):
-        found: list[Template] = []
+        templates: list[Template] = []
 
-        def probe(given: Any, place: int = place, found: list[Template] = found) -> Any:
-            outs, _ = trial(place, None, None)(given)
-            found.extend(map(Template.of, outs))
+        def probe(arrays: Any, place: int = place, templates: list[Template] = templates) -> Any:
+            outs, _ = trial(place, None, None)(arrays)
+            templates.extend(map(Template.of, outs))
             return arrays_of(outs)
 
         jax.eval_shape(probe, arrays)
-        kinds.append(found)
+        kinds.append(templates)
     delays = [_common(run, choices) for choices in zip(*kinds, strict=True)]
     own = {name: value for name, value in (run.state or {}).items() if name.startswith(prefix)}
     results: list[Template] = []
@@ -98,8 +98,8 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
         return [made(run, kind, array_of(out)) for kind, out in zip(shown, outs, strict=True)]
 
     def choice(place: int) -> Any:
-        def branch(given: Any, held: Any) -> Any:
-            outs, child = trial(place, delays, held)(given)
+        def branch(arrays: Any, held: Any) -> Any:
+            outs, child = trial(place, delays, held)(arrays)
             results[:] = map(Template.of, outs)
             return arrays_of(outs), {**held, **child.new}
 

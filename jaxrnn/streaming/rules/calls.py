@@ -161,8 +161,8 @@ def _with_vjp(moment: PassArguments, equation: JaxprEqn, inputs: list[Template],
         when, arrays = kept
         values = arrays_of(moment.interpret(when, backward, [*residuals, *outputs], [*arrays, *cotangents]))
         differentiable = [jnp.issubdtype(shape.dtype, jnp.inexact) for shape in shapes]
-        given = [value if wanted else None for value, wanted in zip(values, differentiable, strict=True)]
-        return ([None] * len(moment.names), *given)
+        gradients = [value if moves else None for value, moves in zip(values, differentiable, strict=True)]
+        return ([None] * len(moment.names), *gradients)
 
     on_chunks.defvjp(go, come)
     return on_chunks

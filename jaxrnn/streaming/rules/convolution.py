@@ -20,7 +20,7 @@ from jaxrnn.streaming.rules.windows import Framed, Window, framed
 from jaxrnn.streaming.values import Chunk
 
 #: Up to so many frames of output, a convolution is one matrix product. On the CPU, XLA takes up to sixteen times longer
-#: for a convolution over time alone, and it moves channels behind all other axes and back for every other one.
+#: for a convolution over time alone, and it moves channels after all other axes and back for every other one.
 PRODUCT = 4
 
 
@@ -148,9 +148,9 @@ def _spread(taps: Any, count: int, part: Framed, window: Window, frames: int) ->
     # Output j sees frame i with tap ``pads[0] + i * spacing - j * stride``, if there is one, in steps of dilation.
     places = part.pads[0] + np.arange(count)[:, None] * window.spacing - np.arange(frames)[None] * window.stride
     tap, between = np.divmod(places, window.dilation)
-    found = (between == 0) & (tap >= 0) & (tap < window.length)
+    inside = (between == 0) & (tap >= 0) & (tap < window.length)
     spread = jnp.take(taps, jnp.asarray(np.clip(tap, 0, window.length - 1)), 0)  # [count, frames, channels, out]
-    return jnp.where(found[:, None, None, :], jnp.moveaxis(spread, 1, -1), jnp.zeros((), taps.dtype))
+    return jnp.where(inside[:, None, None, :], jnp.moveaxis(spread, 1, -1), jnp.zeros((), taps.dtype))
 
 
 def _contract(taps: Any, x: Any, channels: int, equation: JaxprEqn) -> Any:

@@ -46,17 +46,17 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         return [lax.index_in_dim(jnp.asarray(array_of(value)), 0, 0, keepdims=False) for value in xs]
 
     def results_for(carry_kinds: list[Template]) -> list[Template]:
-        found: list[Template] = []
+        templates: list[Template] = []
 
         def trial(carry: list[Any]) -> list[Any]:
             slices = [kind.around(array) for kind, array in zip(slice_kinds, first_slices(), strict=True)]
             inside = [kind.around(array) for kind, array in zip(carry_kinds, carry, strict=True)]
             values = inner(run.child(prefix, None), [*fixed, *inside, *slices])
-            found.extend(map(Template.of, values))
+            templates.extend(map(Template.of, values))
             return arrays_of(values)
 
         jax.eval_shape(trial, [array_of(value) for value in start])
-        return found
+        return templates
 
     # Carries take on what the body makes of them; where that never settles, the iterations differ.
     results: list[Template] = []
@@ -75,8 +75,8 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     created = run.state is None
     names: list[str] = sorted(name for name in (run.state or {}) if name.startswith(prefix))
 
-    def step(carry: list[Any], given: Any) -> tuple[list[Any], Any]:
-        slices, held = given
+    def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
+        slices, held = xs
         child = run.child(prefix, None if created else dict(zip(names, held, strict=True)))
         inside = [kind.around(array) for kind, array in zip(carry_kinds, carry, strict=True)]
         values = inner(

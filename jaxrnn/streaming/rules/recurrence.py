@@ -49,8 +49,8 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     exists, constant = run.exists(timeline, delay), [run.plain(value) for value in fixed]
 
     def step(carry: list[Any], frame: Any) -> tuple[list[Any], list[Any]]:
-        here, given = frame
-        results = evaluate(body, [*constant, *carry, *given])
+        here, slices = frame
+        results = evaluate(body, [*constant, *carry, *slices])
         new, out = results[:carries], results[carries:]
         if here is not None:
             new = [jnp.where(here, after, earlier) for after, earlier in zip(new, carry, strict=True)]

@@ -89,7 +89,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         # A recording too short for them gives its first ones, as JAX's indexing does.
         offset = jnp.clip(last - here, 0, x.frames) + jnp.clip(back - last, 0, back)
         places = jnp.clip(offset + np.arange(size, dtype=np.int32), 0, frames.shape[x.axis] - 1)
-        found = jnp.take(frames, places, x.axis)
+        chosen = jnp.take(frames, places, x.axis)
     else:
         run.facts.wait_for(x.timeline, x.delay + int(start) + size)
         since = Fraction(x.delay + int(start) + size, x.timeline.per_unit)
@@ -103,8 +103,8 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         end = run.end(x.timeline)
         # A recording too short for them gives its last ones, as JAX's indexing does.
         begin = int(start) if end is None else jnp.clip(jnp.minimum(int(start), end - size), 0)
-        found = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
-    return FinalValue(lax.slice_in_dim(found, 0, size, stride, x.axis), since)
+        chosen = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
+    return FinalValue(lax.slice_in_dim(chosen, 0, size, stride, x.axis), since)
 
 
 def _empty(run: Pass, x: Chunk, frames: int) -> Any:
@@ -166,13 +166,13 @@ def check_pads(run: Pass, low: Any, high: Any) -> None:
     """Refuse pads whose size depends on the length of the stream."""
     if is_symbolic(low) or is_symbolic(high):
         run.refuse(
-            f"its padding ({low} in front, {high} behind) depends on the length of the stream",
+            f"its padding ({low} in front, {high} after) depends on the length of the stream",
             "pad by fixed numbers of frames, or give `multiple`, of which every length is a multiple",
         )
 
 
 def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
-    """Joining along time: fixed frames in front of a stream and behind it."""
+    """Joining along time: fixed frames in front of a stream and after it."""
     axis = equation.params["dimension"]
     sizes = [shape_of(atom)[axis] for atom in equation.invars]
     streams = [index for index, size in enumerate(sizes) if is_symbolic(size)]
@@ -188,13 +188,13 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         run.refuse("it joins along time where another axis is merged in front of it", "join before the axes are merged")
     low = sum(int(size) for size in sizes[:place])
     timeline = run.clock.timeline(out_shape(equation)[axis])
-    # What stands behind the end may be known as late as that.
+    # What comes after the end may be known as late as that.
     x, last = run.spread(stream), operands[place + 1 :]
     assert x.delay is not None
     x = run.delayed(x, max(x.delay, known_by(run, operands[:place], timeline) + low))
     assert x.delay is not None
     front = [jnp.asarray(run.plain(value), x.array.dtype) for value in operands[:place]]
-    behind = [jnp.asarray(run.plain(value), x.array.dtype) for value in last]
+    after = [jnp.asarray(run.plain(value), x.array.dtype) for value in last]
     array = x.array
     where = jnp.asarray(run.indices(x.timeline, x.delay))
     if low and (isinstance(run.count, int) or x.delay > 0):
@@ -202,8 +202,8 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         taken = jnp.take(fixed, jnp.clip(where + low, 0, low - 1), axis)
         array = jnp.where(along(where < 0, axis, array.ndim), taken, array)
     end = run.end(x.timeline)
-    if behind and end is not None:
-        fixed = jnp.concatenate(behind, axis) if len(behind) > 1 else behind[0]
+    if after and end is not None:
+        fixed = jnp.concatenate(after, axis) if len(after) > 1 else after[0]
         taken = jnp.take(fixed, jnp.clip(where - end, 0, fixed.shape[axis] - 1), axis)
         array = jnp.where(along(where >= end, axis, array.ndim), taken, array)
     shift = low / x.timeline.rate
@@ -213,9 +213,9 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     return run.make(array, axis, timeline, x.delay - low, reach)
 
 
-def _of_the_end(x: Chunk, low: int, behind: Sequence[Any]) -> Reach | None:
-    """What frames behind the end, and ``low`` in front, depend on: what is known at the end depends on everything."""
-    if not any(isinstance(value, FinalValue) or is_length(value) for value in behind):
+def _of_the_end(x: Chunk, low: int, after: Sequence[Any]) -> Reach | None:
+    """What frames after the end, and ``low`` in front, depend on: what is known at the end depends on everything."""
+    if not any(isinstance(value, FinalValue) or is_length(value) for value in after):
         return None
     rate, unit = x.timeline.rate, x.timeline.unit
     totals = np.arange(1, (x.timeline.settled + 2) * unit)
