@@ -32,11 +32,7 @@ class Body:
     def __init__(self, step: Step):
         self.step = step
         self.equations: list[JaxprEqn] = step.equations
-        self.makers: dict[Var, tuple[JaxprEqn, int]] = {
-            variable: (equation, index)
-            for equation in step.equations
-            for index, variable in enumerate(equation.outvars)
-        }
+        self.makers = step.makers
         self._constants = step.constants()
         self._moves: dict[Var, np.ndarray | None] = {}
         self.known: set[Var] = set()
@@ -58,12 +54,12 @@ class Body:
 
     def equation_of(self, atom: Atom) -> JaxprEqn | None:
         """What computes it."""
-        return None if isinstance(atom, Literal) or atom not in self.makers else self.makers[atom][0]
+        return None if isinstance(atom, Literal) else self.makers.get(atom)
 
     def _positions(self, variable: Var) -> np.ndarray | None:
         if variable not in self._moves:
-            equation, index = self.makers[variable]
-            self._moves[variable] = joined_positions(equation, index)
+            equation = self.makers[variable]
+            self._moves[variable] = joined_positions(equation, equation.outvars.index(variable))
         return self._moves[variable]
 
     def sources(self, elements: Elements) -> Iterator[tuple[np.ndarray, Elements]]:
@@ -98,7 +94,7 @@ class Body:
             joined, start = moved.reshape(-1)[elements.at], 0
             if not joined.size:
                 break
-            for operand in self.makers[elements.atom][0].invars:
+            for operand in self.makers[elements.atom].invars:
                 if start <= joined.min() and joined.max() < start + size_of(operand):
                     elements = Elements(operand, joined - start)
                     break

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
@@ -13,7 +12,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
-from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made
+from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made, templates_of
 from jaxrnn.streaming.values import Chunk, union
 
 
@@ -75,17 +74,10 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
         return branch
 
     arrays = [jnp.asarray(array_of(value)) for value in operands]
-    kinds: list[list[Template]] = []
-    for place in range(len(branches)):
-        templates: list[Template] = []
-
-        def probe(arrays: Any, place: int = place, templates: list[Template] = templates) -> Any:
-            outs, _ = trial(place, None, None)(arrays)
-            templates.extend(map(Template.of, outs))
-            return arrays_of(outs)
-
-        jax.eval_shape(probe, arrays)
-        kinds.append(templates)
+    kinds = [
+        templates_of(lambda arrays, place=place: trial(place, None, None)(arrays)[0], arrays)
+        for place in range(len(branches))
+    ]
     delays = [_common(run, choices) for choices in zip(*kinds, strict=True)]
     own = {name: value for name, value in (run.state or {}).items() if name.startswith(prefix)}
     results: list[Template] = []

@@ -12,7 +12,7 @@ from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.templates import Template, arrays_of
+from jaxrnn.streaming.rules.templates import Template, arrays_of, templates_of
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: By primitive, the parameter that holds the inner function.
@@ -48,14 +48,10 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     operands = _together(run, operands)
     inputs = [Template.of(value) for value in operands]
     trial = run.child("", None)
-    outputs: list[Template] = []
-
-    def probe(*arrays: Any) -> list[Any]:
-        values = interpret(trial, body, [t.around(a) for t, a in zip(inputs, arrays, strict=True)])
-        outputs.extend(map(Template.of, values))
-        return arrays_of(values)
-
-    jax.eval_shape(probe, *arrays_of(operands))
+    outputs = templates_of(
+        lambda arrays: interpret(trial, body, [t.around(a) for t, a in zip(inputs, arrays, strict=True)]),
+        arrays_of(operands),
+    )
     delays = {template.delay for template in (*inputs, *outputs)} - {None}
     if trial.new or len(delays) > 1 or not all(t.chunk for t in outputs):
         with run.inside():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
@@ -15,7 +14,7 @@ from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import over_time
-from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made, slice_kind
+from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made, slice_kind, templates_of
 from jaxrnn.streaming.values import Chunk, union
 
 #: A loop whose iterations differ in delay is written out up to so many of them.
@@ -46,17 +45,12 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         return [lax.index_in_dim(jnp.asarray(array_of(value)), 0, 0, keepdims=False) for value in xs]
 
     def results_for(carry_kinds: list[Template]) -> list[Template]:
-        templates: list[Template] = []
-
         def trial(carry: list[Any]) -> list[Any]:
             slices = [kind.around(array) for kind, array in zip(slice_kinds, first_slices(), strict=True)]
             inside = [kind.around(array) for kind, array in zip(carry_kinds, carry, strict=True)]
-            values = inner(run.child(prefix, None), [*fixed, *inside, *slices])
-            templates.extend(map(Template.of, values))
-            return arrays_of(values)
+            return inner(run.child(prefix, None), [*fixed, *inside, *slices])
 
-        jax.eval_shape(trial, [array_of(value) for value in start])
-        return templates
+        return templates_of(trial, arrays_of(start))
 
     # Carries take on what the body makes of them; where that never settles, the iterations differ.
     results: list[Template] = []

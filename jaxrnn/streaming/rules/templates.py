@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
 
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue
@@ -57,6 +59,19 @@ def array_of(value: Any) -> Any:
 def arrays_of(values: Sequence[Any]) -> list[Any]:
     """The arrays of values."""
     return [array_of(value) for value in values]
+
+
+def templates_of(function: Callable[[Any], list[Any]], arrays: Any) -> list[Template]:
+    """What the values are that a function makes of arrays, without computing them."""
+    templates: list[Template] = []
+
+    def trial(arrays: Any) -> list[Any]:
+        values = function(arrays)
+        templates.extend(map(Template.of, values))
+        return arrays_of(values)
+
+    jax.eval_shape(trial, arrays)
+    return templates
 
 
 def slice_kind(value: Any) -> Template:
