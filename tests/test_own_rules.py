@@ -39,7 +39,7 @@ def test_the_example_streams_exactly(own, capsys):
 def test_rules_are_registered_once(own):
     rule = RULES["median_of_three"]
     assert rule is own.stream_median
-    with pytest.raises(InputError, match=r"'tanh' has a rule already.*elementwise.*replace=True"):
+    with pytest.raises(InputError, match=r"'tanh' has a rule already, elementwise.*replace=True"):
         jaxrnn.streaming.register("tanh", rule)
     with pytest.raises(InputError, match="a JAX primitive or its name, not 3"):
         jaxrnn.streaming.register(3, rule)
@@ -53,6 +53,12 @@ def test_a_primitive_without_a_rule_says_how_to_add_one():
     nameless.def_abstract_eval(lambda x: x)
     with pytest.raises(jaxrnn.StreamError, match=r"'nameless'.*add a rule with jaxrnn.streaming.register"):
         jaxrnn.stream(nameless.bind, jax.ShapeDtypeStruct((4, 3), np.float32), axes=0)
+
+
+def test_a_rule_gives_as_many_results_as_its_primitive(own, monkeypatch):
+    monkeypatch.setitem(RULES, "median_of_three", lambda run, equation, x: [x, x])
+    with pytest.raises(jaxrnn.StreamError, match=r"'median_of_three'.*gives 2 results, and the primitive has 1"):
+        jaxrnn.stream(own.median_of_three, jax.ShapeDtypeStruct((4, 3), np.float32), axes=0)
 
 
 # -- operators

@@ -66,7 +66,13 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             return folded
     if name in RULES and (streamed or inside or name in ALWAYS):
         results = RULES[name](run, equation, *operands)
-        return list(results) if isinstance(results, (list, tuple)) else [results]
+        results = list(results) if isinstance(results, (list, tuple)) else [results]
+        if len(results) != len(equation.outvars):
+            run.refuse(
+                f"its rule gives {len(results)} results, and the primitive has {len(equation.outvars)}",
+                "return as many chunks or arrays, in order",
+            )
+        return results
     if streamed:
         run.refuse(
             "there is no rule that runs it on a stream, frame by frame",

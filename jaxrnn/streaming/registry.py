@@ -57,8 +57,8 @@ def register(
         raise InputError(f"the rule of {name!r} must be a function (run, equation, *operands), not {rule!r}")
     if name in RULES and not replace:
         raise InputError(
-            f"the primitive {name!r} has a rule already, {RULES[name].__module__}.{RULES[name].__qualname__}; "
-            "register(..., replace=True) puts another in its place"
+            f"the primitive {name!r} has a rule already, {getattr(RULES[name], '__qualname__', RULES[name])} of "
+            f"{RULES[name].__module__}; register(..., replace=True) puts another in its place"
         )
     RULES[name] = rule
     (ALWAYS.add if always else ALWAYS.discard)(name)
