@@ -82,6 +82,10 @@ def cubed(x):
     return x**3
 
 
+def layered(x, w, r):
+    return [jnp.tanh(x), x[None, :1], x[None, :1]]
+
+
 MINE = {("mine", "Doubled"): doubled}
 X = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
 
@@ -127,9 +131,9 @@ def test_operators_are_part_of_the_model():
 
 
 def test_the_name_of_ones_own_operator_means_nothing():
-    """An operator of another domain that is called LSTM is none."""
-    node = helper.make_node("LSTM", ["x"], ["y"], domain="mine")
-    assert jaxrnn.load(model_of(node), operators={("mine", "LSTM"): cubed}).state == ()
+    """An operator of another domain that is called LSTM is none, and begins no recurrence anew at each call."""
+    node = helper.make_node("LSTM", ["x", "x", "x"], ["y"], domain="mine")
+    assert jaxrnn.load(model_of(node), operators={("mine", "LSTM"): layered}).state == ()
 
 
 def repeated(x, count: Static):
