@@ -225,7 +225,7 @@ def test_streams_of_other_lengths(remat):
 
     def run(frames):
         with jaxrnn.cells.recomputing(remat):
-            return scanning.scan(step, (), frames, start, exists=exists, keep=keep)
+            return scanning.scan(step, (), frames, start, exists=exists, masked_update=keep)
 
     poisoned = jnp.where(exists[..., None], frames, jnp.nan)
     assert dots_in_loops(jax.make_jaxpr(run)(poisoned))[0] == 1

@@ -194,7 +194,7 @@ def test_frames_that_do_not_exist_leave_the_carry_alone():
         return jnp.where(here[None, :, None], new, old)
 
     poisoned = jax.tree.map(lambda x: jnp.where(exists[..., None], x, jnp.nan), frames)
-    outputs, last = scan(step, params, poisoned, carry, exists=exists, keep=keep)
+    outputs, last = scan(step, params, poisoned, carry, exists=exists, masked_update=keep)
     for row, length in enumerate(np.asarray(lengths)):
         alone = jax.tree.map(lambda x, row=row, length=length: x[:length, row : row + 1], frames)
         expected, end = by_loop(step, params, alone, carry[:, row : row + 1])

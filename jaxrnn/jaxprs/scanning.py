@@ -14,11 +14,11 @@ from jaxrnn.jaxprs.recognition import schedule_of_cells
 from jaxrnn.jaxprs.schedule import Schedule
 from jaxrnn.jaxprs.step import Function, Step
 
-Mask = Callable[[Any, Any, Any], Any]
+Update = Callable[[Any, Any, Any], Any]
 
 
 def scan(
-    step: Function, params: Any, frames: Any, carry: Any, *, exists: Any = None, keep: Mask | None = None
+    step: Function, params: Any, frames: Any, carry: Any, *, exists: Any = None, masked_update: Update | None = None
 ) -> tuple[Any, Any]:
     """``lax.scan`` of a step, with the part before and the part after the carry taken out of the loop.
 
@@ -30,8 +30,7 @@ def scan(
         frames: pytree of arrays with time in front.
         carry: pytree before the first step.
         exists: ``bool[time, ...]``, which frames exist.
-        keep: the masked update, ``(exists_t, new, old) -> carry``: what becomes of the carry in a frame that may not
-            exist.
+        masked_update: ``(exists_t, new, old) -> carry``: what becomes of the carry in a frame that may not exist.
 
     Returns:
         The outputs with time in front, and the last carry. Equal to the loop of steps up to the rounding of batched
@@ -40,12 +39,12 @@ def scan(
 
     def masked(params: Any, frame: tuple[Any, Any], old: Any) -> tuple[Any, Any]:
         outputs, new = step(params, frame[0], old)
-        return outputs, new if keep is None else keep(frame[1], new, old)
+        return outputs, new if masked_update is None else masked_update(frame[1], new, old)
 
     def run(carry: Any, part: tuple[Any, Any]) -> tuple[Any, Any]:
         traced = Step.trace(masked, params, _first(part), carry)
         # Outputs do not matter in frames that do not exist.
-        schedule = _with_cells(traced, part, loose=keep is not None) or plain(traced)
+        schedule = _with_cells(traced, part, loose=masked_update is not None) or plain(traced)
         return _run(schedule, params, part, carry)[::-1]
 
     last, outputs = in_chunks(run, carry, (frames, exists))

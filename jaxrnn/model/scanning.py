@@ -50,7 +50,7 @@ def scan(
             arrays,
             dict(state),
             exists=exists,
-            keep=keep,
+            masked_update=keep,
         )
         if exists is not None:
             results = _blank(stepper, results, exists, params, state, example, lifted)

@@ -43,7 +43,7 @@ class Carries:
 
     Attributes:
         pieces: every element of the carry is in one of them.
-        updates: variables that keep old values where a mask says so, and what they are elsewhere.
+        updates: masked updates, variables that are an old value where a mask says so, and what they are elsewhere.
     """
 
     def __init__(self, body: Body):
