@@ -56,11 +56,27 @@ class Body:
         """What computes it."""
         return None if isinstance(atom, Literal) else self.makers.get(atom)
 
-    def _positions(self, variable: Var) -> np.ndarray | None:
-        if variable not in self._moves:
-            equation = self.makers[variable]
-            self._moves[variable] = joined_positions(equation, equation.outvars.index(variable))
-        return self._moves[variable]
+    def _origins(self, elements: Elements) -> list[tuple[np.ndarray, Elements]] | None:
+        """One move back: for each operand which of the elements come from it, and what they are there, a flat choice.
+
+        None where they are computed, or an input.
+        """
+        atom, at = elements
+        if isinstance(atom, Literal) or atom not in self.makers:
+            return None
+        equation = self.makers[atom]
+        if atom not in self._moves:
+            self._moves[atom] = joined_positions(equation, equation.outvars.index(atom))
+        moved = self._moves[atom]
+        if moved is None:
+            return None
+        joined, start, origins = moved.reshape(-1)[at], 0, []
+        for operand in equation.invars:
+            inside = (start <= joined) & (joined < start + size_of(operand))
+            if inside.any():
+                origins.append((inside, Elements(operand, joined[inside] - start)))
+            start += size_of(operand)
+        return origins
 
     def sources(self, elements: Elements) -> Iterator[tuple[np.ndarray, Elements]]:
         """What elements are elements of, before everything that only moves them.
@@ -68,39 +84,22 @@ class Body:
         Yields:
             Which of the elements (a mask in the shape of ``elements.at``), and what they are, a flat choice.
         """
-        pending = [(np.ones(elements.at.shape, bool), elements.atom, elements.at.reshape(-1))]
+        pending = [(np.ones(elements.at.shape, bool), Elements(elements.atom, elements.at.reshape(-1)))]
         while pending:
-            mask, atom, at = pending.pop()
-            moved = None if isinstance(atom, Literal) or atom not in self.makers else self._positions(atom)
-            if moved is None:
-                yield mask, Elements(atom, at)
-                continue
-            joined = moved.reshape(-1)[at]
-            start, equation = 0, self.equation_of(atom)
-            for operand in () if equation is None else equation.invars:
-                inside = (start <= joined) & (joined < start + size_of(operand))
-                if inside.any():
-                    part = np.zeros(mask.shape, bool)
-                    part[mask] = inside
-                    pending.append((part, operand, joined[inside] - start))
-                start += size_of(operand)
+            mask, flat = pending.pop()
+            origins = self._origins(flat)
+            if origins is None:
+                yield mask, flat
+            for inside, origin in origins or ():
+                part = np.zeros(mask.shape, bool)
+                part[mask] = inside
+                pending.append((part, origin))
 
     def source(self, elements: Elements) -> Elements:
-        """The same where all of them come from one place, else the elements themselves or what they first were."""
-        while not isinstance(elements.atom, Literal) and elements.atom in self.makers:
-            moved = self._positions(elements.atom)
-            if moved is None:
-                break
-            joined, start = moved.reshape(-1)[elements.at], 0
-            if not joined.size:
-                break
-            for operand in self.makers[elements.atom].invars:
-                if start <= joined.min() and joined.max() < start + size_of(operand):
-                    elements = Elements(operand, joined - start)
-                    break
-                start += size_of(operand)
-            else:
-                break
+        """The same as long as all of them come from one operand."""
+        while (origins := self._origins(elements)) is not None and len(origins) == 1:
+            ((_, origin),) = origins
+            elements = Elements(origin.atom, origin.at.reshape(elements.at.shape))
         return elements
 
     def number(self, elements: Elements) -> float | None:
