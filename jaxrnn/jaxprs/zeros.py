@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from jaxrnn.jaxprs.equations import Environment, bind, run, shape_of, type_of
+from jaxrnn.jaxprs.equations import Environment, bind, run, shape_of, type_of, variables
 from jaxrnn.jaxprs.slices import needed, read_by
 
 _PRODUCTS = {"mul", "dot_general", "conv_general_dilated"}
@@ -23,6 +23,9 @@ def depends_on(closed: ClosedJaxpr) -> set[Var]:
     Whatever is computed from constants alone is evaluated, and a product with a constant of nothing but zeros is one.
     """
     jaxpr = closed.jaxpr
+    reached = {*variables(jaxpr.outvars), *read_by(needed(jaxpr.eqns, jaxpr.outvars))}
+    if reached.isdisjoint(jaxpr.invars):
+        return reached  # nothing to find out, and evaluating is to compile, operation by operation
     unknown: list[JaxprEqn] = []
 
     def apply(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
