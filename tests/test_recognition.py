@@ -18,9 +18,9 @@ from written_out_cells import CHOICES, FEATURES, written_out
 import jaxrnn
 from jaxrnn.cells import chunks
 from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs import recognition
-from jaxrnn.jaxprs.hoist import scan as hoisted_scan
-from jaxrnn.jaxprs.recognition import loops
+from jaxrnn.jaxprs import scanning
+from jaxrnn.jaxprs.scanning import scan_cells
+from jaxrnn.jaxprs.slices import inner_jaxprs, walk
 
 DOTS = {"lstm": 1, "gru before": 2, "gru after": 1, "rnn": 1}
 
@@ -29,30 +29,22 @@ def dots_in_loops(closed):
     """For each loop that multiplies matrices, in how many products."""
     found = []
 
-    def count(jaxpr):
-        return sum(equation.primitive.name == "dot_general" for equation in jaxpr.eqns) + sum(map(count, inner(jaxpr)))
-
-    def inner(jaxpr):
-        values = (value for equation in jaxpr.eqns for value in equation.params.values())
-        return [getattr(value, "jaxpr", value) for value in values if hasattr(value, "eqns") or hasattr(value, "jaxpr")]
-
-    def walk(jaxpr):
+    def visit(jaxpr):
         for equation in jaxpr.eqns:
             if equation.primitive.name in ("scan", "while"):
                 body = equation.params.get("jaxpr") or equation.params["body_jaxpr"]
-                found.append(count(body.jaxpr))
+                found.append(sum(each.primitive.name == "dot_general" for each in walk(body.jaxpr)))
             else:
-                for value in equation.params.values():
-                    if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
-                        walk(getattr(value, "jaxpr", value))
+                for inner in inner_jaxprs(equation):
+                    visit(inner)
 
-    walk(closed.jaxpr)
+    visit(closed.jaxpr)
     return sorted(number for number in found if number)
 
 
 @contextlib.contextmanager
 def unrecognised():
-    with mock.patch.object(loops, "plan", return_value=None):
+    with mock.patch.object(scanning, "schedule_of_cells", return_value=None):
         yield
 
 
@@ -139,9 +131,7 @@ NEAR_MISSES = {
 def test_near_misses_are_left_alone(name):
     step = NEAR_MISSES[name]
     carry, frames = tuple(arrays((3, HIDDEN), (3, HIDDEN), seed=1)), arrays((5, 3, FEATURES), seed=2)[0]
-    found, expected = (
-        jax.make_jaxpr(lambda *given, run=run: run(step, *given)) for run in (recognition.scan, lax.scan)
-    )
+    found, expected = (jax.make_jaxpr(lambda *given, run=run: run(step, *given)) for run in (scan_cells, lax.scan))
     assert str(found(carry, frames)) == str(expected(carry, frames))
 
 
@@ -204,17 +194,17 @@ def test_cells_among_other_things(step, monkeypatch):
         tangent = jax.jvp(lambda *given: loss(*given)[0], (carry, frames), (carry, frames))[1]
         return jax.value_and_grad(loss, (0, 1), has_aux=True)(carry, frames), tangent
 
-    found, expected = (jax.jit(lambda run=run: outcome(run))() for run in (recognition.scan, lax.scan))
+    found, expected = (jax.jit(lambda run=run: outcome(run))() for run in (scan_cells, lax.scan))
     # Some tens of roundings of numbers near 1, handed on over 6 steps.
     assert_close(found, expected, 2e-5)
-    closed = jax.make_jaxpr(lambda *given: recognition.scan(step, *given))(carry, frames)
+    closed = jax.make_jaxpr(lambda *given: scan_cells(step, *given))(carry, frames)
     assert dots_in_loops(closed) == [1]
     for length in (0, 1):
-        results = (run(step, carry, frames[:length]) for run in (recognition.scan, lax.scan))
+        results = (run(step, carry, frames[:length]) for run in (scan_cells, lax.scan))
         assert_close(*results, 1e-6)
     monkeypatch.setattr(chunks, "BLOCK", 2 * 3 * 4 * HIDDEN * 4)  # two frames of the cell's gates
-    assert_close(jax.jit(lambda: outcome(recognition.scan))(), expected, 2e-5)
-    odd = (jax.jit(lambda run=run: run(step, carry, frames[:5]))() for run in (recognition.scan, lax.scan))
+    assert_close(jax.jit(lambda: outcome(scan_cells))(), expected, 2e-5)
+    odd = (jax.jit(lambda run=run: run(step, carry, frames[:5]))() for run in (scan_cells, lax.scan))
     assert_close(*odd, 1e-5)
 
 
@@ -235,7 +225,7 @@ def test_streams_of_other_lengths(remat):
 
     def run(frames):
         with jaxrnn.cells.recomputing(remat):
-            return hoisted_scan(step, (), frames, start, exists=exists, keep=keep)
+            return scanning.scan(step, (), frames, start, exists=exists, masked_update=keep)
 
     poisoned = jnp.where(exists[..., None], frames, jnp.nan)
     assert dots_in_loops(jax.make_jaxpr(run)(poisoned))[0] == 1

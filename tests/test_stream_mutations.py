@@ -142,7 +142,7 @@ VALUES = {
     "nothing is filled": (Pass, "fill", no_fill, ["causal", "known at the end"]),
     "buffers begin with what is absent": (Pass, "window", history_of_nothing, ["causal"]),
     "chunks begin a frame late": (Pass, "start", first_frame_late, ["positions", "many pads into a recurrence"]),
-    "state is not carried on": (Pass, "keep", keeps_nothing, ["recurrence"]),
+    "state is not carried on": (Pass, "store", keeps_nothing, ["recurrence"]),
     "delay buffers mixed up": (Pass, "delayed", shared_by_lineage, ["slices of one buffer"]),
     "facts shared with a buffer": (Pass, "delayed", facts_of_the_first, ["one buffer, frames of two lengths"]),
     "facts shared with a buffer, refused": (

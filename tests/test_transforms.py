@@ -1,4 +1,4 @@
-"""Cutting a step into stages, and the scan built on it: equal to lax.scan, with less in the loop."""
+"""The schedule of a step, and the scan built on it: equal to lax.scan, with less in the loop."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 from jax import lax
 from jax.test_util import check_grads
 
-from jaxrnn.jaxprs.hoist import scan
-from jaxrnn.jaxprs.stages import AFTER, BEFORE, CORE, PACK, cut
+from jaxrnn.jaxprs.arranging import plain
+from jaxrnn.jaxprs.scanning import scan
+from jaxrnn.jaxprs.schedule import BatchedEquations, Loop
+from jaxrnn.jaxprs.step import Step
 
 
 def arrays(*shapes, seed=0):
@@ -55,6 +57,19 @@ def with_inner_loop(params, frame, carry):
     return {"y": behind}, new
 
 
+def repeats_values(params, frame, carry):
+    """Outputs that only repeat what the frame, the carry, the next carry or a parameter holds, and constants."""
+    (w,) = params
+    new = jnp.tanh(carry + frame["x"])
+    repeated = [jnp.broadcast_to(value, (2, *value.shape)) for value in (jnp.sin(frame["x"]), carry, new, w)]
+    return {**dict(zip("abcd", repeated, strict=True)), "e": jnp.arange(3)}, new
+
+
+def without_carry(params, frame, carry):
+    """Nothing goes from frame to frame."""
+    return {"y": frame["x"] @ params[0], "w": params[0]}, carry
+
+
 def case(name, time, batch=2):
     frames = dict(zip(("x", "gain"), arrays((time, batch, 3), (time, batch, 3), seed=1), strict=True))
     if name == "lstm":
@@ -64,10 +79,14 @@ def case(name, time, batch=2):
         return buffer_and_mean, arrays((3, 3, 3)), {"x": frames["x"]}, carry
     if name == "through":
         return passes_through, [], {"x": frames["x"]}, arrays((batch, 3))[0]
+    if name == "repeats":
+        return repeats_values, arrays((3, 3)), {"x": frames["x"]}, arrays((batch, 3))[0]
+    if name == "no carry":
+        return without_carry, arrays((3, 3)), {"x": frames["x"]}, ()
     return with_inner_loop, arrays((3, 3)), {"x": frames["x"]}, arrays((batch, 3))[0]
 
 
-NAMES = ("lstm", "buffer", "through", "inner")
+NAMES = ("lstm", "buffer", "through", "repeats", "no carry", "inner")
 
 
 @pytest.fixture(autouse=True)
@@ -116,23 +135,54 @@ def test_gradients_equal_those_of_the_loop(name):
 def test_only_what_the_carry_needs_stays_in_the_loop():
     step, params, frames, carry = case("lstm", 7)
     one = jax.tree.map(lambda x: x[0], frames)
-    stages = cut(step, params, one, carry)
-    names = [[equation.primitive.name for equation in group] for group in stages.equations]
-    assert names[PACK].count("transpose") == 1
-    assert names[BEFORE].count("dot_general") == 2  # both products of the frame
-    assert names[CORE].count("dot_general") == 1  # only the recurrent one
-    assert names[AFTER].count("dot_general") == 1  # the output layer
+    schedule = plain(Step.trace(step, params, one, carry))
+    assert [type(part) for part in schedule.parts] == [BatchedEquations, Loop, BatchedEquations]
+    names = [[e.primitive.name for e in group] for group in (schedule.fixed, *(p.equations for p in schedule.parts))]
+    fixed, before, loop, after = names
+    assert fixed.count("transpose") == 1
+    assert before.count("dot_general") == 2  # both products of the frame
+    assert loop.count("dot_general") == 1  # only the recurrent one
+    assert after.count("dot_general") == 1  # the output layer
     jaxpr = jax.make_jaxpr(lambda *given: scan(step, *given))(params, frames, carry)
     (loop,) = (equation for equation in jaxpr.eqns if "scan[" in str(equation))
     assert str(loop).count("dot_general") == 1
 
 
-def test_the_pack_stage_hands_on_what_is_folded():
+def test_no_loop_without_a_carry():
+    step, params, frames, carry = case("no carry", 7)
+    assert "scan[" not in str(jax.make_jaxpr(lambda *given: scan(step, *given))(params, frames, carry))
+
+
+@pytest.mark.parametrize("carried", [True, False])
+def test_side_effects_stay_in_order(carried):
+    """Those that need no carry, those that no carry needs, and those of parameters: all of them, in every frame."""
+    seen = []
+
+    def tell(what, value):
+        jax.debug.callback(lambda value: seen.append((what, float(value))), value, ordered=True)
+
+    def step(params, frame, carry):
+        tell("frame", frame)
+        new = carry + frame if carried else carry
+        tell("sum", new if carried else 2 * frame)
+        tell("parameter", params)
+        return frame * params, new
+
+    start = jnp.zeros(()) if carried else ()
+    run = jax.jit(lambda *given: scan(step, *given))
+    jax.block_until_ready(run(jnp.asarray(3.0), jnp.arange(1.0, 4), start))
+    jax.effects_barrier()
+    sums = (1.0, 3.0, 6.0) if carried else (2.0, 4.0, 6.0)
+    expected = [(("frame", x), ("sum", y), ("parameter", 3.0)) for x, y in zip((1.0, 2.0, 3.0), sums, strict=True)]
+    assert seen == [each for frame in expected for each in frame]
+
+
+def test_what_is_fixed_is_folded():
     step, params, frames, carry = case("lstm", 7)
     one = jax.tree.map(lambda x: x[0], frames)
-    stages = cut(step, params, one, carry)
-    assert [variable.aval.shape for variable in stages.folded].count((3, 5)) == 1  # w_in, transposed
-    assert all(variable is not stages.params[0] for variable in stages.folded)
+    traced = Step.trace(step, params, one, carry)
+    assert [variable.aval.shape for variable in traced.folded].count((3, 5)) == 1  # w_in, transposed
+    assert all(variable is not traced.params[0] for variable in traced.folded)
 
 
 def test_frames_that_do_not_exist_leave_the_carry_alone():
@@ -144,7 +194,7 @@ def test_frames_that_do_not_exist_leave_the_carry_alone():
         return jnp.where(here[None, :, None], new, old)
 
     poisoned = jax.tree.map(lambda x: jnp.where(exists[..., None], x, jnp.nan), frames)
-    outputs, last = scan(step, params, poisoned, carry, exists=exists, keep=keep)
+    outputs, last = scan(step, params, poisoned, carry, exists=exists, masked_update=keep)
     for row, length in enumerate(np.asarray(lengths)):
         alone = jax.tree.map(lambda x, row=row, length=length: x[:length, row : row + 1], frames)
         expected, end = by_loop(step, params, alone, carry[:, row : row + 1])

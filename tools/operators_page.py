@@ -24,7 +24,8 @@ _HEAD = """# Operators
 
 {count} operators that a file may use, of {domains} domains. This page is made from the registry; after a change to
 it, make it again with `python -m tools.operators_page --write docs/operators.md`. A file that uses anything else is
-refused when it is loaded, all such nodes at once.
+refused when it is loaded, all such nodes at once, unless
+`jaxrnn.load(..., operators={{(domain, name): function}})` brings it.
 
 - **versions**: the versions of the operator's definition that are implemented. A node of any opset means the newest
   version that is not newer than its opset.

@@ -29,11 +29,11 @@ def fingerprint(*facts: Any) -> str:
 
 
 def fingerprint_of_equations(
-    equations: Iterable[JaxprEqn], given: Sequence[Var], constants: Mapping[Var, Any], results: Iterable[Var | Literal]
+    equations: Iterable[JaxprEqn], inputs: Sequence[Var], constants: Mapping[Var, Any], results: Iterable[Var | Literal]
 ) -> str:
-    """The fingerprint of what equations make of the variables given to them, and of constants."""
+    """The fingerprint of what equations make of input variables and constants."""
     digest = hashlib.sha256()
-    _feed_equations(digest.update, equations, given, constants, results)
+    _feed_equations(digest.update, equations, inputs, constants, results)
     return digest.hexdigest()
 
 
@@ -41,8 +41,8 @@ def _feed(update: Callable[[bytes], Any], value: Any) -> None:
     if isinstance(value, (ClosedJaxpr, Jaxpr)):
         jaxpr, constants = (value.jaxpr, value.consts) if isinstance(value, ClosedJaxpr) else (value, ())
         known = dict(zip(jaxpr.constvars, constants, strict=False))
-        given = [*jaxpr.invars, *(variable for variable in jaxpr.constvars if variable not in known)]
-        _feed_equations(update, jaxpr.eqns, given, known, jaxpr.outvars)
+        inputs = [*jaxpr.invars, *(variable for variable in jaxpr.constvars if variable not in known)]
+        _feed_equations(update, jaxpr.eqns, inputs, known, jaxpr.outvars)
     elif isinstance(value, Tracer):
         _feed(update, ("traced", id(value)))
     elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
@@ -70,7 +70,7 @@ def _feed(update: Callable[[bytes], Any], value: Any) -> None:
 def _feed_equations(
     update: Callable[[bytes], Any],
     equations: Iterable[JaxprEqn],
-    given: Sequence[Var],
+    inputs: Sequence[Var],
     constants: Mapping[Var, Any],
     results: Iterable[Var | Literal],
 ) -> None:
@@ -87,7 +87,7 @@ def _feed_equations(
             return number(each), "constant", constants[each]
         return number(each)
 
-    _feed(update, [(number(variable), str(variable.aval)) for variable in given])
+    _feed(update, [(number(variable), str(variable.aval)) for variable in inputs])
     for equation in equations:
         _feed(update, (equation.primitive.name, dict(equation.params)))
         _feed(update, [atom(each) for each in equation.invars])

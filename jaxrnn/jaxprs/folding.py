@@ -1,112 +1,87 @@
-"""A step with the work on its parameters done beforehand: the pack stage once, the other stages each time."""
+"""A step with the work on its parameters done beforehand: its fixed part once, the remainder each time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import JaxprEqn, Var
 from jax.extend.core.primitives import dot_general_p
 
 from jaxrnn.errors import InputError
-from jaxrnn.jaxprs.equations import Environment, in_scope, read, run, variables
+from jaxrnn.jaxprs.equations import Atom, bind, run, shape_of, type_of, variables
 from jaxrnn.jaxprs.fingerprints import fingerprint_of_equations
-from jaxrnn.jaxprs.stages import AFTER, BEFORE, CORE, PACK, Stages, needed_by, run_stage
+from jaxrnn.jaxprs.packing import LOW_PRECISION
+from jaxrnn.jaxprs.step import Step
 
 Folded = tuple[jax.Array, ...]
 
-_LATER = (BEFORE, CORE, AFTER)
 
-
-def fold(stages: Stages, params: Any, dtype: Any = None) -> Folded:
-    """What the later stages read of the parameters: transposed, joined and scaled arrays.
+def fold(step: Step, params: Any, dtype: Any = None) -> Folded:
+    """What the remainder of a step reads of the parameters: transposed, joined and scaled arrays.
 
     Args:
-        stages: the step.
+        step: the step.
         params: its parameters.
-        dtype: a narrower type for the weights in `narrowable`; None leaves them as they are.
+        dtype: a type of lower precision for the weights in `reducible`; None leaves them as they are.
 
     Raises:
         InputError: there is no such weight.
     """
-    narrow = narrowable(stages) if dtype is not None else set()
-    if dtype is not None and not narrow:
+    reduced = reducible(step) if dtype is not None else set()
+    if dtype is not None and not reduced:
         raise InputError(
             f"no weights can be {np.dtype(dtype).name}: a step has no float32 matrix that is an operand of matrix "
             "products and of nothing else (convolutions, and products in loops inside a step, keep their type)"
         )
 
     def pack(leaves: list[Any]) -> Folded:
-        results = run_stage(stages, PACK, dict(zip(stages.params, leaves, strict=True)))
-        return tuple(
-            results[variable].astype(dtype) if variable in narrow else results[variable] for variable in stages.folded
-        )
+        environment = step.constants() | dict(zip(step.params, leaves, strict=True))
+        run(step.folding, environment)
+        arrays = {variable: environment[variable] for variable in step.folded}
+        return tuple(array.astype(dtype) if variable in reduced else array for variable, array in arrays.items())
 
     return jax.jit(pack)(jax.tree.leaves(params))
 
 
-def narrowable(stages: Stages) -> set[Var]:
+def reducible(step: Step) -> set[Var]:
     """The folded float32 matrices that are operands of matrix products and of nothing else."""
-    wanted = {variable for variable in stages.folded if _is_wide(variable) and len(_type_of(variable).shape) > 1}
-    for stage in _LATER:
-        for equation in (*stages.repeated[stage], *stages.equations[stage]):
-            if not _is_product(equation):
-                wanted.difference_update(variables(equation.invars))
-    return wanted.difference((*variables(stages.outputs), *variables(stages.next_carry)))
+    matrices = {variable for variable in step.folded if _is_float32(variable) and len(shape_of(variable)) > 1}
+    for equation in step.remainder.equations:
+        if equation.primitive is not dot_general_p or not all(map(_is_float32, equation.invars)):
+            matrices.difference_update(variables(equation.invars))
+    return matrices.difference(variables((*step.outputs, *step.next_carry)))
 
 
-def _is_product(equation: JaxprEqn) -> bool:
-    return equation.primitive is dot_general_p and all(map(_is_wide, equation.invars))
+def _is_float32(atom: Atom) -> bool:
+    return type_of(atom) == np.float32
 
 
-def _is_wide(atom: Var | Literal) -> bool:
-    return _type_of(atom).dtype == np.float32
-
-
-def _type_of(atom: Var | Literal) -> Any:
-    """Element type and shape."""
-    return atom.aval
-
-
-def folding_of(stages: Stages) -> str:
+def folding_of(step: Step) -> str:
     """The fingerprint of what `fold` computes: where it is the same, so are the arrays."""
-    needed = needed_by(stages.equations[PACK], stages.folded)
-    work = [each for each in stages.equations[PACK] if not needed.isdisjoint(each.outvars)]
-    return fingerprint_of_equations(work, stages.params, stages.constants(), stages.folded)
+    return fingerprint_of_equations(step.folding, step.params, step.constants(), step.folded)
 
 
-def fits(stages: Stages, folded: Folded, folding: str) -> bool:
+def fits(step: Step, folded: Folded, folding: str) -> bool:
     """Whether arrays, folded as a fingerprint says, are what `fold` gives for this very step: its sizes may differ."""
-    shapes = [_type_of(variable).shape for variable in stages.folded]
-    return shapes == [array.shape for array in folded] and folding == folding_of(stages)
+    shapes = [shape_of(variable) for variable in step.folded]
+    return shapes == [array.shape for array in folded] and folding == folding_of(step)
 
 
-def run_folded(stages: Stages, folded: Folded, frame: Any, carry: Any) -> Any:
+def run_folded(step: Step, folded: Folded, frame: Any, carry: Any) -> Any:
     """One step of folded parameters."""
-    environment: Environment = dict(zip(stages.folded, folded, strict=True))
-    narrow = {variable for variable, array in environment.items() if array.dtype != _type_of(variable).dtype}
-    environment |= dict(zip(stages.frame, jax.tree.leaves(frame), strict=True))
-    environment |= dict(zip(stages.carry, jax.tree.leaves(carry), strict=True))
-    for stage in _LATER:
-        if narrow:
-            environment |= stages.constants()
-            _run_narrow((*stages.repeated[stage], *stages.equations[stage]), environment, narrow)
-        else:
-            environment |= run_stage(stages, stage, environment)
-    return stages.results(environment)
+    environment = step.constants()
+    inputs = (*step.folded, *step.frame, *step.carry)
+    environment.update(zip(inputs, (*folded, *jax.tree.leaves(frame), *jax.tree.leaves(carry)), strict=True))
+    run(step.remainder.equations, environment, _in_low_precision)
+    return step.results(environment)
 
 
-def _run_narrow(equations: Iterable[JaxprEqn], environment: Environment, narrow: set[Var]) -> None:
-    """Evaluate equations; a product with a narrow operand has both of them narrow, and its sums in float32."""
-    for equation in equations:
-        found = [environment[variable] for variable in variables(equation.invars) if variable in narrow]
-        if not found:
-            run((equation,), environment)
-            continue
-        operands = [read(atom, environment).astype(found[0].dtype) for atom in equation.invars]
-        wide = {"preferred_element_type": np.dtype(np.float32), "precision": None}
-        parameters = equation.primitive.get_bind_params({**equation.params, **wide})
-        with in_scope(equation), equation.ctx.manager:
-            environment[equation.outvars[0]] = equation.primitive.bind(*operands, **parameters)
+def _in_low_precision(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
+    """A product with a weight of low precision has both operands in its type, and its sums in float32."""
+    for atom, value in zip(equation.invars, operands, strict=True):
+        if equation.primitive is dot_general_p and _is_float32(atom) and value.dtype == LOW_PRECISION:
+            low = [operand.astype(LOW_PRECISION) for operand in operands]
+            return bind(equation, low, preferred_element_type=np.dtype(np.float32), precision=None)
+    return bind(equation, operands)

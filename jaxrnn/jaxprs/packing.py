@@ -12,6 +12,9 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 
+#: The type of lower precision that weights can be packed in.
+LOW_PRECISION = np.dtype(jnp.bfloat16)
+
 #: Why a type is refused that one could think of.
 _REFUSED = {
     "float16": "XLA widens it to float32 before each product on a CPU, which takes longer than float32 weights do",
@@ -19,7 +22,7 @@ _REFUSED = {
 }
 
 
-class Program(Protocol):
+class Packable(Protocol):
     """What parameters can be packed for.
 
     Attributes:
@@ -58,7 +61,7 @@ class Packed:
     Attributes:
         params: the plain parameters.
         folded: what a step reads of them: transposed, joined and folded arrays, in the order of its jaxpr. Empty where
-            the model has no step. Weights of matrix products can be narrower than their parameters.
+            the model has no step. Weights of matrix products can be of lower precision than their parameters.
         purpose: the program that they were packed for, which alone takes them, and the step that they were folded for:
             its other functions, and steps of other sizes, work with the plain parameters.
     """
@@ -68,7 +71,7 @@ class Packed:
     purpose: Purpose = dataclasses.field(metadata={"static": True})
 
 
-def plain(params: Any, program: Program) -> Any:
+def plain(params: Any, program: Packable) -> Any:
     """The plain parameters of those packed for a program; others are handed back as they are.
 
     Raises:
@@ -84,7 +87,7 @@ def plain(params: Any, program: Program) -> Any:
     return params.params
 
 
-def narrow_type(dtype: Any) -> np.dtype | None:
+def low_precision_type(dtype: Any) -> np.dtype | None:
     """The type that weights are to be packed in; None for the parameters' own.
 
     Raises:
@@ -93,10 +96,10 @@ def narrow_type(dtype: Any) -> np.dtype | None:
     if dtype is None:
         return None
     name = _name_of(dtype)
-    if name != "bfloat16":
+    if name != LOW_PRECISION.name:
         why = f": {_REFUSED[name]}" if name in _REFUSED else ""
         raise InputError(f"weights can be packed in bfloat16, or in their own type (None), not in {name}{why}")
-    return np.dtype(jnp.bfloat16)
+    return LOW_PRECISION
 
 
 def _name_of(dtype: Any) -> str:

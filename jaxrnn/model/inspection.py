@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.inference import check_shapes
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.limits import Limits
-from jaxrnn.onnx.operators import find_operator
+from jaxrnn.onnx.own_operators import OwnOperators, operator_of, own_operators
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.program import Program, bind, node_label, read_constant
 from jaxrnn.onnx.reading import Source, label_of, read_source
@@ -33,6 +33,7 @@ from jaxrnn.specs import ArraySpec
 
 #: A size that is computed from a dimension, such as ``4*S``, is none itself.
 _FORMULA = re.compile(r".*[*+/()].*")
+Find = Callable[[ir.Node], Operator]
 
 
 @dataclass(frozen=True)
@@ -113,18 +114,20 @@ class Inspection:
         return sum(parameter.nbytes for parameter in self.parameters)
 
 
-def inspect_model(source: Source, *, limits: Limits | None = None) -> Inspection:
+def inspect_model(source: Source, *, limits: Limits | None = None, operators: OwnOperators | None = None) -> Inspection:
     """Gather the facts about an ONNX file, whether or not `jaxrnn.load` accepts its operators.
 
     Args:
         source: path, bytes or ``onnx.ModelProto``.
         limits: as in `jaxrnn.load`.
+        operators: as in `jaxrnn.load`; they count as supported.
 
     Raises:
         ModelError: the file is malformed, inconsistent or unsafe, or its functions or tensors go beyond the limits.
         UnsupportedError: its format, not one of its operators, is not supported.
     """
-    label = label_of(source)
+    label, own = label_of(source), own_operators(operators)
+    find = functools.partial(operator_of, own=own)
     try:
         with exact_types():
             proto, _, folder = read_source(source, limits)
@@ -132,8 +135,8 @@ def inspect_model(source: Source, *, limits: Limits | None = None) -> Inspection
             model = read_graph(proto, limits)
             if folder is not None:
                 ir.external_data.set_base_dir(model.graph, folder)
-            unsupported = tuple(_unsupported(model.graph))
-            program, problem = _bound(proto, model, limits)
+            unsupported = tuple(_unsupported(model.graph, find))
+            program, problem = _bound(proto, model, limits, own)
             state, state_problem = _state(program)
             initialized = set(model.graph.initializers.values())
             return Inspection(
@@ -143,8 +146,8 @@ def inspect_model(source: Source, *, limits: Limits | None = None) -> Inspection
                 opsets={normal_domain(entry.domain): entry.version for entry in proto.opset_import},
                 inputs=tuple(spec_of(value) for value in model.graph.inputs if value not in initialized),
                 outputs=tuple(map(spec_of, model.graph.outputs)),
-                parameters=tuple(_parameters(model.graph)),
-                operators=tuple(_count_operators(model.graph)),
+                parameters=tuple(_parameters(model.graph, find)),
+                operators=tuple(_count_operators(model.graph, find)),
                 recurrent=recurrent_nodes(model),
                 state=state,
                 state_problem=state_problem,
@@ -178,14 +181,14 @@ class StreamInfo:
     problem: str | None = None
 
 
-def inspect_streams(source: Source) -> tuple[StreamInfo, ...]:
+def inspect_streams(source: Source, *, operators: OwnOperators | None = None) -> tuple[StreamInfo, ...]:
     """Try to stream a model over each open dimension of its inputs that could be time.
 
     None for a file that cannot be loaded, and for a model that is a step already: all of its state is passed in and
     handed back. Nothing that goes wrong in a trial is raised; it is the `StreamInfo.problem`.
     """
     try:
-        model = load(source)
+        model = load(source, operators=operators)
         kinds = {variable.kind for variable in model.state}
     except JaxrnnError:
         return ()
@@ -215,23 +218,21 @@ def _tried(model: Model, symbol: str) -> StreamInfo:
         return StreamInfo(symbol, problem=f"{type(error).__name__}: {error}")
 
 
-def _find(node: ir.Node) -> Operator:
-    return find_operator(normal_domain(node.domain), node.op_type, node.version)
-
-
-def _unsupported(graph: ir.Graph) -> Iterator[UnsupportedNode]:
+def _unsupported(graph: ir.Graph, find: Find) -> Iterator[UnsupportedNode]:
     for where, node in walk(graph):
         try:
-            _find(node)
+            find(node)
         except UnsupportedError as error:
             domain = normal_domain(node.domain)
             yield UnsupportedNode(node_label(node), node.op_type, domain, node.version, where, str(error))
 
 
-def _bound(proto: onnx.ModelProto, model: ir.Model, limits: Limits | None) -> tuple[Program | None, str | None]:
+def _bound(
+    proto: onnx.ModelProto, model: ir.Model, limits: Limits | None, own: OwnOperators
+) -> tuple[Program | None, str | None]:
     """The program, or why there is none."""
     try:
-        program = bind(model, limits)
+        program = bind(model, limits, own)
         check_shapes(proto)
     except JaxrnnError as error:
         return None, str(error)
@@ -246,30 +247,31 @@ def _state(program: Program | None) -> tuple[tuple[StateVar, ...], str | None]:
         return (), str(error)
 
 
-def _operator_or_stand_in(node: ir.Node) -> Operator:
+def _operator_or_stand_in(find: Find, node: ir.Node) -> Operator:
     """The node's operator, or one that takes any inputs: enough to tell which tensors are parameters."""
     try:
-        return _find(node)
+        return find(node)
     except UnsupportedError:
         anything = InputSlot("input", static=False, foldable=False, required=False)
-        return Operator(node.op_type, node.domain, node.version or 0, _find, (), anything, {}, False, False)
+        return Operator(node.op_type, node.domain, node.version or 0, find, (), anything, {}, False, False)
 
 
-def _parameters(graph: ir.Graph) -> Iterator[ParameterInfo]:
+def _parameters(graph: ir.Graph, find: Find) -> Iterator[ParameterInfo]:
     read = functools.cache(read_constant)
     arrays: dict[str, np.ndarray | None] = {}
-    for value, name in name_parameters(graph, functools.cache(_operator_or_stand_in), read).items():
+    operator = functools.cache(functools.partial(_operator_or_stand_in, find))
+    for value, name in name_parameters(graph, operator, read).items():
         arrays[name] = read(value)
     for name, array in arrays.items():
         if array is not None:
             yield ParameterInfo(name, array.dtype.name, array.shape, array.size, array.nbytes)
 
 
-def _count_operators(graph: ir.Graph) -> Iterator[OperatorCount]:
+def _count_operators(graph: ir.Graph, find: Find) -> Iterator[OperatorCount]:
     counts: Counter[tuple[str, str, int | None]] = Counter()
     for _, node in walk(graph):
         try:
-            version = _find(node).since
+            version = find(node).since
         except UnsupportedError:
             version = None
         counts[node.op_type, normal_domain(node.domain), version] += 1

@@ -16,6 +16,7 @@ from jaxrnn.onnx.graph import read_graph
 from jaxrnn.onnx.inference import check_shapes
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.loop_bounds import bound_loops
+from jaxrnn.onnx.own_operators import OwnOperators, own_operators
 from jaxrnn.onnx.program import bind
 from jaxrnn.onnx.reading import Source, label_of, read_source
 
@@ -27,6 +28,7 @@ def load(
     state: Mapping[str, str] | None = None,
     max_trip_count: int | Mapping[str, int] | None = None,
     limits: Limits | None = None,
+    operators: OwnOperators | None = None,
 ) -> Model:
     """Read an ONNX model and make it ready to run as a JAX function.
 
@@ -45,14 +47,20 @@ def load(
             their type's extreme and booleans as True.
         limits: how much the file may ask for, beyond what it holds: memory for values, nodes out of functions, trips
             of loops. The defaults stand in the way of no real network that we know of, and of hostile files.
+        operators: one's own operators, ``{(domain, name): function}``; they come before jaxrnn's, whatever the opset.
+            The signature is the schema: positional parameters are the inputs (``None``: an optional one is absent;
+            ``*name``: any number), keyword-only ones the attributes, those without a default being required. Inputs
+            are JAX arrays, or NumPy arrays where they are known while tracing; one that is annotated with
+            `jaxrnn.onnx.registry.Static` is always known. The function is pure, and returns its output, or a list of
+            several.
 
     Raises:
         ModelError: the file is malformed, inconsistent or unsafe.
         LimitError: it asks for more than its limits; so may every call of the model.
-        UnsupportedError: the file uses operators that jaxrnn does not have; lists all of them.
-        InputError: ``static``, ``state`` or ``max_trip_count`` does not fit the file.
+        UnsupportedError: the file uses operators that neither jaxrnn has nor ``operators``; lists all of them.
+        InputError: ``static``, ``state`` or ``max_trip_count`` does not fit the file, or one of ``operators`` is none.
     """
-    label = label_of(source)
+    label, own = label_of(source), own_operators(operators)
     try:
         with exact_types():
             file = read_source(source, limits)
@@ -61,11 +69,11 @@ def load(
             if file.folder is not None:
                 ir.external_data.set_base_dir(graph.graph, file.folder)
             initial = _take_initial_values(graph.graph, state or {})
-            program = bind(graph, limits)
+            program = bind(graph, limits, own)
             bound_loops(program, max_trip_count)
             check_shapes(file.proto)
             model = Model(file, program, static=static or {}, state=state, label=label, initial=initial)
-            model._told |= {"max_trip_count": max_trip_count, "limits": limits}
+            model._told |= {"max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
             return model
     except JaxrnnError as error:
         raise type(error)(f"{label}: {error}") from error

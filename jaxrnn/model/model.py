@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs.packing import Packed, Purpose, narrow_type, plain
+from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
 from jaxrnn.model.reloading import contents_of, reloaded
 from jaxrnn.model.scanning import scan
 from jaxrnn.model.steps import Steps
@@ -298,7 +298,7 @@ class Model:
                 takes the result raises it where that was packed for another graph.
         """
         if any(variable.kind == "internal" for variable in self.state):
-            if narrow_type(dtype) is not None:
+            if low_precision_type(dtype) is not None:
                 raise InputError(
                     f"{self.label} has no steps, and weights are narrowed for steps: stream(...).pack(params, dtype)"
                 )

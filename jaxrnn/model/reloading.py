@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,15 @@ def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
     """What `reloaded` makes the model of again: its file, with all of its tensors inside, and arguments.
 
     Raises:
-        ModelError: its external data is gone or has changed, or it is too large for one file.
+        ModelError: its external data is gone or has changed, it is too large for one file, or one of its own operators
+            is no function of a module.
     """
     arguments = {**model._told, "static": model.static, "state": model.declared_state}
+    try:
+        pickle.dumps(arguments.get("operators"))
+    except Exception as error:  # what pickle raises has many types
+        reason = f"one of its own operators cannot be: {error}; give functions that a module defines"
+        raise _refused(model, reason) from error
     file, proto = model._file, model.proto
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for _, tensor in tensors_of(proto.graph))
     if file.data is not None and not outside:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs.hoist import scan as hoisted_scan
+from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.messages import describe
 from jaxrnn.specs import ArraySpec
 
@@ -50,7 +50,7 @@ def scan(
             arrays,
             dict(state),
             exists=exists,
-            keep=update,
+            masked_update=update,
         )
         if exists is not None:
             results = _blank(steps, results, exists, params, state, example, batched)

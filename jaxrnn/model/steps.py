@@ -12,8 +12,8 @@ import numpy as np
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, narrow_type, plain
-from jaxrnn.jaxprs.stages import Stages, cut
+from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
+from jaxrnn.jaxprs.step import Step
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import StateVar, open_sizes
 from jaxrnn.specs import zeros
@@ -89,7 +89,7 @@ class Steps:
         Raises:
             InputError: weights cannot be of this type, or how they fold is not known without more sizes.
         """
-        narrow = narrow_type(dtype)
+        narrow = low_precision_type(dtype)
         with exact_types():
             symbol = self.spec.batch_symbol
             sizes = {**dims, **({} if symbol is None else {symbol: 1})}
@@ -117,11 +117,11 @@ class Steps:
             return self._plain_step(unpacked, inputs, state)
         return run_folded(stages, params.folded, bound, dict(state))
 
-    def _cut(self, params: Arrays, frame: Arrays, state: Arrays) -> Stages:
+    def _cut(self, params: Arrays, frame: Arrays, state: Arrays) -> Step:
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (dict(params), dict(frame), dict(state))
         )
-        return cut(self._plain_step, *shapes)
+        return Step.trace(self._plain_step, *shapes)
 
     def _plain_step(self, params: Arrays, inputs: Arrays, state: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         given = {str(variable.input): state[name] for name, variable in self.state.items()}

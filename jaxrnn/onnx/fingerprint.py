@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,8 +30,24 @@ def _block(block: Block) -> Any:
 def _node(node: BoundNode) -> Any:
     operator = node.operator
     attributes = {name: _block(value) if isinstance(value, Block) else value for name, value in node.attributes.items()}
-    identifier = (operator.domain, operator.name, operator.since)
+    own = [function_facts(operator.function)] if operator.own else []
+    identifier = (operator.domain, operator.name, operator.since, *own)
     return identifier, _names(node.inputs), _names(node.outputs), attributes
+
+
+def function_facts(function: Any) -> Any:
+    """What tells a user's function from another: its name and its code, with what it closes over."""
+    if isinstance(function, functools.partial):
+        return function_facts(function.func), function.args, function.keywords
+    inner = inspect.unwrap(function)
+    code = getattr(inner, "__code__", None)
+    cells = [cell.cell_contents for cell in getattr(inner, "__closure__", None) or ()]
+    return inner, [] if code is None else _code(code), cells, getattr(inner, "__kwdefaults__", None)
+
+
+def _code(code: types.CodeType) -> Any:
+    constants = [_code(each) if isinstance(each, types.CodeType) else each for each in code.co_consts]
+    return code.co_code, code.co_names, constants
 
 
 def _names(values: Iterable[ir.Value | None]) -> list[str | None]:

@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from jaxrnn.errors import ModelError, UnsupportedError
 from jaxrnn.onnx.blocks import Block, BoundNode
-from jaxrnn.onnx.graph import node_label, normal_domain
+from jaxrnn.onnx.graph import node_label
 from jaxrnn.onnx.limits import Limits
-from jaxrnn.onnx.operators import find_operator
 from jaxrnn.onnx.origins import Origin, origin_of
+from jaxrnn.onnx.own_operators import OwnOperators, operator_of
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.signatures import check_signature, present_inputs
@@ -33,12 +33,13 @@ class Program:
     origins: Mapping[str, Origin | None]
 
 
-def bind(model: ir.Model, limits: Limits | None = None) -> Program:
+def bind(model: ir.Model, limits: Limits | None = None, own: OwnOperators | None = None) -> Program:
     """Bind every node of a model.
 
     Args:
         model: the graph, its functions inlined.
         limits: limits of the memory and work that the graph asks for, beyond what the file itself holds.
+        own: a user's own operators, which come before those of the package.
 
     Raises:
         UnsupportedError: lists every node that has no operator here, with the nearest supported alternative.
@@ -48,7 +49,7 @@ def bind(model: ir.Model, limits: Limits | None = None) -> Program:
     problems: list[str] = []
     for node in model.graph.all_nodes():
         try:
-            operators[node] = find_operator(normal_domain(node.domain), node.op_type, node.version)
+            operators[node] = operator_of(node, own or {})
         except UnsupportedError as error:
             problems.append(f"  node {node_label(node)!r}: {error}")
     if problems:

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs.packing import Packed, narrow_type
+from jaxrnn.jaxprs.packing import Packed, low_precision_type
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.stepper import Stepper, StepSpec
@@ -69,7 +69,7 @@ def target(
         raise InputError(f"batch and length must be above 0, not {batch} and {length}")
     if length is not None and what in ("step", "stream"):
         raise InputError(f"length is about the whole graph and scans, not about a {what}")
-    narrow = narrow_type(dtype)
+    narrow = low_precision_type(dtype)
     if what == "apply":
         if narrow is not None:
             raise InputError("dtype is about the weights of steps, scans and streams, not about the whole graph")

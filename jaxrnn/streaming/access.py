@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from jax.extend.core import JaxprEqn
 from jax.interpreters import partial_eval
 
+from jaxrnn.jaxprs.equations import shape_of
+from jaxrnn.jaxprs.slices import inner_jaxprs
 from jaxrnn.streaming.dimensions import is_symbolic
 
 
@@ -17,19 +19,14 @@ def without_dead_code(jaxpr: Any, used: list[bool] | None = None) -> Any:
     return partial_eval.dce_jaxpr(jaxpr, used, instantiate=True)[0]
 
 
-def avals(atoms: Iterable[Any]) -> list[Any]:
-    """Shapes and element types of the operands or results of an equation, over all of time."""
-    return [atom.aval for atom in atoms]
-
-
 def out_shape(equation: JaxprEqn, index: int = 0) -> Any:
     """The shape of a result of an equation, over all of time."""
-    return avals(equation.outvars)[index].shape
+    return shape_of(equation.outvars[index])
 
 
 def in_shape(equation: JaxprEqn, index: int = 0) -> Any:
     """The shape of an operand of an equation, over all of time."""
-    return avals(equation.invars)[index].shape
+    return shape_of(equation.invars[index])
 
 
 def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
@@ -38,14 +35,6 @@ def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
         return equation.params["num_consts"], equation.params["num_carry"]
     consts, carry, _ = equation.params["ft_in"].unpack()
     return len(consts), len(carry)
-
-
-def inner_jaxprs(equation: JaxprEqn) -> Iterator[Any]:
-    """The jaxprs among an equation's parameters, without their constants."""
-    for value in equation.params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if hasattr(item, "eqns") or hasattr(item, "jaxpr"):
-                yield getattr(item, "jaxpr", item)
 
 
 def symbolic_sizes(jaxpr: Any) -> Iterator[Any]:
@@ -61,9 +50,7 @@ def symbolic_sizes(jaxpr: Any) -> Iterator[Any]:
 
 
 def _sizes(variable: Any) -> Iterator[Any]:
-    for size in getattr(variable.aval, "shape", ()):
-        if is_symbolic(size):
-            yield size
+    yield from filter(is_symbolic, shape_of(variable))
 
 
 def own_sizes(equation: JaxprEqn) -> Iterator[Any]:

@@ -14,69 +14,22 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import JaxrnnError, StreamError
+from jaxrnn.jaxprs.equations import bind
 from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.moments import Absent, Facts, Moment
 from jaxrnn.streaming.sources import describe_equation, label_of, scope_of
 from jaxrnn.streaming.timeline import Clock, Timeline
-from jaxrnn.streaming.values import Affine, Chunk, Ended, Reach, is_length
-
-
-@dataclass(frozen=True)
-class Absent:
-    """What stands in frames that do not exist. Results never depend on it; tests set NaN to see that.
-
-    Attributes:
-        value: in buffers before the first frame, and in the input behind the last.
-        integer: the same for integers; for booleans, whether it is zero.
-        harmless: what operations with a singular derivative read in place of such frames, so that no gradient becomes
-            NaN; None to let them read what is there.
-    """
-
-    value: float = 0.0
-    integer: int = 0
-    harmless: float | None = 0.5
-
-    def of(self, dtype: Any) -> Any:
-        """What stands in frames of an element type."""
-        if jnp.issubdtype(dtype, jnp.inexact):
-            return self.value
-        return bool(self.integer) if jnp.issubdtype(dtype, np.bool_) else self.integer
+from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
 
 
 @dataclass
-class Facts:
-    """What passes learn about a function on the way, the same in every pass.
-
-    Attributes:
-        warm_up: units that must have run before the first input, because values have frames that early.
-        sinks: timeline and delay of whatever the flush has to run through.
-        kinds: for each entry of the state, what it is for.
-        horizon: units after which nothing depends on the number of frames any more.
-        counts: whether some value needs the true number of units.
-    """
-
-    warm_up: int = 0
-    horizon: int = 0
-    counts: bool = False
-    sinks: list[tuple[Timeline, int]] = field(default_factory=list)
-    kinds: dict[str, str] = field(default_factory=dict)
-
-    def wait_for(self, timeline: Timeline, frames: int) -> None:
-        """Something depends on the number of frames until so many have come."""
-        self.horizon = max(self.horizon, timeline.settled, -(-frames // timeline.per_unit))
-
-
-@dataclass
-class Pass:
+class Pass(Moment):
     """One evaluation of a jaxpr on chunks.
 
     Attributes:
-        clock: the timelines.
-        units: units of input frames in every chunk.
-        count: units before this pass: an integer, negative in the warm-up, or a traced one that stops growing when
-            nothing depends on it any more.
-        existing: input frames of this pass that exist, when the stream ends in it; None while more may come.
+        clock, units, count, existing, facts, before: as in `Moment`.
         state: the entries of the state before this pass; None in the pass that creates them.
-        before: the true number of units before this pass, where some value asks for it.
+        absent: what stands in frames that do not exist.
         local: reductions over time give the part of this chunk and keep no state: for reverse rules.
     """
 
@@ -102,14 +55,11 @@ class Pass:
 
     def bind(self, equation: JaxprEqn, arrays: Sequence[Any], **changed: Any) -> list[Any]:
         """Apply an equation's primitive to arrays, with some of its parameters changed."""
-        parameters = equation.primitive.get_bind_params({**equation.params, **changed})
-        with equation.ctx.manager:
-            results = equation.primitive.bind(*map(jnp.asarray, arrays), **parameters)
-        return list(results) if equation.primitive.multiple_results else [results]
+        return bind(equation, [jnp.asarray(array) for array in arrays], **changed)
 
     def plain(self, value: Any) -> Any:
         """The array of a value that is not streamed; what depends on the length is evaluated as if it ended here."""
-        if isinstance(value, Ended):
+        if isinstance(value, FinalValue):
             return value.array
         if is_length(value):
             dtype = jax.dtypes.canonicalize_dtype(np.int64)
@@ -119,13 +69,10 @@ class Pass:
 
     @contextlib.contextmanager
     def at(self, equation: JaxprEqn) -> Iterator[None]:
-        """What is done here is done for an equation: errors and state name it, and its scope goes on."""
+        """What is done here is done for an equation: errors and state name it."""
         outer, self._equation = self._equation, equation
         try:
-            with (
-                jax.named_scope(scope) if (scope := str(equation.source_info.name_stack)) else contextlib.nullcontext()
-            ):
-                yield
+            yield
         except JaxrnnError as error:
             if error.located:
                 raise
@@ -149,55 +96,6 @@ class Pass:
         error = StreamError(f"{where}cannot be streamed: {why}; {mend}")
         error.located = True
         return error
-
-    # -- which frames exist
-
-    @property
-    def total(self) -> Any:
-        """The true number of input frames when this pass is over, for values known at the end."""
-        before = self.units_before
-        here = self.units * self.clock.unit if self.existing is None else self.existing
-        return before * np.asarray(self.clock.unit, before.dtype) + jnp.asarray(here, before.dtype)
-
-    @property
-    def units_before(self) -> Any:
-        """The true number of units before this pass; it counts on without end."""
-        self.facts.counts = True
-        return jnp.zeros((), jax.dtypes.canonicalize_dtype(np.int64)) if self.before is None else self.before
-
-    def start(self, timeline: Timeline, delay: int) -> Any:
-        """The frame that a chunk of this pass begins with: an integer or traced."""
-        return self.count * timeline.per_unit - delay
-
-    def frames_of(self, timeline: Timeline) -> int:
-        """Frames in a chunk of this pass."""
-        return self.units * timeline.per_unit
-
-    def indices(self, timeline: Timeline, delay: int) -> Any:
-        """The frames that a chunk of this pass holds, ``int[q]``: a NumPy array where they are known."""
-        return self.start(timeline, delay) + np.arange(self.frames_of(timeline), dtype=np.int32)
-
-    def end(self, timeline: Timeline) -> Any:
-        """The number of frames that there will ever be; None while more may come."""
-        if self.existing is None:
-            return None
-        return timeline.length(self.count * self.clock.unit + self.existing)
-
-    def exists(self, timeline: Timeline, delay: int) -> Any:
-        """Which frames of a chunk exist: True or False where that is known of all of them, else ``bool[q]``."""
-        where = self.indices(timeline, delay)
-        end = self.end(timeline)
-        if isinstance(self.count, int):
-            known = where >= 0
-        elif delay <= 0:
-            known = True  # a count that is not known while tracing is never negative
-        else:
-            known = where >= 0
-        if end is not None:
-            known = known & (where < end)
-        if isinstance(known, np.ndarray):
-            return bool(known[0]) if np.all(known == known[0]) else known
-        return known
 
     def fill(self, chunk: Chunk, value: Any) -> Chunk:
         """The chunk with a value in every frame that does not exist."""
@@ -297,7 +195,7 @@ class Pass:
         name, old = self.carry(kind, lambda: jnp.full(shape, value, frames.dtype))
         # In one dimension, these are plain copies to XLA's CPU backend; in several it computes an index each time.
         flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])
-        self.keep(name, flat[frames.size :].reshape(shape))
+        self.store(name, flat[frames.size :].reshape(shape))
         return flat.reshape(history + chunk.frames, *frames.shape[1:])
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:
@@ -327,7 +225,7 @@ class Pass:
         self._used[name] = seen + 1
         return name if seen == 0 else f"{name}.{seen + 1}"
 
-    def keep(self, name: str, value: Any) -> None:
+    def store(self, name: str, value: Any) -> None:
         """Set an entry of the state for the next pass."""
         if self.state is not None:
             self.new[name] = value
@@ -361,17 +259,3 @@ class Pass:
             yield
         finally:
             self.scope = outer
-
-
-def along(vector: Any, axis: int, rank: int) -> Any:
-    """A vector along one axis of an array of a rank."""
-    return jnp.reshape(vector, [-1 if index == axis else 1 for index in range(rank)])
-
-
-def split_outer(array: Any, chunk: Chunk) -> Any:
-    """The array with streams that share its time axis on an axis of their own, in front of the time axis."""
-    if chunk.outer == 1:
-        return array
-    shape = list(array.shape)
-    shape[chunk.axis : chunk.axis + 1] = [chunk.outer, shape[chunk.axis] // chunk.outer]
-    return array.reshape(shape)

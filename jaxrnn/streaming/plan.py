@@ -21,10 +21,10 @@ from jaxrnn.layout import Layout, State
 from jaxrnn.streaming.access import symbolic_sizes, without_dead_code
 from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.known import LARGEST
 from jaxrnn.streaming.passes import Absent, Facts, Pass
-from jaxrnn.streaming.rules.folding import LARGEST
 from jaxrnn.streaming.timeline import Clock
-from jaxrnn.streaming.values import Chunk, Deferred, Ended, Reach, is_length
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Reach, is_length
 
 #: Entries of the state that every stream may have besides those of its equations.
 COUNT, UNITS = "count", "units"
@@ -131,7 +131,7 @@ class Plan:
             if isinstance(value, Deferred):
                 raise value.error
             if is_length(value):
-                value = Ended(run.plain(value))
+                value = FinalValue(run.plain(value))
             if isinstance(value, Chunk):
                 if value.outer != 1:
                     run.refuse(
@@ -146,10 +146,10 @@ class Plan:
         self.outputs = [
             dataclasses.replace(value, array=None)
             if isinstance(value, Chunk)
-            else (Ended(None) if isinstance(value, Ended) else None)
+            else (FinalValue(None) if isinstance(value, FinalValue) else None)
             for value in outputs
         ]
-        return [value.array if isinstance(value, (Chunk, Ended)) else jnp.asarray(value) for value in outputs]
+        return [value.array if isinstance(value, (Chunk, FinalValue)) else jnp.asarray(value) for value in outputs]
 
     def _create(self, params: Sequence[Any], held: Sequence[Any]) -> dict[str, Any]:
         run = Pass(self.clock, 1, 0, None, None, self.facts, self.absent, self._zero())

@@ -16,10 +16,10 @@ from jax import lax
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import own_arithmetic
-from jaxrnn.jaxprs import stages
 from jaxrnn.jaxprs.equations import trace
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, narrow_type, plain
+from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
+from jaxrnn.jaxprs.step import Step
 from jaxrnn.jaxprs.zeros import depends_on
 from jaxrnn.specs import ArraySpec, lead_of
 from jaxrnn.stepper import Flushed, OutputSpec, State, StateSpec, StepSpec, in_batch
@@ -27,7 +27,7 @@ from jaxrnn.streaming.arguments import Arguments, padded_to
 from jaxrnn.streaming.facts import look_ahead_of, receptive_field_of, table_of
 from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
 from jaxrnn.streaming.recordings import cut, join, merge, split
-from jaxrnn.streaming.values import Chunk, Ended
+from jaxrnn.streaming.values import Chunk, FinalValue
 
 
 def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -214,12 +214,12 @@ class Streamed:
         given = self._arguments.params(params)
         cut_step = self._stages(given)
         purpose = Purpose(self._plan._fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
-        return Packed(given, fold(cut_step, given, narrow_type(dtype)), purpose)
+        return Packed(given, fold(cut_step, given, low_precision_type(dtype)), purpose)
 
-    def _stages(self, params: Any) -> stages.Stages:
+    def _stages(self, params: Any) -> Step:
         frames = self._units * self._plan.clock.unit
         arrays = [jax.ShapeDtypeStruct(leaf.frames(frames), leaf.dtype) for leaf in self._plan.leaves]
-        return stages.cut(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
+        return Step.trace(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
 
     def _one_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
         if isinstance(params, Packed) and params.purpose.pulse == self.pulse:
@@ -231,7 +231,7 @@ class Streamed:
     def _plain_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
         outputs, new = self._plan.run(jax.tree.leaves(params), state, arrays, self._units)
         kept = [
-            None if isinstance(kind, Ended) else output
+            None if isinstance(kind, FinalValue) else output
             for output, kind in zip(outputs, self._plan.outputs, strict=True)
         ]
         return jax.tree.unflatten(self._plan.output_structure, kept), new
@@ -391,7 +391,7 @@ class Streamed:
         """Every output of a pulse; one that only a flush gives as it is there."""
         specs = []
         for kind, result in zip(self._plan.outputs, self._plan.results, strict=True):
-            spec = OutputSpec("", np.dtype(result.dtype), tuple(result.shape), at_end=isinstance(kind, Ended))
+            spec = OutputSpec("", np.dtype(result.dtype), tuple(result.shape), at_end=isinstance(kind, FinalValue))
             if isinstance(kind, Chunk):
                 rate: Fraction = kind.timeline.rate / self.multiple
                 moving = dataclasses.replace(spec, time_axis=kind.axis, delay=kind.delay, rate=rate)

@@ -23,7 +23,7 @@ class Timeline:
 
     Attributes:
         size: the symbolic dimension of the axis.
-        outer: how often the axis repeats the stream: it is ``outer`` streams, one behind the other.
+        outer: how often the axis repeats the stream: it is ``outer`` streams, concatenated.
         unit: the smallest pulse, in input frames.
         per_unit: frames in one unit.
         certain: the smallest delay for which every frame that is handed out is known to exist.

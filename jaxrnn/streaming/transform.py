@@ -38,8 +38,8 @@ def stream(
 ) -> Streamed:
     """Turn a function over a whole recording into one that runs on pulses of it, exactly.
 
-    For every length of the recording, and however it is cut, the outputs of `Streamed.step` and `Streamed.flush` one
-    behind the other, less the first `Streamed.delay` frames, are those of the function on the whole recording.
+    For every length of the recording, and however it is cut, the outputs of `Streamed.step` and `Streamed.flush`,
+    concatenated, less the first `Streamed.delay` frames, are those of the function on the whole recording.
 
     Example::
 

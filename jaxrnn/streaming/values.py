@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import StreamError
@@ -53,7 +54,7 @@ class Chunk:
     ``delay`` None means that all frames are equal, so that they align with anything; the array then holds one.
 
     Attributes:
-        array: frames along ``axis``; where ``timeline.outer`` is above 1, that many streams one behind the other.
+        array: frames along ``axis``; where ``timeline.outer`` is above 1, that many streams, concatenated.
         axis: the time axis.
         timeline: how many frames exist.
         delay: frames that come before frame 0.
@@ -75,7 +76,7 @@ class Chunk:
 
     @property
     def outer(self) -> int:
-        """How many streams lie one behind the other along the axis."""
+        """How many streams are concatenated along the axis."""
         return self.timeline.outer
 
     @property
@@ -89,7 +90,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinalValue:
     """A value that is known when the stream ends: a final carry, a sum over all of time.
 
     In a step, the array holds what the value would be if the stream ended there.
@@ -102,14 +103,16 @@ class Ended:
     array: Any
     since: Fraction | None = None
 
-    def holding(self, array: Any) -> Ended:
+    def holding(self, array: Any) -> FinalValue:
         """Another value that is known when this one is."""
-        return Ended(array, self.since)
+        return FinalValue(array, self.since)
 
 
 def settled_since(values: Iterable[Any]) -> Fraction | None:
     """Units after which what is computed from values that are no streams stays as it is; None if only the end does."""
-    since = [value.since if isinstance(value, Ended) else None if is_length(value) else Fraction(0) for value in values]
+    since = [
+        value.since if isinstance(value, FinalValue) else None if is_length(value) else Fraction(0) for value in values
+    ]
     known = [units for units in since if units is not None]
     return max(known, default=Fraction(0)) if len(known) == len(since) else None
 
@@ -154,3 +157,17 @@ def union(*reaches: Reach | None) -> Reach | None:
     for reach in present[1:]:
         result = reach | result if result else reach
     return result
+
+
+def along(vector: Any, axis: int, rank: int) -> Any:
+    """A vector along one axis of an array of a rank."""
+    return jnp.reshape(vector, [-1 if index == axis else 1 for index in range(rank)])
+
+
+def split_outer(array: Any, chunk: Chunk) -> Any:
+    """The array with streams that share its time axis on an axis of their own, in front of the time axis."""
+    if chunk.outer == 1:
+        return array
+    shape = list(array.shape)
+    shape[chunk.axis : chunk.axis + 1] = [chunk.outer, shape[chunk.axis] // chunk.outer]
+    return array.reshape(shape)

@@ -1,13 +1,13 @@
-"""LSTM, GRU and RNN cells that are written out in the body of a loop, found by data flow and run as the cells they are.
+"""LSTM, GRU and RNN cells that are written out in a step, recognised by data flow and run as the cells they are.
 
 Names and the order of gates do not matter. Positions (`positions`) see through everything that moves elements;
 polynomials (`algebra`) see through the ways in which gates are written; what enters a gate is a sum of products with
 fixed matrices and of known addends (`affine`), seen as rows of hidden units (`grid`). `matching` knows the three
-cells. `plan` orders cells and the loops around the rest, and `running` runs them. A body without a cell stays as it is.
+cells. `plan` orders cells and the loops around the rest in a schedule, and `parts` runs them.
 """
 
 from __future__ import annotations
 
-from jaxrnn.jaxprs.recognition.loops import scan, scan_of
+from jaxrnn.jaxprs.recognition.plan import schedule_of_cells
 
-__all__ = ["scan", "scan_of"]
+__all__ = ["schedule_of_cells"]

@@ -10,9 +10,10 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells.products import product_type
+from jaxrnn.jaxprs.equations import Atom, shape_of, type_of
 from jaxrnn.jaxprs.recognition.algebra import Algebra
 from jaxrnn.jaxprs.recognition.body import operands_of
-from jaxrnn.jaxprs.recognition.positions import Atom, Elements, everything, shape_of, type_of
+from jaxrnn.jaxprs.recognition.positions import Elements, everything
 
 
 class Matrix(NamedTuple):
@@ -66,12 +67,12 @@ class Sum:
 
 def gate_of(algebra: Algebra, elements: Elements) -> Gate | None:
     """The gate that elements are, if they are one."""
-    found = algebra.polynomial(elements)
-    terms = [monomial for monomial in found if monomial]
-    if len(found) != 2 or found.get(()) != 0.5 or len(terms[0]) != 1 or abs(found[terms[0]]) != 0.5:
+    polynomial = algebra.polynomial(elements)
+    terms = [monomial for monomial in polynomial if monomial]
+    if len(polynomial) != 2 or polynomial.get(()) != 0.5 or len(terms[0]) != 1 or abs(polynomial[terms[0]]) != 0.5:
         return None
     number = terms[0][0]
-    return Gate(number, 2 * found[terms[0]]) if algebra.terms[number].kind == "tanh" else None
+    return Gate(number, 2 * polynomial[terms[0]]) if algebra.terms[number].kind == "tanh" else None
 
 
 def expand(algebra: Algebra, elements: Elements, coefficient: float = 1.0) -> Sum | None:
@@ -122,7 +123,7 @@ def _add(algebra: Algebra, elements: Elements, coefficient: float, total: Sum) -
 def _product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coefficient: float) -> Product | None:
     """Elements of a ``dot_general``, if one operand is fixed and there is no batch to speak of."""
     contract, batch = equation.params["dimension_numbers"]
-    operands = [_widened(algebra, atom) for atom in equation.invars]
+    operands = [_in_full_precision(algebra, atom) for atom in equation.invars]
     shapes = [shape_of(atom) for atom in operands]
     fixed = [algebra.body.is_fixed(atom) for atom in operands]
     if sum(fixed) != 1 or equation.params["precision"] is not None:
@@ -150,11 +151,11 @@ def _product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coefficient: 
     )
 
 
-def _widened(algebra: Algebra, atom: Atom) -> Atom:
-    """The operand of a product before `jaxrnn.cells.matrix_products_in` narrowed it."""
+def _in_full_precision(algebra: Algebra, atom: Atom) -> Atom:
+    """The operand of a product before `jaxrnn.cells.matrix_products_in` lowered its precision."""
     equation = algebra.body.equation_of(atom)
-    narrow = product_type()
-    if narrow is None or equation is None or equation.primitive.name != "convert_element_type":
+    low = product_type()
+    if low is None or equation is None or equation.primitive.name != "convert_element_type":
         return atom
     before = equation.invars[0]
-    return before if type_of(atom) == narrow and type_of(before) == np.float32 else atom
+    return before if type_of(atom) == low and type_of(before) == np.float32 else atom

@@ -47,7 +47,7 @@ class Algebra:
         self.body = body
         self.terms: list[Term] = []
         self._numbers: dict[Any, int] = {}
-        self._found: dict[Any, Polynomial] = {}
+        self._polynomials: dict[Any, Polynomial] = {}
 
     def number_of(self, term: Term) -> int:
         """The number of a term."""
@@ -60,28 +60,28 @@ class Algebra:
     def polynomial(self, elements: Elements) -> Polynomial:
         """The polynomial that all of these elements are, each in the elements of its terms at the same place."""
         key = elements.key
-        if key not in self._found:
-            self._found[key] = self._expand(elements)
-        return self._found[key]
+        if key not in self._polynomials:
+            self._polynomials[key] = self._expand(elements)
+        return self._polynomials[key]
 
     def _expand(self, elements: Elements) -> Polynomial:
         number = self.body.number(elements)
         if number is not None:
             return {(): number}
         atom, at = elements = self.body.source(elements)
-        if not isinstance(atom, Literal) and atom in self.body.carry:
+        if not isinstance(atom, Literal) and atom in self.body.step.carry:
             return {(self.number_of(Term("carry", elements)),): 1.0}
         equation = self.body.equation_of(atom)
         rule = None if equation is None else _RULES.get(equation.primitive.name)
-        found = None
+        polynomial = None
         if rule is not None and equation is not None:
-            found = rule(self, equation, at)
-        if found is None or len(found) > _LARGEST:
+            polynomial = rule(self, equation, at)
+        if polynomial is None or len(polynomial) > _LARGEST:
             return {(self.number_of(Term("other", elements)),): 1.0}
-        return found
+        return polynomial
 
     def scaled_source(self, elements: Elements) -> tuple[Elements, float]:
-        """What elements are, behind moves and multiplications by a number, and the number."""
+        """What elements are, before moves and multiplications by a number, and the number."""
         scale = 1.0
         while True:
             elements = self.body.source(elements)

@@ -27,7 +27,7 @@ def taken(array: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
 
 
 def elements(array: jax.Array, at: np.ndarray, lead: Sequence[int] = ()) -> jax.Array:
-    """Elements of the part of an array that lies behind its leading axes.
+    """Elements of the part of an array after its leading axes.
 
     Args:
         array: ``[*lead, ...]``.
@@ -39,6 +39,8 @@ def elements(array: jax.Array, at: np.ndarray, lead: Sequence[int] = ()) -> jax.
     """
     rest = array.shape[len(lead) :]
     size = int(np.prod(rest, dtype=int))
+    if np.array_equal(at.reshape(-1), np.arange(size)):
+        return array.reshape((*lead, *at.shape))
     if (at == at[:1]).all():
         at = at[:1]
     rows, columns = at.shape
@@ -51,7 +53,7 @@ def elements(array: jax.Array, at: np.ndarray, lead: Sequence[int] = ()) -> jax.
     if (np.diff(at, axis=0) != down).any():
         return jnp.take(array.reshape((*lead, size)), at, -1)
     if down == 1 and columns > 1 and (np.diff(at[0]) == rows).all() and at[0, 0] % rows == 0 and size % rows == 0:
-        # Columns lie one behind the other.
+        # Columns are concatenated.
         columnwise = array.reshape((*lead, size // rows, rows))
         first = int(at[0, 0]) // rows
         return jnp.swapaxes(jax.lax.slice_in_dim(columnwise, first, first + columns, axis=len(lead)), -1, -2)

@@ -1,4 +1,4 @@
-"""The body of a loop over time: its equations, what is known before the loop runs, and where elements come from."""
+"""A step under analysis: what is known of all frames already, and where elements come from."""
 
 from __future__ import annotations
 
@@ -7,56 +7,42 @@ from collections.abc import Iterable, Iterator
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import JaxprEqn, Literal, Var
 
-from jaxrnn.jaxprs.equations import variables
-from jaxrnn.jaxprs.recognition.positions import Atom, Elements, everything, joined_positions, shape_of, size_of
+from jaxrnn.jaxprs.equations import Atom, shape_of
+from jaxrnn.jaxprs.recognition.positions import Elements, everything, joined_positions, size_of
+from jaxrnn.jaxprs.slices import dependents
+from jaxrnn.jaxprs.step import Step
 
 #: Constants up to this size are looked at as numbers.
 _LOOKED_AT = 1 << 16
 
 
 class Body:
-    """One step as a jaxpr, with what each variable depends on.
+    """One step, with what each variable depends on, and where its elements come from.
 
     A variable is *fixed* if it is the same in every frame: it comes from parameters and constants alone. It is *known*
-    if it can be computed for all frames before the loops that are yet to be found.
+    if it can be computed for all frames before the parts that are not yet planned.
 
-    Args:
-        closed: the jaxpr; its inputs are parameters, one frame and the carry, its outputs end with the next carry.
-        sizes: how many inputs are parameters, and how many belong to the frame.
+    Attributes:
+        step: the step.
+        known: the known variables, fixed ones among them.
     """
 
-    def __init__(self, closed: ClosedJaxpr, sizes: tuple[int, int]):
-        jaxpr = closed.jaxpr
-        first, second = sizes[0], sum(sizes)
-        self.closed = closed
-        self.equations: list[JaxprEqn] = list(jaxpr.eqns)
-        self.params: list[Var] = jaxpr.invars[:first]
-        self.frame: list[Var] = jaxpr.invars[first:second]
-        self.carry: list[Var] = jaxpr.invars[second:]
-        cut = len(jaxpr.outvars) - len(self.carry)
-        self.outputs: list[Atom] = jaxpr.outvars[:cut]
-        self.next_carry: list[Atom] = jaxpr.outvars[cut:]
-        self.maker: dict[Var, tuple[JaxprEqn, int]] = {
-            variable: (equation, index) for equation in jaxpr.eqns for index, variable in enumerate(equation.outvars)
-        }
-        self._constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-        self.fixed: set[Var] = {*jaxpr.constvars, *self.params}
-        self._spread(self.fixed)
-        self.known: set[Var] = {*self.fixed, *self.frame}
-        self._spread(self.known)
+    def __init__(self, step: Step):
+        self.step = step
+        self.equations: list[JaxprEqn] = step.equations
+        self.makers = step.makers
+        self._constants = step.constants()
         self._moves: dict[Var, np.ndarray | None] = {}
+        self.known: set[Var] = set()
+        self.learn([*step.fixed, *step.frame])
 
-    def learn(self, found: Iterable[Var]) -> None:
+    def learn(self, new: Iterable[Var]) -> None:
         """These variables are known from here on, and all that follows from them."""
-        self.known.update(found)
-        self._spread(self.known)
-
-    def _spread(self, group: set[Var]) -> None:
-        for equation in self.equations:
-            if all(variable in group for variable in variables(equation.invars)):
-                group.update(equation.outvars)
+        self.known.update(new)
+        unknown = dependents(self.equations, self.step.carry, self.known)
+        self.known.update(variable for variable in self.makers if variable not in unknown)
 
     def is_known(self, atom: Atom) -> bool:
         """Whether it can be computed for all frames already."""
@@ -64,57 +50,56 @@ class Body:
 
     def is_fixed(self, atom: Atom) -> bool:
         """Whether it is the same in every frame."""
-        return isinstance(atom, Literal) or atom in self.fixed
+        return isinstance(atom, Literal) or atom in self.step.fixed
 
     def equation_of(self, atom: Atom) -> JaxprEqn | None:
         """What computes it."""
-        return None if isinstance(atom, Literal) or atom not in self.maker else self.maker[atom][0]
+        return None if isinstance(atom, Literal) else self.makers.get(atom)
 
-    def _positions(self, variable: Var) -> np.ndarray | None:
-        if variable not in self._moves:
-            equation, index = self.maker[variable]
-            self._moves[variable] = joined_positions(equation, index)
-        return self._moves[variable]
+    def _origins(self, elements: Elements) -> list[tuple[np.ndarray, Elements]] | None:
+        """One move back: for each operand which of the elements come from it, and what they are there, a flat choice.
+
+        None where they are computed, or an input.
+        """
+        atom, at = elements
+        if isinstance(atom, Literal) or atom not in self.makers:
+            return None
+        equation = self.makers[atom]
+        if atom not in self._moves:
+            self._moves[atom] = joined_positions(equation, equation.outvars.index(atom))
+        moved = self._moves[atom]
+        if moved is None:
+            return None
+        joined, start, origins = moved.reshape(-1)[at], 0, []
+        for operand in equation.invars:
+            inside = (start <= joined) & (joined < start + size_of(operand))
+            if inside.any():
+                origins.append((inside, Elements(operand, joined[inside] - start)))
+            start += size_of(operand)
+        return origins
 
     def sources(self, elements: Elements) -> Iterator[tuple[np.ndarray, Elements]]:
-        """What elements are elements of, behind everything that only moves them.
+        """What elements are elements of, before everything that only moves them.
 
         Yields:
-            Which of the given elements (a mask in the shape of ``elements.at``), and what they are, a flat choice.
+            Which of the elements (a mask in the shape of ``elements.at``), and what they are, a flat choice.
         """
-        pending = [(np.ones(elements.at.shape, bool), elements.atom, elements.at.reshape(-1))]
+        pending = [(np.ones(elements.at.shape, bool), Elements(elements.atom, elements.at.reshape(-1)))]
         while pending:
-            mask, atom, at = pending.pop()
-            moved = None if isinstance(atom, Literal) or atom not in self.maker else self._positions(atom)
-            if moved is None:
-                yield mask, Elements(atom, at)
-                continue
-            joined = moved.reshape(-1)[at]
-            start, equation = 0, self.equation_of(atom)
-            for operand in () if equation is None else equation.invars:
-                inside = (start <= joined) & (joined < start + size_of(operand))
-                if inside.any():
-                    part = np.zeros(mask.shape, bool)
-                    part[mask] = inside
-                    pending.append((part, operand, joined[inside] - start))
-                start += size_of(operand)
+            mask, flat = pending.pop()
+            origins = self._origins(flat)
+            if origins is None:
+                yield mask, flat
+            for inside, origin in origins or ():
+                part = np.zeros(mask.shape, bool)
+                part[mask] = inside
+                pending.append((part, origin))
 
     def source(self, elements: Elements) -> Elements:
-        """The same where all of them come from one place, else the elements themselves or what they first were."""
-        while not isinstance(elements.atom, Literal) and elements.atom in self.maker:
-            moved = self._positions(elements.atom)
-            if moved is None:
-                break
-            joined, start = moved.reshape(-1)[elements.at], 0
-            if not joined.size:
-                break
-            for operand in self.maker[elements.atom][0].invars:
-                if start <= joined.min() and joined.max() < start + size_of(operand):
-                    elements = Elements(operand, joined - start)
-                    break
-                start += size_of(operand)
-            else:
-                break
+        """The same as long as all of them come from one operand."""
+        while (origins := self._origins(elements)) is not None and len(origins) == 1:
+            ((_, origin),) = origins
+            elements = Elements(origin.atom, origin.at.reshape(elements.at.shape))
         return elements
 
     def number(self, elements: Elements) -> float | None:

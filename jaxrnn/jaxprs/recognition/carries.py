@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from jax.extend.core import Literal, Var
 
+from jaxrnn.jaxprs.equations import Atom, type_of
 from jaxrnn.jaxprs.recognition.body import Body, operands_of, whole
-from jaxrnn.jaxprs.recognition.positions import Atom, Elements, type_of
+from jaxrnn.jaxprs.recognition.positions import Elements
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,13 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class Piece:
+class CarryPiece:
     """Elements of one array of the carry.
 
     Attributes:
         carry: the variable that is the array before the step.
         at: their positions in it.
-        source: what they are behind the step, where they are updated.
+        source: what they are after the step, where they are updated.
         mask: where they are; None for everywhere.
     """
 
@@ -42,29 +43,29 @@ class Carries:
 
     Attributes:
         pieces: every element of the carry is in one of them.
-        updates: variables that keep old values where a mask says so, and what they are elsewhere.
+        updates: masked updates, variables that are an old value where a mask says so, and what they are elsewhere.
     """
 
     def __init__(self, body: Body):
         self.body = body
         self.updates: dict[Var, Atom] = {}
-        self.pieces: list[Piece] = []
-        for carry, after in zip(body.carry, body.next_carry, strict=True):
+        self.pieces: list[CarryPiece] = []
+        for carry, after in zip(body.step.carry, body.step.next_carry, strict=True):
             self.pieces += self._pieces(carry, after)
 
-    def _pieces(self, carry: Var, after: Atom) -> Iterator[Piece]:
+    def _pieces(self, carry: Var, after: Atom) -> Iterator[CarryPiece]:
         for mask, source in self.body.sources(whole(after)):
             at = np.flatnonzero(mask)
             updated = self._unmasked(carry, at, source)
             if updated is None:
-                yield Piece(carry, at, source)
+                yield CarryPiece(carry, at, source)
                 continue
             condition, new = updated
             assert not isinstance(source.atom, Literal)
             self.updates[source.atom] = new.atom
             for part, inner in self.body.sources(new):
                 chosen = Elements(condition.elements.atom, condition.elements.at[part])
-                yield Piece(carry, at[part], inner, Mask(chosen, condition.when))
+                yield CarryPiece(carry, at[part], inner, Mask(chosen, condition.when))
 
     def _unmasked(self, carry: Var, at: np.ndarray, source: Elements) -> tuple[Mask, Elements] | None:
         """The mask of elements that are chosen between what they were and something new, and that."""
@@ -81,7 +82,7 @@ class Carries:
                 return Mask(chooser, bool(new)), cases[new]
         return None
 
-    def of(self, variable: Var) -> list[Piece]:
+    def of(self, variable: Var) -> list[CarryPiece]:
         """The pieces that become elements of this variable."""
         return [piece for piece in self.pieces if piece.source.atom is variable]
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from jax.extend.core import Var
 
+from jaxrnn.jaxprs.equations import Atom
 from jaxrnn.jaxprs.recognition.affine import Gate, Matrix, Product, Sum
 from jaxrnn.jaxprs.recognition.algebra import Algebra, Term
 from jaxrnn.jaxprs.recognition.positions import Elements
 
 
 @dataclass(frozen=True)
-class Block:
+class Submatrix:
     """``coefficient * matrix[rows][:, columns]``."""
 
     matrix: Matrix
@@ -24,24 +25,32 @@ class Block:
 
 
 @dataclass
-class Entering:
+class GateInput:
     """What enters one gate.
 
     Attributes:
         recurrent: blocks ``[hidden, hidden]``, whose sum multiplies the hidden state.
-        behind_reset: the same for the hidden state that a reset gate has scaled.
+        reset_recurrent: the same for the hidden state that a reset gate has scaled.
         inputs: elements ``[rows, K]``, and the blocks ``[K, hidden]`` that multiply them.
         addends: elements ``[rows, hidden]`` and their coefficients.
         resets: the reset gates.
         scaled: what a reset gate multiplies.
     """
 
-    recurrent: list[Block] = field(default_factory=list)
-    behind_reset: list[Block] = field(default_factory=list)
-    inputs: list[tuple[Elements, Block]] = field(default_factory=list)
+    recurrent: list[Submatrix] = field(default_factory=list)
+    reset_recurrent: list[Submatrix] = field(default_factory=list)
+    inputs: list[tuple[Elements, Submatrix]] = field(default_factory=list)
     addends: list[tuple[Elements, float]] = field(default_factory=list)
     resets: list[Gate] = field(default_factory=list)
-    scaled: Entering | None = None
+    scaled: GateInput | None = None
+
+    @property
+    def atoms(self) -> list[Atom]:
+        """What it is computed from, but for the carry."""
+        blocks = [*self.recurrent, *self.reset_recurrent, *(block for _, block in self.inputs)]
+        elements = [*(operand for operand, _ in self.inputs), *(added for added, _ in self.addends)]
+        inner = [] if self.scaled is None else self.scaled.atoms
+        return [*(block.matrix.atom for block in blocks), *(each.atom for each in elements), *inner]
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Grid:
         return columns[0] if right and (self._row[elements] == np.arange(elements.shape[0])[:, None]).all() else None
 
     def place(self, at: np.ndarray) -> np.ndarray:
-        """What is given for each element, where the element is."""
+        """Values of the elements, in the grid."""
         return at[self.elements]
 
 
@@ -91,11 +100,11 @@ def find_grid(algebra: Algebra, sums: list[Sum], hidden: Mapping[Var, np.ndarray
 
 
 def _all(hidden: Mapping[Var, np.ndarray]) -> np.ndarray:
-    found = np.concatenate([positions.reshape(-1) for positions in hidden.values()])
-    return np.arange(found.max() + 1)
+    numbers = np.concatenate([positions.reshape(-1) for positions in hidden.values()])
+    return np.arange(numbers.max() + 1)
 
 
-def entering(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> Entering | None:
+def gate_input(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> GateInput | None:
     """A sum in the grid.
 
     Args:
@@ -107,7 +116,7 @@ def entering(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.n
     Returns:
         None where the parts do not lie in the grid, or depend on the carry in another way.
     """
-    result = Entering()
+    result = GateInput()
     result.addends = [(Elements(e.atom, grid.place(e.at)), coefficient) for e, coefficient in total.addends]
     for product in total.products:
         parts = _parts(algebra, product, hidden)
@@ -116,22 +125,22 @@ def entering(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.n
             return None
         for part in parts:
             if part.known is not None:
-                block = Block(product.matrix, part.columns, columns[0], product.coefficient)
+                block = Submatrix(product.matrix, part.columns, columns[0], product.coefficient)
                 result.inputs.append((Elements(part.known.atom, part.known.at[rows[:, 0]]), block))
                 continue
             assert part.hidden is not None
             units = grid.columns_of(part.hidden[rows[:, 0]])
             if units is None or not np.array_equal(np.sort(units), np.arange(grid.elements.shape[1])):
                 return None
-            block = Block(product.matrix, part.columns[np.argsort(units)], columns[0], product.coefficient)
-            (result.recurrent if part.reset is None else result.behind_reset).append(block)
+            block = Submatrix(product.matrix, part.columns[np.argsort(units)], columns[0], product.coefficient)
+            (result.recurrent if part.reset is None else result.reset_recurrent).append(block)
             if part.reset is not None:
                 result.resets.append(part.reset)
     for gate, inner in total.scaled:
-        found = entering(algebra, grid, inner, hidden)
-        if found is None or result.scaled is not None:
+        scaled = gate_input(algebra, grid, inner, hidden)
+        if scaled is None or result.scaled is not None:
             return None
-        result.scaled = found
+        result.scaled = scaled
         result.resets.append(gate)
     return result
 
@@ -150,10 +159,10 @@ def _parts(algebra: Algebra, product: Product, hidden: Mapping[Var, np.ndarray])
         if body.is_known(elements.atom):
             parts.append(_Part(columns, None, elements))
             continue
-        found = _scaled_by_gate(algebra, flat, hidden)
-        if found is None:
+        scaled = _scaled_by_gate(algebra, flat, hidden)
+        if scaled is None:
             return None
-        numbers, gate = found
+        numbers, gate = scaled
         parts.append(_Part(columns, numbers.reshape(elements.at.shape), None, gate))
     return parts
 
@@ -162,19 +171,19 @@ def _scaled_by_gate(
     algebra: Algebra, elements: Elements, hidden: Mapping[Var, np.ndarray]
 ) -> tuple[np.ndarray, Gate | None] | None:
     """Which elements of the hidden state these are, and the gate in front of them, in the order of the cell."""
-    found = dict(algebra.polynomial(elements))
-    carry = next((m for m in found if len(m) == 1 and algebra.terms[m[0]].kind == "carry"), None)
+    polynomial = dict(algebra.polynomial(elements))
+    carry = next((m for m in polynomial if len(m) == 1 and algebra.terms[m[0]].kind == "carry"), None)
     if carry is None:
         return None
     variable, at = algebra.terms[carry[0]].elements
     if not isinstance(variable, Var) or variable not in hidden:
         return None
-    numbers, coefficient = hidden[variable].reshape(-1)[at], found.pop(carry)
-    if (numbers < 0).any() or len(found) > 1:
+    numbers, coefficient = hidden[variable].reshape(-1)[at], polynomial.pop(carry)
+    if (numbers < 0).any() or len(polynomial) > 1:
         return None
-    if not found:
+    if not polynomial:
         return (numbers, None) if coefficient == 1.0 else None
-    ((monomial, half),) = found.items()
+    ((monomial, half),) = polynomial.items()
     gates = [algebra.terms[number] for number in monomial if number != carry[0]]
     if coefficient != 0.5 or abs(half) != 0.5 or len(monomial) != 2 or len(gates) != 1 or gates[0].kind != "tanh":
         return None

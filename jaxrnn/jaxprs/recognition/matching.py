@@ -8,22 +8,23 @@ import numpy as np
 from jax.extend.core import Var
 
 from jaxrnn.cells import GRU, LSTM, RNN, Activation
+from jaxrnn.jaxprs.equations import variables
 from jaxrnn.jaxprs.recognition.affine import Gate, Sum, expand
 from jaxrnn.jaxprs.recognition.algebra import Algebra, Polynomial
 from jaxrnn.jaxprs.recognition.body import whole
-from jaxrnn.jaxprs.recognition.carries import Carries, Mask, Piece
-from jaxrnn.jaxprs.recognition.grid import Entering, Grid, entering, find_grid
+from jaxrnn.jaxprs.recognition.carries import Carries, CarryPiece, Mask
+from jaxrnn.jaxprs.recognition.grid import GateInput, Grid, find_grid, gate_input
 from jaxrnn.jaxprs.recognition.positions import Elements, size_of
 
 
 @dataclass(frozen=True)
-class Held:
+class CellState:
     """One array of a cell's carry.
 
     Attributes:
         carry: the variable of the body's carry that holds it.
         at: its elements there, ``[rows, hidden]``.
-        new: the same elements behind the step.
+        new: the same elements after the step.
     """
 
     carry: Var
@@ -38,23 +39,31 @@ class Match:
     Attributes:
         cell: the cell.
         grid: where its elements are.
-        held: its carry, the hidden state first.
+        states: its carry, the hidden state first.
         gates: what enters its gates, in the order of the cell.
         mask: where it is updated, ``[rows, 1]``.
     """
 
     cell: LSTM | GRU | RNN
     grid: Grid
-    held: tuple[Held, ...]
-    gates: tuple[Entering, ...]
+    states: tuple[CellState, ...]
+    gates: tuple[GateInput, ...]
     mask: Mask | None
 
     @property
     def output(self) -> Var:
-        """The variable of the hidden state behind the step."""
-        variable = self.held[0].new.atom
+        """The variable of the hidden state after the step."""
+        variable = self.states[0].new.atom
         assert isinstance(variable, Var)
         return variable
+
+    @property
+    def reads(self) -> list[Var]:
+        """The variables that it reads: of every frame, and weights."""
+        atoms = [atom for gate in self.gates for atom in gate.atoms]
+        if self.mask is not None:
+            atoms.append(self.mask.elements.atom)
+        return list(dict.fromkeys(variables(atoms)))
 
 
 def match(algebra: Algebra, carries: Carries, variable: Var) -> Match | None:
@@ -62,29 +71,29 @@ def match(algebra: Algebra, carries: Carries, variable: Var) -> Match | None:
     elements = whole(variable)
     if not elements.at.size:
         return None
-    found = algebra.polynomial(elements)
+    polynomial = algebra.polynomial(elements)
     for piece in carries.of(variable):
         if not np.array_equal(np.sort(piece.source.at), elements.at):
             continue
         hidden = _ordered(piece, elements.at)
         for form in (_lstm, _gru, _rnn):
-            result = form(algebra, carries, hidden, found)
+            result = form(algebra, carries, hidden, polynomial)
             if result is not None:
                 return result
     return None
 
 
-def _ordered(piece: Piece, at: np.ndarray) -> Piece:
+def _ordered(piece: CarryPiece, at: np.ndarray) -> CarryPiece:
     """A piece with its elements in the order of these positions of what it becomes."""
     order = np.argsort(piece.source.at)[np.searchsorted(np.sort(piece.source.at), at)]
     mask = piece.mask
     if mask is not None:
         mask = Mask(Elements(mask.elements.atom, mask.elements.at[order]), mask.when)
-    return Piece(piece.carry, piece.at[order], Elements(piece.source.atom, at), mask)
+    return CarryPiece(piece.carry, piece.at[order], Elements(piece.source.atom, at), mask)
 
 
-def _rnn(algebra: Algebra, carries: Carries, hidden: Piece, found: Polynomial) -> Match | None:
-    ((monomial, sign), *others) = found.items() or [((), 0.0)]
+def _rnn(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Polynomial) -> Match | None:
+    ((monomial, sign), *others) = polynomial.items() or [((), 0.0)]
     if others or len(monomial) != 1 or algebra.terms[monomial[0]].kind not in ("tanh", "relu") or abs(sign) != 1:
         return None
     kind = algebra.terms[monomial[0]].kind
@@ -93,18 +102,18 @@ def _rnn(algebra: Algebra, carries: Carries, hidden: Piece, found: Polynomial) -
     return _matched(algebra, RNN((Activation(kind),)), (hidden,), [(monomial[0], sign)])
 
 
-def _gru(algebra: Algebra, carries: Carries, hidden: Piece, found: Polynomial) -> Match | None:
+def _gru(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Polynomial) -> Match | None:
     """``h' = (1/2 - Z/2) G + (1/2 + Z/2) h``, in tanh Z and G."""
-    singles = [m[0] for m in found if len(m) == 1 and found[m] in (0.5, -0.5)]
-    carry = next((n for n in singles if algebra.terms[n].kind == "carry" and found[n,] == 0.5), None)
+    singles = [m[0] for m in polynomial if len(m) == 1 and polynomial[m] in (0.5, -0.5)]
+    carry = next((n for n in singles if algebra.terms[n].kind == "carry" and polynomial[n,] == 0.5), None)
     g = next((n for n in singles if algebra.terms[n].kind == "tanh"), None)
-    if carry is None or g is None or len(found) != 4 or not _is(algebra, carry, hidden):
+    if carry is None or g is None or len(polynomial) != 4 or not _is(algebra, carry, hidden):
         return None
-    z = _other(found, carry)
-    if z is None or _other(found, g) != z or algebra.terms[z].kind != "tanh":
+    z = _other(polynomial, carry)
+    if z is None or _other(polynomial, g) != z or algebra.terms[z].kind != "tanh":
         return None
-    sign, gate = 2 * found[g,], 2 * found[_pair(z, carry)]
-    if abs(gate) != 1 or found[_pair(z, g)] != -0.5 * sign * gate:
+    sign, gate = 2 * polynomial[g,], 2 * polynomial[_pair(z, carry)]
+    if abs(gate) != 1 or polynomial[_pair(z, g)] != -0.5 * sign * gate:
         return None
     candidate = expand(algebra, algebra.terms[g].elements)
     resets = None if candidate is None else _resets(algebra, candidate, hidden)
@@ -114,21 +123,21 @@ def _gru(algebra: Algebra, carries: Carries, hidden: Piece, found: Polynomial) -
     return _matched(algebra, cell, (hidden,), [(z, gate), (resets.term, resets.sign), (g, sign)])
 
 
-def _resets(algebra: Algebra, candidate: Sum, hidden: Piece) -> Gate | None:
-    """The one gate that scales the hidden state, before its product with a matrix or behind it."""
+def _resets(algebra: Algebra, candidate: Sum, hidden: CarryPiece) -> Gate | None:
+    """The one gate that scales the hidden state, before its product with a matrix or after it."""
     numbers = _numbers(hidden)
     grid = find_grid(algebra, [candidate], numbers)
-    found = None if grid is None else entering(algebra, grid, candidate, numbers)
-    return found.resets[0] if found is not None and len(set(found.resets)) == 1 else None
+    gate = None if grid is None else gate_input(algebra, grid, candidate, numbers)
+    return gate.resets[0] if gate is not None and len(set(gate.resets)) == 1 else None
 
 
-def _lstm(algebra: Algebra, carries: Carries, hidden: Piece, found: Polynomial) -> Match | None:
+def _lstm(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Polynomial) -> Match | None:
     """``c' = (1/2 + F/2) c + (1/2 + I/2) G`` and ``h' = (1/2 + O/2) tanh(c')``, in tanh F, I, G and O."""
-    c_tanh = next((m[0] for m in found if len(m) == 1 and found[m] == 0.5), None)
-    o = None if c_tanh is None else _other(found, c_tanh)
-    if c_tanh is None or o is None or len(found) != 2 or algebra.terms[c_tanh].scale != 1.0:
+    c_tanh = next((m[0] for m in polynomial if len(m) == 1 and polynomial[m] == 0.5), None)
+    o = None if c_tanh is None else _other(polynomial, c_tanh)
+    if c_tanh is None or o is None or len(polynomial) != 2 or algebra.terms[c_tanh].scale != 1.0:
         return None
-    o_sign = 2 * found[_pair(o, c_tanh)]
+    o_sign = 2 * polynomial[_pair(o, c_tanh)]
     if abs(o_sign) != 1 or any(algebra.terms[n].kind != "tanh" for n in (c_tanh, o)):
         return None
     new = algebra.terms[c_tanh].elements
@@ -154,7 +163,7 @@ def _lstm(algebra: Algebra, carries: Carries, hidden: Piece, found: Polynomial) 
     return None
 
 
-def _becomes(piece: Piece, new: Elements) -> bool:
+def _becomes(piece: CarryPiece, new: Elements) -> bool:
     return np.array_equal(np.sort(piece.source.at), np.sort(new.at)) and len(np.unique(new.at)) == new.at.size
 
 
@@ -162,20 +171,20 @@ def _pair(a: int, b: int) -> tuple[int, ...]:
     return tuple(sorted((a, b)))
 
 
-def _other(found: Polynomial, number: int) -> int | None:
+def _other(polynomial: Polynomial, number: int) -> int | None:
     """The one term that this one is multiplied with."""
-    pairs = [m for m in found if len(m) == 2 and number in m]
+    pairs = [m for m in polynomial if len(m) == 2 and number in m]
     others = [m[1] if m[0] == number else m[0] for m in pairs]
     return others[0] if len(others) == 1 else None
 
 
-def _is(algebra: Algebra, number: int, piece: Piece) -> bool:
+def _is(algebra: Algebra, number: int, piece: CarryPiece) -> bool:
     """Whether a term is a piece of the carry, before the step."""
     atom, at = algebra.terms[number].elements
     return atom is piece.carry and np.array_equal(at, piece.at)
 
 
-def _numbers(hidden: Piece) -> dict[Var, np.ndarray]:
+def _numbers(hidden: CarryPiece) -> dict[Var, np.ndarray]:
     """For each element of the array that holds the hidden state, which of its elements it is; -1 for others."""
     numbers = np.full(size_of(hidden.carry), -1)
     numbers[hidden.at] = np.arange(hidden.at.size)
@@ -183,7 +192,7 @@ def _numbers(hidden: Piece) -> dict[Var, np.ndarray]:
 
 
 def _matched(
-    algebra: Algebra, cell: LSTM | GRU | RNN, pieces: tuple[Piece, ...], terms: list[tuple[int, float]]
+    algebra: Algebra, cell: LSTM | GRU | RNN, pieces: tuple[CarryPiece, ...], terms: list[tuple[int, float]]
 ) -> Match | None:
     """The match, if what enters every gate is what the cell allows."""
     sums = []
@@ -199,22 +208,24 @@ def _matched(
     grid = find_grid(algebra, sums, numbers)
     if grid is None:
         return None
-    gates = [entering(algebra, grid, total, numbers) for total in sums]
+    gates = [gate_input(algebra, grid, total, numbers) for total in sums]
     entered = tuple(gate for gate in gates if gate is not None)
     if len(entered) < len(gates) or not _allowed(algebra, cell, entered):
         return None
-    held = tuple(Held(p.carry, grid.place(p.at), Elements(p.source.atom, grid.place(p.source.at))) for p in pieces)
+    states = tuple(
+        CellState(p.carry, grid.place(p.at), Elements(p.source.atom, grid.place(p.source.at))) for p in pieces
+    )
     masks = [_row_mask(grid, piece.mask) for piece in pieces]
     if any((mask is None) != (piece.mask is None) for mask, piece in zip(masks, pieces, strict=True)):
         return None
     if any(_mask_key(mask) != _mask_key(masks[0]) for mask in masks):
         return None
-    return Match(cell, grid, held, entered, masks[0])
+    return Match(cell, grid, states, entered, masks[0])
 
 
-def _allowed(algebra: Algebra, cell: LSTM | GRU | RNN, gates: tuple[Entering, ...]) -> bool:
+def _allowed(algebra: Algebra, cell: LSTM | GRU | RNN, gates: tuple[GateInput, ...]) -> bool:
     plain = gates[:-1] if isinstance(cell, GRU) else gates
-    if any(gate.resets or gate.scaled or gate.behind_reset for gate in plain):
+    if any(gate.resets or gate.scaled or gate.reset_recurrent for gate in plain):
         return False
     if not isinstance(cell, GRU):
         return True
@@ -225,7 +236,7 @@ def _allowed(algebra: Algebra, cell: LSTM | GRU | RNN, gates: tuple[Entering, ..
     if inner is None:
         return not cell.linear_before_reset
     fixed = all(algebra.body.is_fixed(e.atom) and (e.at == e.at[:1]).all() for e, _ in inner.addends)
-    other = inner.resets or inner.inputs or candidate.behind_reset
+    other = inner.resets or inner.inputs or candidate.reset_recurrent
     return cell.linear_before_reset and bool(inner.recurrent) and fixed and not other
 
 

@@ -1,165 +1,129 @@
-"""In which order the parts of a body run over all frames: cells that were recognised, loops around the rest."""
+"""Which parts a step with cells is made of, and in which order they run over all frames."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
+from jax.extend.core import JaxprEqn, Var
+from jax.extend.core.primitives import copy_p
 
-from jaxrnn.jaxprs.equations import variables
+from jaxrnn.jaxprs.arranging import arrange, loop_around
+from jaxrnn.jaxprs.equations import Atom, shape_of, type_of, variables
 from jaxrnn.jaxprs.recognition.algebra import Algebra
 from jaxrnn.jaxprs.recognition.body import Body, operands_of, whole
-from jaxrnn.jaxprs.recognition.carries import Carries, Piece
+from jaxrnn.jaxprs.recognition.carries import Carries, CarryPiece
 from jaxrnn.jaxprs.recognition.matching import Match, match
-from jaxrnn.jaxprs.recognition.positions import Atom, Elements, joined_positions, shape_of
-from jaxrnn.jaxprs.stages import needed_by
+from jaxrnn.jaxprs.recognition.parts import Delayed, RecognisedCell
+from jaxrnn.jaxprs.recognition.positions import Elements, joined_positions
+from jaxrnn.jaxprs.schedule import Loop, Part, Schedule
+from jaxrnn.jaxprs.slices import made_by, needed, read_by
+from jaxrnn.jaxprs.step import Step
 
 
-@dataclass(frozen=True)
-class Shift:
-    """An array of the carry that a known variable becomes: its values are known, one frame late."""
-
-    carry: Var
-
-
-@dataclass(frozen=True)
-class Late:
-    """Elements of the carry, moved, of which each becomes an element of a known variable: that one, a frame late.
-
-    Attributes:
-        variable: the elements.
-        before: what they are before the first step.
-        source: what they become.
-    """
-
-    variable: Var
-    before: Elements
-    source: Elements
-
-
-@dataclass(frozen=True)
-class Loop:
-    """Arrays of the carry that depend on each other in a way that is no cell's.
-
-    Attributes:
-        carries: the arrays.
-        core: the equations in the loop.
-        given: the variables that the loop takes of each frame.
-        emitted: the variables that it gives for each frame.
-    """
-
-    carries: tuple[Var, ...]
-    core: tuple[JaxprEqn, ...]
-    given: tuple[Var, ...]
-    emitted: tuple[Var, ...]
-
-
-Step = Match | Loop | Shift | Late
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A body in parts, in the order in which they run.
-
-    Attributes:
-        body: the body.
-        carries: the pieces of its carry.
-        steps: cells, loops and what is a frame late.
-        settled: the arrays of the carry whose last value the cells give.
-    """
-
-    body: Body
-    carries: Carries
-    steps: tuple[Step, ...]
-    settled: frozenset[Var]
-
-
-def plan(closed: ClosedJaxpr, sizes: tuple[int, int], *, loose: bool) -> Plan | None:
-    """Look for cells in a body.
+def schedule_of_cells(step: Step, *, loose: bool) -> Schedule | None:
+    """The schedule of a step in which recurrent cells run as sequences.
 
     Args:
-        closed: a jaxpr of parameters, one frame and the carry, whose outputs end with the next carry.
-        sizes: how many of its inputs are parameters, and how many belong to the frame.
-        loose: outputs do not matter in frames in which a mask keeps the carry.
+        step: the step.
+        loose: outputs do not matter in frames in which a mask holds the carry back.
 
     Returns:
-        None where there is no cell, or what there is cannot be cut.
+        None where there is no cell, or what there is cannot be taken apart.
     """
-    if any(equation.effects for equation in closed.jaxpr.eqns) or not _is_plain(closed):
+    if not step.frame or not step.carry or not _keeps_types(step) or not _is_plain(step) or step.effects:
         return None
     # For all frames at once, every branch of a condition would run, and a loop for as long as the longest.
-    if any(equation.primitive.name in ("cond", "while") for equation in closed.jaxpr.eqns):
+    if any(equation.primitive.name in ("cond", "while") for equation in step.equations):
         return None
-    body = Body(closed, sizes)
-    carries = Carries(body)
-    planner = _Planner(body, carries, loose)
-    steps = planner.steps()
-    if not any(isinstance(step, Match) for step in steps):
-        return None
-    return Plan(body, carries, tuple(steps), frozenset(planner.settled()))
+    planner = _Planner(step, loose)
+    parts = planner.parts()
+    return arrange(step, parts, planner.final()) if planner.cells else None
 
 
-def _is_plain(closed: ClosedJaxpr) -> bool:
+def _keeps_types(step: Step) -> bool:
+    """Whether the next carry has the shapes and types of the carry."""
+    pairs = zip(step.carry, step.next_carry, strict=True)
+    return all((shape_of(a), type_of(a)) == (shape_of(b), type_of(b)) for a, b in pairs)
+
+
+def _is_plain(step: Step) -> bool:
     """Whether every size is a number."""
-    atoms = [*closed.jaxpr.invars, *(variable for equation in closed.jaxpr.eqns for variable in equation.outvars)]
+    atoms = [*step.closed.jaxpr.invars, *made_by(step.equations)]
     return all(isinstance(size, int) for atom in atoms for size in shape_of(atom))
 
 
 class _Planner:
-    def __init__(self, body: Body, carries: Carries, loose: bool):
-        self.body, self.carries, self.loose = body, carries, loose
-        self.algebra = Algebra(body)
-        self.next_of = dict(zip(body.carry, body.next_carry, strict=True))
-        self.found: list[Match] = []
-        self.looped: set[Var] = set()
+    def __init__(self, step: Step, loose: bool):
+        self.step, self.loose = step, loose
+        self.body = Body(step)
+        self.carries = Carries(self.body)
+        self.algebra = Algebra(self.body)
+        self.next_of = dict(zip(step.carry, step.next_carry, strict=True))
+        self.cells: list[Match] = []
+        #: The arrays of the carry whose values, for each frame and the last, a part gives.
+        self.covered: set[Var] = set()
         self._known_before_loop: set[Var] = set()
 
-    def steps(self) -> list[Step]:
-        """All steps."""
-        steps: list[Step] = []
-        waiting = self.carries.sources()
+    def parts(self) -> list[Part]:
+        """All parts that see to the carry, in order."""
+        parts: list[Part] = []
+        candidates = self.carries.sources()
         while True:
-            cell = self._cell(waiting)
+            cell = self._cell(candidates)
             if cell is not None:
-                waiting.remove(cell.output)
-                self.found.append(cell)
+                candidates.remove(cell.output)
+                self.cells.append(cell)
                 self.body.learn([cell.output])
-                steps.append(cell)
+                parts.append(RecognisedCell.of(cell))
                 continue
             open_carries = self._open()
             if not open_carries:
-                return steps
-            late = next((carry for carry in open_carries if self.body.is_known(self.next_of[carry])), None)
-            if late is not None:
-                self.looped.add(late)
-                self.body.learn([late])
-                steps.append(Shift(late))
+                return parts
+            carry = next((carry for carry in open_carries if self.body.is_known(self.next_of[carry])), None)
+            if carry is not None:
+                self.covered.add(carry)
+                self.body.learn([carry])
+                parts.append(Delayed.of(carry, whole(carry), whole(self.next_of[carry])))
                 continue
-            moved = self._late(open_carries)
-            if moved:
-                self.body.learn([late.variable for late in moved])
-                steps += moved
+            delayed = self._delayed(open_carries)
+            if delayed:
+                self.body.learn([variable for part in delayed for variable in part.gives])
+                parts += delayed
                 continue
-            steps.append(self._loop(self._first_group(open_carries), steps))
+            parts.append(self._loop(self._first_group(open_carries), parts))
 
-    def settled(self) -> set[Var]:
+    def known_at_the_end(self) -> set[Var]:
         """The arrays of the carry of which every piece is a cell's, or becomes the same as one."""
-        return {carry for carry in self.body.carry if all(map(self._is_settled, self._pieces_of(carry)))}
+        return {carry for carry in self.step.carry if all(map(self._ends_in_a_cell, self._pieces_of(carry)))}
 
-    def _pieces_of(self, carry: Var) -> list[Piece]:
+    def final(self) -> list[JaxprEqn]:
+        """The equations from the final values of cells to those of the carry.
+
+        Where a mask holds a cell back, its final value is the old one already: a masked update is a copy of the new.
+        """
+        known = {state.new.atom for cell in self.cells for state in cell.states if isinstance(state.new.atom, Var)}
+        updates = self.carries.updates
+        equations = [
+            equation.replace(primitive=copy_p, invars=[updates[equation.outvars[0]]], params={})
+            if equation.outvars[0] in updates
+            else equation
+            for equation in self.step.equations
+        ]
+        return needed(equations, [self.next_of[carry] for carry in self.known_at_the_end()], known | self.step.fixed)
+
+    def _pieces_of(self, carry: Var) -> list[CarryPiece]:
         return [piece for piece in self.carries.pieces if piece.carry is carry]
 
-    def _is_settled(self, piece: Piece) -> bool:
+    def _ends_in_a_cell(self, piece: CarryPiece) -> bool:
         return any(
-            held.new.atom is piece.source.atom and (held.carry is piece.carry or not (cell.mask or piece.mask))
-            for cell in self.found
-            for held in cell.held
+            state.new.atom is piece.source.atom and (state.carry is piece.carry or not (cell.mask or piece.mask))
+            for cell in self.cells
+            for state in cell.states
         )
 
-    def _cell(self, waiting: Iterable[Var]) -> Match | None:
-        for variable in waiting:
+    def _cell(self, candidates: Iterable[Var]) -> Match | None:
+        for variable in candidates:
             cell = match(self.algebra, self.carries, variable)
             if cell is not None and (self.loose or cell.mask is None or self._only_under_mask(cell, cell.output)):
                 return cell
@@ -168,9 +132,9 @@ class _Planner:
     def _only_under_mask(self, cell: Match, variable: Var) -> bool:
         """Whether a masked hidden state is only looked at where the mask lets it through."""
         assert cell.mask is not None
-        if any(atom is variable for atom in (*self.body.outputs, *self.body.next_carry)):
+        if any(atom is variable for atom in (*self.step.outputs, *self.step.next_carry)):
             return False
-        row_of = {place: row for row, places in enumerate(cell.held[0].new.at) for place in places.tolist()}
+        row_of = {place: row for row, places in enumerate(cell.states[0].new.at) for place in places.tolist()}
         for equation in self.body.equations:
             if not any(atom is variable for atom in equation.invars):
                 continue
@@ -194,26 +158,25 @@ class _Planner:
 
     def _reached(self, targets: Iterable[Atom]) -> set[Var]:
         """The unknown variables that unknown targets are computed from, themselves included."""
-        wanted = [atom for atom in variables(targets) if not self.body.is_known(atom)]
-        unknown = [e for e in self.body.equations if not all(map(self.body.is_known, e.outvars))]
-        return {variable for variable in needed_by(unknown, wanted) if not self.body.is_known(variable)}
+        open_ = [atom for atom in variables(targets) if not self.body.is_known(atom)]
+        return {*open_, *read_by(needed(self.body.equations, open_, self.body.known))} - self.body.known
 
     def _open(self) -> list[Var]:
         """The arrays of the carry whose values are still needed, for each frame or at the end."""
-        settled = self.settled()
-        wanted = [carry for carry in self.body.carry if carry not in settled and carry not in self.looped]
+        final = self.known_at_the_end()
+        open_ = [carry for carry in self.step.carry if carry not in final and carry not in self.covered]
         while True:
-            reached = self._reached([*self.body.outputs, *(self.next_of[carry] for carry in wanted)])
-            found = [carry for carry in self.body.carry if carry in reached or carry in wanted]
-            if len(found) == len(wanted):
-                return found
-            wanted = found
+            reached = self._reached([*self.step.outputs, *(self.next_of[carry] for carry in open_)])
+            more = [carry for carry in self.step.carry if carry in reached or carry in open_]
+            if len(more) == len(open_):
+                return more
+            open_ = more
 
-    def _late(self, open_carries: list[Var]) -> list[Late]:
+    def _delayed(self, open_carries: list[Var]) -> list[Delayed]:
         """What is read of open arrays that cells have made known, but for a frame."""
-        found = []
-        reached = self._reached([*self.body.outputs, *(self.next_of[carry] for carry in open_carries)])
-        for variable in (variable for variable in self.body.maker if variable in reached):
+        parts = []
+        reached = self._reached([*self.step.outputs, *(self.next_of[carry] for carry in open_carries)])
+        for variable in (variable for variable in self.body.makers if variable in reached):
             before = self.body.source(whole(variable))
             if before.atom not in open_carries:
                 continue
@@ -222,9 +185,9 @@ class _Planner:
                     order = np.argsort(piece.at)
                     index = order[np.searchsorted(piece.at[order], before.at).clip(max=piece.at.size - 1)]
                     if np.array_equal(piece.at[index], before.at):
-                        found.append(Late(variable, before, Elements(piece.source.atom, piece.source.at[index])))
+                        parts.append(Delayed.of(variable, before, Elements(piece.source.atom, piece.source.at[index])))
                         break
-        return found
+        return parts
 
     def _first_group(self, open_carries: list[Var]) -> list[Var]:
         """Arrays that depend on each other and on no other open one."""
@@ -241,32 +204,14 @@ class _Planner:
                 pending.append(other)
         return group
 
-    def _loop(self, group: list[Var], steps: list[Step]) -> Loop:
+    def _loop(self, group: list[Var], parts: list[Part]) -> Loop:
         """The loop around these arrays, and what it learns; a loop just before it becomes a part of it."""
-        if steps and isinstance(steps[-1], Loop):
-            before = steps.pop()
-            assert isinstance(before, Loop)
+        if parts and isinstance(parts[-1], Loop):
             self.body.known = self._known_before_loop
-            group = [*before.carries, *group]
+            group = [*parts[-1].carry, *group]
+            parts.pop()
         self._known_before_loop = set(self.body.known)
-        loop = self._cut(group)
-        self.looped.update(group)
-        self.body.learn([*group, *loop.emitted])
+        loop = loop_around(self.step, group, self.body.known)
+        self.covered.update(group)
+        self.body.learn(loop.gives)
         return loop
-
-    def _cut(self, group: list[Var]) -> Loop:
-        body, after = self.body, [self.next_of[carry] for carry in group]
-        inside, depending = set(group), []
-        for equation in body.equations:
-            if inside.intersection(variables(equation.invars)) and not all(map(body.is_known, equation.outvars)):
-                inside.update(equation.outvars)
-                depending.append(equation)
-        needed = needed_by(depending, after)
-        core = [equation for equation in depending if needed.intersection(equation.outvars)]
-        made = list(dict.fromkeys(variable for equation in core for variable in equation.outvars))
-        read = dict.fromkeys((*(v for equation in core for v in variables(equation.invars)), *variables(after)))
-        given = [v for v in read if v not in {*made, *group} and not body.is_fixed(v)]
-        inner = set(map(id, core))
-        used = {v for equation in body.equations if id(equation) not in inner for v in variables(equation.invars)}
-        used.update(variables([*body.outputs, *(self.next_of[carry] for carry in body.carry if carry not in group)]))
-        return Loop(tuple(group), tuple(core), tuple(given), tuple(v for v in made if v in used))

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import JaxprEqn, Literal
 
-Atom = Var | Literal
+from jaxrnn.jaxprs.equations import Atom, bind, shape_of, type_of
 
 
 class Elements(NamedTuple):
@@ -39,16 +39,6 @@ def identity_of(atom: Atom) -> Any:
     return ("literal", str(atom.val)) if isinstance(atom, Literal) else id(atom)
 
 
-def shape_of(atom: Atom) -> tuple[int, ...]:
-    """The shape of a variable or literal."""
-    return tuple(getattr(atom.aval, "shape", ()))
-
-
-def type_of(atom: Atom) -> Any:
-    """Its element type, None for what is no array."""
-    return getattr(atom.aval, "dtype", None)
-
-
 def size_of(atom: Atom) -> int:
     """How many elements it has."""
     return math.prod(shape_of(atom))
@@ -60,7 +50,7 @@ def everything(atom: Atom) -> np.ndarray:
 
 
 def joined_positions(equation: JaxprEqn, output: int) -> np.ndarray | None:
-    """Where the elements of a result come from, as positions in its operands one behind the other.
+    """Where the elements of a result come from, as positions in its operands, concatenated.
 
     Args:
         equation: any equation.
@@ -132,8 +122,7 @@ def _indexed(equation: JaxprEqn) -> np.ndarray | None:
     if not all(isinstance(index, Literal) for index in indices) or size_of(data) >= 2**31:
         return None
     with jax.ensure_compile_time_eval():
-        parameters = equation.primitive.get_bind_params(equation.params)
         values = [np.asarray(index.val, type_of(index)) for index in indices if isinstance(index, Literal)]
-        found = np.asarray(equation.primitive.bind(everything(data).astype(np.int32), *values, **parameters))
+        at = np.asarray(bind(equation, [everything(data).astype(np.int32), *values])[0])
     # Outside of the array there is no element.
-    return found.astype(np.int64) if found.size and found.min() >= 0 and found.max() < size_of(data) else None
+    return at.astype(np.int64) if at.size and at.min() >= 0 and at.max() < size_of(data) else None

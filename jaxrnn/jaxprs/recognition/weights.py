@@ -10,29 +10,36 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells import GRU, Weights, product
+from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.jaxprs.recognition.affine import Matrix
-from jaxrnn.jaxprs.recognition.arrays import taken
-from jaxrnn.jaxprs.recognition.frames import Frames
-from jaxrnn.jaxprs.recognition.grid import Block, Entering
+from jaxrnn.jaxprs.recognition.arrays import elements, taken
+from jaxrnn.jaxprs.recognition.grid import GateInput, Submatrix
 from jaxrnn.jaxprs.recognition.matching import Match
-from jaxrnn.jaxprs.recognition.positions import Elements, identity_of, shape_of, type_of
+from jaxrnn.jaxprs.recognition.positions import Elements, identity_of
+from jaxrnn.jaxprs.schedule import Values
+
+
+def elements_of(values: Values, chosen: Elements) -> jax.Array:
+    """Elements ``[rows, columns]`` of a variable, with time in front where they are not fixed."""
+    value, stacked = values.of(chosen.atom)
+    return elements(jnp.asarray(value), chosen.at, (values.length,) if stacked else ())
 
 
 class Gates:
-    """A match's gates on the values of its body."""
+    """A match's gates on values of all frames."""
 
-    def __init__(self, found: Match, frames: Frames):
-        self.found, self.frames = found, frames
-        self.hidden = found.grid.elements.shape[1]
-        self.dtype = type_of(found.output)
+    def __init__(self, match: Match, values: Values):
+        self.match, self.values = match, values
+        self.hidden = match.grid.elements.shape[1]
+        self.dtype = type_of(match.output)
         self._matrices: dict[Any, jax.Array] = {}
 
     def recurrent(self) -> Any:
         """The recurrent weights, as the cell's `step` takes them."""
-        blocks, bias = [gate.recurrent or gate.behind_reset for gate in self.found.gates], None
-        cell = self.found.cell
+        blocks, bias = [gate.recurrent or gate.reset_recurrent for gate in self.match.gates], None
+        cell = self.match.cell
         if isinstance(cell, GRU) and cell.linear_before_reset:
-            scaled = self.found.gates[-1].scaled
+            scaled = self.match.gates[-1].scaled
             assert scaled is not None
             blocks[-1] = scaled.recurrent
             candidate = jnp.broadcast_to(self._added([scaled]), (1, self.hidden))[0]
@@ -42,34 +49,33 @@ class Gates:
 
     def projected(self) -> jax.Array:
         """What enters the gates besides, ``[time, rows, gates * hidden]``."""
-        gates = list(self.found.gates)
+        gates = list(self.match.gates)
         operands: dict[Any, Elements] = {}
-        blocks: dict[Any, list[list[Block]]] = {}
+        blocks: dict[Any, list[list[Submatrix]]] = {}
         for place, gate in enumerate(gates):
             for operand, block in gate.inputs:
                 operands.setdefault(operand.key, operand)
                 blocks.setdefault(operand.key, [[] for _ in gates])[place].append(block)
-        self.frames.compute([operand.atom for operand in operands.values()])
         total = self._added(gates)
         for key, operand in operands.items():
             weights = self._joined(blocks[key], operand.at.shape[1])
-            total = total + product(self.frames.elements(operand), weights)
-        rows = self.found.grid.elements.shape[0]
-        return jnp.broadcast_to(total, (self.frames.length, rows, len(gates) * self.hidden))
+            total = total + product(elements_of(self.values, operand), weights)
+        rows = self.match.grid.elements.shape[0]
+        return jnp.broadcast_to(total, (self.values.length, rows, len(gates) * self.hidden))
 
     def _matrix(self, matrix: Matrix) -> jax.Array:
         key = (id(matrix.atom), matrix.order)
         if key not in self._matrices:
             shape = shape_of(matrix.atom)
             rows = int(np.prod([shape[axis] for axis in matrix.order[: matrix.contracted]], dtype=int))
-            value = jnp.asarray(self.frames.of(matrix.atom)[0])
+            value = jnp.asarray(self.values.of(matrix.atom)[0])
             self._matrices[key] = value.transpose(matrix.order).reshape(rows, -1)
         return self._matrices[key]
 
-    def _joined(self, gates: list[list[Block]], rows: int) -> jax.Array:
+    def _joined(self, gates: list[list[Submatrix]], rows: int) -> jax.Array:
         """One matrix ``[rows, gates * hidden]`` of the blocks of each gate, which add up."""
         parts: list[jax.Array] = []
-        waiting: list[Block] = []
+        waiting: list[Submatrix] = []
 
         def flush() -> None:
             if waiting:
@@ -95,7 +101,7 @@ class Gates:
         flush()
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts, 1)
 
-    def _added(self, gates: list[Entering]) -> jax.Array:
+    def _added(self, gates: list[GateInput]) -> jax.Array:
         """What is added to the gates, ``[..., rows or 1, gates * hidden]``."""
         # The same variable in several gates is read once; of a gate that adds it twice, each by itself.
         chosen: dict[Any, list[tuple[int, Elements, float]]] = {}
@@ -105,11 +111,10 @@ class Gates:
                 key = identity_of(added.atom)
                 chosen.setdefault((key, counts[key]), []).append((place, added, coefficient))
                 counts[key] += 1
-        self.frames.compute([entries[0][1].atom for entries in chosen.values()])
         total = jnp.zeros((1, len(gates) * self.hidden), self.dtype)
         for entries in chosen.values():
             at = np.concatenate([added.at for _, added, _ in entries], 1)
-            value = self.frames.elements(Elements(entries[0][1].atom, at))
+            value = elements_of(self.values, Elements(entries[0][1].atom, at))
             scales = np.repeat(np.asarray([scale for *_, scale in entries], self.dtype), self.hidden)
             value = value if (scales == 1).all() else value * scales
             places = [place for place, *_ in entries]
@@ -129,5 +134,5 @@ def _times(array: jax.Array, coefficient: float) -> jax.Array:
     return array if coefficient == 1.0 else array * np.asarray(coefficient, array.dtype)
 
 
-def _alike(a: Block, b: Block) -> bool:
+def _alike(a: Submatrix, b: Submatrix) -> bool:
     return a.matrix == b.matrix and a.coefficient == b.coefficient and np.array_equal(a.rows, b.rows)

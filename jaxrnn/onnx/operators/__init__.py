@@ -126,8 +126,11 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
         raise UnsupportedError(f"{full_name}: the file imports no opset for the domain {domain or 'ai.onnx'!r}")
     if versions is None:
         reason = REFUSED.get((domain, name)) or _nearest(domain, name)
-        raise UnsupportedError(f"{full_name} (opset {opset}) is not implemented; {reason}")
-    version = _schema_version(domain, name, opset)
+        raise UnsupportedError(
+            f"{full_name} (opset {opset}) is not implemented; {reason}, or "
+            "load(..., operators={(domain, name): function}) adds one's own"
+        )
+    version = schema_version(domain, name, opset)
     if version is None:
         version = max((known for known in versions if known <= opset), default=None)
         if version is None:
@@ -144,7 +147,7 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
 _NEWEST = 2**31 - 1
 
 
-def _schema_version(domain: str, name: str, opset: int) -> int | None:
+def schema_version(domain: str, name: str, opset: int) -> int | None:
     """The version of the operator's definition that this opset contains, or None where onnx does not define it."""
     try:
         # ONNX's own numbers have 32 bits, and a file's 64.

@@ -13,7 +13,7 @@ from jax import lax
 
 from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
-from jaxrnn.jaxprs import recognition
+from jaxrnn.jaxprs.scanning import scan_cells
 from jaxrnn.onnx.operators.loops import loop, types_of
 from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.registry import since
@@ -90,7 +90,7 @@ def scan(
         outputs = body(*state, *(frame[0] for frame in frames))
         final, stacked = outputs[:count], [traced(value)[None] for value in outputs[count:]]
     else:
-        final, stacked = in_chunks(functools.partial(recognition.scan, step), all_traced(state), frames)
+        final, stacked = in_chunks(functools.partial(scan_cells, step), all_traced(state), frames)
     axes_out = _axes(scan_output_axes, [value.ndim for value in stacked], "scan_output_axes")
     results = [
         jnp.moveaxis(jnp.flip(value, 0) if back else value, 0, axis)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells import in_chunks
-from jaxrnn.jaxprs import recognition
+from jaxrnn.jaxprs.scanning import scan_cells
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.time_loops.body import Growth
@@ -77,7 +77,7 @@ class TimeLoop:
         if isinstance(trips, int):
             current().check((trips,), np.int64)
         frames = (jnp.arange(trips, dtype=jnp.int64), read_frames)
-        last, new_values = in_chunks(functools.partial(recognition.scan, step), carry, frames)
+        last, new_values = in_chunks(functools.partial(scan_cells, step), carry, frames)
         return self._collected(trips, last, new_values)
 
     def _counted(self, place: int, trip: Any) -> jax.Array:

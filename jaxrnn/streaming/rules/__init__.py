@@ -1,17 +1,8 @@
-"""One rule for each primitive: how it runs on the frames of one step.
-
-A rule takes the pass, the equation and its operands (chunks, values known at the end, known values, arrays) and gives
-the results. Rules make chunks through `Pass.make` alone.
-"""
+"""One rule for each primitive, in families: how it runs on the frames of one step (`jaxrnn.streaming.register`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from jax.extend.core import JaxprEqn
-
-from jaxrnn.streaming.access import has_symbols
+from jaxrnn.streaming.registry import RULES, register
 from jaxrnn.streaming.rules import (
     accumulation,
     branches,
@@ -26,35 +17,27 @@ from jaxrnn.streaming.rules import (
     positions,
     time,
 )
-from jaxrnn.streaming.rules.folding import fold
 
-__all__ = ["RULES", "find_rule", "fold"]
+__all__ = ["RULES"]
 
-RULES: dict[str, Callable[..., Any]] = {
-    **elementwise.RULES,
-    **movement.RULES,
-    **time.RULES,
-    **indexing.RULES,
-    **convolution.RULES,
-    **pooling.RULES,
-    **contraction.RULES,
-    **accumulation.RULES,
-    **positions.RULES,
-    **loops.RULES,
-    **branches.RULES,
-    **calls.RULES,
-}
+_FAMILIES = (
+    elementwise,
+    movement,
+    time,
+    indexing,
+    convolution,
+    pooling,
+    contraction,
+    accumulation,
+    positions,
+    loops,
+    branches,
+    calls,
+)
 
+#: Calls are inlined, and lengths counted, whether or not a stream enters.
+_ALWAYS = {*calls.INLINED, "dim_as_value"}
 
-#: Primitives with functions inside.
-_NESTED = {*loops.RULES, *branches.RULES, *calls.RULES}
-
-
-def find_rule(equation: JaxprEqn, operands: list[Any], streamed: bool) -> Callable[..., Any] | None:
-    """The rule of an equation; None where it is applied as it stands, or where there is none."""
-    name = equation.primitive.name
-    if streamed or name in calls.INLINED or name == "dim_as_value":
-        return RULES.get(name)
-    if (name in _NESTED) and has_symbols(equation):
-        return RULES.get(name)
-    return None
+for _family in _FAMILIES:
+    for _name, _rule in _family.RULES.items():
+        register(_name, _rule, always=_name in _ALWAYS)

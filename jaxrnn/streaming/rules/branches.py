@@ -5,21 +5,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import refuse_ended
-from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made
+from jaxrnn.streaming.rules.elementwise import refuse_final_values
+from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made, templates_of
 from jaxrnn.streaming.values import Chunk, union
 
 
 def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """A loop of unknown length: time may pass through it, if it keeps nothing from frame to frame."""
-    refuse_ended(run, operands)
+    refuse_final_values(run, operands)
     params = equation.params
     heads, bodies = params["cond_nconsts"], params["body_nconsts"]
     test_consts, body_consts = operands[:heads], operands[heads : heads + bodies]
@@ -57,7 +56,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
     """A choice that is the same in every step; the branches keep state each for itself."""
-    refuse_ended(run, [index, *operands])
+    refuse_final_values(run, [index, *operands])
     branches = equation.params["branches"]
     prefix = run.unique(f"{run.prefix}{run.here or 'cond'}") + "/"
     inputs = [Template.of(value) for value in operands]
@@ -75,17 +74,10 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
         return branch
 
     arrays = [jnp.asarray(array_of(value)) for value in operands]
-    kinds: list[list[Template]] = []
-    for place in range(len(branches)):
-        found: list[Template] = []
-
-        def probe(given: Any, place: int = place, found: list[Template] = found) -> Any:
-            outs, _ = trial(place, None, None)(given)
-            found.extend(map(Template.of, outs))
-            return arrays_of(outs)
-
-        jax.eval_shape(probe, arrays)
-        kinds.append(found)
+    kinds = [
+        templates_of(lambda arrays, place=place: trial(place, None, None)(arrays)[0], arrays)
+        for place in range(len(branches))
+    ]
     delays = [_common(run, choices) for choices in zip(*kinds, strict=True)]
     own = {name: value for name, value in (run.state or {}).items() if name.startswith(prefix)}
     results: list[Template] = []
@@ -98,8 +90,8 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
         return [made(run, kind, array_of(out)) for kind, out in zip(shown, outs, strict=True)]
 
     def choice(place: int) -> Any:
-        def branch(given: Any, held: Any) -> Any:
-            outs, child = trial(place, delays, held)(given)
+        def branch(arrays: Any, held: Any) -> Any:
+            outs, child = trial(place, delays, held)(arrays)
             results[:] = map(Template.of, outs)
             return arrays_of(outs), {**held, **child.new}
 
@@ -122,7 +114,7 @@ def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Temp
 
 
 def _common(run: Pass, choices: Any) -> int | None:
-    if any(kind.ended for kind in choices):
+    if any(kind.final for kind in choices):
         run.refuse("a value that is known only at the end leaves one of its branches", "take it out of the branch")
     if not all(kind.chunk is not None for kind in choices):
         return None

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.guards import own_arithmetic
-from jaxrnn.streaming.access import avals
+from jaxrnn.jaxprs.equations import bind, shape_of, type_of
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.templates import Template, arrays_of
-from jaxrnn.streaming.values import Chunk, Ended
+from jaxrnn.streaming.rules.templates import Template, arrays_of, templates_of
+from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: By primitive, the parameter that holds the inner function.
 INLINED = {
@@ -40,26 +40,24 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     that keeps state is rewritten, and so are its derivatives.
     """
     body = equation.params["call_jaxpr"]
-    if not any(isinstance(value, Chunk) for value in operands) or any(isinstance(value, Ended) for value in operands):
+    if not any(isinstance(value, Chunk) for value in operands) or any(
+        isinstance(value, FinalValue) for value in operands
+    ):
         with run.inside():
             return interpret(run, body, operands)
     operands = _together(run, operands)
     inputs = [Template.of(value) for value in operands]
     trial = run.child("", None)
-    outputs: list[Template] = []
-
-    def probe(*arrays: Any) -> list[Any]:
-        values = interpret(trial, body, [t.around(a) for t, a in zip(inputs, arrays, strict=True)])
-        outputs.extend(map(Template.of, values))
-        return arrays_of(values)
-
-    jax.eval_shape(probe, *arrays_of(operands))
+    outputs = templates_of(
+        lambda arrays: interpret(trial, body, [t.around(a) for t, a in zip(inputs, arrays, strict=True)]),
+        arrays_of(operands),
+    )
     delays = {template.delay for template in (*inputs, *outputs)} - {None}
     if trial.new or len(delays) > 1 or not all(t.chunk for t in outputs):
         with run.inside():
             return interpret(run, body, operands)
     make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
-    moment = Moment(run)
+    moment = PassArguments(run)
     results = make(moment, equation, inputs, outputs)(moment.arrays, *map(jnp.asarray, arrays_of(operands)))
     return [
         run.make(result, t.chunk.axis, t.chunk.timeline, t.chunk.delay, t.chunk.reach)
@@ -81,17 +79,16 @@ def _together(run: Pass, operands: Any) -> tuple[Any, ...]:
 
 def _symbolic(equation: JaxprEqn) -> tuple[Any, list[Any]]:
     """The function of an equation on whole recordings, and the shapes of its operands."""
-    parameters = equation.primitive.get_bind_params(equation.params)
 
-    def function(*arrays: Any) -> Any:
-        return equation.primitive.bind(*arrays, **parameters)
+    def function(*arrays: Any) -> list[Any]:
+        return bind(equation, arrays)
 
-    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals(equation.invars)]
+    shapes = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
     return function, shapes
 
 
-class Moment:
-    """When a pass takes place, as arguments: a derivative rule is traced later, and may not close over tracers."""
+class PassArguments:
+    """The moment of a pass as arguments: a derivative rule is traced later, and may not close over tracers."""
 
     def __init__(self, run: Pass):
         self.run = run
@@ -109,7 +106,7 @@ class Moment:
         return [child.spread(value) if isinstance(value, Chunk) else value for value in results]
 
 
-def _with_jvp(moment: Moment, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
+def _with_jvp(moment: PassArguments, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
     function, shapes = _symbolic(equation)
     moving = [index for index, shape in enumerate(shapes) if jnp.issubdtype(shape.dtype, jnp.inexact)]
 
@@ -139,7 +136,7 @@ def _with_jvp(moment: Moment, equation: JaxprEqn, inputs: list[Template], output
     return on_chunks
 
 
-def _with_vjp(moment: Moment, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
+def _with_vjp(moment: PassArguments, equation: JaxprEqn, inputs: list[Template], outputs: list[Template]) -> Any:
     function, shapes = _symbolic(equation)
     forward, shown = jax.make_jaxpr(lambda *arrays: jax.vjp(function, *arrays), return_shape=True)(*shapes)
     results, back = shown
@@ -160,8 +157,8 @@ def _with_vjp(moment: Moment, equation: JaxprEqn, inputs: list[Template], output
         when, arrays = kept
         values = arrays_of(moment.interpret(when, backward, [*residuals, *outputs], [*arrays, *cotangents]))
         differentiable = [jnp.issubdtype(shape.dtype, jnp.inexact) for shape in shapes]
-        given = [value if wanted else None for value, wanted in zip(values, differentiable, strict=True)]
-        return ([None] * len(moment.names), *given)
+        gradients = [value if moves else None for value, moves in zip(values, differentiable, strict=True)]
+        return ([None] * len(moment.names), *gradients)
 
     on_chunks.defvjp(go, come)
     return on_chunks

@@ -12,7 +12,7 @@ from jaxrnn.streaming.dimensions import symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.accumulation import accumulate
 from jaxrnn.streaming.rules.elementwise import known_by, reach_of
-from jaxrnn.streaming.values import Chunk, Ended, is_length, union
+from jaxrnn.streaming.values import Chunk, FinalValue, is_length, union
 
 
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
@@ -34,7 +34,7 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         like, reach = left, union(left.reach, right.reach)
     else:
         like = left if isinstance(left, Chunk) else right
-        if any(isinstance(value, Ended) or is_length(value) for value in (left, right)):
+        if any(isinstance(value, FinalValue) or is_length(value) for value in (left, right)):
             like = run.spread(like)
             assert like.delay is not None
             like = run.delayed(like, max(like.delay, known_by(run, [left, right], like.timeline)))

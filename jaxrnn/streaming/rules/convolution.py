@@ -14,19 +14,19 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.cells import depthwise, is_depthwise
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import refuse_ended
+from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.overlap import overlap_add, overlaps
 from jaxrnn.streaming.rules.windows import Framed, Window, framed
 from jaxrnn.streaming.values import Chunk
 
 #: Up to so many frames of output, a convolution is one matrix product. On the CPU, XLA takes up to sixteen times longer
-#: for a convolution over time alone, and it moves channels behind all other axes and back for every other one.
+#: for a convolution over time alone, and it moves channels after all other axes and back for every other one.
 PRODUCT = 4
 
 
 def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | list[Chunk]:
     """Convolution over time, or over other axes with time among the batch."""
-    refuse_ended(run, [x, kernel])
+    refuse_final_values(run, [x, kernel])
     if isinstance(kernel, Chunk) or not isinstance(x, Chunk):
         run.refuse("its kernel changes with time", "use a kernel that does not depend on the streamed input")
     parameters = equation.params
@@ -148,9 +148,9 @@ def _spread(taps: Any, count: int, part: Framed, window: Window, frames: int) ->
     # Output j sees frame i with tap ``pads[0] + i * spacing - j * stride``, if there is one, in steps of dilation.
     places = part.pads[0] + np.arange(count)[:, None] * window.spacing - np.arange(frames)[None] * window.stride
     tap, between = np.divmod(places, window.dilation)
-    found = (between == 0) & (tap >= 0) & (tap < window.length)
+    inside = (between == 0) & (tap >= 0) & (tap < window.length)
     spread = jnp.take(taps, jnp.asarray(np.clip(tap, 0, window.length - 1)), 0)  # [count, frames, channels, out]
-    return jnp.where(found[:, None, None, :], jnp.moveaxis(spread, 1, -1), jnp.zeros((), taps.dtype))
+    return jnp.where(inside[:, None, None, :], jnp.moveaxis(spread, 1, -1), jnp.zeros((), taps.dtype))
 
 
 def _contract(taps: Any, x: Any, channels: int, equation: JaxprEqn) -> Any:

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.streaming.access import avals
+from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.streaming.dimensions import settled
-from jaxrnn.streaming.passes import Pass, along
-from jaxrnn.streaming.values import Affine, Chunk, is_known, is_length
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.values import Affine, Chunk, along, is_known, is_length
 
 _ORDER = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 _COMPARISONS = {**_ORDER, "eq": operator.eq, "ne": operator.ne}
@@ -28,7 +28,7 @@ def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine 
     if not any(isinstance(value, Chunk) for value in operands) or any(term is None for term in terms):
         return None
     known = [term for term in terms if term is not None]
-    if name not in _ORDER and not is_wide(avals(equation.outvars)[0].dtype):
+    if name not in _ORDER and not is_wide(type_of(equation.outvars[0])):
         return None
     if name in ("convert_element_type", "copy", "stop_gradient"):
         return known[0]

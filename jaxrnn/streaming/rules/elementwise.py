@@ -12,12 +12,13 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
-from jaxrnn.streaming.access import avals, out_shape
+from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.dimensions import is_symbolic, settled
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.counting import affine_of, against_the_length, chosen
 from jaxrnn.streaming.timeline import LARGEST, Timeline
-from jaxrnn.streaming.values import Chunk, Deferred, Ended, Reach, is_length, union
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Reach, is_length, union
 
 # fmt: off
 NAMES = (
@@ -132,9 +133,9 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
     return arrays, Chunk(None, like.axis, timeline, delay, reach)
 
 
-def refuse_ended(run: Pass, operands: Sequence[Any]) -> None:
+def refuse_final_values(run: Pass, operands: Sequence[Any]) -> None:
     """Refuse to mix a value that is known only at the end into the stream."""
-    if any(isinstance(value, Ended) or is_length(value) for value in operands):
+    if any(isinstance(value, FinalValue) or is_length(value) for value in operands):
         raise unknown_yet(run)
 
 
@@ -148,7 +149,7 @@ def known_by(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
     for value in values:
         if is_length(value):
             raise unknown_yet(run)
-        if isinstance(value, Ended):
+        if isinstance(value, FinalValue):
             if value.since is None:
                 raise unknown_yet(run)
             # Frame 0 is handed out when more units than delay / per_unit have come.
@@ -174,7 +175,7 @@ def _whole(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(operands)
     return tuple(
         everywhere(run, value, like.axis, like.timeline)
-        if isinstance(value, Ended) and np.ndim(value.array) == like.array.ndim
+        if isinstance(value, FinalValue) and np.ndim(value.array) == like.array.ndim
         else value
         for value in operands
     )
@@ -182,7 +183,7 @@ def _whole(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:
 
 def reach_of(run: Pass, values: Sequence[Any]) -> Reach | None:
     """What a frame depends on that uses values which are no streams, such as the first frame."""
-    since = [value.since for value in values if isinstance(value, Ended) and value.since is not None]
+    since = [value.since for value in values if isinstance(value, FinalValue) and value.since is not None]
     return union(*(Reach(None, max(Fraction(0), units * run.clock.unit - 1)) for units in since))
 
 
@@ -209,7 +210,7 @@ def _settled(equation: JaxprEqn, value: Any) -> Any:
         return value
     (size,) = (size for size in out_shape(equation) if is_symbolic(size))
     number = settled(value.reshape(-1)[0], size)
-    return value if number is None else np.full(np.shape(value), number, avals(equation.outvars)[0].dtype)
+    return value if number is None else np.full(np.shape(value), number, type_of(equation.outvars[0]))
 
 
 RULES = dict.fromkeys(NAMES, elementwise)

@@ -11,36 +11,36 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, value_of
-from jaxrnn.streaming.passes import Pass, along
-from jaxrnn.streaming.rules.elementwise import refuse_ended
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.time import pick, take
 from jaxrnn.streaming.rules.windows import Window, framed
-from jaxrnn.streaming.values import Chunk, Deferred, Ended, is_known, is_length, known_integer
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, along, is_known, is_length, known_integer
 
 _ORDER = "it looks frames up in an order that is not a fixed step forward"
 _MEND = "take frames at fixed numbers, at a fixed step, or up to a fixed distance from the end"
 
 
-def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | Ended:
+def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | FinalValue:
     """A slice whose beginnings are values: known along time, any along the others."""
     if not isinstance(x, Chunk):
         run.refuse("it cuts a piece that moves through time out of a constant", "compute the piece frame by frame")
     sizes = list(equation.params["slice_sizes"])
     start = known_integer(starts[x.axis])
     others = [value for index, value in enumerate(starts) if index != x.axis]
-    refuse_ended(run, others)
+    refuse_final_values(run, others)
     if start is None or any(isinstance(value, Chunk) for value in others):
         run.refuse("where it begins in time is not known while tracing", _MEND)
     taken = take(run, x, start, 1, sizes[x.axis])
     sizes[x.axis] = taken.array.shape[x.axis]
     begins = [0 if index == x.axis else value for index, value in enumerate(starts)]
     array = lax.dynamic_slice(taken.array, [jnp.asarray(value, jnp.int32) for value in begins], sizes)
-    if isinstance(taken, Ended):
+    if isinstance(taken, FinalValue):
         return taken.holding(array)
     return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach)
 
 
-def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended:
+def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | FinalValue:
     """Indexing: any along other axes than time, slices and steps along time, and tables that a stream indexes."""
     if isinstance(x, Deferred):
         raise x.error
@@ -48,7 +48,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
         if indices.backwards:
             raise indices.error
         run.refuse(_ORDER, _MEND)
-    refuse_ended(run, [x] if is_known(indices) else [x, indices])
+    refuse_final_values(run, [x] if is_known(indices) else [x, indices])
     numbers = equation.params["dimension_numbers"]
     if not isinstance(x, Chunk):
         return _look_up(run, equation, x, indices)
@@ -60,7 +60,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
         run.refuse("it looks frames up by numbers that depend on the stream", _MEND)
     if isinstance(indices, Chunk):
         return _frames(run, equation, x, indices)
-    taken: Chunk | Ended = x
+    taken: Chunk | FinalValue = x
     if axis in numbers.start_index_map:
         column = numbers.start_index_map.index(axis)
         if numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and _is_fixed(indices):
@@ -73,13 +73,13 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Ended
         indices = np.array([0 if place == column else value for place, value in enumerate(indices)], np.int32)
     sizes[axis] = taken.array.shape[axis]
     (array,) = run.bind(equation, [taken.array, indices], slice_sizes=tuple(sizes))
-    if isinstance(taken, Ended):
+    if isinstance(taken, FinalValue):
         return taken.holding(array)
     kept = [d for d in range(len(sizes)) if d not in {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}]
     return run.make(array, numbers.offset_dims[kept.index(axis)], taken.timeline, taken.delay, taken.reach)
 
 
-def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Ended:
+def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
     """Frames of known numbers; where a recording is too short for one, NaN or its last frame, as the gather says."""
     first, end = pick(run, x, 0, 1, int(np.max(indices)) + 1), run.end(x.timeline)
     places = jnp.asarray(indices)
@@ -94,7 +94,7 @@ def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Ende
     return first.holding(jnp.where((places[..., 0] < end).reshape(shape), array, jnp.nan))
 
 
-def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Ended:
+def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
     """Frames of known numbers before the end."""
     back = [x.timeline.size - number for number in indices.reshape(-1)]
     if any(is_symbolic(distance) or distance < 1 for distance in back):
@@ -105,7 +105,7 @@ def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Ended
     # A recording too short for all of them gives its first ones: what lies before those is out of bounds.
     short = 0 if end is None else jnp.clip(most - end, 0)
     (array,) = run.bind(equation, [last.array, jnp.asarray(places, jnp.int32) - jnp.asarray(short, jnp.int32)])
-    return Ended(array)
+    return FinalValue(array)
 
 
 def _is_fixed(indices: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
@@ -13,9 +12,9 @@ from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import align, refuse_ended
+from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import over_time
-from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made, slice_kind
+from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made, slice_kind, templates_of
 from jaxrnn.streaming.values import Chunk, union
 
 #: A loop whose iterations differ in delay is written out up to so many of them.
@@ -31,7 +30,7 @@ def scan(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """A scan over another axis, with time inside: the body runs on chunks, with one state for each iteration."""
-    refuse_ended(run, operands)
+    refuse_final_values(run, operands)
     body, length, reverse = (equation.params[key] for key in ("jaxpr", "length", "reverse"))
     consts, carries = scan_parts(equation)
     fixed, start, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
@@ -46,24 +45,19 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         return [lax.index_in_dim(jnp.asarray(array_of(value)), 0, 0, keepdims=False) for value in xs]
 
     def results_for(carry_kinds: list[Template]) -> list[Template]:
-        found: list[Template] = []
-
         def trial(carry: list[Any]) -> list[Any]:
             slices = [kind.around(array) for kind, array in zip(slice_kinds, first_slices(), strict=True)]
             inside = [kind.around(array) for kind, array in zip(carry_kinds, carry, strict=True)]
-            values = inner(run.child(prefix, None), [*fixed, *inside, *slices])
-            found.extend(map(Template.of, values))
-            return arrays_of(values)
+            return inner(run.child(prefix, None), [*fixed, *inside, *slices])
 
-        jax.eval_shape(trial, [array_of(value) for value in start])
-        return found
+        return templates_of(trial, arrays_of(start))
 
     # Carries take on what the body makes of them; where that never settles, the iterations differ.
     results: list[Template] = []
     for _ in range(3):
         kinds = [Template.of(value) for value in start]
         results = results_for(kinds)
-        if any(kind.ended for kind in results):
+        if any(kind.final for kind in results):
             run.refuse("a value that is known only at the end leaves its body", "take it out of the loop")
         if all(a.is_same_as == b.is_same_as for a, b in zip(kinds, results[:carries], strict=True)):
             break
@@ -75,8 +69,8 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     created = run.state is None
     names: list[str] = sorted(name for name in (run.state or {}) if name.startswith(prefix))
 
-    def step(carry: list[Any], given: Any) -> tuple[list[Any], Any]:
-        slices, held = given
+    def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
+        slices, held = xs
         child = run.child(prefix, None if created else dict(zip(names, held, strict=True)))
         inside = [kind.around(array) for kind, array in zip(carry_kinds, carry, strict=True)]
         values = inner(

@@ -16,7 +16,7 @@ from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere
 from jaxrnn.streaming.rules.time import split_time
-from jaxrnn.streaming.values import Chunk, Ended, is_known, is_length, settled_since
+from jaxrnn.streaming.values import Chunk, FinalValue, is_known, is_length, settled_since
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
@@ -39,9 +39,9 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
         return run.make(array, axis, x.timeline, x.delay, x.reach, affine)
     shape[axis] = 1
     timeline = run.clock.timeline(out_shape(equation)[axis])
-    if isinstance(x, Ended) or is_length(x):
+    if isinstance(x, FinalValue) or is_length(x):
         array = lax.broadcast_in_dim(run.plain(x), shape, dimensions)
-        return everywhere(run, Ended(array, settled_since([x])), axis, timeline)
+        return everywhere(run, FinalValue(array, settled_since([x])), axis, timeline)
     known = is_known(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
     affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
     return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
@@ -72,9 +72,9 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     if not axes:
         run.refuse("its result has no time axis", "keep the time axis")
     (axis,) = axes
-    before, behind = math.prod(old[: x.axis]) * x.outer, math.prod(old[x.axis + 1 :])
-    before_new, behind_new = math.prod(new[:axis]), math.prod(new[axis + 1 :])
-    if before * behind == 0:
+    before, after = math.prod(old[: x.axis]) * x.outer, math.prod(old[x.axis + 1 :])
+    before_new, after_new = math.prod(new[:axis]), math.prod(new[axis + 1 :])
+    if before * after == 0:
         new[axis] = 1
         return run.make(jnp.zeros(new, x.array.dtype), axis, run.clock.timeline(out_shape(equation)[axis]), None, None)
     if before % before_new:
@@ -84,18 +84,18 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
         )
     timeline = run.clock.timeline(new[axis], before // before_new)
     per_frame, affine = x.timeline.rate, None
-    if behind_new == behind:
+    if after_new == after:
         array, delay, reach = x.array, x.delay, x.reach
         if x.affine is not None and x.affine[1].size == 1:
             affine = x.affine[0], x.affine[1].reshape((1,) * len(new))
-    elif behind % behind_new == 0:  # other axes merge into time: more frames
+    elif after % after_new == 0:  # other axes merge into time: more frames
         x = run.spread(x)
-        times = behind // behind_new
+        times = after // after_new
         array, delay = x.array, (x.delay or 0) * times
         reach = x.reach and x.reach.shifted(-Fraction(times - 1, times) / per_frame, 0)
-    elif behind_new % behind == 0:  # time splits into frames of frames: fewer frames
+    elif after_new % after == 0:  # time splits into frames of frames: fewer frames
         x = run.spread(x)
-        times = behind_new // behind
+        times = after_new // after
         assert x.delay is not None
         delay = -(-x.delay // times)
         array = run.delayed(x, delay * times).array
@@ -103,7 +103,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     else:
         run.refuse("its new frames do not hold whole old ones", "cut time into whole frames")
     # Where all frames are equal, the array holds one for each stream, or one for all of them.
-    new[axis] = array.size // (before_new * behind_new) if delay is None else timeline.outer * run.frames_of(timeline)
+    new[axis] = array.size // (before_new * after_new) if delay is None else timeline.outer * run.frames_of(timeline)
     return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
 
 

@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import refuse_ended
+from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import Chunk, union
 
@@ -26,7 +26,7 @@ def _identity(name: str, dtype: Any) -> Any:
 
 def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Pooling: a sum, a maximum, a minimum, or any function over windows."""
-    refuse_ended(run, operands)
+    refuse_final_values(run, operands)
     count = len(equation.outvars)
     parameters, chunks, starts = equation.params, operands[:count], operands[count:]
     x = next(value for value in chunks if isinstance(value, Chunk))

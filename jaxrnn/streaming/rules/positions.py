@@ -10,9 +10,9 @@ from jax import Array, lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.streaming.dimensions import symbolic_axes
-from jaxrnn.streaming.passes import Pass, along
+from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.counting import is_wide
-from jaxrnn.streaming.values import Chunk
+from jaxrnn.streaming.values import Chunk, along
 
 
 def iota(run: Pass, equation: JaxprEqn) -> Chunk:

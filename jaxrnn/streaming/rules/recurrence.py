@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import evaluate
-from jaxrnn.streaming.access import avals, scan_parts
+from jaxrnn.jaxprs.equations import evaluate, shape_of, type_of
+from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_ended
+from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_final_values
 from jaxrnn.streaming.timeline import Timeline
-from jaxrnn.streaming.values import Chunk, Ended, Reach, union
+from jaxrnn.streaming.values import Chunk, FinalValue, Reach, union
 
 
 def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
@@ -28,7 +28,7 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
     if any(isinstance(value, Chunk) for value in (*fixed, *start)):
         run.refuse("every frame sees a value that is as long as time", "let a frame see its own part only")
-    refuse_ended(run, xs)
+    refuse_final_values(run, xs)
     moving = [x for x in xs if isinstance(x, Chunk)]
     if any(x.outer != 1 for x in moving):
         run.refuse("it runs over time where another axis is merged in front of it", "split the axes first")
@@ -49,8 +49,8 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     exists, constant = run.exists(timeline, delay), [run.plain(value) for value in fixed]
 
     def step(carry: list[Any], frame: Any) -> tuple[list[Any], list[Any]]:
-        here, given = frame
-        results = evaluate(body, [*constant, *carry, *given])
+        here, slices = frame
+        results = evaluate(body, [*constant, *carry, *slices])
         new, out = results[:carries], results[carries:]
         if here is not None:
             new = [jnp.where(here, after, earlier) for after, earlier in zip(new, carry, strict=True)]
@@ -58,9 +58,8 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
 
     frames = run.frames_of(timeline)
     if exists is False:
-        shapes = avals(equation.outvars[carries:])
         after = before
-        outs = [jnp.zeros((frames, *shape.shape[1:]), shape.dtype) for shape in shapes]
+        outs = [jnp.zeros((frames, *shape_of(y)[1:]), type_of(y)) for y in equation.outvars[carries:]]
     else:
         mask = None if exists is True else jnp.asarray(exists)
         if frames == 1:
@@ -69,18 +68,18 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         else:
             after, outs = lax.scan(step, before, (mask, aligned), length=frames, unroll=equation.params["unroll"])
     for (name, _), value in zip(entries, after, strict=True):
-        run.keep(name, value)
+        run.store(name, value)
     reach = union(*(x.reach for x in moving), reach_of(run, [*fixed, *start])) or Reach(
         timeline.rate * 0, timeline.rate * 0
     )
     reach = reach.unbounded if carries else reach
     chunks = [run.make(out, 0, timeline, delay, reach) for out in outs]
-    return [*map(Ended, after), *chunks]
+    return [*map(FinalValue, after), *chunks]
 
 
 def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) -> Any:
     """The carry before a pass, which is the first value until frame 0: that may be known no earlier."""
-    if not isinstance(start, Ended):
+    if not isinstance(start, FinalValue):
         return carry
     run.facts.wait_for(timeline, delay + 1)
     return jnp.where(run.start(timeline, delay) <= 0, start.array, carry)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.values import Chunk, Deferred, Ended
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,20 +17,20 @@ class Template:
     """What a value is, without its array: a chunk and where it lies, a value known at the end, or (None) an array."""
 
     chunk: Chunk | None = None
-    ended: bool = False
+    final: bool = False
 
     @classmethod
     def of(cls, value: Any) -> Template:
         """What a value is."""
         if isinstance(value, Chunk):
             return cls(dataclasses.replace(value, array=None))
-        return cls(ended=isinstance(value, Ended))
+        return cls(final=isinstance(value, FinalValue))
 
     def around(self, array: Any, axis: int = 0) -> Any:
         """The value of this kind that holds an array, in which time is so many axes further back."""
         if self.chunk is not None:
             return self.chunk.holding(array, self.chunk.axis + axis)
-        return Ended(array) if self.ended else array
+        return FinalValue(array) if self.final else array
 
     @property
     def delay(self) -> int | None:
@@ -39,7 +41,7 @@ class Template:
     def is_same_as(self) -> tuple[Any, ...]:
         """What must be equal for one to stand for the other."""
         if self.chunk is None:
-            return (self.ended,)
+            return (self.final,)
         return (self.chunk.axis, self.chunk.delay, self.chunk.outer, str(self.chunk.timeline.size), self.chunk.reach)
 
 
@@ -51,12 +53,25 @@ def array_of(value: Any) -> Any:
     """
     if isinstance(value, Deferred):
         raise value.error
-    return value.array if isinstance(value, (Chunk, Ended)) else value
+    return value.array if isinstance(value, (Chunk, FinalValue)) else value
 
 
 def arrays_of(values: Sequence[Any]) -> list[Any]:
     """The arrays of values."""
     return [array_of(value) for value in values]
+
+
+def templates_of(function: Callable[[Any], list[Any]], arrays: Any) -> list[Template]:
+    """What the values are that a function makes of arrays, without computing them."""
+    templates: list[Template] = []
+
+    def trial(arrays: Any) -> list[Any]:
+        values = function(arrays)
+        templates.extend(map(Template.of, values))
+        return arrays_of(values)
+
+    jax.eval_shape(trial, arrays)
+    return templates
 
 
 def slice_kind(value: Any) -> Template:

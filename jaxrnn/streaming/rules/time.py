@@ -11,14 +11,15 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.streaming.access import avals, in_shape, out_shape
+from jaxrnn.jaxprs.equations import shape_of
+from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.dimensions import is_symbolic, settled
-from jaxrnn.streaming.passes import Pass, along
-from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_ended
-from jaxrnn.streaming.values import Chunk, Ended, Reach, is_length, union
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_final_values
+from jaxrnn.streaming.values import Chunk, FinalValue, Reach, along, is_length, union
 
 
-def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | Ended:
+def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | FinalValue:
     """Slicing, also along time."""
     starts, limits = list(equation.params["start_indices"]), list(equation.params["limit_indices"])
     strides = list(equation.params["strides"] or [1] * len(starts))
@@ -31,13 +32,13 @@ def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | Ended:
     array = taken.array
     starts[x.axis], limits[x.axis], strides[x.axis] = 0, array.shape[x.axis], 1
     array = lax.slice(array, starts, limits, strides)
-    if isinstance(taken, Ended):
+    if isinstance(taken, FinalValue):
         return taken.holding(array)
     affine = taken.affine if taken.affine is not None and taken.affine[1].size == 1 else None
     return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach, affine)
 
 
-def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = None) -> Chunk | Ended:
+def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = None) -> Chunk | FinalValue:
     """Frames ``start``, ``start + stride``, ...: a stream, or known at the end where their number is fixed."""
     if not is_symbolic(size):
         return pick(run, x, start, stride, int(size))
@@ -62,7 +63,7 @@ def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = N
     return run.make(array, x.axis, timeline, delay, reach, affine, x.lineage if stride == 1 else None)
 
 
-def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
+def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue:
     """A fixed number of frames, the first or the last ones; they are known at the end."""
     x = run.spread(x)
     assert x.delay is not None
@@ -81,14 +82,14 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
         run.facts.wait_for(x.timeline, x.delay + back)
         name, old = run.carry("last", lambda: _empty(run, x, back))
         frames = jnp.concatenate([old, x.array], x.axis)
-        run.keep(name, lax.slice_in_dim(frames, x.frames, None, axis=x.axis))
+        run.store(name, lax.slice_in_dim(frames, x.frames, None, axis=x.axis))
         end = run.end(x.timeline)
         here = run.start(x.timeline, x.delay)
         last = here + x.frames if end is None else end
         # A recording too short for them gives its first ones, as JAX's indexing does.
         offset = jnp.clip(last - here, 0, x.frames) + jnp.clip(back - last, 0, back)
         places = jnp.clip(offset + np.arange(size, dtype=np.int32), 0, frames.shape[x.axis] - 1)
-        found = jnp.take(frames, places, x.axis)
+        chosen = jnp.take(frames, places, x.axis)
     else:
         run.facts.wait_for(x.timeline, x.delay + int(start) + size)
         since = Fraction(x.delay + int(start) + size, x.timeline.per_unit)
@@ -98,12 +99,12 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> Ended:
         here = (offsets >= 0) & (offsets < x.frames)
         fresh = jnp.take(x.array, jnp.clip(jnp.asarray(offsets), 0, x.frames - 1), x.axis)
         kept = jnp.where(along(jnp.asarray(here), x.axis, x.array.ndim), fresh, old)
-        run.keep(name, kept)
+        run.store(name, kept)
         end = run.end(x.timeline)
         # A recording too short for them gives its last ones, as JAX's indexing does.
         begin = int(start) if end is None else jnp.clip(jnp.minimum(int(start), end - size), 0)
-        found = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
-    return Ended(lax.slice_in_dim(found, 0, size, stride, x.axis), since)
+        chosen = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
+    return FinalValue(lax.slice_in_dim(chosen, 0, size, stride, x.axis), since)
 
 
 def _empty(run: Pass, x: Chunk, frames: int) -> Any:
@@ -124,7 +125,7 @@ def split_time(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
 
 def pad(run: Pass, equation: JaxprEqn, x: Any, value: Any) -> Chunk:
     """Padding; negative pads cut, and interior ones put values between frames."""
-    refuse_ended(run, [x, value])
+    refuse_final_values(run, [x, value])
     if isinstance(value, Chunk):
         run.refuse("its padding value changes with time", "pad with a constant")
     config = [tuple(entry) for entry in equation.params["padding_config"]]
@@ -165,15 +166,15 @@ def check_pads(run: Pass, low: Any, high: Any) -> None:
     """Refuse pads whose size depends on the length of the stream."""
     if is_symbolic(low) or is_symbolic(high):
         run.refuse(
-            f"its padding ({low} in front, {high} behind) depends on the length of the stream",
+            f"its padding ({low} in front, {high} after) depends on the length of the stream",
             "pad by fixed numbers of frames, or give `multiple`, of which every length is a multiple",
         )
 
 
 def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
-    """Joining along time: fixed frames in front of a stream and behind it."""
+    """Joining along time: fixed frames in front of a stream and after it."""
     axis = equation.params["dimension"]
-    sizes = [aval.shape[axis] for aval in avals(equation.invars)]
+    sizes = [shape_of(atom)[axis] for atom in equation.invars]
     streams = [index for index, size in enumerate(sizes) if is_symbolic(size)]
     if len(streams) > 1:
         run.refuse(
@@ -187,13 +188,13 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         run.refuse("it joins along time where another axis is merged in front of it", "join before the axes are merged")
     low = sum(int(size) for size in sizes[:place])
     timeline = run.clock.timeline(out_shape(equation)[axis])
-    # What stands behind the end may be known as late as that.
+    # What comes after the end may be known as late as that.
     x, last = run.spread(stream), operands[place + 1 :]
     assert x.delay is not None
     x = run.delayed(x, max(x.delay, known_by(run, operands[:place], timeline) + low))
     assert x.delay is not None
     front = [jnp.asarray(run.plain(value), x.array.dtype) for value in operands[:place]]
-    behind = [jnp.asarray(run.plain(value), x.array.dtype) for value in last]
+    after = [jnp.asarray(run.plain(value), x.array.dtype) for value in last]
     array = x.array
     where = jnp.asarray(run.indices(x.timeline, x.delay))
     if low and (isinstance(run.count, int) or x.delay > 0):
@@ -201,8 +202,8 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         taken = jnp.take(fixed, jnp.clip(where + low, 0, low - 1), axis)
         array = jnp.where(along(where < 0, axis, array.ndim), taken, array)
     end = run.end(x.timeline)
-    if behind and end is not None:
-        fixed = jnp.concatenate(behind, axis) if len(behind) > 1 else behind[0]
+    if after and end is not None:
+        fixed = jnp.concatenate(after, axis) if len(after) > 1 else after[0]
         taken = jnp.take(fixed, jnp.clip(where - end, 0, fixed.shape[axis] - 1), axis)
         array = jnp.where(along(where >= end, axis, array.ndim), taken, array)
     shift = low / x.timeline.rate
@@ -212,9 +213,9 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     return run.make(array, axis, timeline, x.delay - low, reach)
 
 
-def _of_the_end(x: Chunk, low: int, behind: Sequence[Any]) -> Reach | None:
-    """What frames behind the end, and ``low`` in front, depend on: what is known at the end depends on everything."""
-    if not any(isinstance(value, Ended) or is_length(value) for value in behind):
+def _of_the_end(x: Chunk, low: int, after: Sequence[Any]) -> Reach | None:
+    """What frames after the end, and ``low`` in front, depend on: what is known at the end depends on everything."""
+    if not any(isinstance(value, FinalValue) or is_length(value) for value in after):
         return None
     rate, unit = x.timeline.rate, x.timeline.unit
     totals = np.arange(1, (x.timeline.settled + 2) * unit)

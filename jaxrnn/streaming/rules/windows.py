@@ -38,7 +38,7 @@ class Framed:
 
     Attributes:
         frames: with time as the first axis, the others in their order.
-        pads: positions without a frame in front and behind, in the frames of the spread operand.
+        pads: positions without a frame in front and after, in the frames of the spread operand.
         delay, reach: those of the output.
     """
 
@@ -52,7 +52,7 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     """The frames under the windows of a pass, past ones from a buffer.
 
     In the frames of the spread and padded operand (``m = i * spacing + low`` for frame i), a pass of q frames in gives
-    ``q * spacing / stride`` frames out, the last of which must see nothing behind the last frame of the chunk.
+    ``q * spacing / stride`` frames out, the last of which must see nothing after the last frame of the chunk.
     """
     x, padded = whole_frames(run, x, window, high, value, size)
     assert x.delay is not None
@@ -62,14 +62,14 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     # All below in frames of the padded operand, from its frame n * q * spacing on, n being the pass.
     first = -delay * window.stride
     frames = run.frames_of(run.clock.timeline(size))
-    behind = first + (frames - 1) * window.stride + window.extent + 1
-    latest = (behind - 1 - low) // spacing
+    end = first + (frames - 1) * window.stride + window.extent + 1
+    latest = (end - 1 - low) // spacing
     earliest = min(-((low - first) // spacing), latest)
     history = -x.delay - earliest
     under = run.window(x, history, kind, jnp.asarray(value, x.array.dtype) if padded else None)
     surplus = x.frames - x.delay - 1 - latest
     under = under[: under.shape[0] - surplus]
-    pads = (earliest * spacing + low - first, behind - 1 - low - latest * spacing)
+    pads = (earliest * spacing + low - first, end - 1 - low - latest * spacing)
     rate = x.timeline.rate * spacing
     reach = x.reach and x.reach.shifted(-low / rate, (window.extent - low) / rate)
     return Framed(under, pads, delay, reach)

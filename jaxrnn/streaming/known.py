@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.streaming.access import avals, out_shape
+from jaxrnn.jaxprs.equations import bind, shape_of, type_of
+from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.values import is_length
 
 #: Larger known arrays are left to be computed at run time.
@@ -36,19 +37,15 @@ def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     """The results of an equation on known operands, as NumPy arrays; None where they are better left to run time."""
     if equation.primitive.name == "dim_as_value" or equation.effects:
         return None
-    results_in = avals(equation.outvars)
-    if any(not jnp.issubdtype(aval.dtype, np.integer) and aval.dtype != bool for aval in results_in):
-        return None
-    if any(int(np.prod(aval.shape)) > LARGEST for aval in results_in):
-        return None
+    for result in equation.outvars:
+        dtype = type_of(result)
+        whole = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.bool_)
+        if not whole or int(np.prod(shape_of(result))) > LARGEST:
+            return None
     if any(map(is_length, operands)):
         return _fold_lengths(equation, operands)
-    with jax.ensure_compile_time_eval(), equation.ctx.manager:
-        parameters = equation.primitive.get_bind_params(equation.params)
-        results = equation.primitive.bind(*operands, **parameters)
-    if not equation.primitive.multiple_results:
-        results = [results]
-    return [np.asarray(result) for result in results]
+    with jax.ensure_compile_time_eval():
+        return [np.asarray(result) for result in bind(equation, operands)]
 
 
 def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:

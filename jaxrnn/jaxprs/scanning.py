@@ -1,0 +1,88 @@
+"""``lax.scan`` at sequence speed: what needs no carry runs for all frames at once, and cells as sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+
+from jaxrnn.cells.chunks import in_chunks
+from jaxrnn.jaxprs.arranging import plain
+from jaxrnn.jaxprs.recognition import schedule_of_cells
+from jaxrnn.jaxprs.schedule import Schedule
+from jaxrnn.jaxprs.step import Function, Step
+
+Update = Callable[[Any, Any, Any], Any]
+
+
+def scan(
+    step: Function, params: Any, frames: Any, carry: Any, *, exists: Any = None, masked_update: Update | None = None
+) -> tuple[Any, Any]:
+    """``lax.scan`` of a step, with the part before and the part after the carry taken out of the loop.
+
+    LSTM, GRU and RNN cells in the step, written out or not, each become a sequence of their own.
+
+    Args:
+        step: ``(params, frame, carry) -> (outputs, carry)``, pure.
+        params: pytree that every step reads.
+        frames: pytree of arrays with time in front.
+        carry: pytree before the first step.
+        exists: ``bool[time, ...]``, which frames exist.
+        masked_update: ``(exists_t, new, old) -> carry``: what becomes of the carry in a frame that may not exist.
+
+    Returns:
+        The outputs with time in front, and the last carry. Equal to the loop of steps up to the rounding of batched
+        products.
+    """
+
+    def masked(params: Any, frame: tuple[Any, Any], old: Any) -> tuple[Any, Any]:
+        outputs, new = step(params, frame[0], old)
+        return outputs, new if masked_update is None else masked_update(frame[1], new, old)
+
+    def run(carry: Any, part: tuple[Any, Any]) -> tuple[Any, Any]:
+        traced = Step.trace(masked, params, _first(part), carry)
+        # Outputs do not matter in frames that do not exist.
+        schedule = _with_cells(traced, part, loose=masked_update is not None) or plain(traced)
+        return _run(schedule, params, part, carry)[::-1]
+
+    last, outputs = in_chunks(run, carry, (frames, exists))
+    return outputs, last
+
+
+def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any) -> tuple[Any, Any]:
+    """``lax.scan(step, carry, frames)``, in which recurrent cells run as sequences.
+
+    Args:
+        step: ``(carry, frame) -> (carry, outputs)``, pure; what it closes over is the same in every frame.
+        carry: pytree before the first step.
+        frames: pytree of arrays with time in front.
+
+    Returns:
+        The last carry, and the outputs with time in front. Equal to ``lax.scan`` up to rounding; without a cell in the
+        step it is that.
+    """
+    if not jax.tree.leaves(frames):
+        return lax.scan(step, carry, frames)
+    traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)
+    schedule = _with_cells(traced, frames)
+    return lax.scan(step, carry, frames) if schedule is None else _run(schedule, (), frames, carry)[::-1]
+
+
+def _first(frames: Any) -> Any:
+    """The shapes of one frame."""
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), frames)
+
+
+def _with_cells(step: Step, frames: Any, *, loose: bool = False) -> Schedule | None:
+    """The schedule of a step over frames with its cells as sequences; None where it has none."""
+    length = jax.tree.leaves(frames)[0].shape[0]
+    return None if isinstance(length, int) and length == 0 else schedule_of_cells(step, loose=loose)
+
+
+def _run(schedule: Schedule, params: Any, frames: Any, carry: Any) -> tuple[Any, Any]:
+    """The outputs, with time in front, and the last carry."""
+    leaves = [jax.tree.leaves(tree) for tree in (params, frames, carry)]
+    last, outputs = schedule.run(*leaves)
+    return jax.tree.unflatten(schedule.step.structure, [*outputs, *last])

@@ -1,0 +1,166 @@
+"""Primitives and operators of one's own: the example that adds both is exact, and what cannot be added is refused."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import Primitive
+from onnx import TensorProto, helper
+from small_models import make_model
+from streaming_verifier import check_values
+from test_examples import import_example
+
+import jaxrnn
+from jaxrnn import InputError, ModelError, UnsupportedError
+from jaxrnn.model.inspection import inspect_model
+from jaxrnn.onnx.registry import Static
+from jaxrnn.streaming.registry import RULES
+
+SHAPE = ["S", 3]
+
+
+@pytest.fixture(scope="module")
+def own():
+    return import_example("own_primitive_and_operator")
+
+
+def test_the_example_streams_exactly(own, capsys):
+    own.main()
+    assert "largest difference" in capsys.readouterr().out
+    median = own.median_of_three
+    check_values(lambda x: jnp.cumsum(median(jnp.pad(median(x), ((1, 2), (0, 0)))), 0), (6, 3))
+
+
+def test_rules_are_registered_once(own):
+    rule = RULES["median_of_three"]
+    assert rule is own.stream_median
+    with pytest.raises(InputError, match=r"'tanh' has a rule already, elementwise.*replace=True"):
+        jaxrnn.streaming.register("tanh", rule)
+    with pytest.raises(InputError, match="a JAX primitive or its name, not 3"):
+        jaxrnn.streaming.register(3, rule)
+    with pytest.raises(InputError, match="'mine' must be a function"):
+        jaxrnn.streaming.register("mine", "rule")
+    assert jaxrnn.streaming.register(own.median_p, rule, replace=True) is rule
+
+
+def test_a_primitive_without_a_rule_says_how_to_add_one():
+    nameless = Primitive("nameless")
+    nameless.def_abstract_eval(lambda x: x)
+    with pytest.raises(jaxrnn.StreamError, match=r"'nameless'.*add a rule with jaxrnn.streaming.register"):
+        jaxrnn.stream(nameless.bind, jax.ShapeDtypeStruct((4, 3), np.float32), axes=0)
+
+
+def test_a_rule_gives_as_many_results_as_its_primitive(own, monkeypatch):
+    monkeypatch.setitem(RULES, "median_of_three", lambda run, equation, x: [x, x])
+    with pytest.raises(jaxrnn.StreamError, match=r"'median_of_three'.*gives 2 results, and the primitive has 1"):
+        jaxrnn.stream(own.median_of_three, jax.ShapeDtypeStruct((4, 3), np.float32), axes=0)
+
+
+# -- operators
+
+
+def model_of(*nodes, inputs=("x",)):
+    value = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=SHAPE)
+    graph = helper.make_graph(list(nodes), "own", [value(name) for name in inputs], [value("y")])
+    return make_model(graph, "mine")
+
+
+def doubled(x, other=None, *rest, times: int, offset: float = 0.0):
+    return x * times + offset + (0 if other is None else other) + sum(rest)
+
+
+def tripled(x, other=None, *rest, times: int, offset: float = 0.0):
+    return x * times * 1.5 + offset
+
+
+def cubed(x):
+    return x**3
+
+
+def layered(x, w, r):
+    return [jnp.tanh(x), x[None, :1], x[None, :1]]
+
+
+MINE = {("mine", "Doubled"): doubled}
+X = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+
+
+def test_the_signature_is_the_schema():
+    node = helper.make_node("Doubled", ["x", "", "x"], ["y"], domain="mine", times=2)
+    model = jaxrnn.load(model_of(node), operators=MINE)
+    np.testing.assert_array_equal(model({"x": X})["y"], 3 * X)
+    for wrong, message in (
+        ({"times": 2, "speed": 1}, r"mine::Doubled-1.*unknown attribute 'speed'"),
+        ({}, "required attribute 'times' is missing"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            jaxrnn.load(model_of(helper.make_node("Doubled", ["x"], ["y"], domain="mine", **wrong)), operators=MINE)
+    with pytest.raises(UnsupportedError, match=r"mine::Doubled.*operators="):
+        jaxrnn.load(model_of(node))
+    assert inspect_model(model_of(node)).unsupported
+    inspected = inspect_model(model_of(node), operators=MINE)
+    assert not inspected.unsupported
+    assert inspected.problem is None
+
+
+def test_operators_take_the_place_of_the_packages():
+    proto = model_of(helper.make_node("Tanh", ["x"], ["y"]))
+    plain, own = jaxrnn.load(proto), jaxrnn.load(proto, operators={("ai.onnx", "Tanh"): cubed})
+    np.testing.assert_allclose(plain({"x": X})["y"], np.tanh(X), rtol=1e-6)
+    np.testing.assert_allclose(own({"x": X})["y"], X**3, rtol=1e-6)
+    with pytest.raises(InputError, match="another program"):
+        own.apply(plain.pack(plain.params), {"x": X})
+
+
+def test_operators_are_part_of_the_model():
+    proto = model_of(helper.make_node("Doubled", ["x"], ["y"], domain="mine", times=2))
+    model, other = (jaxrnn.load(proto, operators={("mine", "Doubled"): each}) for each in (doubled, tripled))
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again({"x": X})["y"], 2 * X)
+    again.apply(model.pack(model.params), {"x": X})
+    with pytest.raises(InputError, match="another program"):
+        other.apply(model.pack(model.params), {"x": X})
+    local = jaxrnn.load(proto, operators={("mine", "Doubled"): lambda x, *, times: x})
+    with pytest.raises(ModelError, match=r"cannot be pickled.*operators.*functions that a module defines"):
+        pickle.dumps(local)
+
+
+def test_the_name_of_ones_own_operator_means_nothing():
+    """An operator of another domain that is called LSTM is none, and begins no recurrence anew at each call."""
+    node = helper.make_node("LSTM", ["x", "x", "x"], ["y"], domain="mine")
+    assert jaxrnn.load(model_of(node), operators={("mine", "LSTM"): layered}).state == ()
+
+
+def repeated(x, count: Static):
+    return jnp.concatenate([x] * int(count))
+
+
+def test_inputs_that_must_be_known_while_tracing():
+    proto = model_of(helper.make_node("Repeat", ["x", "count"], ["y"], domain="mine"))
+    proto.graph.initializer.append(helper.make_tensor("count", TensorProto.FLOAT, [], [2]))
+    model = jaxrnn.load(proto, operators={("mine", "Repeat"): repeated})
+    assert not model.params
+    np.testing.assert_array_equal(jax.jit(model.apply)({}, {"x": X})["y"], np.concatenate([X, X]))
+
+
+WRONG = {
+    "no pair": ({"Doubled": doubled}, r"'Doubled'.*a pair \(domain, name\)"),
+    "no function": ({("mine", "A"): 3}, "mine::A: an operator is a function, not int"),
+    "any attribute": ({("mine", "A"): lambda x, **more: x}, r"mine::A: \*\*more would hide attributes"),
+    "an input with a value": ({("mine", "A"): lambda x, y=1: x}, "the input 'y' has the default 1.*keyword-only"),
+    "an attribute of no kind": ({("mine", "A"): lambda x, *, y={}: x}, r"attribute 'y' has the default \{\}"),
+    "no signature": ({("mine", "A"): max}, "mine::A: its signature.*cannot be read"),
+    "no dict": ([doubled], r"a dict \{\(domain, name\): function\}"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_operator_is_refused(what):
+    operators, message = WRONG[what]
+    with pytest.raises(InputError, match=message):
+        jaxrnn.load(model_of(helper.make_node("Tanh", ["x"], ["y"])), operators=operators)
