@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 MODELS = Path(os.environ.get("JAXRNN_MODELS", ROOT.parent / "shared" / "models"))
 AUDIO = Path(os.environ.get("JAXRNN_AUDIO", ROOT.parent / "shared" / "audio"))
 
-# The same examples in every run; HYPOTHESIS_PROFILE=default looks for others.
-settings.register_profile("suite", derandomize=True)
+# The same examples in every run, however long one takes; HYPOTHESIS_PROFILE=default looks for others.
+settings.register_profile("suite", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 # An implicit promotion in the library is a mistake: ONNX has none.

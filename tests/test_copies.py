@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from small_models import frames_of, layers_model, step_model
+from tiers import of_tiers
 
 import jaxrnn
 
@@ -33,7 +34,7 @@ def streamed_sums():
     return jaxrnn.stream(sums, example, axes=0, params=params, pulse=2, constraints=["S >= 2"]), params
 
 
-@pytest.mark.parametrize("again", ROUND_TRIPS)
+@pytest.mark.parametrize("again", of_tiers(ROUND_TRIPS, ROUND_TRIPS[:1]))
 def test_a_model(again):
     layers = jaxrnn.load(layers_model(), limits=jaxrnn.Limits(nodes=1000))
     x = {"x": np.ones((3, 2, 3), np.float32)}
@@ -64,7 +65,7 @@ def test_external_data_goes_along_or_is_an_error(tmp_path):
     assert copy.deepcopy(model) is model
 
 
-@pytest.mark.parametrize("again", ROUND_TRIPS)
+@pytest.mark.parametrize("again", of_tiers(ROUND_TRIPS, ROUND_TRIPS[:1]))
 def test_a_stream_of_a_function_and_of_a_model(again):
     x = {"x": frames_of(5)["x"][:, 0]}
     streamed, params = streamed_sums()
@@ -100,7 +101,7 @@ def runners():
         yield jaxrnn.Runner(wide, params), [{"x": each} for each in np.arange(16.0).reshape(4, 1, 4)]
 
 
-@pytest.mark.parametrize("again", ROUND_TRIPS)
+@pytest.mark.parametrize("again", of_tiers(ROUND_TRIPS, ROUND_TRIPS[:1]))
 @pytest.mark.parametrize("index", range(3))
 def test_a_runner_goes_on_from_its_state(again, index):
     run, frames = list(runners())[index]
@@ -114,7 +115,7 @@ def test_a_runner_goes_on_from_its_state(again, index):
     equal(other(frames[0]), run(frames[0]))
 
 
-@pytest.mark.parametrize("again", ROUND_TRIPS)
+@pytest.mark.parametrize("again", of_tiers(ROUND_TRIPS, ROUND_TRIPS[:1]))
 def test_a_pool_goes_on_from_its_states(again):
     streamed, params = streamed_sums()
     frames = [{"x": each} for each in frames_of(8)["x"].reshape(4, 2, 4)]
@@ -135,7 +136,7 @@ def test_a_pool_goes_on_from_its_states(again):
     equal(again(jaxrnn.StreamPool(streamed, params, 1)).run(), {})
 
 
-@pytest.mark.parametrize("again", ROUND_TRIPS)
+@pytest.mark.parametrize("again", of_tiers(ROUND_TRIPS, ROUND_TRIPS[:1]))
 def test_compiled_files(again, tmp_path):
     model, (streamed, params) = step_model(), streamed_sums()
     jaxrnn.save_compiled(model, tmp_path / "model")

@@ -52,11 +52,12 @@ def assert_near(found, expected, where):
 
 
 def named(kind):
-    """The networks of which the file of expectations says so."""
-    return [name for name, entry in EXPECTED.items() if kind(entry)]
+    """The networks of which the file of expectations says so, every third of them in the quick tier."""
+    names = [name for name, entry in EXPECTED.items() if kind(entry)]
+    return of_tiers(names, names[::3])
 
 
-@pytest.mark.parametrize("name", of_tiers(EXPECTED, list(EXPECTED)[::3]))
+@pytest.mark.parametrize("name", of_tiers(EXPECTED, list(EXPECTED)[::5]))
 def test_values_state_and_gradients(name):
     """The framework's outputs under jit; the state as listed; a derivative of every parameter in reverse mode."""
     export = Export(name)
@@ -129,6 +130,7 @@ def test_what_runs_backwards_does_not_stream(name):
         export.model.stream(export.time)
 
 
+CELLS = ("keras_lstm", "keras_gru", "keras_gru_before", "keras_simple", "loop_cellloop")
 PAIRS = sorted({name.removesuffix("_dynamo") for name in EXPECTED if name.endswith("_dynamo")})
 
 
@@ -155,7 +157,7 @@ def test_both_exporters_of_pytorch_agree(name):
         assert_near(apply(params, inputs), outputs, name)
 
 
-@pytest.mark.parametrize("name", ["keras_lstm", "keras_gru", "keras_gru_before", "keras_simple", "loop_cellloop"])
+@pytest.mark.parametrize("name", of_tiers(CELLS, ("keras_gru",)))
 def test_loops_over_time_are_cells(name):
     """One frame leaves no loop; over more, the recurrence is that of a cell, with its derivative rule."""
     export = Export(name)

@@ -129,10 +129,12 @@ def of_flax(kind):
     return cell, starts, exercise(cell, X, LENGTHS, starts, FRAMES)
 
 
-@pytest.mark.parametrize(
-    ("kind", "form"),
-    [("LSTM", form) for form in FORMS] + [(k, form) for k in ("GRU", "RNN") for form in ("fixed batch", "no sequence")],
-)
+NODES = [("LSTM", form) for form in FORMS] + [
+    (k, form) for k in ("GRU", "RNN") for form in ("fixed batch", "no sequence")
+]
+
+
+@pytest.mark.parametrize(("kind", "form"), of_tiers(NODES, [(kind, "fixed batch") for kind in ("LSTM", "GRU", "RNN")]))
 def test_a_single_node_stands_where_the_cell_of_flax_does(kind, form):
     """Carries may be swapped; lengths, reversal, gradients and batch axes are as there, whatever axes a file has."""
     own, starts, (values, gradients) = of_flax(kind)

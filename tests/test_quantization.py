@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from small_models import make_model
+from tiers import of_tiers
 from verifier import assert_same, peer_outputs, verify
 
 import jaxrnn
@@ -164,7 +165,7 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("kinds", [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)], ids=byte_names)
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", of_tiers(WINDOWS, ("groups",)))
 def test_convolutions(window, kinds):
     rng = np.random.default_rng(6)
     shape_x, shape_w, attributes = WINDOWS[window]

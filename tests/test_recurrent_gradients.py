@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from jax.flatten_util import ravel_pytree
 from recurrent_reference import ROWS
 from test_recurrent import OUTPUTS, build, nodes
+from tiers import of_tiers
 
 import jaxrnn
 
@@ -45,6 +46,7 @@ def test_first_order(case):
         assert abs(dot(weights, pushed) - dot(pulled, along)) <= limit
 
 
+@pytest.mark.thorough
 @given(nodes())
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 def test_second_order(case):
@@ -101,7 +103,7 @@ def feature_rich(operator):
     return operator, {name: arrays[name] for name in order if name in arrays}, attributes, None, 14
 
 
-@pytest.mark.parametrize("operator", tuple(ROWS))
+@pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",)))
 def test_hessian_and_mapped_gradients(operator):
     """`jax.hessian` is symmetric and holds differences of gradients; `vmap` of a gradient is a loop of gradients."""
     with jax.enable_x64(True):
@@ -122,7 +124,7 @@ def test_hessian_and_mapped_gradients(operator):
         assert_equal(mapped, jnp.stack([gradient(each) for each in points]))
 
 
-@pytest.mark.parametrize("operator", tuple(ROWS))
+@pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",)))
 def test_frames_that_do_not_exist(operator):
     """They have no gradient; a row without frames hands its initial state's on; a sequence of none has no other."""
     _, full, attributes, _, opset = feature_rich(operator)

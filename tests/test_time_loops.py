@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from small_models import make_model
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.onnx.time_loops.positions import Positions
@@ -228,7 +229,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("read", "condition", "collect"), CASES)
+@pytest.mark.parametrize(("read", "condition", "collect"), of_tiers(CASES, CASES[::3]))
 @pytest.mark.parametrize("counter", ["trip", "own"])
 def test_a_loop_over_time_is_a_scan(read, condition, collect, counter):
     """Under jit, for a symbolic length too, with a gradient, as state and streamed."""

@@ -71,6 +71,7 @@ def test_two_devices_train_as_one(alone, tmp_path):
     assert furthest(expected.last_params, last) < 1e-5
 
 
+@pytest.mark.thorough
 def test_two_processes_train_as_one(alone, tmp_path):
     """With one global batch, each making its own half; a checkpoint of both goes on in one that has two devices."""
     with socket.socket() as free:
