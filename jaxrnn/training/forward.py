@@ -13,7 +13,7 @@ from jaxrnn.cells import matrix_products_in
 from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.values import describe
-from jaxrnn.training.layout import Layout
+from jaxrnn.training.layout import ExampleLayout
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -37,7 +37,7 @@ class Forward:
     """
 
     model: Model
-    layout: Layout
+    layout: ExampleLayout
     loss: Function
     metrics: Mapping[str, Function]
     remat: Remat = None

@@ -11,13 +11,13 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.training.batches import Chunk
+from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.forward import Forward
 
 Outputs = dict[str, np.ndarray]
 
 
-def check_padding(forward: Forward, params: Mapping[str, Any], chunk: Chunk, labels: list[str]) -> None:
+def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk, labels: list[str]) -> None:
     """Compare the loss of the shortest example of a batch with and without its padding.
 
     A loss may forget its mask. And but for `Model.scan`, which is told how long each recording is, the graph sees the
