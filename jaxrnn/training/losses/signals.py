@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
+from jaxrnn.si_sdr import energies
 from jaxrnn.training.losses.frames import (
     Arrays,
     Loss,
@@ -108,16 +109,13 @@ def si_sdr(
     zero_mean: bool = False,
     limit: float = 100.0,
 ) -> Loss:
-    """Minus the scale-invariant signal-to-distortion ratio, in dB.
+    """Minus the scale-invariant signal-to-distortion ratio (`jaxrnn.si_sdr`), in dB.
 
-    The estimate is split into its projection on the target and the rest; the ratio is that of their energies. All of
-    an array is one signal; of spectra, real and imaginary parts are its samples.
+    All of an array is one signal; of spectra, real and imaginary parts are its samples.
 
     The ratio is held between ``-limit`` and ``limit`` dB, smoothly, so that a perfect estimate has a finite loss and
     gradient. Of a silent target nothing can be told: loss and gradient are 0. A silent estimate of another target
     has the ratio ``-limit`` and no gradient.
-
-    Source: Le Roux, Wisdom, Erdogan and Hershey, "SDR - half-baked or well done?", ICASSP 2019, equation 5.
 
     Args:
         output: an output of the model by name, or a function of outputs and example.
@@ -145,11 +143,8 @@ def _ratio(estimate: jax.Array, wanted: jax.Array, exists: jax.Array, zero_mean:
     # The ratio knows no scale, so that signals are brought to a size whose squares neither vanish nor overflow.
     estimate, estimate_sounds = _normalised(estimate)
     wanted, wanted_sounds = _normalised(wanted)
-    energy = jnp.sum(_square(wanted))
-    projection = wanted * (jnp.sum(_product(estimate, wanted)) / jnp.where(wanted_sounds, energy, 1)).astype(
-        wanted.dtype
-    )
-    signal, distortion = jnp.sum(_square(projection)), jnp.sum(_square(estimate - projection))
+    signal, distortion = energies(estimate, jnp.where(wanted_sounds, wanted, jnp.ones((), wanted.dtype)))
+    distortion = jnp.maximum(distortion, 0)  # rounding may make it less
     least = 10 ** (-limit / 10) * (signal + distortion)
     sounds = wanted_sounds & estimate_sounds
     # Where there is no ratio, none is computed: it would give the gradient NaN.
@@ -205,10 +200,6 @@ def _joined(array: jax.Array, axis: int) -> jax.Array:
 
 def _square(x: jax.Array) -> jax.Array:
     return jnp.real(x) ** 2 + jnp.imag(x) ** 2 if jnp.iscomplexobj(x) else x**2
-
-
-def _product(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.real(x * jnp.conj(y)) if jnp.iscomplexobj(x) else x * y
 
 
 def _magnitude(x: jax.Array, power: float, floor: float) -> jax.Array:
