@@ -430,7 +430,7 @@ def test_frames_of_other_rates():
         (lambda: losses.mse("y", "want"), "no array 'want' (did you mean 'wanted'?)"),
         (lambda: losses.mse("y", "wanted"), "which axis of float32[1, 9, 3] is time?"),
         (lambda: losses.mse("y", "wanted", time_axis=3), "time_axis=3: float32[1, 9, 3] has 3 axes"),
-        (lambda: losses.mse("y", "classes", time_axis=1), "'classes' is float32[9], but what it is held against has"),
+        (lambda: losses.mse("y", "classes", time_axis=1), "'classes' is float32[9], but what it is compared with has"),
         (lambda: losses.mse("y", "wanted", time_axis=2), "has 3 frames (its axis 2, put first), the mask 8"),
         (lambda: losses.spectral_mse("y", "wanted", time_axis=1, complex_weight=1), "needs complex values"),
         (lambda: losses.spectral_mse("y", "wanted", time_axis=1, parts_axis=2), "parts_axis=2"),

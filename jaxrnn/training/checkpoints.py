@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxrnn.errors import InputError, MissingPackageError, TrainingError
 from jaxrnn.files import check_regular
-from jaxrnn.training.interrupts import held_back
+from jaxrnn.training.interrupts import deferred_interrupts
 from jaxrnn.training.sharding import is_primary
 from jaxrnn.training.snapshots import Snapshot, decode, encode
 
@@ -107,7 +107,7 @@ class Folder:
         self._kept.best = best_step
         contents = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts))
         try:
-            with quiet(), held_back():
+            with quiet(), deferred_interrupts():
                 self._manager.save(step, args=contents, force=True)
         except Exception as error:
             self._kept.best = before
@@ -133,10 +133,10 @@ class Folder:
             if not path.is_dir():
                 check_regular(path)
         ocp = _orbax()
-        wanted = ocp.args.Composite(arrays=ocp.args.StandardRestore(), facts=ocp.args.JsonRestore())
+        contents = ocp.args.Composite(arrays=ocp.args.StandardRestore(), facts=ocp.args.JsonRestore())
         with quiet():
-            found = self._manager.restore(step, args=wanted)
-        return decode(found["arrays"], found["facts"])
+            restored = self._manager.restore(step, args=contents)
+        return decode(restored["arrays"], restored["facts"])
 
     def newest(self, *, set_aside: bool) -> Snapshot | None:
         """The newest checkpoint that can be read, or None where there is none; the others are skipped with a warning.
@@ -154,25 +154,25 @@ class Folder:
                 "passed over, and left as it is",
                 stacklevel=2,
             )
-        found = None
+        snapshot = None
         for step in reversed(steps):
             try:
-                found = self.load(step)
+                snapshot = self.load(step)
                 break
             except Exception as error:
                 damaged.append((step, _first_line(error)))
-        if found is None and damaged:
+        if snapshot is None and damaged:
             reasons = "; ".join(f"{step}: {reason}" for step, reason in damaged)
             raise TrainingError(f"none of the {len(damaged)} checkpoint(s) in {self.path} can be read ({reasons})")
         for step, reason in damaged:
             warnings.warn(
                 f"the checkpoint {self.where(step)} cannot be read ({reason}); going back to that after update "
-                f"{found.counters.step if found else 0}",
+                f"{snapshot.counters.step if snapshot else 0}",
                 stacklevel=2,
             )
         if damaged and set_aside:
             self._set_aside([step for step, _ in damaged])
-        return found
+        return snapshot
 
     def _set_aside(self, steps: Sequence[int]) -> None:
         if is_primary():

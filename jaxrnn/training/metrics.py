@@ -81,8 +81,8 @@ def mean_absolute_error(output: Output, target: str, *, times: str | None = None
     """The mean distance of output and target over frames that exist. Options as of `losses.mse`."""
 
     def metric(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        estimate, wanted, exists = pair(outputs, example, mask, output, target, times, time_axis)
-        return masked_mean(jnp.abs(estimate - wanted), exists)
+        estimate, reference, exists = pair(outputs, example, mask, output, target, times, time_axis)
+        return masked_mean(jnp.abs(estimate - reference), exists)
 
     return metric
 

@@ -82,7 +82,7 @@ class Updates:
         the metrics under ``metrics``.
         """
         return self._update(
-            state, self.frozen, chunk.arrays, chunk.mask, chunk.weights, ragged=self.forward.told(chunk.ragged)
+            state, self.frozen, chunk.arrays, chunk.mask, chunk.weights, ragged=self.forward.takes_lengths(chunk.ragged)
         )
 
     def _plain_update(
@@ -90,8 +90,8 @@ class Updates:
     ) -> tuple[UpdateState, dict[str, Any]]:
         def objective(trained: Arrays) -> Any:
             # The state of the chunk before is an argument of its own, so no gradient goes back into that chunk.
-            narrow = {name: value.astype(self._types[name]) for name, value in trained.items()}
-            return self.forward.mean({**frozen, **narrow}, state.carry, arrays, mask, weights, ragged)
+            params = {name: value.astype(self._types[name]) for name, value in trained.items()}
+            return self.forward.mean({**frozen, **params}, state.carry, arrays, mask, weights, ragged)
 
         (loss, (metrics, carry)), gradients = jax.value_and_grad(objective, has_aux=True)(state.trained)
         new, optimizer = self.optimizer.update(gradients, state.optimizer, state.trained, loss)

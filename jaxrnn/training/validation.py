@@ -82,7 +82,7 @@ class Validator:
         self._order = sequence_order(self._count, size)
         self.placement = Placement(devices, size)
         self._batches = Batches(make_source(data, None), forward.layout, self.placement)
-        self._carry, self._told = fresh_carry(forward, self.placement), forward.told
+        self._forward, self._carry = forward, fresh_carry(forward, self.placement)
 
         def sums(params: Any, carry: Any, arrays: Any, mask: Any, weights: Any, ragged: bool) -> Any:
             loss, (metrics, _) = forward.sums(params, carry, arrays, mask, weights, ragged)
@@ -97,11 +97,8 @@ class Validator:
         with closing(self._batches.make(self._order)) as made:
             for batch in made:
                 (chunk,) = batch.chunks
-                parts.append(
-                    self._sums(
-                        params, self._carry, chunk.arrays, chunk.mask, chunk.weights, ragged=self._told(chunk.ragged)
-                    )
-                )
+                ragged = self._forward.takes_lengths(chunk.ragged)
+                parts.append(self._sums(params, self._carry, chunk.arrays, chunk.mask, chunk.weights, ragged=ragged))
         sums = jax.device_get(parts)
         names = ["loss", *(name for name in sums[0] if name != "loss")]
         return {name: math.fsum(float(part[name]) for part in sums) / self._count for name in names}

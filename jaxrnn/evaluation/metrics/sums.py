@@ -74,7 +74,7 @@ class ScaleInvariant:
         self._squares += [dot(x, x), dot(s, s), dot(d, d), dot(x, s), dot(d, s)]
 
     def value(self, what: str = "output") -> float:
-        """In dB; ``what`` was held against the reference."""
+        """In dB; ``what`` is the name of what was compared with the reference."""
         if not self._count:
             raise NoValueError(f"the {what} is empty")
         x, s, d = self._sums / self._count
