@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,16 @@ from training_cases import examples, flat_fit, mean_square, recurrent_model, sam
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.training import Sequences, TrainingError, load_checkpoint, validate
+from jaxrnn.training import (
+    Checkpoints,
+    Optimizer,
+    Sequences,
+    TrainingError,
+    Validation,
+    fit,
+    load_checkpoint,
+    validate,
+)
 
 SCRIPT = Path(__file__).parent / "training_run.py"
 DATA = examples([5, 9, 7, 4, 6, 8, 3])
@@ -143,6 +153,30 @@ def test_the_best_is_kept_and_loaded(model, tmp_path):
         load_checkpoint(tmp_path / "other", model)
     with pytest.raises(jaxrnn.InputError, match="another model"):
         load_checkpoint(tmp_path, jaxrnn.load(PACKAGED))
+
+
+def test_validations_and_checkpoints_each_in_their_own_time(model, tmp_path):
+    """Resumed between two validations, with the best parameters in a checkpoint after another update than theirs."""
+    options = {
+        "steps": 24,
+        "batch_size": 3,
+        "optimizer": Optimizer(learning_rate=0.2),
+        "sequences": Sequences(time_axis=1, chunk=3),
+        "validation": Validation(examples([6, 4], seed=3), every=3),
+    }
+    whole = fit(model, DATA, mean_square, **options)
+    measured = {r["step"]: r["validation_loss"] for r in whole.history if "validation_loss" in r}
+    assert list(measured) == list(range(3, 25, 3))
+    for every, lost in ((4, (12, 16, 20, 24)), (7, (21, 24))):
+        kept = Checkpoints(tmp_path / str(every), every=every, keep=9)
+        fit(model, DATA, mean_square, checkpoints=kept, **options)
+        for step in lost:
+            shutil.rmtree(tmp_path / str(every) / str(step))
+        again = fit(model, DATA, mean_square, checkpoints=kept, **options)
+        assert {r["step"]: r["validation_loss"] for r in again.history if "validation_loss" in r} == measured
+        assert again.best_step == whole.best_step
+        assert same(again.params, whole.params)
+        assert same(again.last_params, whole.last_params)
 
 
 def _truncate(path):

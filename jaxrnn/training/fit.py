@@ -98,7 +98,7 @@ def fit(
         InputError: an argument or an example does not fit.
         StateError: the model forgets its state, so that it has no steps.
         TrainingError: a loss or gradient is not finite; a checkpoint cannot be written, or is of another training.
-        MissingPackageError: optax, or Orbax for checkpoints, is not installed.
+        MissingPackageError: optax or Grain is not installed, or Orbax for checkpoints.
         KeyboardInterrupt: with a checkpoint of the updates until then, where there is a folder.
     """
     check_count("batch_size", batch_size)

@@ -54,6 +54,7 @@ def validate(
     Raises:
         InputError: an argument or an example does not fit.
         StateError: the model forgets its state, so that it has no steps.
+        MissingPackageError: Grain is not installed.
     """
     check_count("batch_size", batch_size)
     functions = check_functions(loss, metrics)
