@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError, TrainingError
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.checkpoints import Folder
-from jaxrnn.training.course import Course
-from jaxrnn.training.evaluate import Evaluation, computes_wide, state_names
-from jaxrnn.training.examples import Example, Source, make_source, read_example
+from jaxrnn.training.examples import make_source
 from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.forward import Forward, Function
-from jaxrnn.training.layout import TimeAxis, find_mode, inputs_of, make_layout
-from jaxrnn.training.loop import Loop, Plan
-from jaxrnn.training.optimizers import make_optimizer
-from jaxrnn.training.parameters import Patterns, start_values, trained_names
-from jaxrnn.training.settings import check_count, check_end, check_functions, check_precision, common_settings
+from jaxrnn.training.layout import make_layout
+from jaxrnn.training.loop import TrainingLoop
+from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.options import SEQUENCES, Checkpoints, Sequences, Validation, check_count
+from jaxrnn.training.order import drawn_order, sequence_order
+from jaxrnn.training.parameters import start_values, trained_names
+from jaxrnn.training.settings import check_end, check_functions, check_precision, common_settings
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.snapshots import differences, digest_of_all
+from jaxrnn.training.train_state import TrainState
 from jaxrnn.training.updates import Updates
+from jaxrnn.training.validation import Validator
 
 if TYPE_CHECKING:
     import optax
@@ -43,26 +44,14 @@ def fit(
     steps: int | None = None,
     epochs: int | None = None,
     batch_size: int = 16,
-    optimizer: str | optax.GradientTransformation = "adam",
-    learning_rate: float | Callable[[Any], Any] | None = None,
-    clip_norm: float | None = None,
-    train: Patterns = "*",
-    freeze: Patterns = (),
-    params: Mapping[str, Any] | None = None,
-    mode: str | None = None,
-    time_axis: TimeAxis = None,
-    chunk: int | None = None,
-    bucket: int = 1,
-    remat: Remat = None,
-    compute_dtype: Any = None,
-    devices: Sequence[Any] | None = None,
+    optimizer: str | optax.GradientTransformation | Optimizer = "adam",
+    sequences: Sequences = SEQUENCES,
     metrics: Mapping[str, Function] | None = None,
-    validation: Sequence[Mapping[str, Any]] | None = None,
-    every: int = 100,
-    patience: int | None = None,
-    checkpoints: str | os.PathLike[str] | None = None,
-    keep: int = 3,
-    resume: bool = True,
+    validation: Sequence[Mapping[str, Any]] | Validation | None = None,
+    checkpoints: str | os.PathLike[str] | Checkpoints | None = None,
+    params: Mapping[str, Any] | None = None,
+    devices: Sequence[Any] | None = None,
+    compute_dtype: Any = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Fitted:
@@ -84,37 +73,21 @@ def fit(
         data: examples: a sequence, whose order is drawn anew for every epoch, or a function of a NumPy generator that
             draws one. Either is called in another thread.
         loss: ``loss(outputs, example, mask) -> scalar`` in JAX, of one example: outputs and arrays by name, and
-            ``bool[frames]``. An update makes its mean over the examples of a batch smaller.
+            ``bool[frames]``. An update reduces its mean over the examples of a batch.
         steps: updates, or
         epochs: passes over the data.
         batch_size: examples in an update, on all devices of all processes together.
-        optimizer: the name of one in optax, or an ``optax.GradientTransformation``, which has its own learning rate.
-        learning_rate: a number or an optax schedule; 1e-3 by default.
-        clip_norm: the largest global norm of the gradients.
-        train: name patterns (as of files) of the parameters that are trained.
-        freeze: name patterns of those among them that are not.
-        params: the parameters to begin with; the file's by default.
-        mode: ``"apply"`` runs whole sequences without state, ``"scan"`` runs `Model.scan` over frames, ``"step"`` runs
-            `Model.step` on sequences along the file's own time dimension. By default, apply for a model without state
-            of its own, else step if an open dimension besides the batch is time, else scan.
-        time_axis: which axis of the example's arrays is time: one for all that have such an axis, or one by name, where
-            arrays without a name are constant. Lengths may then be unequal, and rates too. An output's axis may be
-            named where ``scan`` is to put its frames elsewhere than in front.
-        chunk: frames in each chunk of truncated back-propagation through time. There is one update for each chunk, the
-            state is carried on without its gradient, and starts anew with each batch. An example without a frame left
-            counts nowhere. None for whole sequences.
-        bucket: lengths are padded to multiples of it, so that fewer lengths are compiled.
-        remat: what the backward pass of recurrences computes again to need less memory: None, ``"sqrt"``, or frames.
-        compute_dtype: ``"bfloat16"`` for matrix products in that type; parameters and their sums stay as they are.
-        devices: the devices that a batch is split over; all by default. Rows that do not count fill it up.
+        optimizer: the name of one in optax, an ``optax.GradientTransformation``, or an `Optimizer`, which also says
+            which parameters are trained; adam of all parameters by default.
+        sequences: how the model runs over sequences: which axis is time, chunks, padding.
         metrics: more functions like the loss, by name; measured on the validation examples, or on the batches where
             there are none.
-        validation: examples that are not trained on.
-        every: updates between validations, and between checkpoints.
-        patience: validations without a better loss before the training stops early.
-        checkpoints: a folder to write checkpoints to. A training that finds one there goes on from it.
-        keep: how many of the newest checkpoints stay, besides the best.
-        resume: False to refuse a folder with checkpoints.
+        validation: examples that are not trained on, or a `Validation`, which also says how often they are measured.
+        checkpoints: a folder to write checkpoints to, or `Checkpoints`. A training that finds one there goes on from
+            it.
+        params: the parameters to begin with; the file's by default.
+        devices: the devices that a batch is split over; all by default. Rows that do not count fill it up.
+        compute_dtype: ``"bfloat16"`` for matrix products in that type; parameters and their sums stay as they are.
         seed: of everything that is drawn.
         progress: whether to show a progress bar on standard error; by default, if that is a terminal.
 
@@ -125,28 +98,28 @@ def fit(
         InputError: an argument or an example does not fit.
         StateError: the model forgets its state, so that it has no steps.
         TrainingError: a loss or gradient is not finite; a checkpoint cannot be written, or is of another training.
-        MissingPackageError: optax, or Orbax for checkpoints, is not installed.
+        MissingPackageError: optax or Grain is not installed, or Orbax for checkpoints.
         KeyboardInterrupt: with a checkpoint of the updates until then, where there is a folder.
     """
-    for name, value in {"batch_size": batch_size, "bucket": bucket, "every": every, "keep": keep}.items():
-        check_count(name, value)
-    for name, value in {"chunk": chunk, "patience": patience}.items():
-        if value is not None:
-            check_count(name, value)
+    check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0)
     functions = check_functions(loss, metrics)
-    compute_dtype = check_precision(remat, compute_dtype)
-    if patience is not None and validation is None:
-        raise InputError("patience= counts validations: give validation= examples as well")
-    if chunk is not None and time_axis is None:
-        raise InputError("chunk= needs time_axis=, which says which axis of each array is cut into chunks")
+    compute_dtype = check_precision(compute_dtype)
+    optimizer = optimizer if isinstance(optimizer, Optimizer) else Optimizer(optimizer)
+    if validation is not None and not isinstance(validation, Validation):
+        validation = Validation(validation)
+    if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
+        checkpoints = Checkpoints(checkpoints)
     source = make_source(data, seed)
     check_end(steps, epochs, source.size)
     if source.size is not None and source.size < batch_size:
         raise InputError(f"batch_size={batch_size} is more than the {source.size} examples in data")
-    chosen = make_optimizer(optimizer, learning_rate, clip_norm)
+    if source.size is None:
+        order = drawn_order(batch_size, steps or 0)
+    else:
+        order = sequence_order(source.size, batch_size, seed=seed, epochs=epochs)
 
-    trained = trained_names(model, train, freeze)
+    trained = trained_names(model, optimizer.train, optimizer.freeze)
     start = start_values(model, params, trained)
     frozen = {name: value for name, value in start.items() if name not in trained}
     changed = {
@@ -155,69 +128,66 @@ def fit(
         if digest_of_all({name: value}) != digest_of_all({name: model.params[name]})
     }
 
-    mode = find_mode(model, mode)
-    wide = computes_wide(model)
-    label, first = _first_example(source, model, mode, batch_size, wide)
-    layout = make_layout(model, mode, first, label, time_axis=time_axis, chunk=chunk, bucket=bucket)
+    first = order[0]
+    assert first, "a batch has examples"
+    layout = make_layout(model, sequences, *source.get(first[0]))
     placement = Placement(devices, batch_size)
     on_batches = functions if validation is None else {}
-    forward = Forward(model, layout, loss, on_batches, remat, compute_dtype)
-    updates = Updates(forward, chosen, placement, frozen)
-    state = state_names(model, mode)
-    batches = Batches(source, layout, placement, state, wide=wide)
-    evaluation = None
+    forward = Forward(model, layout, loss, on_batches, sequences.remat, compute_dtype)
+    updates = Updates(forward, optimizer, placement, frozen)
+    validator = None
     if validation is not None:
-        held_out = make_source(validation, None, what="validation")
-        size = min(batch_size, len(validation))
         whole = dataclasses.replace(layout, chunk=None)
-        rows = Placement(devices, size)
-        measured = dataclasses.replace(forward, layout=whole, metrics=functions, remat=None)
-        evaluation = Evaluation(measured, rows, held_out, Batches(held_out, whole, rows, state, wide=wide), size)
-
+        measured = Forward(model, whole, loss, functions, None, compute_dtype)
+        validator = Validator(measured, validation.data, batch_size, devices)
     settings = common_settings(
         model,
         layout,
         start,
         trained,
-        chosen,
+        optimizer,
         loss,
         batch_size=batch_size,
-        clip_norm=clip_norm,
         compute_dtype=compute_dtype,
         seed=seed,
         examples=source.size,
     )
     settings["frozen parameters"] = digest_of_all(frozen)
-    plan = Plan(steps, epochs, batch_size, every, patience, settings, changed, progress)
-    with jax.enable_x64(wide), ExitStack() as stack:
-        folder = None if checkpoints is None else stack.enter_context(closing(Folder(checkpoints, keep=keep)))
-        course = Course(updates.begin({name: start[name] for name in trained}))
-        if folder is not None:
-            _resume(course, placement, folder, settings, resume)
-        stopped = Loop(updates, batches, source, evaluation, folder, plan, course).run()
-        last = placement.single(updates.params(course.state.trained))
-        best, best_step = last, course.step
-        if course.best_loss is not None:
-            best, best_step = placement.single(updates.params(course.best)), course.best_step
-    return Fitted(best, last, course.history, course.step, best_step, stopped)
+    with jax.enable_x64(layout.wide), ExitStack() as stack:
+        state = TrainState(updates.begin({name: start[name] for name in trained}))
+        folder = None
+        if checkpoints is not None:
+            folder = stack.enter_context(closing(Folder(checkpoints.folder, keep=checkpoints.keep)))
+            _resume(state, placement, folder, settings, checkpoints.resume)
+        loop = TrainingLoop(
+            updates=updates,
+            batches=Batches(source, layout, placement),
+            order=order,
+            steps=steps,
+            state=state,
+            validator=validator,
+            validation=validation,
+            folder=folder,
+            checkpoints=checkpoints,
+            settings=settings,
+            changed=changed,
+            progress=progress,
+        )
+        stopped = loop.run()
+        last = placement.single(updates.params(state.arrays.trained))
+        best, best_step = last, state.step
+        if state.counters.best_loss is not None:
+            best, best_step = placement.single(updates.params(state.best)), state.counters.best_step
+    return Fitted(best, last, state.history, state.step, best_step, stopped)
 
 
-def _first_example(source: Source, model: Model, mode: str, batch_size: int, wide: bool) -> tuple[str, Example]:
-    """The first example in the order of the training, which the others must be like."""
-    label, value = source.get(0, 0, 0, batch_size)
-    try:
-        return label, read_example(value, inputs_of(model, mode), state_names(model, mode), wide=wide)
-    except InputError as error:
-        raise InputError(f"{label}: {error}") from error
-
-
-def _resume(course: Course, placement: Placement, folder: Folder, settings: dict[str, Any], resume: bool) -> None:
+def _resume(state: TrainState, placement: Placement, folder: Folder, settings: dict[str, Any], resume: bool) -> None:
     """Go on from the newest checkpoint of a folder, if it has one."""
     if not folder.steps():
         return
     if not resume:
         raise TrainingError(
-            f"resume=False, but {folder.path} has checkpoints already, behind updates {folder.steps()}; choose another "
+            f"resume=False, but {folder.path} has checkpoints already, after updates {folder.steps()}; choose another "
             "folder, or delete it"
         )
     snapshot = folder.newest(set_aside=True)
@@ -229,4 +199,4 @@ def _resume(course: Course, placement: Placement, folder: Folder, settings: dict
             f"the checkpoints in {folder.path} are of another training: {'; '.join(others[:5])}{more}. Choose another "
             "folder, or the same settings"
         )
-    course.restore(snapshot, placement)
+    state.restore(snapshot, placement)

@@ -20,23 +20,19 @@ from jaxrnn.settings.sections import Called
 from jaxrnn.settings.source import Overrides, Source
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.config import Config, Examples, read_config
-from jaxrnn.training.evaluate import evaluate
 from jaxrnn.training.fit import fit
 from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.loading import load_checkpoint
 from jaxrnn.training.losses import Loss
+from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.options import Checkpoints, Sequences, Validation
 from jaxrnn.training.recipe_data import NpzExamples, check_data
 from jaxrnn.training.recipe_optimizer import optimizer_options
 from jaxrnn.training.recipe_options import checked_options
+from jaxrnn.training.validation import validate
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
-
-#: Options of `fit` that a configuration gives as they are.
-_PLAIN = (
-    *("steps", "epochs", "batch_size", "clip_norm", "train", "freeze", "mode", "time_axis", "chunk", "bucket"),
-    *("remat", "compute_dtype", "every", "patience", "checkpoints", "keep", "seed"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +47,8 @@ class Recipe:
         validation: the examples to judge by, or None.
         loss: of one example.
         metrics: more of the same, by name.
-        options: all other arguments of `jaxrnn.training.fit`.
+        optimizer: what updates the parameters.
+        options: what `jaxrnn.training.fit` and `jaxrnn.training.validate` are told alike.
     """
 
     config: Config
@@ -61,6 +58,7 @@ class Recipe:
     validation: Any
     loss: Loss
     metrics: dict[str, Loss]
+    optimizer: Optimizer
     options: dict[str, Any]
 
     def run(self, *, resume: bool | None = None, progress: bool | None = None) -> Fitted:
@@ -80,14 +78,26 @@ class Recipe:
                 _make_folder_of(path)
         if self.config.plot is not None and importlib.util.find_spec("matplotlib") is None:
             raise MissingPackageError("plot: drawing a loss curve needs matplotlib: pip install 'jaxrnn[plot]'")
+        config, checkpoints, validation = self.config, None, None
+        if self.validation is not None:
+            validation = Validation(self.validation, config.every, config.patience)
+        elif config.patience is not None:
+            raise InputError("patience counts validations: give validation examples as well")
+        if config.checkpoints is not None:
+            resume = config.resume if resume is None else resume
+            checkpoints = Checkpoints(config.checkpoints, config.every, config.keep, resume)
         fitted = fit(
             self.model,
             self.data,
             self.loss,
-            params=self.params,
+            steps=config.steps,
+            epochs=config.epochs,
+            optimizer=self.optimizer,
             metrics=self.metrics,
-            validation=self.validation,
-            resume=self.config.resume if resume is None else resume,
+            validation=validation,
+            checkpoints=checkpoints,
+            params=self.params,
+            seed=config.seed,
             progress=progress,
             **self.options,
         )
@@ -105,9 +115,7 @@ class Recipe:
         """
         if self.validation is None:
             raise InputError("the configuration has no validation examples")
-        names = ("mode", "time_axis", "batch_size", "bucket", "compute_dtype", "devices")
-        options = {name: self.options[name] for name in names}
-        return evaluate(self.model, params, self.validation, self.loss, metrics=self.metrics, **options)
+        return validate(self.model, params, self.validation, self.loss, metrics=self.metrics, **self.options)
 
 
 def read_recipe(path: str | os.PathLike[str], overrides: Overrides = ()) -> Recipe:
@@ -130,8 +138,15 @@ def read_recipe(path: str | os.PathLike[str], overrides: Overrides = ()) -> Reci
         name: _function("metric", metrics.METRICS, called, config, source, ("metrics", name))
         for name, called in config.metrics.items()
     }
-    options = {name: getattr(config, name) for name in _PLAIN}
-    options |= {"devices": _devices(config, source), **optimizer_options(config, source)}
+    optimizer = Optimizer(
+        clip_norm=config.clip_norm, train=config.train, freeze=config.freeze, **optimizer_options(config, source)
+    )
+    options = {
+        "sequences": Sequences(config.mode, config.time_axis, config.chunk, config.bucket, config.remat),
+        "batch_size": config.batch_size,
+        "compute_dtype": config.compute_dtype,
+        "devices": _devices(config, source),
+    }
     with at(source, ("model",)):
         model = load(config.model.file, static=config.model.static, state=config.model.state)
     with at(source, ("params",)):
@@ -140,7 +155,7 @@ def read_recipe(path: str | os.PathLike[str], overrides: Overrides = ()) -> Reci
     validation = None
     if config.validation is not None:
         validation = _examples(config.validation, config, source, ("validation",))
-    return Recipe(config, model, params, data, validation, loss, functions, options)
+    return Recipe(config, model, params, data, validation, loss, functions, optimizer, options)
 
 
 def _function(

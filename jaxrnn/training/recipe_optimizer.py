@@ -18,7 +18,7 @@ from jaxrnn.training.optimizers import optimizer_names
 
 
 def optimizer_options(config: Config, source: Source) -> dict[str, Any]:
-    """What `fit` gets as its optimizer and learning rate."""
+    """The algorithm and the learning rate of an `Optimizer`."""
     import optax
 
     name, options, rate = config.optimizer.name, config.optimizer.options, config.learning_rate
@@ -28,7 +28,7 @@ def optimizer_options(config: Config, source: Source) -> dict[str, Any]:
         raise problem(source, ("optimizer", "name"), message)
     schedule = _schedule(rate, source) if isinstance(rate, Schedule) else rate
     if not options:
-        return {"optimizer": name, "learning_rate": schedule}
+        return {"algorithm": name, "learning_rate": schedule}
     make = getattr(optax, name)
     with at(source, ("optimizer",)):
         if "learning_rate" in options:
@@ -37,7 +37,7 @@ def optimizer_options(config: Config, source: Source) -> dict[str, Any]:
         # With its learning rate in its state, where the history finds it.
         with jax.numpy_dtype_promotion("standard"), _told(f"optax.{name}"):
             watched = optax.inject_hyperparams(make, static_args=tuple(options))
-            return {"optimizer": watched(learning_rate=schedule, **options), "learning_rate": None}
+            return {"algorithm": watched(learning_rate=schedule, **options), "learning_rate": None}
 
 
 def _schedule(section: Schedule, source: Source) -> Callable[[Any], Any]:

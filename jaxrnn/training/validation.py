@@ -1,0 +1,105 @@
+"""The loss and metrics of a model over examples, without training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxrnn.training.batches import Batches
+from jaxrnn.training.examples import make_source
+from jaxrnn.training.forward import Forward, Function
+from jaxrnn.training.layout import make_layout
+from jaxrnn.training.options import SEQUENCES, Sequences, check_count
+from jaxrnn.training.order import sequence_order
+from jaxrnn.training.parameters import checked
+from jaxrnn.training.settings import check_functions, check_precision
+from jaxrnn.training.sharding import Placement
+from jaxrnn.training.updates import fresh_carry
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+
+
+def validate(
+    model: Model,
+    params: Mapping[str, Any],
+    data: Sequence[Mapping[str, Any]],
+    loss: Function,
+    *,
+    metrics: Mapping[str, Function] | None = None,
+    batch_size: int = 16,
+    sequences: Sequences = SEQUENCES,
+    devices: Sequence[Any] | None = None,
+    compute_dtype: Any = None,
+) -> dict[str, float]:
+    """The mean loss and metrics over examples, as `fit` measures them: ``{"loss": ..., name: ...}``.
+
+    Every example counts the same, whatever its length.
+
+    Args:
+        model: the model.
+        params: all of its parameters.
+        data: a sequence of examples, as `fit` takes them.
+        loss: ``loss(outputs, example, mask) -> scalar``, as for `fit`.
+        metrics: more of the same, by name.
+        batch_size: examples that are run at once.
+        sequences: as for `fit`; they are run whole, so chunks and what is computed again do not count.
+        devices: as for `fit`.
+        compute_dtype: as for `fit`.
+
+    Raises:
+        InputError: an argument or an example does not fit.
+        StateError: the model forgets its state, so that it has no steps.
+        MissingPackageError: Grain is not installed.
+    """
+    check_count("batch_size", batch_size)
+    functions = check_functions(loss, metrics)
+    compute_dtype = check_precision(compute_dtype)
+    values = checked(params, model.program.parameters)
+    layout = make_layout(model, sequences.whole, *make_source(data, None).get(0))
+    validator = Validator(Forward(model, layout, loss, functions, None, compute_dtype), data, batch_size, devices)
+    with jax.enable_x64(layout.wide):
+        return validator(validator.placement.replicate(values))
+
+
+class Validator:
+    """Means over a sequence of examples, compiled once for each length.
+
+    Args:
+        forward: what is computed of each example.
+        data: the examples.
+        batch_size: examples in a batch.
+        devices: the devices that a batch is split over; None for all.
+    """
+
+    def __init__(
+        self, forward: Forward, data: Sequence[Mapping[str, Any]], batch_size: int, devices: Sequence[Any] | None
+    ):
+        self._count, size = len(data), min(batch_size, len(data))
+        self._order = sequence_order(self._count, size)
+        self.placement = Placement(devices, size)
+        self._batches = Batches(make_source(data, None), forward.layout, self.placement)
+        self._forward, self._carry = forward, fresh_carry(forward, self.placement)
+
+        def sums(params: Any, carry: Any, arrays: Any, mask: Any, weights: Any, ragged: bool) -> Any:
+            loss, (metrics, _) = forward.sums(params, carry, arrays, mask, weights, ragged)
+            return {**metrics, "loss": loss}
+
+        everywhere = self.placement.everywhere
+        self._sums: Callable[..., Any] = jax.jit(sums, static_argnames="ragged", out_shardings=everywhere)
+
+    def __call__(self, params: Mapping[str, Any]) -> dict[str, float]:
+        """The mean loss and metrics with these parameters, which are replicated."""
+        parts: list[dict[str, Any]] = []
+        with closing(self._batches.make(self._order)) as made:
+            for batch in made:
+                (chunk,) = batch.chunks
+                ragged = self._forward.takes_lengths(chunk.ragged)
+                parts.append(self._sums(params, self._carry, chunk.arrays, chunk.mask, chunk.weights, ragged=ragged))
+        sums = jax.device_get(parts)
+        names = ["loss", *(name for name in sums[0] if name != "loss")]
+        return {name: math.fsum(float(part[name]) for part in sums) / self._count for name in names}
