@@ -15,10 +15,10 @@ from typing import Any
 from jaxrnn.errors import InputError
 
 
-def near(name: Any, known: Iterable[Any], *, spelled: Callable[[str], str] = repr) -> str:
+def near(name: Any, known: Iterable[Any]) -> str:
     """`` (did you mean 'x'?)`` for the nearest of the known names, or nothing."""
     close = difflib.get_close_matches(str(name), list(map(str, known)), n=1, cutoff=0.5)
-    return f" (did you mean {spelled(close[0])}?)" if close else ""
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def build(
@@ -27,18 +27,30 @@ def build(
     table: Mapping[str, Callable[..., Callable[..., Any]]],
     options: Mapping[str, Any],
     folder: Path | None = None,
+    usual: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """What an entry of the table builds of the options; or a function of the caller's own, with options as keywords.
 
+    Args:
+        kind: what the table holds, for messages.
+        name: an entry, or the name of a function that takes three arguments besides the options.
+        table: functions of options by name.
+        options: keyword arguments.
+        folder: what paths are relative to.
+        usual: options for a function that takes them, unless they are among the others.
+
     Raises:
-        InputError: there is no such entry, function or option; names the nearest.
+        InputError: there is no such entry, function or option, with the nearest; or an option is of another type.
     """
-    found = lookup(kind, name, table, folder)
+    from jaxrnn.settings.options import check_options
+
+    function = lookup(kind, name, table, folder)
+    takes = inspect.signature(function).parameters
+    options = {key: value for key, value in (usual or {}).items() if key in takes} | dict(options)
     if name in table:
-        check_options(f"the {kind} {name}", found, options)
-        return found(**options)
-    check_options(f"the {kind} {name}", found, options, given=3)
-    return functools.partial(found, **options) if options else found
+        return function(**check_options(function, options, folder=folder))
+    options = check_options(function, options, skipped=3, folder=folder)
+    return functools.partial(function, **options) if options else function
 
 
 def lookup(
@@ -71,23 +83,23 @@ def find_function(name: str, folder: Path | None = None) -> Callable[..., Any]:
     if not colon or not where or not attribute:
         raise InputError(f"{name!r} is not of the form package.module:function or file.py:function")
     module = _import_file((folder or Path()) / where) if where.endswith(".py") else _import_module(where)
-    found = module
+    function = module
     for part in attribute.split("."):
         try:
-            found = getattr(found, part)
+            function = getattr(function, part)
         except AttributeError:
             public = [entry for entry in vars(module) if not entry.startswith("_") and callable(getattr(module, entry))]
             raise InputError(f"{where} has no function {attribute!r}{near(attribute, public)}") from None
-    if not callable(found):
-        raise InputError(f"{name} is a {type(found).__name__}, not a function")
-    return found
+    if not callable(function):
+        raise InputError(f"{name} is a {type(function).__name__}, not a function")
+    return function
 
 
 def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise InputError(f"the module {name!r} cannot be imported: {_said(error)}") from error
+        raise InputError(f"the module {name!r} cannot be imported: {_described(error)}") from error
 
 
 def _import_file(path: Path) -> Any:
@@ -110,7 +122,7 @@ def _import_file(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise InputError(f"{path} cannot be imported: {_said(error)}") from error
+        raise InputError(f"{path} cannot be imported: {_described(error)}") from error
     finally:
         sys.path.remove(str(path.parent))
         if before is not None:
@@ -118,36 +130,5 @@ def _import_file(path: Path) -> Any:
     return module
 
 
-def _said(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any], given: int = 0) -> None:
-    """Hold options against a function's parameters, so that a mistake is told before anything is called.
-
-    Args:
-        what: what the function is called in messages.
-        function: to be called with the options.
-        options: keyword arguments.
-        given: how many arguments it gets by position besides.
-
-    Raises:
-        InputError: an option is unknown, with the nearest, or one is missing.
-    """
-    parameters = list(inspect.signature(function).parameters.values())[given:]
-    names = [parameter.name for parameter in parameters if parameter.kind not in _VARIADIC]
-    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
-        for option in options:
-            if option not in names:
-                listed = ", ".join(names) or "none"
-                raise InputError(f"{what} has no option {option!r}{near(option, names)}; its options: {listed}")
-    missing = [
-        parameter.name
-        for parameter in parameters
-        if parameter.kind not in _VARIADIC and parameter.default is parameter.empty and parameter.name not in options
-    ]
-    if missing:
-        raise InputError(f"{what} needs {', '.join(missing)}")
-
-
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

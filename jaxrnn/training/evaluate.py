@@ -11,12 +11,12 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
+from jaxrnn.training.arguments import check_count, check_functions, check_precision
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.examples import Position, Source, batches_from, make_source, read_example
 from jaxrnn.training.forward import Forward, Function
 from jaxrnn.training.layout import TimeAxis, find_mode, inputs_of, make_layout
 from jaxrnn.training.parameters import checked
-from jaxrnn.training.settings import check_count, check_functions, check_precision
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.updates import fresh_carry
 

@@ -38,13 +38,14 @@ class Listed:
     def __init__(self, data: Sequence[Any], seed: int | None):
         self.size: int | None = len(data)
         self._data, self._seed, self._length = data, seed, len(data)
+        self._label: Callable[[int], str] = getattr(data, "label", "example {}".format)
         self._order: tuple[int, np.ndarray] | None = None
 
     def get(self, epoch: int, batch: int, row: int, batch_size: int) -> tuple[str, Any]:
         """The example at this place of the epoch's order."""
         index = int(self._epoch_order(epoch)[batch * batch_size + row])
         try:
-            return f"example {index}", self._data[index]
+            return self._label(index), self._data[index]
         except Exception as error:
             error.add_note(f"in getting example {index}")
             raise

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError, TrainingError
+from jaxrnn.training.arguments import check_count, check_end, check_functions, check_precision, training_facts
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.course import Course
@@ -24,7 +25,6 @@ from jaxrnn.training.layout import TimeAxis, find_mode, inputs_of, make_layout
 from jaxrnn.training.loop import Loop, Plan
 from jaxrnn.training.optimizers import make_optimizer
 from jaxrnn.training.parameters import Patterns, start_values, trained_names
-from jaxrnn.training.settings import check_count, check_end, check_functions, check_precision, common_settings
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.snapshots import differences, digest_of_all
 from jaxrnn.training.updates import Updates
@@ -174,7 +174,7 @@ def fit(
         measured = dataclasses.replace(forward, layout=whole, metrics=functions, remat=None)
         evaluation = Evaluation(measured, rows, held_out, Batches(held_out, whole, rows, state, wide=wide), size)
 
-    settings = common_settings(
+    settings = training_facts(
         model,
         layout,
         start,

@@ -1,0 +1,192 @@
+"""A training as a file of settings says it, ready to run."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.settings.files import Overrides, SettingsFile
+from jaxrnn.settings.functions import build, find_function
+from jaxrnn.settings.options import check_options
+from jaxrnn.training import losses, metrics
+from jaxrnn.training.evaluate import evaluate
+from jaxrnn.training.examples import make_source
+from jaxrnn.training.fit import fit
+from jaxrnn.training.fitted import Fitted
+from jaxrnn.training.loading import load_checkpoint
+from jaxrnn.training.losses import Loss
+from jaxrnn.training.npz_files import NpzFiles
+from jaxrnn.training.optax_names import named_optimizer, named_schedule
+from jaxrnn.training.settings import ExamplesSettings, LossSettings, ScheduleSettings, TrainingSettings
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+
+File = SettingsFile[TrainingSettings]
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedTraining:
+    """A training that is ready to run.
+
+    Attributes:
+        settings: what the file says.
+        model: the model.
+        arguments: what that means: all other arguments of `jaxrnn.training.fit`.
+    """
+
+    settings: TrainingSettings
+    model: Model
+    arguments: dict[str, Any]
+
+    def run(self, *, resume: bool | None = None, progress: bool | None = None) -> Fitted:
+        """Train, and write the ONNX file and the loss curve that the file names.
+
+        Args:
+            resume: whether to go on from checkpoints that are there; by default, what the file says.
+            progress: whether to show a progress bar; by default, if standard error is a terminal.
+
+        Raises:
+            JaxrnnError: as `jaxrnn.training.fit` and `jaxrnn.export_onnx` say.
+        """
+        from jaxrnn.model.exporting import export_onnx
+
+        export, plot = self.settings.export, self.settings.plot
+        for path in (export, plot):
+            if path is not None:
+                _make_folder_of(path)
+        if plot is not None and importlib.util.find_spec("matplotlib") is None:
+            raise MissingPackageError("plot: drawing a loss curve needs matplotlib: pip install 'jaxrnn[plot]'")
+        resumed = {} if resume is None else {"resume": resume}
+        fitted = fit(self.model, **{**self.arguments, **resumed}, progress=progress)
+        if export is not None:
+            export_onnx(self.model, fitted.params, export)
+        if plot is not None and fitted.history:
+            fitted.plot(plot)
+        return fitted
+
+    def evaluate(self, params: Mapping[str, Any]) -> dict[str, float] | None:
+        """The mean loss and metrics over the validation examples, None where there are none."""
+        if (data := self.arguments["validation"]) is None:
+            return None
+        names = ("loss", "metrics", "batch_size", "mode", "time_axis", "bucket", "compute_dtype", "devices")
+        return evaluate(self.model, params, data, **{name: self.arguments[name] for name in names})
+
+
+def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) -> PreparedTraining:
+    """Read a file of settings, and load what it names.
+
+    Args:
+        path: a YAML file with the keys of `jaxrnn.training.settings.TrainingSettings`.
+        overrides: what stands in place of values of the file: texts ``key.sub=value``, the value being YAML, or values
+            by such keys.
+
+    Raises:
+        InputError: something in the file does not fit; names the file and the key.
+        JaxrnnError: the model cannot be loaded.
+    """
+    file = SettingsFile(TrainingSettings, path, overrides)
+    settings = file.settings
+    functions = {"loss": _function(file, settings.loss, "loss", losses.LOSSES, "loss"), "metrics": _metrics(file)}
+    optimizer = _optimizer(file)
+    with file.at("devices"):
+        devices = _devices(settings.devices)
+    with file.at("model"):
+        model = settings.model.load()
+    with file.at("params"):
+        params = model.params if settings.params is None else load_checkpoint(settings.params, model)
+    examples = {key: _examples(file, getattr(settings, key), key) for key in ("data", "validation")}
+    loaded = {**functions, **optimizer, **examples, "devices": devices, "params": params}
+    return PreparedTraining(settings, model, {**_plain_arguments(settings), **loaded})
+
+
+def _plain_arguments(settings: TrainingSettings) -> dict[str, Any]:
+    """The arguments of `fit` that are values of the file."""
+    sequences, optimizer = settings.sequences, settings.optimizer
+    validation, checkpoints = settings.validation, settings.checkpoints
+    arguments = {
+        **{key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "compute_dtype", "seed")},
+        **{key: getattr(sequences, key) for key in ("mode", "time_axis", "chunk", "bucket", "remat")},
+        **{key: getattr(optimizer, key) for key in ("clip_norm", "train", "freeze")},
+        "patience": None if validation is None else validation.patience,
+    }
+    if checkpoints is not None:
+        arguments |= {"checkpoints": checkpoints.folder, "keep": checkpoints.keep, "resume": checkpoints.resume}
+    # `fit` has one rhythm for validations and checkpoints.
+    every = {part.every for part in (validation, checkpoints) if part and "every" in part.model_fields_set}
+    if len(every) > 1:
+        raise InputError("validation.every and checkpoints.every must be one number")
+    return arguments | {"every": every.pop() if every else 100}
+
+
+def _function(
+    file: File, settings: LossSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str
+) -> Loss:
+    """The loss or metric that a part of the file names, with its options."""
+    axis = file.settings.sequences.time_axis
+    usual = {"time_axis": axis} if isinstance(axis, int) else {}
+    with file.at(*keys):
+        return build(kind, settings.name, table, settings.options, file.folder, usual)
+
+
+def _metrics(file: File) -> dict[str, Loss]:
+    validation = file.settings.validation
+    return {
+        name: _function(file, metric, "metric", metrics.METRICS, "validation", "metrics", name)
+        for name, metric in (validation.metrics if validation else {}).items()
+    }
+
+
+def _optimizer(file: File) -> dict[str, Any]:
+    """`fit`'s optimizer and learning rate."""
+    settings = file.settings.optimizer
+    rate: Any = settings.learning_rate
+    if isinstance(rate, ScheduleSettings):
+        with file.at("optimizer", "learning_rate"):
+            rate = named_schedule(rate.schedule, rate.options)
+    with file.at("optimizer"):
+        optimizer = named_optimizer(settings.name, settings.options, rate)
+    if settings.options:
+        return {"optimizer": optimizer, "learning_rate": None}
+    return {"optimizer": settings.name, "learning_rate": rate}
+
+
+def _examples(file: File, settings: ExamplesSettings | None, key: str) -> Any:
+    if settings is None or (settings.npz is None and settings.function is None):
+        return None
+    if settings.npz is not None:
+        with file.at(key, "npz"):
+            return NpzFiles(settings.npz)
+    assert settings.function is not None, "it has one of both"
+    with file.at(key, "function"):
+        make = find_function(settings.function, file.folder)
+    with file.at(key, "arguments"):
+        arguments = check_options(make, settings.arguments, folder=file.folder)
+    examples = make(**arguments)
+    with file.at(key, "function"):
+        make_source(examples, 0 if key == "data" else None, what=f"what {settings.function} returns")
+    return examples
+
+
+def _devices(count: int | None) -> list[Any] | None:
+    if count is None:
+        return None
+    if count > jax.device_count():
+        raise InputError(f"JAX sees {jax.device_count()} here, not {count}")
+    return jax.devices()[:count]
+
+
+def _make_folder_of(path: os.PathLike[str]) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{os.fspath(path)} cannot be written: {error.strerror}: {folder}") from error
+    if os.path.isdir(path):
+        raise InputError(f"{os.fspath(path)} is a folder; give the name of a file in it")
