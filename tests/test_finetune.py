@@ -110,7 +110,8 @@ def test_a_run_trains_and_writes(folder):
     metrics = {"right": {"name": "binary_accuracy", "output": "logits", "target": "wanted", "threshold": 0.0}}
     config = write(
         folder,
-        validation={"npz": "examples/?.npz", "metrics": metrics, "every": 4},
+        validation={"npz": "examples/?.npz", "every": 4},
+        metrics=metrics,
         export="out/trained.onnx",
         plot="out/loss.png",
         checkpoints="out/checkpoints",
@@ -221,14 +222,11 @@ def test_paths_are_relative_to_the_file_and_hold_variables(folder, monkeypatch, 
 def test_overrides_take_the_place_of_values(folder):
     path = write(folder, steps=None, epochs=2)
     texts = ["loss.time_axis=null", "optimizer={name: sgd, learning_rate: 1e-3, train: [R, W]}"]
-    settings = read(
-        path, [*texts, "validation.metrics.a.name=mse", "validation.metrics.a.output=logits", "loss.scale="]
-    )
+    settings = read(path, [*texts, "metrics.a.name=mse", "metrics.a.output=logits", "loss.scale="])
     assert (settings.loss.options["time_axis"], settings.loss.options["scale"]) == (None, None)
     optimizer = settings.optimizer
     assert (optimizer.learning_rate, optimizer.train, optimizer.name) == (1e-3, ["R", "W"], "sgd")
-    assert settings.validation is not None
-    assert settings.validation.metrics["a"].options == {"output": "logits"}
+    assert settings.metrics["a"].options == {"output": "logits"}
     same = read(path, {"loss.time_axis": None, "optimizer.learning_rate": 1e-3, "export": Path("/tmp/x.onnx")})
     assert (same.loss.options["time_axis"], same.export) == (None, Path("/tmp/x.onnx"))
     named = read(path, [r"sequences.time_axis={}", r"sequences.time_axis.a\.b=1"])
@@ -250,7 +248,7 @@ def test_the_printed_settings_are_a_file_that_means_the_same(folder, tmp_path_fa
 
 def test_the_command_explains_every_key():
     said = " ".join(call("--keys").stdout.split())
-    for words in ("optimizer.learning_rate", "validation.metrics.NAME.name", "Updates between checkpoints. [100]"):
+    for words in ("optimizer.learning_rate", "metrics.NAME.name", "Updates between checkpoints. [100]"):
         assert words in said
 
 
@@ -366,6 +364,7 @@ def test_aliases_and_merges(tmp_path):
         ({"checkpoints": {"folder": "a", "resume": "no"}}, "checkpoints.resume: Input should be a valid boolean"),
         ({"checkpoints": {"every": 3}}, "checkpoints.folder: missing"),
         ({"optimizer": {"train": ["R", 1]}}, "optimizer.train.1: Input should be a valid string, not 1"),
+        ({"sequences": {"chunk": 3}}, "sequences: chunk= needs time_axis="),
         ({"devices": 1_000}, "devices: JAX sees"),
         ({"model": {"file": "net.onnx", "statics": {}}}, "unknown key (did you mean 'static'?)"),
         ({"model": "absent.onnx"}, "model: "),
@@ -385,11 +384,11 @@ def test_aliases_and_merges(tmp_path):
         ),
         (
             {"data": {"function": "functions.py:nothing"}},
-            "data.function: what functions.py:nothing returns must be a sequence of examples",
+            "data.function: data must be a sequence of examples, or a function",
         ),
         (
             {"validation": {"function": "functions.py:drawing"}},
-            "validation.function: what functions.py:drawing returns must be",
+            "validation.function: validation must be a sequence of examples, not a function",
         ),
         ({"validation": {"every": 3}}, "validation: expected either npz or function"),
         ({"validation": {"npz": "examples", "every": 0}}, "validation.every: Input should be greater than 0, not 0"),
@@ -411,12 +410,15 @@ def test_aliases_and_merges(tmp_path):
         ),
         ({"loss": {"name": "nomodule.here:f"}}, "loss: the module 'nomodule.here' cannot be imported"),
         (
-            {"validation": {"metrics": {"a": {"name": "acuracy"}}}},
+            {"metrics": {"a": {"name": "acuracy"}}},
             "no metric 'acuracy' (did you mean 'accuracy'",
         ),
-        ({"validation": {"metrics": {"a": 3}}}, "validation.metrics.a: Input should be a valid dictionary, not 3"),
-        ({"validation": {"metrics": ["a"]}}, "metrics: Input should be a valid dictionary, not ['a']"),
-        ({"optimizer": "adaam"}, "optimizer: there is no optimizer 'adaam' in optax (did you mean 'adam'?)"),
+        ({"metrics": {"a": 3}}, "metrics.a: Input should be a valid dictionary, not 3"),
+        ({"metrics": ["a"]}, "metrics: Input should be a valid dictionary, not ['a']"),
+        (
+            {"optimizer": "adaam"},
+            "optimizer: optax has no optimizer 'adaam' that needs only a",
+        ),
         (
             {"optimizer": {"name": "adam", "beta": 1}},
             "optimizer.beta: unknown option of adam; there are: learning_rate, b1",

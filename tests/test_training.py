@@ -10,11 +10,11 @@ import numpy as np
 import optax
 import pytest
 from small_models import layers_model
-from training_cases import examples, furthest, in_order, jax_tree, mean_square, recurrent_model, same
+from training_cases import examples, flat_fit, furthest, in_order, jax_tree, mean_square, recurrent_model, same
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.training import evaluate, fit
+from jaxrnn.training import Optimizer, Sequences, Validation, fit, validate
 from jaxrnn.training.forward import Forward
 from jaxrnn.training.layout import make_layout
 
@@ -69,13 +69,13 @@ def test_whole_sequences_equal_full_back_propagation(model, mode):
         gradients = [gradient_of(model)(expected, model.init_state(), data[index])[1] for index in batch]
         expected = descend(expected, jax.tree.map(lambda *g: sum(g) / len(g), *gradients))
     options = {"epochs": 2, "batch_size": 2, "optimizer": "sgd", "learning_rate": RATE, "time_axis": axis_of(mode)}
-    fitted = fit(model, data, mean_square, **options)
+    fitted = flat_fit(model, data, mean_square, **options)
     assert fitted.step == 4
     assert furthest(fitted.params, expected) < 1e-6
-    assert furthest(fit(model, data, mean_square, chunk=12, **options).params, expected) < 1e-6
-    assert furthest(fit(model, data, mean_square, bucket=8, **options).params, expected) < 1e-6
+    assert furthest(flat_fit(model, data, mean_square, chunk=12, **options).params, expected) < 1e-6
+    assert furthest(flat_fit(model, data, mean_square, bucket=8, **options).params, expected) < 1e-6
     # and it is not what chunks give
-    assert furthest(fit(model, data, mean_square, chunk=4, **options).params, expected) > 1e-3
+    assert furthest(flat_fit(model, data, mean_square, chunk=4, **options).params, expected) > 1e-3
 
 
 def test_chunks_equal_the_loop_written_out_by_hand(model, mode):
@@ -94,7 +94,7 @@ def test_chunks_equal_the_loop_written_out_by_hand(model, mode):
             losses.append(np.mean([float(value) for (value, _), _ in found.values()]))
             gradients = [gradient for _, gradient in found.values()]
             expected = descend(expected, jax.tree.map(lambda *g: sum(g) / len(g), *gradients))
-    fitted = fit(
+    fitted = flat_fit(
         model,
         data,
         mean_square,
@@ -123,9 +123,8 @@ def test_apply_follows_a_joined_optax_chain():
         return 100 * jnp.mean(jnp.square(outputs["logits"] - example["target"]))
 
     schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 2, 6)
-    fitted = fit(
-        model, data, loss, steps=6, batch_size=2, learning_rate=schedule, clip_norm=1.0, freeze=["W", "sc*"], seed=3
-    )
+    adam = Optimizer(learning_rate=schedule, clip_norm=1.0, freeze=["W", "sc*"])
+    fitted = fit(model, data, loss, steps=6, batch_size=2, optimizer=adam, seed=3)
     start = dict(model.params)
     trained = {name: start[name] for name in ("R", "B", "P")}
     one = jax.jit(jax.value_and_grad(lambda params, e: loss(model.apply(params, {"x": e["x"]}), e, None)))
@@ -163,13 +162,13 @@ def test_padding_changes_nothing_even_where_it_is_not_finite():
         return jnp.sum(jnp.where(mask[:, None], jnp.square(ratio), 0.0)) / jnp.sum(mask, dtype=jnp.float32)
 
     options = {"time_axis": {"magnitude": 1, "clean": 0}, "optimizer": "sgd", "learning_rate": 1e-3}
-    both = fit(model, data, loss, steps=1, batch_size=2, bucket=16, **options)
-    alone = [fit(model, [example], loss, steps=1, batch_size=1, **options) for example in data]
+    both = flat_fit(model, data, loss, steps=1, batch_size=2, bucket=16, **options)
+    alone = [flat_fit(model, [example], loss, steps=1, batch_size=1, **options) for example in data]
     mean = {name: sum(each.params[name] for each in alone) / 2 for name in both.params}
     assert both.history[0]["loss"] == pytest.approx(np.mean([each.history[0]["loss"] for each in alone]), rel=1e-5)
     assert furthest(both.params, mean) < 1e-5 * max(float(jnp.abs(x).max()) for x in mean.values())
-    values = evaluate(model, both.params, data, loss, batch_size=2, time_axis=options["time_axis"])
-    single = [evaluate(model, both.params, [e], loss, metrics={"again": loss}) for e in data]
+    values = validate(model, both.params, data, loss, batch_size=2, sequences=Sequences(time_axis=options["time_axis"]))
+    single = [validate(model, both.params, [e], loss, metrics={"again": loss}) for e in data]
     assert values["loss"] == pytest.approx(np.mean([each["loss"] for each in single]), rel=1e-5)
     assert single[0]["again"] == single[0]["loss"]
 
@@ -191,26 +190,26 @@ def test_rates_and_constants():
         return {"x": x, "slow": slow, "labels": np.arange(labels) + 1, "level": np.float32(0.5)}
 
     axes = {"x": 1, "y": 1, "slow": 0, "labels": 0}
-    fit(model, [example(4, 3), example(10, 1)], loss, steps=1, batch_size=2, bucket=8, time_axis=axes)
+    flat_fit(model, [example(4, 3), example(10, 1)], loss, steps=1, batch_size=2, bucket=8, time_axis=axes)
     assert seen[16] == {"x": (1, 16, 3), "slow": (8,), "labels": (3,), "level": ()}
     axes.pop("labels")
     data = [example(4, 3), example(10, 3)]
-    fit(model, data, loss, steps=2, batch_size=2, chunk=6, time_axis=axes)
+    flat_fit(model, data, loss, steps=2, batch_size=2, chunk=6, time_axis=axes)
     assert seen[6] == {"x": (1, 6, 3), "slow": (3,), "labels": (3,), "level": ()}
     with pytest.raises(jaxrnn.InputError, match="multiple of 2, or leave 'slow' out"):
-        fit(model, data, loss, steps=1, batch_size=2, chunk=5, time_axis=axes)
+        flat_fit(model, data, loss, steps=1, batch_size=2, chunk=5, time_axis=axes)
 
 
 def test_recomputing_and_narrow_products(model, mode):
     """Both reach the model: the one changes nothing but memory, the other rounds products and leaves float32."""
     data = data_for(mode, (8, 12))
     options = {"steps": 3, "batch_size": 2, "time_axis": axis_of(mode), "learning_rate": 0.02, "optimizer": "sgd"}
-    plain = fit(model, data, mean_square, **options)
-    assert furthest(fit(model, data, mean_square, remat=4, **options).params, plain.params) < 1e-6
-    narrow = fit(model, data, mean_square, compute_dtype="bfloat16", **options)
+    plain = flat_fit(model, data, mean_square, **options)
+    assert furthest(flat_fit(model, data, mean_square, remat=4, **options).params, plain.params) < 1e-6
+    narrow = flat_fit(model, data, mean_square, compute_dtype="bfloat16", **options)
     assert {value.dtype.name for value in narrow.params.values()} == {"float32"}
     assert 1e-6 < furthest(narrow.params, plain.params) < 1e-2
-    layout = make_layout(model, mode, data[0], "", time_axis=axis_of(mode), chunk=None, bucket=1)
+    layout = make_layout(model, mode, data[0], "", Sequences(time_axis=axis_of(mode)))
     arguments = (model.params, model.init_state(), jax_tree(data[0]), jnp.ones(8, bool))
     for remat in (None, "sqrt"):
         forward = Forward(model, layout, mean_square, {}, remat)
@@ -237,7 +236,7 @@ def test_a_real_network_takes_the_step_of_its_gradient(models, name):
     def whole(params, inputs):
         return loss(model.scan(params, model.init_state(), inputs)[0], None, None)
 
-    fitted = fit(
+    fitted = flat_fit(
         model, [example], loss, steps=1, batch_size=1, optimizer="sgd", learning_rate=1e-3, mode="scan", time_axis=0
     )
     with jax.enable_x64(True):
@@ -257,11 +256,11 @@ def test_drawn_examples_depend_on_seed_and_place_alone():
         return examples([int(rng.integers(3, 6))], seed=drawn[-1])[0]
 
     options = {"batch_size": 2, "time_axis": 1, "bucket": 6}
-    first = fit(model, draw, mean_square, steps=3, **options)
+    first = flat_fit(model, draw, mean_square, steps=3, **options)
     assert drawn[0] == drawn[1]  # the first one is also looked at beforehand
     assert len(set(drawn)) == len(drawn) - 1 >= 6
-    again = fit(model, draw, mean_square, steps=3, **options)
-    other = fit(model, draw, mean_square, steps=3, seed=1, **options)
+    again = flat_fit(model, draw, mean_square, steps=3, **options)
+    other = flat_fit(model, draw, mean_square, steps=3, seed=1, **options)
     assert same(first.params, again.params)
     assert not same(first.params, other.params)
 
@@ -275,18 +274,16 @@ def test_validation_keeps_the_best_and_stops_early(tmp_path):
         mean_square,
         steps=500,
         batch_size=2,
-        time_axis=1,
-        learning_rate=0.1,
-        validation=held_out,
-        every=5,
-        patience=3,
+        optimizer=Optimizer(learning_rate=0.1),
+        sequences=Sequences(time_axis=1),
         metrics={"square": mean_square},
+        validation=Validation(held_out, every=5, patience=3),
     )
     assert fitted.stopped == "patience"
     measured = {r["step"]: r["validation_loss"] for r in fitted.history if "validation_loss" in r}
     assert list(measured) == list(range(5, fitted.step + 1, 5))
     assert fitted.best_step == min(measured, key=measured.__getitem__) == fitted.step - 15
-    found = evaluate(model, fitted.params, held_out, mean_square, time_axis=1)
+    found = validate(model, fitted.params, held_out, mean_square, sequences=Sequences(time_axis=1))
     assert found["loss"] == pytest.approx(measured[fitted.best_step], rel=1e-6)
     assert not same(fitted.params, fitted.last_params)
     assert fitted.history[4]["validation_square"] == measured[5]
@@ -310,7 +307,7 @@ def test_types_stay_those_of_the_file(kind):
         seen.add((outputs["logits"].dtype.name, example["target"].dtype.name))
         return jnp.mean(jnp.square(outputs["logits"].astype(example["target"].dtype) - example["target"]))
 
-    fitted = fit(model, data, loss, steps=40, batch_size=1, learning_rate=1e-4)
+    fitted = flat_fit(model, data, loss, steps=40, batch_size=1, learning_rate=1e-4)
     assert seen == {(kind, "float64" if kind == "float64" else "float32")}
     assert {array.dtype for array in fitted.params.values()} == {dtype}
     # 40 updates of adam of 1e-4 each; one alone is less than half of the last bit of most weights of 16 bits
@@ -321,6 +318,7 @@ def test_no_update_compiles_anew_and_none_waits(caplog):
     """Twenty updates of one shape: one compilation, however they are resumed, validated and padded."""
     model = recurrent_model("time")
     with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
-        fit(model, examples([5, 6, 7, 8]), mean_square, steps=20, batch_size=3, time_axis=1, bucket=8, progress=False)
+        sequences = Sequences(time_axis=1, bucket=8)
+        fit(model, examples([5, 6, 7, 8]), mean_square, steps=20, batch_size=3, sequences=sequences, progress=False)
     compiled = [r.getMessage() for r in caplog.records if "XLA compilation of jit(_plain_update)" in r.getMessage()]
     assert len(compiled) == 1

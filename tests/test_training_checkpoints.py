@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training_cases import examples, mean_square, recurrent_model, same
+from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.training import TrainingError, evaluate, fit, load_checkpoint
+from jaxrnn.training import Sequences, TrainingError, load_checkpoint, validate
 
 SCRIPT = Path(__file__).parent / "training_run.py"
 DATA = examples([5, 9, 7, 4, 6, 8, 3])
@@ -36,7 +36,7 @@ def model():
 @pytest.fixture(scope="module")
 def whole(model):
     """A training that was never interrupted."""
-    return fit(model, DATA, mean_square, steps=23, **OPTIONS)
+    return flat_fit(model, DATA, mean_square, steps=23, **OPTIONS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,8 +107,8 @@ def _steps(folder):
 def test_resumed_wherever_it_stopped(model, whole, tmp_path, capfd):
     """In the same process, after each of some numbers of updates, inside batches and at their ends."""
     for steps in (1, 4, 6, 10, 23):
-        fit(model, DATA, mean_square, steps=steps, checkpoints=tmp_path, keep=2, **OPTIONS)
-    fitted = fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, keep=2, **OPTIONS)
+        flat_fit(model, DATA, mean_square, steps=steps, checkpoints=tmp_path, keep=2, **OPTIONS)
+    fitted = flat_fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, keep=2, **OPTIONS)
     assert same(fitted.params, whole.params)
     assert [r["loss"] for r in fitted.history] == [r["loss"] for r in whole.history]
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()) == ["20", "23"]
@@ -122,16 +122,18 @@ def test_the_best_is_kept_and_loaded(model, tmp_path):
     held_out = examples([6, 4], seed=3)
     options = {**OPTIONS, "learning_rate": 0.2, "validation": held_out, "every": 3, "freeze": "B"}
     start = {**model.params, "B": model.params["B"] + 0.25}
-    fitted = fit(model, DATA, mean_square, steps=40, params=start, checkpoints=tmp_path, keep=1, **options)
+    fitted = flat_fit(model, DATA, mean_square, steps=40, params=start, checkpoints=tmp_path, keep=1, **options)
     assert fitted.best_step < 37
     assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [fitted.best_step, 40]
     assert same(load_checkpoint(tmp_path, model), fitted.params)
     assert same(load_checkpoint(tmp_path), fitted.params)  # the frozen parameter too: it is not the file's
     assert same(load_checkpoint(tmp_path, model, best=False), fitted.last_params)
     assert same(load_checkpoint(tmp_path, model, step=fitted.best_step), fitted.params)
-    measured = evaluate(model, load_checkpoint(tmp_path, model), held_out, mean_square, time_axis=1)
+    measured = validate(
+        model, load_checkpoint(tmp_path, model), held_out, mean_square, sequences=Sequences(time_axis=1)
+    )
     assert measured["loss"] == pytest.approx(min(r.get("validation_loss", 9) for r in fitted.history), rel=1e-6)
-    again = fit(model, DATA, mean_square, steps=40, params=start, checkpoints=tmp_path, keep=1, **options)
+    again = flat_fit(model, DATA, mean_square, steps=40, params=start, checkpoints=tmp_path, keep=1, **options)
     assert same(again.params, fitted.params)
     assert again.best_step == fitted.best_step
     with pytest.raises(jaxrnn.InputError, match="no checkpoint behind update 5"):
@@ -157,7 +159,7 @@ def _garble(path):
 @pytest.mark.parametrize("damage", [_truncate, _garble, Path.unlink], ids=["truncated", "garbled", "missing"])
 def test_a_damaged_checkpoint_is_passed_over(model, whole, tmp_path, damage):
     """Each file of the newest checkpoint in turn: the one before is used, and the end is the same."""
-    fit(model, DATA, mean_square, steps=20, checkpoints=tmp_path / "good", **OPTIONS)
+    flat_fit(model, DATA, mean_square, steps=20, checkpoints=tmp_path / "good", **OPTIONS)
     files = [p.relative_to(tmp_path / "good") for p in sorted((tmp_path / "good" / "20").rglob("*")) if p.is_file()]
     assert len(files) > 5
     passed_over = 0
@@ -171,7 +173,7 @@ def test_a_damaged_checkpoint_is_passed_over(model, whole, tmp_path, damage):
             continue  # this file did not matter
         passed_over += 1
         with pytest.warns(UserWarning, match=r"20 cannot be read .* going back to that behind update 16"):
-            fitted = fit(model, DATA, mean_square, steps=23, checkpoints=folder, **OPTIONS)
+            fitted = flat_fit(model, DATA, mean_square, steps=23, checkpoints=folder, **OPTIONS)
         assert same(fitted.params, whole.params)
         assert {"16", "20", "23", "unreadable-20"} <= {p.name for p in folder.iterdir()}
     assert passed_over
@@ -181,7 +183,7 @@ def test_a_damaged_checkpoint_is_passed_over(model, whole, tmp_path, damage):
 def test_what_is_no_checkpoint_is_left_alone(model, whole, tmp_path, foreign):
     """Whatever Orbax takes it for: it hides no checkpoint, is counted for none, and stays."""
     options = {**OPTIONS, "checkpoints": tmp_path, "keep": 1}
-    fit(model, DATA, mean_square, steps=20, **options)
+    flat_fit(model, DATA, mean_square, steps=20, **options)
     (tmp_path / foreign).parent.mkdir(parents=True)
     (tmp_path / foreign).write_text("mine")
     place = foreign.partition("/")[0]
@@ -189,7 +191,7 @@ def test_what_is_no_checkpoint_is_left_alone(model, whole, tmp_path, foreign):
     with pytest.warns(UserWarning, match=said):
         load_checkpoint(tmp_path, model)
     with pytest.warns(UserWarning, match=said):
-        fitted = fit(model, DATA, mean_square, steps=23, **options)
+        fitted = flat_fit(model, DATA, mean_square, steps=23, **options)
     assert same(fitted.params, whole.params)
     assert (tmp_path / foreign).read_text() == "mine"
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([place, "23"])
@@ -199,7 +201,7 @@ def test_what_is_no_checkpoint_is_left_alone(model, whole, tmp_path, foreign):
 
 def test_a_checkpoint_with_a_fifo_in_it_is_passed_over(model, tmp_path):
     """Reading it would never end."""
-    fit(model, DATA, mean_square, steps=8, checkpoints=tmp_path, **OPTIONS)
+    flat_fit(model, DATA, mean_square, steps=8, checkpoints=tmp_path, **OPTIONS)
     (tmp_path / "8" / "facts" / "metadata").unlink()
     os.mkfifo(tmp_path / "8" / "facts" / "metadata")
     with pytest.warns(UserWarning, match="8 cannot be read .*FIFO.* going back to that behind update 4"):
@@ -207,10 +209,10 @@ def test_a_checkpoint_with_a_fifo_in_it_is_passed_over(model, tmp_path):
 
 
 def test_with_nothing_left_to_read_it_stops(model, tmp_path):
-    fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **OPTIONS)
+    flat_fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **OPTIONS)
     _truncate(tmp_path / "4" / "facts" / "metadata")
     with pytest.raises(TrainingError, match="none of the 1 checkpoint"):
-        fit(model, DATA, mean_square, steps=8, checkpoints=tmp_path, **OPTIONS)
+        flat_fit(model, DATA, mean_square, steps=8, checkpoints=tmp_path, **OPTIONS)
     assert (tmp_path / "4").is_dir()
 
 
@@ -219,7 +221,7 @@ def test_a_full_disk_stops_and_loses_nothing(model, whole, tmp_path):
     options = {"lengths": [5, 9, 7, 4, 6, 8, 3], "fit": {k: v for k, v in OPTIONS.items() if k != "time_axis"}}
     out, folder = tmp_path / "out.npz", tmp_path / "folder"
     options["fit"] |= {"steps": 23, "every": 4}
-    fit(model, DATA, mean_square, steps=8, checkpoints=folder, **OPTIONS)
+    flat_fit(model, DATA, mean_square, steps=8, checkpoints=folder, **OPTIONS)
     largest = max(p.stat().st_size for p in (folder / "8").rglob("*") if p.is_file())
     failed = subprocess.run(
         command(folder=folder, out=out, file_limit=largest // 2, **options), capture_output=True, text=True
@@ -244,11 +246,11 @@ def test_interrupted_it_writes_a_checkpoint_and_hands_back_control(model, whole,
             return super().__getitem__(index)
 
     with pytest.raises(KeyboardInterrupt):
-        fit(model, Interrupted(DATA), mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
+        flat_fit(model, Interrupted(DATA), mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
     assert threading.active_count() == 1
     steps = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
     assert steps[-1] % OPTIONS["every"]  # not one that was due
-    assert same(fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)
+    assert same(flat_fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)
 
 
 def test_an_interrupt_in_the_middle_of_writing_comes_behind_it(model, whole, tmp_path, monkeypatch):
@@ -265,22 +267,22 @@ def test_an_interrupt_in_the_middle_of_writing_comes_behind_it(model, whole, tmp
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
+            flat_fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
     monkeypatch.undo()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "8"]
-    assert same(fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)
+    assert same(flat_fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)
 
 
 def test_other_settings_and_models_are_refused(model, tmp_path):
-    fit(model, DATA, mean_square, steps=2, checkpoints=tmp_path, **OPTIONS)
+    flat_fit(model, DATA, mean_square, steps=2, checkpoints=tmp_path, **OPTIONS)
     before = sorted(p.name for p in tmp_path.rglob("*"))
 
     def refused(match, trained=model, loss=mean_square, **options):
         with pytest.raises(TrainingError, match=match):
-            fit(trained, DATA, loss, steps=4, checkpoints=tmp_path, **{**OPTIONS, **options})
+            flat_fit(trained, DATA, loss, steps=4, checkpoints=tmp_path, **{**OPTIONS, **options})
 
     refused("batch_size is 3 in the checkpoint and 2 here", batch_size=2)
     refused("chunk is 3 in the checkpoint and absent here", chunk=None)
@@ -293,5 +295,5 @@ def test_other_settings_and_models_are_refused(model, tmp_path):
     refused("loss is", loss=lambda outputs, example, mask: mean_square(outputs, example, mask))
     refused("resume=False", resume=False)
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
-    longer = fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **{**OPTIONS, "every": 1})
+    longer = flat_fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **{**OPTIONS, "every": 1})
     assert longer.step == 4

@@ -12,9 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from training_cases import examples, furthest, mean_square, recurrent_model
-
-from jaxrnn.training import fit
+from training_cases import examples, flat_fit, furthest, mean_square, recurrent_model
 
 SCRIPT = Path(__file__).parent / "training_run.py"
 LENGTHS = [5, 9, 7, 4, 6, 8]
@@ -64,7 +62,7 @@ def test_two_devices_train_as_one(alone, tmp_path):
     assert furthest(alone, found) < 1e-5
     even, _ = read(tmp_path / "even.npz")
     options = {**OPTIONS, "batch_size": 4}
-    expected = fit(
+    expected = flat_fit(
         recurrent_model("time"), examples(LENGTHS), mean_square, time_axis=1, devices=jax.devices()[:1], **options
     )
     last = {name.removeprefix("last/"): value for name, value in even.items() if name.startswith("last/")}

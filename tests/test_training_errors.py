@@ -13,10 +13,10 @@ import optax
 import pytest
 from onnx import helper
 from small_models import layers_model
-from training_cases import examples, mean_square, recurrent_model, same
+from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
-from jaxrnn.training import TrainingError, evaluate, fit, load_checkpoint
+from jaxrnn.training import TrainingError, load_checkpoint, validate
 
 OPTIONS = {"batch_size": 2, "time_axis": 1, "every": 2}
 
@@ -45,7 +45,7 @@ def test_the_first_node_that_is_not_finite(time, tmp_path):
     model = recurrent_model(time, nodes=nodes)
     data = [{**example, "x": np.abs(example["x"])} for example in examples([6, 6, 6, 6], stacked=time is None)]
     options = {**OPTIONS, "time_axis": 0 if time is None else 1, "checkpoints": tmp_path}
-    good = fit(model, data, mean_square, steps=2, **options)
+    good = flat_fit(model, data, mean_square, steps=2, **options)
     calls = []
 
     class Turning(list):
@@ -57,7 +57,7 @@ def test_the_first_node_that_is_not_finite(time, tmp_path):
 
     where = "in frame 4" if time is None else ""
     with pytest.raises(TrainingError) as caught:
-        fit(model, Turning(data), mean_square, steps=40, **options)
+        flat_fit(model, Turning(data), mean_square, steps=40, **options)
     text = str(caught.value)
     assert re.match(r"update \d+ is not finite \(loss nan\): the loss of example \d is NaN; ", text)
     assert "the first node whose output is not finite is 'the_root' (Sqrt" in text
@@ -73,7 +73,7 @@ def test_data_loss_gradient_and_update_that_are_not_finite(model):
 
     def failure(data=data, loss=mean_square, **options):
         with pytest.raises(TrainingError) as caught:
-            fit(model, data, loss, steps=12, **{**OPTIONS, **options})
+            flat_fit(model, data, loss, steps=12, **{**OPTIONS, **options})
         return str(caught.value)
 
     assert "'x' of example 2 holds NaN" in failure(spoil(data, 2, 1, np.nan))
@@ -95,7 +95,7 @@ def test_data_loss_gradient_and_update_that_are_not_finite(model):
     assert "the first parameter that the update makes not so is 'P'; the learning rate may be too high" in text
     assert text.endswith("No checkpoint was kept: give checkpoints=FOLDER.")
     with pytest.raises(TrainingError, match="validation loss behind update 2 is nan, though"):
-        fit(model, data, mean_square, steps=12, validation=spoil(data, 0, 0, np.nan), **OPTIONS)
+        flat_fit(model, data, mean_square, steps=12, validation=spoil(data, 0, 0, np.nan), **OPTIONS)
     assert threading.active_count() == 1
 
 
@@ -104,19 +104,19 @@ def test_a_loss_that_raises_is_let_through(model):
         raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError, match="mine") as caught:
-        fit(model, examples([6, 6]), loss, steps=1, **OPTIONS)
+        flat_fit(model, examples([6, 6]), loss, steps=1, **OPTIONS)
     assert caught.value.__notes__[-1] == "in update 1 of the training"
 
 
 def test_padding_that_would_change_results(model):
     data = examples([6, 4])
     with pytest.raises(jaxrnn.InputError, match=r"example 1 was padded from 4 to 6 frames.* where its mask is False"):
-        fit(model, data, lambda o, e, mask: jnp.mean(jnp.square(o["y"] - e["target"])), steps=1, **OPTIONS)
+        flat_fit(model, data, lambda o, e, mask: jnp.mean(jnp.square(o["y"] - e["target"])), steps=1, **OPTIONS)
     layers = jaxrnn.load(layers_model())
     ragged = [{"x": np.ones((length, 1, 3), np.float32)} for length in (5, 3)]
     with pytest.raises(jaxrnn.InputError, match=r"through output 'Y_h': the model looks ahead"):
-        fit(layers, ragged, lambda o, e, mask: jnp.mean(o["Y_h"]), steps=1, batch_size=2, time_axis=0)
-    fit(layers, ragged, lambda o, e, mask: jnp.mean(o["Y_h"]), steps=2, batch_size=1, time_axis=0)
+        flat_fit(layers, ragged, lambda o, e, mask: jnp.mean(o["Y_h"]), steps=1, batch_size=2, time_axis=0)
+    flat_fit(layers, ragged, lambda o, e, mask: jnp.mean(o["Y_h"]), steps=2, batch_size=1, time_axis=0)
 
 
 MISTAKES = {
@@ -140,7 +140,7 @@ MISTAKES = {
     "endless epochs": ({"data": lambda rng: None, "steps": None, "epochs": 2}, "epochs= needs a sequence"),
     "batch": ({"batch_size": 4}, "batch_size=4 is more than the 3 examples"),
     "zero": ({"batch_size": 0}, "batch_size must be a whole number from 1 on"),
-    "truth": ({"every": True}, "every must be a whole number"),
+    "truth": ({"every": True, "checkpoints": "unused"}, "every must be a whole number"),
     "seed": ({"seed": -1}, "seed must be a whole number from 0 on"),
     "chunk": ({"chunk": 2, "time_axis": None}, "chunk= needs time_axis="),
     "axis": ({"time_axis": {"X": 1}}, r"time_axis: no example and no output has 'X' \(did you mean 'x'"),
@@ -148,7 +148,7 @@ MISTAKES = {
     "other axis": ({"time_axis": 2}, "its time is axis 1"),
     "unequal": ({"time_axis": None, "data": examples([4, 5, 6])}, "say which axis is time"),
     "mode": ({"mode": "Step"}, "there is no mode 'Step'; the modes are: apply, step, scan"),
-    "patience": ({"patience": 3}, "patience= counts validations"),
+    "patience": ({"validation": examples([4]), "patience": 0}, "patience must be a whole number from 1 on"),
     "drawn validation": ({"validation": lambda rng: None}, "validation must be a sequence of examples, not"),
     "train": ({"train": "w"}, r"train: no parameter matches 'w' \(did you mean|; there is: W"),
     "freeze": ({"freeze": ["W", "Q*"]}, r"freeze: no parameter matches 'Q\*'"),
@@ -180,7 +180,7 @@ def test_mistakes_are_named(model, mistake):
     if len(given["data"] if isinstance(given["data"], list) else "xx") == 1:
         given["batch_size"] = 1
     with pytest.raises(jaxrnn.InputError, match=match):
-        fit(model, given.pop("data"), given.pop("loss"), **given)
+        flat_fit(model, given.pop("data"), given.pop("loss"), **given)
     assert threading.active_count() == 1
 
 
@@ -189,16 +189,16 @@ def test_a_model_that_forgets_has_no_steps(models):
     data = [{"feats": np.zeros((1, 40, 50), np.float32)}]
     for mode in ("scan", "step"):
         with pytest.raises(jaxrnn.StateError, match="forgets its state after every call"):
-            fit(keyword, data, lambda o, e, m: jnp.mean(o["logits"]), steps=1, batch_size=1, mode=mode)
+            flat_fit(keyword, data, lambda o, e, m: jnp.mean(o["logits"]), steps=1, batch_size=1, mode=mode)
     recurrent = recurrent_model("time")
     data = [{"x": np.zeros((1, 4, 3), np.float32), "h": np.zeros((1, 1, 4), np.float32)}]
     with pytest.raises(jaxrnn.InputError, match="carries no state from chunk to chunk in mode 'apply'"):
-        fit(recurrent, data, mean_square, steps=1, batch_size=1, mode="apply", time_axis=1, chunk=2)
+        flat_fit(recurrent, data, mean_square, steps=1, batch_size=1, mode="apply", time_axis=1, chunk=2)
 
 
 def test_progress_is_on_standard_error_of_a_terminal_only(model, monkeypatch, capsys):
     data = examples([4, 4])
-    fit(model, data, mean_square, steps=2, **OPTIONS)
+    flat_fit(model, data, mean_square, steps=2, **OPTIONS)
     assert capsys.readouterr() == ("", "")
 
     class Terminal(io.StringIO):
@@ -206,7 +206,7 @@ def test_progress_is_on_standard_error_of_a_terminal_only(model, monkeypatch, ca
             return True
 
     monkeypatch.setattr(sys, "stderr", Terminal())
-    shown = fit(model, data, mean_square, epochs=3, validation=data, **OPTIONS)
+    shown = flat_fit(model, data, mean_square, epochs=3, validation=data, **OPTIONS)
     text = sys.stderr.getvalue()
     assert "training" in text
     assert f"validation {shown.history[-1]['validation_loss']:.4g}" in text
@@ -214,33 +214,33 @@ def test_progress_is_on_standard_error_of_a_terminal_only(model, monkeypatch, ca
     assert re.search(r"\d/s", text)
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(sys, "stderr", Terminal())
-    fit(model, data, mean_square, steps=2, progress=False, **OPTIONS)
+    flat_fit(model, data, mean_square, steps=2, progress=False, **OPTIONS)
     assert sys.stderr.getvalue() == ""
 
 
-def test_evaluate_checks_what_it_is_given(model):
+def test_validate_checks_what_it_is_given(model):
     data = examples([4, 4])
     with pytest.raises(jaxrnn.InputError, match="'gain' is missing"):
-        evaluate(model, {n: v for n, v in model.params.items() if n != "gain"}, data, mean_square, time_axis=1)
+        validate(model, {n: v for n, v in model.params.items() if n != "gain"}, data, mean_square)
     with pytest.raises(jaxrnn.InputError, match="data is empty"):
-        evaluate(model, model.params, [], mean_square)
+        validate(model, model.params, [], mean_square)
     with pytest.raises(jaxrnn.InputError, match="must be a sequence of examples, not a function"):
-        evaluate(model, model.params, lambda rng: data[0], mean_square)
+        validate(model, model.params, lambda rng: data[0], mean_square)
 
 
 def test_an_optimizer_of_the_callers_own(model):
     """Its learning rate is told where its state has one; parameters are pulled to what optax makes of them alone."""
     data = examples([4, 4])
     optimizer = optax.inject_hyperparams(optax.sgd)(learning_rate=0.25)
-    fitted = fit(model, data, mean_square, steps=2, optimizer=optimizer, **OPTIONS)
-    named = fit(model, data, mean_square, steps=2, optimizer="sgd", learning_rate=0.25, **OPTIONS)
+    fitted = flat_fit(model, data, mean_square, steps=2, optimizer=optimizer, **OPTIONS)
+    named = flat_fit(model, data, mean_square, steps=2, optimizer="sgd", learning_rate=0.25, **OPTIONS)
     assert [record["learning_rate"] for record in fitted.history] == [0.25, 0.25]
     assert same(fitted.params, named.params)
-    silent = fit(model, data, mean_square, steps=1, optimizer=optax.sgd(0.25), **OPTIONS)
+    silent = flat_fit(model, data, mean_square, steps=1, optimizer=optax.sgd(0.25), **OPTIONS)
     assert "learning_rate" not in silent.history[0]
 
 
 @pytest.mark.parametrize("options", [{"bucket": 10**12}, {"chunk": 10**12}], ids=str)
 def test_padding_that_nothing_holds(model, options):
     with pytest.raises(jaxrnn.InputError, match=r"1,000,000,000,000.* no more than 67,108,864 frames of padding"):
-        fit(model, examples([5, 9]), mean_square, steps=1, **OPTIONS, **options)
+        flat_fit(model, examples([5, 9]), mean_square, steps=1, **OPTIONS, **options)

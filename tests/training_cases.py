@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from small_models import make_model
 
 import jaxrnn
+from jaxrnn.training import Checkpoints, Optimizer, Sequences, Validation, fit
 
 HIDDEN, FEATURES, OUTPUTS = 4, 3, 2
 
@@ -92,3 +95,20 @@ def in_order(length, batch_size, epochs, seed=0):
 
 def jax_tree(example):
     return jax.tree.map(jnp.asarray, example)
+
+
+def flat_fit(model, data, loss, **options):
+    """`fit`, whose groups of options are given field by field: ``optimizer`` and ``learning_rate``, ``validation`` and
+    ``every``, ``checkpoints`` and ``keep``, ``chunk`` and ``time_axis``.
+    """
+    groups = {}
+    for key, kind in (("optimizer", Optimizer), ("validation", Validation), ("checkpoints", Checkpoints)):
+        first, *others = (field.name for field in dataclasses.fields(kind))
+        fields = {name: options[name] for name in others if name in options}
+        if options.get(key) is not None or (fields and kind is Optimizer):
+            groups[key] = kind(**({first: options[key]} if key in options else {}), **fields)
+    fields = [field.name for field in dataclasses.fields(Sequences)]
+    groups["sequences"] = Sequences(**{name: options[name] for name in fields if name in options})
+    used = {f.name for kind in (Optimizer, Validation, Checkpoints, Sequences) for f in dataclasses.fields(kind)}
+    rest = {name: value for name, value in options.items() if name not in {*used, *groups}}
+    return fit(model, data, loss, **groups, **rest)

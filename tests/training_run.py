@@ -27,9 +27,7 @@ def main(options: dict) -> None:
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (options["file_limit"], options["file_limit"]))
 
-    from training_cases import examples, mean_square, recurrent_model
-
-    from jaxrnn.training import fit
+    from training_cases import examples, flat_fit, mean_square, recurrent_model
 
     lengths = options["lengths"]
     delay = options.get("delay", 0.0)
@@ -50,7 +48,7 @@ def main(options: dict) -> None:
             return self.examples[index]
 
     model = recurrent_model("time")
-    fitted = fit(
+    fitted = flat_fit(
         model,
         Data(),
         mean_square,

@@ -20,8 +20,6 @@ from jaxrnn.evaluation.settings import CorpusSettings, EvaluationSettings
 from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.systems import System
 from jaxrnn.settings.files import Overrides, SettingsFile
-from jaxrnn.settings.functions import find_function
-from jaxrnn.settings.options import check_options
 
 File = SettingsFile[EvaluationSettings]
 
@@ -125,11 +123,7 @@ def _system(file: File) -> System:
 
 
 def _own_system(file: File, function: str) -> System:
-    with file.at("system", "function"):
-        make = find_function(function, file.folder)
-    with file.at("system", "arguments"):
-        arguments = check_options(make, file.settings.system.arguments, folder=file.folder)
-    system = make(**arguments)
+    system = file.made(function, file.settings.system.arguments, "system")
     missing = [name for name in ("start", "run", "rate", "delay", "padded") if not hasattr(system, name)]
     if missing:
         with file.at("system", "function"):

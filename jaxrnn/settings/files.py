@@ -13,8 +13,10 @@ import yaml
 
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
 from jaxrnn.files import check_regular
+from jaxrnn.settings.functions import find_function
 from jaxrnn.settings.mistakes import Keys, SettingsError, brief, dotted, mistakes_of
 from jaxrnn.settings.models import Settings
+from jaxrnn.settings.options import check_options
 from jaxrnn.settings.reference import keys_at
 
 try:
@@ -80,6 +82,14 @@ class SettingsFile(Generic[Model]):
             raise InputError("\n".join(self._line((*keys, *rest), text) for rest, text in error.mistakes)) from error
         except JaxrnnError as error:
             raise type(error)(self._line(keys, str(error))) from error
+
+    def made(self, function: str, arguments: Mapping[str, Any], *keys: str | int) -> Any:
+        """What a function makes whose name and arguments are the values of ``function`` and ``arguments``."""
+        with self.at(*keys, "function"):
+            make = find_function(function, self.folder)
+        with self.at(*keys, "arguments"):
+            options = check_options(make, arguments, folder=self.folder)
+        return make(**options)
 
     def _line(self, keys: Keys, text: str) -> str:
         return ": ".join(filter(None, (str(self.path), dotted(keys), text)))

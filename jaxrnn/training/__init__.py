@@ -1,9 +1,21 @@
-"""Training: fine-tuning an imported model, evaluating it, and reading what a training wrote."""
+"""Training: fine-tuning an imported model, measuring it, and reading what a training wrote."""
 
 from jaxrnn.errors import TrainingError
-from jaxrnn.training.evaluate import evaluate
 from jaxrnn.training.fit import fit
 from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.loading import load_checkpoint
+from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.options import Checkpoints, Sequences, Validation
+from jaxrnn.training.validation import validate
 
-__all__ = ["Fitted", "TrainingError", "evaluate", "fit", "load_checkpoint"]
+__all__ = [
+    "Checkpoints",
+    "Fitted",
+    "Optimizer",
+    "Sequences",
+    "TrainingError",
+    "Validation",
+    "fit",
+    "load_checkpoint",
+    "validate",
+]

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrnn.cells import matrix_products_in, recomputing
+from jaxrnn.cells import matrix_products_in
 from jaxrnn.errors import InputError
 from jaxrnn.training.forward import Function
 from jaxrnn.training.layout import Layout
 from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.options import check_count
 from jaxrnn.training.snapshots import digest_of_all
 
 if TYPE_CHECKING:
@@ -19,17 +20,6 @@ if TYPE_CHECKING:
 
 #: Updates whose learning rates tell one schedule from another.
 _PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
-
-
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number that is large enough.
-
-    Raises:
-        InputError: it is not one.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name} must be a whole number from {least} on, not {value!r}")
-    return int(value)
 
 
 def check_functions(loss: Any, metrics: Any) -> dict[str, Function]:
@@ -49,14 +39,14 @@ def check_functions(loss: Any, metrics: Any) -> dict[str, Function]:
     return dict(metrics or {})
 
 
-def check_precision(remat: Any, compute_dtype: Any) -> str | None:
+def check_precision(compute_dtype: Any) -> str | None:
     """The name of the type of matrix products, None for their own.
 
     Raises:
-        InputError: it is no such type, or ``remat`` is none of its forms.
+        InputError: it is no such type.
     """
     try:
-        with recomputing(remat), matrix_products_in(compute_dtype):
+        with matrix_products_in(compute_dtype):
             return None if compute_dtype is None else np.dtype(compute_dtype).name
     except TypeError as error:
         raise InputError(f"compute_dtype must be None or 'bfloat16', not {compute_dtype!r}") from error
@@ -106,8 +96,9 @@ def training_facts(
         },
         "starting parameters": digest_of_all(start),
         "trained": list(trained),
-        "optimizer": optimizer.label,
+        "optimizer": optimizer.name,
         "learning_rate": rates,
+        "clip_norm": optimizer.clip_norm,
         "loss": getattr(loss, "__qualname__", type(loss).__name__),
         "mode": layout.mode,
         "time_axis": layout.axes,

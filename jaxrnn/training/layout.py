@@ -14,13 +14,10 @@ from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.values import describe
 from jaxrnn.training.examples import Example, near
+from jaxrnn.training.options import Sequences, TimeAxis
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
-
-TimeAxis = int | Mapping[str, int] | None
-
-MODES = ("apply", "step", "scan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,15 +109,12 @@ def find_mode(model: Model, mode: str | None) -> str:
     """How to run a model: what the caller says, or what its state and its open dimensions say.
 
     Raises:
-        InputError: there is no such mode.
         StateError: what is state is ambiguous, or the model forgets it so that it has no steps.
     """
     if mode is None:
         if not any(variable.kind == "external" for variable in model.state):
             return "apply"
         return "step" if _symbols(model) else "scan"
-    if mode not in MODES:
-        raise InputError(f"there is no mode {mode!r}; the modes are: {', '.join(MODES)}")
     if mode != "apply":
         _ = model.step_inputs
     return mode
@@ -131,14 +125,13 @@ def inputs_of(model: Model, mode: str) -> tuple[TensorInfo, ...]:
     return model.inputs if mode == "apply" else model.step_inputs
 
 
-def make_layout(
-    model: Model, mode: str, example: Example, label: str, *, time_axis: TimeAxis, chunk: int | None, bucket: int
-) -> Layout:
+def make_layout(model: Model, mode: str, example: Example, label: str, sequences: Sequences) -> Layout:
     """Find out how the first example lies in time.
 
     Raises:
-        InputError: ``time_axis`` does not fit the example, or a chunk is no whole number of elements.
+        InputError: the time axis does not fit the example, or a chunk is no whole number of elements.
     """
+    time_axis = sequences.time_axis
     infos, outputs = inputs_of(model, mode), tuple(info.name for info in model.outputs)
     symbol = None if mode == "scan" else _symbol(model, mode, time_axis, example)
     axes = _given_axes(time_axis, example, outputs)
@@ -160,7 +153,17 @@ def make_layout(
         sizes = dict.fromkeys(list(axes)[:1], 1)
     declared_axis: int | Mapping[str, int] = 0 if time_axis is None else time_axis
     layout = Layout(
-        mode, infos, axes, sizes, example, label, outputs, declared_axis, time_axis is not None, chunk, bucket
+        mode,
+        infos,
+        axes,
+        sizes,
+        example,
+        label,
+        outputs,
+        declared_axis,
+        time_axis is not None,
+        sequences.chunk,
+        sequences.bucket,
     )
     _check_chunks(layout, model)
     return layout

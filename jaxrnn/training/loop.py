@@ -15,12 +15,13 @@ from jaxrnn.training.batches import Batch, Batches, Chunk
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.course import Course
 from jaxrnn.training.diagnosis import explain
-from jaxrnn.training.evaluate import Evaluation
 from jaxrnn.training.examples import Position, Source, batches_from, behind
 from jaxrnn.training.history import Record
+from jaxrnn.training.options import Checkpoints, Validation
 from jaxrnn.training.padding import check_padding
 from jaxrnn.training.progress import Shown, showing
 from jaxrnn.training.updates import TrainState, Updates
+from jaxrnn.training.validation import Validator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Plan:
         steps: updates, or None.
         epochs: passes over the data, or None.
         batch_size: examples in a batch.
-        every: updates between validations and checkpoints.
-        patience: validations without a better loss before it ends, or None.
+        validation: how often, and what ends the training early; None where there are no validation examples.
+        checkpoints: how often; None to keep none.
         settings: what a checkpoint must have in common with the training.
         changed: the frozen parameters that are not the file's.
         progress: whether to show progress.
@@ -41,8 +42,8 @@ class Plan:
     steps: int | None
     epochs: int | None
     batch_size: int
-    every: int
-    patience: int | None
+    validation: Validation | None
+    checkpoints: Checkpoints | None
     settings: dict[str, Any]
     changed: Mapping[str, Any]
     progress: bool | None
@@ -67,7 +68,7 @@ class Loop:
         updates: the compiled update.
         batches: what makes batches of the examples.
         source: the examples.
-        evaluation: of the validation examples, or None.
+        validator: of the validation examples, or None.
         folder: of the checkpoints, or None.
         plan: how long, and what on the way.
         course: where it begins.
@@ -78,13 +79,13 @@ class Loop:
         updates: Updates,
         batches: Batches,
         source: Source,
-        evaluation: Evaluation | None,
+        validator: Validator | None,
         folder: Folder | None,
         plan: Plan,
         course: Course,
     ):
         self._updates, self._batches, self._source = updates, batches, source
-        self._evaluation, self._folder, self._plan, self._course = evaluation, folder, plan, course
+        self._validator, self._folder, self._plan, self._course = validator, folder, plan, course
         self._pending: _Pending | None = None
         self._padding_checked = False
 
@@ -107,7 +108,7 @@ class Loop:
 
     def _run(self, show: Shown) -> str:
         plan, course = self._plan, self._course
-        if course.step and course.step % plan.every == 0:
+        if course.step and _is_due(plan.validation, course.step):
             self._validate(show)
         places = batches_from(course.position, self._source.size, plan.batch_size, plan.epochs)
         if self._complete() or self._out_of_patience():
@@ -147,12 +148,15 @@ class Loop:
                 batch, chunk, state, after, report, behind(here, count, self._source.size, plan.batch_size)
             )
             state = after
-            if number % plan.every == 0:
+            validates, saves = (_is_due(each, number) for each in (plan.validation, plan.checkpoints))
+            if validates or saves:
                 self._settle(show)
+            if validates:
                 self._validate(show)
+            if saves:
                 self._save()
-                if self._out_of_patience():
-                    return True
+            if self._out_of_patience():
+                return True
             if number == plan.steps:
                 return True
         return False
@@ -180,9 +184,9 @@ class Loop:
     def _validate(self, show: Shown) -> None:
         """Measure the validation examples with the parameters behind the last update, once."""
         course = self._course
-        if self._evaluation is None or course.validated == course.step:
+        if self._validator is None or course.validated == course.step:
             return
-        found = self._evaluation(self._updates.params(course.state.trained))
+        found = self._validator(self._updates.params(course.state.trained))
         if not math.isfinite(found["loss"]):
             raise TrainingError(
                 f"the validation loss behind update {course.step} is {found['loss']}, though the loss of every update "
@@ -216,7 +220,9 @@ class Loop:
             self._updates.placement.agree([], problem)
 
     def _out_of_patience(self) -> bool:
-        return self._plan.patience is not None and self._course.waited >= self._plan.patience
+        validation = self._plan.validation
+        patience = None if validation is None else validation.patience
+        return patience is not None and self._course.waited >= patience
 
     def _complete(self) -> bool:
         if self._plan.steps is not None:
@@ -232,3 +238,7 @@ class Loop:
     def _done(self) -> int:
         position = self._course.position
         return self._course.step if self._plan.steps else position.epoch * self._per_epoch() + position.batch
+
+
+def _is_due(what: Validation | Checkpoints | None, update: int) -> bool:
+    return what is not None and update % what.every == 0

@@ -1,4 +1,4 @@
-"""Optimizers and schedules of optax by name, with their arguments."""
+"""Optimizers and schedules of optax by name, with arguments of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrnn.settings.options import check_options
 from jaxrnn.training.optimizers import optimizer_names
 
 
-def named_optimizer(name: str, options: Mapping[str, Any], learning_rate: Any) -> Any:
+def named_algorithm(name: str, options: Mapping[str, Any], learning_rate: Any) -> Any:
     """An optimizer with its learning rate in its state, where the history of a training finds it.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.training.examples import near
+from jaxrnn.training.parameters import Patterns
 
 if TYPE_CHECKING:
     import optax
@@ -28,75 +30,86 @@ _LINE_SEARCH = {"lbfgs"}
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """An optimizer as the training loop uses it: pure functions of its state.
+    """What an update does to which parameters: an optimizer of optax, as pure functions of its state.
 
     optax mixes element types and lets JAX promote them, so all of it runs where that is allowed, whatever the caller
     has chosen for their own code (``jax_numpy_dtype_promotion``).
 
     Attributes:
-        label: what it is called in a checkpoint.
-        transformation: optax's own, with clipping before it.
-        schedule: the learning rate of each update, counted from 0; None where the optimizer knows it alone.
+        algorithm: the name of one in optax, or an ``optax.GradientTransformation``, which has its own learning rate.
+        learning_rate: a number or an optax schedule, for an algorithm by name; 1e-3 by default.
+        clip_norm: the largest global norm of the gradients; None not to clip them.
+        train: name patterns (as of files) of the parameters that are trained.
+        freeze: name patterns of those among them that are not.
+
+    Raises:
+        InputError: optax has no such optimizer, or a number is out of range.
+        MissingPackageError: optax is not installed.
     """
 
-    label: str
-    transformation: optax.GradientTransformationExtraArgs
-    schedule: Schedule | None
+    algorithm: str | optax.GradientTransformation = "adam"
+    learning_rate: float | Schedule | None = None
+    clip_norm: float | None = None
+    train: Patterns = "*"
+    freeze: Patterns = ()
+
+    def __post_init__(self):
+        _ = self._transformation  # made now, so that what is wrong with it is said now
+
+    @property
+    def name(self) -> str:
+        """What it is called in a checkpoint."""
+        return self.algorithm if isinstance(self.algorithm, str) else "optax.GradientTransformation"
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The learning rate of each update, counted from 0; None where the algorithm knows it alone."""
+        if not isinstance(self.algorithm, str):
+            return None
+        return self._rate if callable(self._rate) else _optax().constant_schedule(self._rate)
+
+    @property
+    def _rate(self) -> float | Schedule:
+        rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
+        return rate if callable(rate) else _positive("learning_rate", rate)
+
+    @functools.cached_property
+    def _transformation(self) -> optax.GradientTransformationExtraArgs:
+        """Optax's own, with clipping before it."""
+        optax, core = _optax(), self.algorithm
+        parts = [] if self.clip_norm is None else [optax.clip_by_global_norm(_positive("clip_norm", self.clip_norm))]
+        if callable(made := getattr(core, "gradient_transformation", None)):
+            core = made()  # optax.MultiSteps is none itself
+        if not isinstance(core, optax.GradientTransformation):
+            core = _named(core, self._rate)
+        elif self.learning_rate is not None:
+            raise InputError(
+                "learning_rate goes with the name of an optimizer; an optax.GradientTransformation has its own"
+            )
+        return optax.with_extra_args_support(optax.chain(*parts, core))
 
     def init(self, params: Any) -> Any:
         """The state before the first update."""
         with jax.numpy_dtype_promotion("standard"):
-            return jax.jit(self.transformation.init)(params)
+            return jax.jit(self._transformation.init)(params)
 
     def update(self, gradients: Any, state: Any, params: Any, loss: jax.Array) -> tuple[Any, Any]:
         """New parameters and state, of the types of the old ones."""
-        import optax
-
+        optax = _optax()
         with jax.numpy_dtype_promotion("standard"):
-            changes, new = self.transformation.update(gradients, state, params, value=loss)
+            changes, new = self._transformation.update(gradients, state, params, value=loss)
             params = optax.apply_updates(params, changes)
             return params, jax.tree.map(_in_type_of, new, state)
 
-    def learning_rate(self, count: jax.Array, state: Any) -> jax.Array | None:
+    def rate(self, count: jax.Array, state: Any) -> jax.Array | None:
         """The learning rate of update ``count``, if it is known."""
-        import optax
-
         with jax.numpy_dtype_promotion("standard"):
             if self.schedule is not None:
                 return jnp.asarray(self.schedule(count), jnp.float32)
             try:  # of optax.inject_hyperparams
-                return jnp.asarray(optax.tree_utils.tree_get(state, "learning_rate"), jnp.float32)
+                return jnp.asarray(_optax().tree_utils.tree_get(state, "learning_rate"), jnp.float32)
             except (KeyError, TypeError, ValueError):
                 return None
-
-
-def make_optimizer(optimizer: Any, learning_rate: Any, clip_norm: float | None) -> Optimizer:
-    """The optimizer that a caller describes.
-
-    Args:
-        optimizer: a name in optax, or an ``optax.GradientTransformation``.
-        learning_rate: a number or an optax schedule; None for the usual one.
-        clip_norm: the largest global norm of gradients, or None.
-
-    Raises:
-        InputError: there is no such optimizer, or a number is out of range.
-        MissingPackageError: optax is not installed.
-    """
-    optax = _optax()
-    if callable(getattr(optimizer, "gradient_transformation", None)):
-        optimizer = optimizer.gradient_transformation()  # optax.MultiSteps is none itself
-    parts = [] if clip_norm is None else [optax.clip_by_global_norm(_positive("clip_norm", clip_norm))]
-    if isinstance(optimizer, optax.GradientTransformation):
-        if learning_rate is not None:
-            raise InputError(
-                "learning_rate goes with the name of an optimizer; an optax.GradientTransformation has its own"
-            )
-        label, schedule, core = "optax.GradientTransformation", None, optimizer
-    else:
-        rate = LEARNING_RATE if learning_rate is None else learning_rate
-        schedule = rate if callable(rate) else _constant(_positive("learning_rate", rate))
-        label, core = str(optimizer), _named(optimizer, rate)
-    return Optimizer(label, optax.with_extra_args_support(optax.chain(*parts, core)), schedule)
 
 
 def optimizer_names() -> list[str]:
@@ -129,10 +142,6 @@ def _named(name: Any, rate: Any) -> optax.GradientTransformation:
 def _in_type_of(after: Any, before: jax.Array) -> jax.Array:
     """A value of the optimizer's state in the type that it had: another one would be compiled anew."""
     return after if getattr(after, "dtype", None) == before.dtype else jnp.asarray(after, before.dtype)
-
-
-def _constant(rate: float) -> Schedule:
-    return lambda count: rate
 
 
 def _positive(what: str, value: Any) -> float:

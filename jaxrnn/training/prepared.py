@@ -12,18 +12,19 @@ import jax
 
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.settings.files import Overrides, SettingsFile
-from jaxrnn.settings.functions import build, find_function
-from jaxrnn.settings.options import check_options
+from jaxrnn.settings.functions import build
 from jaxrnn.training import losses, metrics
-from jaxrnn.training.evaluate import evaluate
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.fit import fit
 from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.loading import load_checkpoint
 from jaxrnn.training.losses import Loss
 from jaxrnn.training.npz_files import NpzFiles
-from jaxrnn.training.optax_names import named_optimizer, named_schedule
+from jaxrnn.training.optax_names import named_algorithm, named_schedule
+from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.options import Checkpoints, Sequences, Validation
 from jaxrnn.training.settings import ExamplesSettings, LossSettings, ScheduleSettings, TrainingSettings
+from jaxrnn.training.validation import validate
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -63,8 +64,10 @@ class PreparedTraining:
                 _make_folder_of(path)
         if plot is not None and importlib.util.find_spec("matplotlib") is None:
             raise MissingPackageError("plot: drawing a loss curve needs matplotlib: pip install 'jaxrnn[plot]'")
-        resumed = {} if resume is None else {"resume": resume}
-        fitted = fit(self.model, **{**self.arguments, **resumed}, progress=progress)
+        arguments = dict(self.arguments)
+        if resume is not None and (checkpoints := arguments["checkpoints"]) is not None:
+            arguments["checkpoints"] = dataclasses.replace(checkpoints, resume=resume)
+        fitted = fit(self.model, **arguments, progress=progress)
         if export is not None:
             export_onnx(self.model, fitted.params, export)
         if plot is not None and fitted.history:
@@ -73,10 +76,10 @@ class PreparedTraining:
 
     def evaluate(self, params: Mapping[str, Any]) -> dict[str, float] | None:
         """The mean loss and metrics over the validation examples, None where there are none."""
-        if (data := self.arguments["validation"]) is None:
+        if (validation := self.arguments["validation"]) is None:
             return None
-        names = ("loss", "metrics", "batch_size", "mode", "time_axis", "bucket", "compute_dtype", "devices")
-        return evaluate(self.model, params, data, **{name: self.arguments[name] for name in names})
+        names = ("loss", "metrics", "batch_size", "sequences", "compute_dtype", "devices")
+        return validate(self.model, params, validation.data, **{name: self.arguments[name] for name in names})
 
 
 def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) -> PreparedTraining:
@@ -93,36 +96,29 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
     """
     file = SettingsFile(TrainingSettings, path, overrides)
     settings = file.settings
-    functions = {"loss": _function(file, settings.loss, "loss", losses.LOSSES, "loss"), "metrics": _metrics(file)}
-    optimizer = _optimizer(file)
+    arguments: dict[str, Any] = {
+        **{key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "compute_dtype", "seed")},
+        "loss": _function(file, settings.loss, "loss", losses.LOSSES, "loss"),
+        "metrics": {
+            name: _function(file, metric, "metric", metrics.METRICS, "metrics", name)
+            for name, metric in settings.metrics.items()
+        },
+        "optimizer": _optimizer(file),
+        "checkpoints": None if settings.checkpoints is None else Checkpoints(**dict(settings.checkpoints)),
+    }
+    with file.at("sequences"):
+        arguments["sequences"] = Sequences(**dict(settings.sequences))
     with file.at("devices"):
-        devices = _devices(settings.devices)
+        arguments["devices"] = _devices(settings.devices)
     with file.at("model"):
         model = settings.model.load()
     with file.at("params"):
-        params = model.params if settings.params is None else load_checkpoint(settings.params, model)
-    examples = {key: _examples(file, getattr(settings, key), key) for key in ("data", "validation")}
-    loaded = {**functions, **optimizer, **examples, "devices": devices, "params": params}
-    return PreparedTraining(settings, model, {**_plain_arguments(settings), **loaded})
-
-
-def _plain_arguments(settings: TrainingSettings) -> dict[str, Any]:
-    """The arguments of `fit` that are values of the file."""
-    sequences, optimizer = settings.sequences, settings.optimizer
-    validation, checkpoints = settings.validation, settings.checkpoints
-    arguments = {
-        **{key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "compute_dtype", "seed")},
-        **{key: getattr(sequences, key) for key in ("mode", "time_axis", "chunk", "bucket", "remat")},
-        **{key: getattr(optimizer, key) for key in ("clip_norm", "train", "freeze")},
-        "patience": None if validation is None else validation.patience,
-    }
-    if checkpoints is not None:
-        arguments |= {"checkpoints": checkpoints.folder, "keep": checkpoints.keep, "resume": checkpoints.resume}
-    # `fit` has one rhythm for validations and checkpoints.
-    every = {part.every for part in (validation, checkpoints) if part and "every" in part.model_fields_set}
-    if len(every) > 1:
-        raise InputError("validation.every and checkpoints.every must be one number")
-    return arguments | {"every": every.pop() if every else 100}
+        arguments["params"] = model.params if settings.params is None else load_checkpoint(settings.params, model)
+    arguments["data"], arguments["validation"] = _examples(file, settings.data, "data"), None
+    if (validation := settings.validation) is not None:
+        examples = _examples(file, validation, "validation")
+        arguments["validation"] = Validation(examples, validation.every, validation.patience)
+    return PreparedTraining(settings, model, arguments)
 
 
 def _function(
@@ -135,42 +131,26 @@ def _function(
         return build(kind, settings.name, table, settings.options, file.folder, usual)
 
 
-def _metrics(file: File) -> dict[str, Loss]:
-    validation = file.settings.validation
-    return {
-        name: _function(file, metric, "metric", metrics.METRICS, "validation", "metrics", name)
-        for name, metric in (validation.metrics if validation else {}).items()
-    }
-
-
-def _optimizer(file: File) -> dict[str, Any]:
-    """`fit`'s optimizer and learning rate."""
+def _optimizer(file: File) -> Optimizer:
     settings = file.settings.optimizer
-    rate: Any = settings.learning_rate
+    algorithm, rate = settings.name, settings.learning_rate
     if isinstance(rate, ScheduleSettings):
         with file.at("optimizer", "learning_rate"):
             rate = named_schedule(rate.schedule, rate.options)
     with file.at("optimizer"):
-        optimizer = named_optimizer(settings.name, settings.options, rate)
-    if settings.options:
-        return {"optimizer": optimizer, "learning_rate": None}
-    return {"optimizer": settings.name, "learning_rate": rate}
+        if settings.options:
+            algorithm, rate = named_algorithm(settings.name, settings.options, rate), None
+        return Optimizer(algorithm, rate, settings.clip_norm, settings.train, settings.freeze)
 
 
-def _examples(file: File, settings: ExamplesSettings | None, key: str) -> Any:
-    if settings is None or (settings.npz is None and settings.function is None):
-        return None
+def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
     if settings.npz is not None:
         with file.at(key, "npz"):
             return NpzFiles(settings.npz)
     assert settings.function is not None, "it has one of both"
+    examples = file.made(settings.function, settings.arguments, key)
     with file.at(key, "function"):
-        make = find_function(settings.function, file.folder)
-    with file.at(key, "arguments"):
-        arguments = check_options(make, settings.arguments, folder=file.folder)
-    examples = make(**arguments)
-    with file.at(key, "function"):
-        make_source(examples, 0 if key == "data" else None, what=f"what {settings.function} returns")
+        make_source(examples, 0 if key == "data" else None, what=key)
     return examples
 
 

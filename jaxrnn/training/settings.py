@@ -28,15 +28,9 @@ class ExamplesSettings(Settings):
     arguments: dict[str, Any] = {}
     """The arguments of the function."""
 
-    @property
-    def may_be_absent(self) -> bool:
-        """Whether there is something to say even without examples."""
-        return False
-
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
-        forms = (self.npz is not None) + (self.function is not None)
-        if forms > 1 or (not forms and not self.may_be_absent):
+        if (self.npz is None) == (self.function is None):
             raise ValueError("expected either npz or function")
         if self.npz is not None and self.arguments:
             raise ValueError("arguments are for a function; npz has none")
@@ -51,19 +45,12 @@ class LossSettings(FunctionSettings):
 
 
 class ValidationSettings(ExamplesSettings):
-    """Examples that are not trained on, and what is measured on them."""
+    """Examples that are not trained on, and what they decide."""
 
-    metrics: dict[str, LossSettings] = {}
-    """More functions like the loss, by the names under which they are reported; without examples, of the batches."""
     every: PositiveInt = 100
     """Updates between validations."""
     patience: PositiveInt | None = None
     """Validations without a better loss before the training stops early."""
-
-    @property
-    def may_be_absent(self) -> bool:
-        """Metrics alone are measured on the batches."""
-        return bool(self.metrics)
 
 
 class ScheduleSettings(Settings):
@@ -107,7 +94,7 @@ class SequencesSettings(Settings):
     bucket: PositiveInt = 1
     """Lengths are padded to multiples of it, so that fewer lengths are compiled."""
     remat: Literal["sqrt"] | PositiveInt | None = None
-    """What the backward pass computes again to need less memory: `sqrt`, or a number of frames."""
+    """What the backward pass of recurrences computes again to need less memory: `sqrt`, or a number of frames."""
 
 
 class CheckpointsSettings(Settings):
@@ -138,6 +125,8 @@ class TrainingSettings(Settings):
     """How many updates; or"""
     epochs: PositiveInt | None = None
     """how many passes over the examples."""
+    metrics: dict[str, LossSettings] = {}
+    """What else is measured, by the names for it: on the validation examples, or on the batches if there are none."""
     batch_size: PositiveInt = 16
     """Examples in an update, on all devices together."""
     optimizer: OptimizerSettings = OptimizerSettings()

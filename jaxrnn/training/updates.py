@@ -102,7 +102,7 @@ class Updates:
             "finite": all_finite([loss, *gradients.values(), *new.values()]),
             "metrics": metrics,
         }
-        rate = self.optimizer.learning_rate(state.done, optimizer)
+        rate = self.optimizer.rate(state.done, optimizer)
         if rate is not None:
             report["learning_rate"] = rate
         return TrainState(new, optimizer, state.done + jnp.int32(1), carry), report

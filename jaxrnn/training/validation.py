@@ -1,4 +1,4 @@
-"""Losses and metrics of a model over examples, without training."""
+"""The loss and metrics of a model over examples, without training."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrnn.errors import InputError
-from jaxrnn.training.arguments import check_count, check_functions, check_precision
+from jaxrnn.training.arguments import check_functions, check_precision
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.examples import Position, Source, batches_from, make_source, read_example
 from jaxrnn.training.forward import Forward, Function
-from jaxrnn.training.layout import TimeAxis, find_mode, inputs_of, make_layout
+from jaxrnn.training.layout import find_mode, inputs_of, make_layout
+from jaxrnn.training.options import SEQUENCES, Sequences, check_count
 from jaxrnn.training.parameters import checked
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.updates import fresh_carry
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxrnn.model import Model
 
 
-def evaluate(
+def validate(
     model: Model,
     params: Mapping[str, Any],
     data: Sequence[Mapping[str, Any]],
@@ -32,49 +32,44 @@ def evaluate(
     *,
     metrics: Mapping[str, Function] | None = None,
     batch_size: int = 16,
-    mode: str | None = None,
-    time_axis: TimeAxis = None,
-    bucket: int = 1,
-    compute_dtype: Any = None,
+    sequences: Sequences = SEQUENCES,
     devices: Sequence[Any] | None = None,
+    compute_dtype: Any = None,
 ) -> dict[str, float]:
-    """The mean loss and metrics over examples: ``{"loss": ..., name: ...}``.
+    """The mean loss and metrics over examples, as `fit` measures them: ``{"loss": ..., name: ...}``.
 
-    Every example counts the same, whatever its length. Sequences are run whole.
+    Every example counts the same, whatever its length.
 
     Args:
         model: the model.
         params: all of its parameters.
-        data: the examples, as `fit` takes them.
+        data: a sequence of examples, as `fit` takes them.
         loss: ``loss(outputs, example, mask) -> scalar``, as for `fit`.
         metrics: more of the same, by name.
         batch_size: examples that are run at once.
-        mode: as for `fit`.
-        time_axis: as for `fit`.
-        bucket: as for `fit`.
-        compute_dtype: as for `fit`.
+        sequences: as for `fit`; they are run whole, so chunks and what is computed again do not count.
         devices: as for `fit`.
+        compute_dtype: as for `fit`.
 
     Raises:
         InputError: an argument or an example does not fit.
         StateError: the model forgets its state, so that it has no steps.
     """
     check_count("batch_size", batch_size)
-    check_count("bucket", bucket)
     functions = check_functions(loss, metrics)
-    compute_dtype = check_precision(None, compute_dtype)
+    compute_dtype = check_precision(compute_dtype)
     values = checked(params, model.program.parameters)
     source = make_source(data, None)
     wide = computes_wide(model)
-    mode = find_mode(model, mode)
+    mode = find_mode(model, sequences.mode)
     first = read_example(data[0], inputs_of(model, mode), state_names(model, mode), wide=wide)
-    layout = make_layout(model, mode, first, "example 0", time_axis=time_axis, chunk=None, bucket=bucket)
+    layout = make_layout(model, mode, first, "example 0", sequences.whole)
     forward = Forward(model, layout, loss, functions, None, compute_dtype)
     batch_size = min(batch_size, len(data))
     placement = Placement(devices, batch_size)
     batches = Batches(source, layout, placement, state_names(model, mode), wide=wide)
     with jax.enable_x64(wide):
-        return Evaluation(forward, placement, source, batches, batch_size)(placement.replicate(values))
+        return Validator(forward, placement, source, batches, batch_size)(placement.replicate(values))
 
 
 def computes_wide(model: Model) -> bool:
@@ -88,7 +83,7 @@ def state_names(model: Model, mode: str) -> list[str]:
     return [] if mode == "apply" else [str(variable.input) for variable in model.state]
 
 
-class Evaluation:
+class Validator:
     """Means over all examples of a source, compiled once for each length.
 
     Args:
@@ -100,8 +95,7 @@ class Evaluation:
     """
 
     def __init__(self, forward: Forward, placement: Placement, source: Source, batches: Batches, batch_size: int):
-        if source.size is None:
-            raise InputError("only a sequence of examples can be evaluated, not a function that draws them")
+        assert source.size is not None, "a sequence of examples"
         self._count, self._batches, self._batch_size = source.size, batches, batch_size
         self._carry, self._told = fresh_carry(forward, placement), forward.told
 

@@ -1,0 +1,127 @@
+"""What `fit` is asked for, in groups: how sequences are run, validation, checkpoints. Each checks itself when made."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrnn.cells import recomputing
+from jaxrnn.cells.chunks import Remat
+from jaxrnn.errors import InputError
+from jaxrnn.training.examples import make_source
+
+#: Which axis of an example's arrays is time: one for all that have such an axis, or one by name.
+TimeAxis = int | Mapping[str, int] | None
+
+MODES = ("apply", "step", "scan")
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """A whole number that is large enough.
+
+    Raises:
+        InputError: it is not one.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(f"{name} must be a whole number from {least} on, not {value!r}")
+    return int(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequences:
+    """How a model runs over the sequences of its examples.
+
+    Attributes:
+        mode: ``"apply"`` runs whole sequences without state, ``"scan"`` runs `Model.scan` over frames, ``"step"`` runs
+            `Model.step` on sequences along the file's own time dimension. By default: apply for a model without state
+            of its own, step if an open dimension besides the batch is time, else scan.
+        time_axis: which axis of the example's arrays is time: one for all that have such an axis, or one by name, where
+            arrays without a name are constant. Lengths may then be unequal, and rates too. An output's axis may be
+            named where ``scan`` is to put its frames elsewhere than in front.
+        chunk: frames in each chunk of truncated back-propagation through time. There is one update for each chunk; the
+            state is carried on without its gradient, and starts anew with each batch. An example without a frame left
+            counts nowhere. None for whole sequences.
+        bucket: lengths are padded to multiples of it, so that fewer lengths are compiled.
+        remat: what the backward pass of recurrences computes again to need less memory: None, ``"sqrt"``, or frames.
+
+    Raises:
+        InputError: there is no such mode, a number is out of range, or chunks are asked for without a time axis.
+    """
+
+    mode: str | None = None
+    time_axis: TimeAxis = None
+    chunk: int | None = None
+    bucket: int = 1
+    remat: Remat = None
+
+    def __post_init__(self):
+        if self.mode is not None and self.mode not in MODES:
+            raise InputError(f"there is no mode {self.mode!r}; the modes are: {', '.join(MODES)}")
+        check_count("bucket", self.bucket)
+        if self.chunk is not None:
+            check_count("chunk", self.chunk)
+            if self.time_axis is None:
+                raise InputError("chunk= needs time_axis=, which says which axis of each array is cut into chunks")
+        with recomputing(self.remat):
+            pass
+
+    @property
+    def whole(self) -> Sequences:
+        """The same without what is for gradients alone: no chunks, and nothing computed again."""
+        return dataclasses.replace(self, chunk=None, remat=None)
+
+
+#: Whole sequences, with the time axis that the file has.
+SEQUENCES = Sequences()
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """Examples that are not trained on, and what they decide.
+
+    Attributes:
+        data: a sequence of examples, as `fit` takes them.
+        every: updates between validations. There is one after the last update too.
+        patience: validations without a better loss before the training stops early; None to go on to its end.
+
+    Raises:
+        InputError: the examples are no sequence or there are none, or a number is out of range.
+    """
+
+    data: Sequence[Mapping[str, Any]]
+    every: int = 100
+    patience: int | None = None
+
+    def __post_init__(self):
+        make_source(self.data, None, what="validation")
+        check_count("every", self.every)
+        if self.patience is not None:
+            check_count("patience", self.patience)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """Where a training keeps its checkpoints, and how many.
+
+    Attributes:
+        folder: the folder; it is made if it is not there. In several processes all of them must see it.
+        every: updates between checkpoints. There is one after the last update too.
+        keep: how many of the newest checkpoints stay, besides the best.
+        resume: whether to go on from the newest checkpoint that is there; False to refuse a folder that has any.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+
+    folder: str | os.PathLike[str]
+    every: int = 100
+    keep: int = 3
+    resume: bool = True
+
+    def __post_init__(self):
+        check_count("every", self.every)
+        check_count("keep", self.keep)
