@@ -266,14 +266,14 @@ def values(path, overrides=()):
         ("a: 1\nb: 2\na: 3", "line 3: found duplicate key a"),
         ("a:\n  b: [1", "line 2: expected ',' or ']'"),
         ("- a", "expected keys and values"),
-        ("3", "is no YAML of settings: no keys"),
+        ("3", "cannot be understood: no keys"),
         ("a: !!python/object:os.x {}", "could not determine a constructor"),
         ("&a [*a]", "line 1: YAML recursive aliases are not supported"),
-        ("a: !!bool maybe", "is no YAML of settings: 'maybe'"),
+        ("a: !!bool maybe", "cannot be understood: 'maybe'"),
         ("a: " + "[" * 200_000, "line 1: lists and mappings nest more than 50 deep"),
-        ("a: 1" + "0" * 5000, "is no YAML of settings: Exceeds the limit"),
-        ("a: \0", "is no YAML"),
-        ("a: ${", "is no YAML of settings: "),
+        ("a: 1" + "0" * 5000, "cannot be understood: Exceeds the limit"),
+        ("a: \0", "cannot be understood: unacceptable character"),
+        ("a: ${", "cannot be understood: "),
         ("? [1]\n: 2", "line 1: found unhashable key"),
         ("~: 2", "Incompatible key type 'NoneType'"),
         (b"a: \xff", "is not a text file in UTF-8"),
@@ -326,6 +326,10 @@ def test_aliases_and_merges(tmp_path):
         "base": {"rate": 0.001, "sizes": [2, 3]},
         "other": {"rate": 4, "sizes": 5, "more": [2, 9]},
     }
+    with pytest.raises(jaxrnn.InputError, match=r"--set base.sizes.7=1 cannot be understood: list index out of range"):
+        values(path, ["base.sizes.7=1"])
+    with pytest.raises(jaxrnn.InputError, match=r"--set base.rate.x: base.rate is 0.001, without keys of its own"):
+        values(path, {"base.rate.x": 1})
 
 
 @pytest.mark.parametrize(
@@ -408,7 +412,7 @@ def test_aliases_and_merges(tmp_path):
             {"loss": {"name": "functions.py:louder", "facto": 2}},
             "loss.facto: unknown option of louder (did you mean 'factor'?)",
         ),
-        ({"loss": {"name": "nomodule.here:f"}}, "loss: the module 'nomodule.here' cannot be imported"),
+        ({"loss": {"name": "nomodule.here:f"}}, "loss: 'nomodule.here' cannot be imported"),
         (
             {"metrics": {"a": {"name": "acuracy"}}},
             "no metric 'acuracy' (did you mean 'accuracy'",
@@ -446,6 +450,7 @@ def test_mistakes_are_named_with_their_place(folder, changes, said):
         ("=1", "--set =1: expected KEY=VALUE"),
         ("steps=[1", "--set steps=[1, line 1: "),
         ("data.npz=absent", "config.yaml: data.npz: there is no file"),
+        ("1=2", "config.yaml: 1: "),
     ],
 )
 def test_mistakes_in_overrides_are_named(folder, override, said):

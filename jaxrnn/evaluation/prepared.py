@@ -19,7 +19,10 @@ from jaxrnn.evaluation.report import Limits, Results
 from jaxrnn.evaluation.settings import CorpusSettings, EvaluationSettings
 from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.systems import System
+from jaxrnn.model import Model
+from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
+from jaxrnn.settings.models import ModelSettings
 
 File = SettingsFile[EvaluationSettings]
 
@@ -111,15 +114,19 @@ def _system(file: File) -> System:
         return _own_system(file, settings.function)
     if (stream := settings.stream) is not None:
         with file.at("system", "stream"):
-            return Offline(stream.model.load(), symbol=stream.symbol, pulse=stream.pulse, rate=settings.rate)
+            return Offline(_load(stream.model), symbol=stream.symbol, pulse=stream.pulse, rate=settings.rate)
     stages = []
     for place, stage in enumerate(settings.stages):
         with file.at("system", "stages", place):
-            stages.append(Stage(stage.model.load(), stage.takes, stage.gives, stage.input, stage.output))
+            stages.append(Stage(_load(stage.model), stage.takes, stage.gives, stage.input, stage.output))
     frames = settings.frames
     assert frames is not None, "it has one of the three"
     with file.at("system"):
         return Chain(tuple(stages), frames.size, frames.hop, frames.window, settings.rate)
+
+
+def _load(settings: ModelSettings) -> Model:
+    return load(settings.file, static=settings.static, state=settings.state)
 
 
 def _own_system(file: File, function: str) -> System:

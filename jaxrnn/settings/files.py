@@ -61,10 +61,11 @@ class SettingsFile(Generic[Model]):
         self.folder = self.path.resolve().parent
         config = _read(self.path)
         for assignment in overrides:
-            if isinstance(overrides, Mapping):
-                _put(config, assignment, overrides[assignment])
-            else:
-                _put_text(config, assignment)
+            with _mistakes_in(f"--set {assignment}"):
+                key, value = (
+                    (assignment, overrides[assignment]) if isinstance(overrides, Mapping) else _parsed(assignment)
+                )
+                _put(config, key, value)
         with _mistakes_in(str(self.path)):
             values = OmegaConf.to_container(config, resolve=True)
         with self.at():
@@ -115,12 +116,11 @@ def _read(path: Path) -> DictConfig:
     return config
 
 
-def _put_text(config: DictConfig, assignment: str) -> None:
-    with _mistakes_in(f"--set {assignment}"):
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise InputError("expected KEY=VALUE or KEY.KEY=VALUE")
-        _put(config, key.strip(), OmegaConf.from_dotlist([f"value={_filled_in(value)}"])["value"])
+def _parsed(assignment: str) -> tuple[str, Any]:
+    key, equals, value = assignment.partition("=")
+    if not equals:
+        raise InputError("expected KEY=VALUE or KEY.KEY=VALUE")
+    return key.strip(), OmegaConf.from_dotlist([f"value={_filled_in(value)}"])["value"]
 
 
 def _put(config: DictConfig, key: str, value: Any) -> None:
@@ -172,4 +172,4 @@ def _mistakes_in(label: str) -> Iterator[None]:
     except InputError as error:
         raise InputError(f"{label}: {error}") from error
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, RecursionError, AssertionError) as error:
-        raise InputError(f"{label} is no YAML of settings: {str(error).partition(chr(10))[0] or 'no keys'}") from error
+        raise InputError(f"{label} cannot be understood: {str(error).partition(chr(10))[0] or 'no keys'}") from error

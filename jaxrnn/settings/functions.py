@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -79,27 +80,23 @@ def find_function(name: str, folder: Path | None = None) -> Callable[..., Any]:
     Raises:
         InputError: there is no such module, file or function, or importing it failed.
     """
-    where, colon, attribute = name.rpartition(":")
-    if not colon or not where or not attribute:
+    where, _, attribute = name.rpartition(":")
+    if not where or not attribute:
         raise InputError(f"{name!r} is not of the form package.module:function or file.py:function")
-    module = _import_file((folder or Path()) / where) if where.endswith(".py") else _import_module(where)
-    function = module
-    for part in attribute.split("."):
-        try:
-            function = getattr(function, part)
-        except AttributeError:
-            public = [entry for entry in vars(module) if not entry.startswith("_") and callable(getattr(module, entry))]
-            raise InputError(f"{where} has no function {attribute!r}{near(attribute, public)}") from None
+    try:
+        module = _import_file((folder or Path()) / where) if where.endswith(".py") else importlib.import_module(where)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{where!r} cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        function = operator.attrgetter(attribute)(module)
+    except AttributeError:
+        public = [entry for entry, value in vars(module).items() if callable(value) and not entry.startswith("_")]
+        raise InputError(f"{where} has no function {attribute!r}{near(attribute, public)}") from None
     if not callable(function):
         raise InputError(f"{name} is a {type(function).__name__}, not a function")
     return function
-
-
-def _import_module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise InputError(f"the module {name!r} cannot be imported: {_described(error)}") from error
 
 
 def _import_file(path: Path) -> Any:
@@ -108,12 +105,12 @@ def _import_file(path: Path) -> Any:
         raise InputError(f"there is no file {path}")
     for name in ("__main__", path.stem):
         loaded = sys.modules.get(name)
-        known = getattr(loaded, "__file__", None)
-        if loaded is not None and known and Path(known).resolve() == path:
+        file = getattr(loaded, "__file__", None)
+        if file and Path(file).resolve() == path:
             return loaded
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file")
+    assert spec is not None, "it ends with .py"
+    assert spec.loader is not None, "it ends with .py"
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     # Dataclasses look for their module there while it is being run.
@@ -121,14 +118,8 @@ def _import_file(path: Path) -> Any:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"{path} cannot be imported: {_described(error)}") from error
     finally:
         sys.path.remove(str(path.parent))
         if before is not None:
             sys.modules[path.stem] = before
     return module
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

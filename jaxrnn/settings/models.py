@@ -86,9 +86,3 @@ class ModelSettings(Settings):
     """Values of inputs that are fixed while the model is compiled, by name."""
     state: dict[str, str] | None = None
     """State inputs, each with the output that updates it, where the file leaves it open; `{}` for no state."""
-
-    def load(self) -> Any:
-        """The `jaxrnn.Model`."""
-        from jaxrnn.model.loading import load
-
-        return load(self.file, static=self.static, state=self.state)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.model.exporting import export_onnx
+from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
 from jaxrnn.settings.functions import build
 from jaxrnn.training import losses, metrics
@@ -56,8 +58,6 @@ class PreparedTraining:
         Raises:
             JaxrnnError: as `jaxrnn.training.fit` and `jaxrnn.export_onnx` say.
         """
-        from jaxrnn.model.exporting import export_onnx
-
         export, plot = self.settings.export, self.settings.plot
         for path in (export, plot):
             if path is not None:
@@ -111,7 +111,7 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
     with file.at("devices"):
         arguments["devices"] = _devices(settings.devices)
     with file.at("model"):
-        model = settings.model.load()
+        model = load(settings.model.file, static=settings.model.static, state=settings.model.state)
     with file.at("params"):
         arguments["params"] = model.params if settings.params is None else load_checkpoint(settings.params, model)
     arguments["data"], arguments["validation"] = _examples(file, settings.data, "data"), None
