@@ -13,7 +13,8 @@ from jax.test_util import check_grads
 from scipy import special
 
 import jaxrnn
-from jaxrnn.demo import si_sdr as si_sdr_of_signals
+from jaxrnn.evaluation import build_metric
+from jaxrnn.si_sdr import si_sdr
 from jaxrnn.training import losses, metrics
 
 FRAMES, WIDTH, CLASSES = 9, 3, 4
@@ -199,6 +200,31 @@ def test_errors_of_spectra_are_their_formulas():
     assert call(parts, outputs, example) == pytest.approx(np.mean((outputs["y"][0] ** 2 - example["wanted"]) ** 2))
 
 
+def si_sdr_of_signals(estimate, target):
+    """The formula as torchmetrics has it, without its epsilon."""
+    estimate, target = estimate.astype(np.float64), target.astype(np.float64)
+    along = np.sum(estimate * target) / np.sum(target**2) * target
+    return 10 * np.log10(np.sum(along**2) / np.sum((along - estimate) ** 2))
+
+
+@pytest.mark.parametrize("noise", [10, 0.1, 1e-4])
+@pytest.mark.parametrize("scale", [1, -0.02])
+def test_loss_metric_and_demo_have_one_si_sdr(scale, noise):
+    """Of signals without a mean also that of BSS Eval with a filter of one tap, which mir_eval tests elsewhere."""
+    rng = np.random.default_rng(4)
+    clean, rest = rng.standard_normal((2, 500))
+    estimate = scale * (clean + noise * rest) + 0.1
+    wanted = si_sdr_of_signals(estimate - estimate.mean(), clean - clean.mean())
+    assert si_sdr(estimate, clean) == pytest.approx(wanted, abs=1e-9)
+    arguments = {"y": estimate.astype(np.float32)}, {"clean": clean.astype(np.float32)}, np.ones(500, bool)
+    assert call(metrics.si_sdr("y", "clean", zero_mean=True, limit=200), *arguments) == pytest.approx(wanted, abs=2e-3)
+    for name, options in (("si_sdr", {}), ("sdr", {"taps": 1})):
+        judge = build_metric(name, options).start(16_000)
+        for part in (slice(0, 123), slice(123, 500)):
+            judge.add((estimate - estimate.mean())[part], (clean - clean.mean())[part], None)
+        assert judge.result()[name] == pytest.approx(wanted, abs=1e-6)
+
+
 @pytest.mark.parametrize("scale", [1, -3, 1e-15, 1e15])
 def test_si_sdr_is_that_of_signals_whatever_the_scale(scale):
     rng = np.random.default_rng(4)
@@ -263,6 +289,21 @@ def test_cross_entropies_are_those_of_scipy():
     assert call(losses.binary_cross_entropy("yes", "speech"), shares, example) == pytest.approx(each.mean(), rel=1e-5)
     at_zero = metrics.binary_accuracy("yes_logits", "speech", threshold=0)
     assert call(at_zero, outputs, example) == pytest.approx(np.mean((logits >= 0) == speech))
+
+
+def test_accuracies_of_training_and_of_evaluation_are_one():
+    """At the threshold, with a label of one half, and with ties between classes."""
+    scores, labels = np.float32([0.2, 0.5, 0.7, 0.4, 0.5]), np.float32([0, 0.5, 1, 0.5, 0])
+    judge = build_metric("accuracy").start(100)
+    judge.add(scores, labels, None)
+    found = call(metrics.binary_accuracy("p", "speech"), {"p": scores}, {"speech": labels}, np.ones(5, bool))
+    assert found == pytest.approx(judge.result()["accuracy"]) == pytest.approx(3 / 5)
+    scores, labels = np.float32([[1, 1, 0], [0, 2, 2], [3, 0, 3], [1, 1, 1]]), np.array([1, 1, 0, -1])
+    judge = build_metric("class_accuracy").start(100)
+    judge.add(scores, labels, None)
+    found = metrics.accuracy("p", "class", time_axis=0, ignore_label=-1)
+    value = call(found, {"p": scores}, {"class": labels}, np.ones(4, bool))
+    assert value == pytest.approx(judge.result()["class_accuracy"]) == pytest.approx(2 / 3)
 
 
 def test_probabilities_of_zero_and_one_are_finite():
@@ -389,7 +430,7 @@ def test_frames_of_other_rates():
         (lambda: losses.mse("y", "want"), "no array 'want' (did you mean 'wanted'?)"),
         (lambda: losses.mse("y", "wanted"), "which axis of float32[1, 9, 3] is time?"),
         (lambda: losses.mse("y", "wanted", time_axis=3), "time_axis=3: float32[1, 9, 3] has 3 axes"),
-        (lambda: losses.mse("y", "classes", time_axis=1), "'classes' is float32[9], but what it is held against has"),
+        (lambda: losses.mse("y", "classes", time_axis=1), "'classes' is float32[9], but what it is compared with has"),
         (lambda: losses.mse("y", "wanted", time_axis=2), "has 3 frames (its axis 2, put first), the mask 8"),
         (lambda: losses.spectral_mse("y", "wanted", time_axis=1, complex_weight=1), "needs complex values"),
         (lambda: losses.spectral_mse("y", "wanted", time_axis=1, parts_axis=2), "parts_axis=2"),

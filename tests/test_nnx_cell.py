@@ -242,7 +242,7 @@ def test_tokens_without_an_axis_of_features():
 
 
 def test_a_state_that_a_batch_shares_is_one_for_each_stream():
-    """A counter without a batch, beside a state that has one: both are lifted, and both go back and forth."""
+    """A counter without a batch, beside a state that has one: both are batched, and both go back and forth."""
     info, kinds = helper.make_tensor_value_info, (TensorProto.FLOAT, TensorProto.INT64)
     nodes = [
         helper.make_node("Add", ["h", "x"], ["h_out"]),

@@ -209,7 +209,7 @@ def test_recomputing_and_narrow_products(model, mode):
     narrow = flat_fit(model, data, mean_square, compute_dtype="bfloat16", **options)
     assert {value.dtype.name for value in narrow.params.values()} == {"float32"}
     assert 1e-6 < furthest(narrow.params, plain.params) < 1e-2
-    layout = make_layout(model, mode, data[0], "", Sequences(time_axis=axis_of(mode)))
+    layout = make_layout(model, Sequences(mode=mode, time_axis=axis_of(mode)), "", data[0])
     arguments = (model.params, model.init_state(), jax_tree(data[0]), jnp.ones(8, bool))
     for remat in (None, "sqrt"):
         forward = Forward(model, layout, mean_square, {}, remat)

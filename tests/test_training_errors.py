@@ -94,7 +94,7 @@ def test_data_loss_gradient_and_update_that_are_not_finite(model):
     assert "update 1 is not finite" in text
     assert "the first parameter that the update makes not so is 'P'; the learning rate may be too high" in text
     assert text.endswith("No checkpoint was kept: give checkpoints=FOLDER.")
-    with pytest.raises(TrainingError, match="validation loss behind update 2 is nan, though"):
+    with pytest.raises(TrainingError, match="validation loss after update 2 is nan, though"):
         flat_fit(model, data, mean_square, steps=12, validation=spoil(data, 0, 0, np.nan), **OPTIONS)
     assert threading.active_count() == 1
 
@@ -132,7 +132,7 @@ MISTAKES = {
     "shape": ({"data": [{"x": np.zeros((1, 2, 4), "f4"), "target": np.zeros((1, 2, 2))}]}, r"input x: .*4"),
     "words": ({"data": [{"x": np.zeros((1, 2, 3), "f4"), "target": "speech"}]}, "'target' must be an array of numbers"),
     "unlike": (
-        {"data": [*examples([4]), {"x": examples([4])[0]["x"]}], "steps": 9, "batch_size": 1},
+        {"data": [{"x": examples([4])[0]["x"]}, *examples([4])], "steps": 9, "batch_size": 1},  # the second is first
         "'target' is missing, which example",
     ),
     "no end": ({"steps": None}, "either steps=.* or epochs="),

@@ -59,7 +59,7 @@ def main(options: dict) -> None:
     )
     steps = np.array([record["step"] for record in fitted.history])
     losses = np.array([record["loss"] for record in fitted.history])
-    extra = {"best_step": fitted.best_step, "loaded": sorted(set(loaded)), "devices": len(jax.devices())}
+    extra = {"best_step": fitted.best_step, "loaded": loaded, "devices": len(jax.devices())}
     written = Path(options["out"])
     partial = written.with_suffix(".part.npz")
     np.savez(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from jaxrnn.demo.denoiser import PACKAGED, Denoised, denoise, denoise_at_once, make_step, spectra_and_state
 from jaxrnn.demo.signals import Mixture, mixture
-from jaxrnn.demo.spectra import RATE, si_sdr
+from jaxrnn.demo.spectra import RATE
+from jaxrnn.si_sdr import si_sdr
 
 __all__ = [
     "PACKAGED",

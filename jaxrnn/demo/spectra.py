@@ -1,4 +1,4 @@
-"""Short-time spectra of 16 kHz audio, frame by frame or all at once, and the measure of what a denoiser gains."""
+"""Short-time spectra of 16 kHz audio, frame by frame or all at once."""
 
 from __future__ import annotations
 
@@ -67,20 +67,6 @@ def synthesise(spectra: Spectrum, length: int) -> Samples:
     """The inverse of `analyse`: ``complex64[frames, BINS]`` to ``float32[length]``, the delay removed."""
     frames = _irfft(spectra) * WINDOW
     return np.add(frames[:-1, HOP:], frames[1:, :HOP], dtype=np.float32).reshape(-1)[:length]
-
-
-def si_sdr(estimate: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """Scale-invariant signal-to-distortion ratio of two signals of one length, in dB.
-
-    The estimate is split into its projection on the reference and the rest; the ratio is that of their energies.
-
-    Source: Le Roux, Wisdom, Erdogan and Hershey, "SDR - half-baked or well done?", ICASSP 2019, equation 5.
-    """
-    reference = reference.astype(np.float64)
-    estimate = estimate.astype(np.float64)
-    target = reference * (estimate @ reference / (reference @ reference))
-    distortion = estimate - target
-    return float(10 * np.log10((target @ target) / (distortion @ distortion)))
 
 
 def _rfft(frames: Samples) -> Spectrum:

@@ -1,4 +1,4 @@
-"""What the demo leaves behind: recordings to listen to and a picture of their spectrograms."""
+"""What the demo writes: recordings to listen to and a picture of their spectrograms."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.nnx.imported import Imported
-from jaxrnn.nnx.layout import layout_of
 from jaxrnn.nnx.slots import Shape, feature_axes
+from jaxrnn.nnx.step_layout import step_layout
 
 #: An array, a tuple of arrays, or a dict of arrays.
 Carry = Any
@@ -25,7 +25,8 @@ class Cell(Imported, nnx.RNNCellBase):
     """One step of a model with one input and one output besides its state, as an ``nnx.RNNCellBase``.
 
     Inputs are ``[*batch, *features]``, and so are outputs, whatever the file's layout is: axes of size 1 are left out,
-    and a batch that the file fixed at 1 is lifted. ``nnx.RNN(Cell(model))`` so takes ``[batch, time, features]``.
+    and a batch that the file fixed at 1 becomes a leading axis over single steps. ``nnx.RNN(Cell(model))`` so takes
+    ``[batch, time, features]``.
 
     The carry is laid out as in Flax's own cells where the whole state is that of one LSTM, GRU or RNN node of one
     direction: ``(c, h)`` for an LSTM, ``h`` for the others, ``[*batch, hidden]`` each. Otherwise it is a dict of the
@@ -44,7 +45,7 @@ class Cell(Imported, nnx.RNNCellBase):
 
     def __init__(self, model: Model, *, dims: Mapping[str, int] | None = None):
         super().__init__(model)
-        self._layout = layout_of(model, dims or {})
+        self._layout = step_layout(model, dims or {})
 
     @property
     def num_feature_axes(self) -> int:
@@ -72,15 +73,15 @@ class Cell(Imported, nnx.RNNCellBase):
             frame = list(layout.input.shape)
             for axis, size in zip(layout.input.features, array.shape[len(batch) :], strict=True):
                 frame[axis] = size
-            array = layout.input.into_step(array.reshape(math.prod(batch), *frame), layout.lifted)
+            array = layout.input.into_step(array.reshape(math.prod(batch), *frame), layout.batched)
             rows = form.rows(carry, batch)
-            state = {slot.name: slot.into_step(rows[slot.name], layout.lifted) for slot in form.states}
+            state = {slot.name: slot.into_step(rows[slot.name], layout.batched) for slot in form.states}
             results, state = self.model.step(self.params, state, {layout.input.name: array})
-            rows = {slot.name: slot.out_of_step(state[slot.name], layout.lifted) for slot in form.states}
+            rows = {slot.name: slot.out_of_step(state[slot.name], layout.batched) for slot in form.states}
             carry = form.of_rows(rows, batch)
             if layout.output is None:
                 return carry, carry[-1] if isinstance(carry, tuple) else carry
-            result = layout.output.out_of_step(results[layout.output.name], layout.lifted)
+            result = layout.output.out_of_step(results[layout.output.name], layout.batched)
             features = [result.shape[1:][axis] for axis in feature_axes(result.shape[1:])]
             return carry, result.reshape(*batch, *features)
 

@@ -16,7 +16,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.nnx.filters import parameter
-from jaxrnn.nnx.held import Held
+from jaxrnn.nnx.model_reference import ModelReference
 from jaxrnn.onnx.values import describe
 
 
@@ -33,7 +33,7 @@ class Imported(nnx.Module):
     weights: dict[str, nnx.Param[jax.Array]]
 
     def __init__(self, model: Model):
-        self._held = Held(model)
+        self._reference = ModelReference(model)
         with exact_types():
             # Copies: a training step that donates the module must not delete the model's own arrays.
             arrays = {name: jnp.array(array) for name, array in model.params.items()}
@@ -42,7 +42,7 @@ class Imported(nnx.Module):
     @property
     def model(self) -> Model:
         """The imported model; its own parameters stay as they were in the file."""
-        return self._held.model
+        return self._reference.model
 
     @property
     def params(self) -> dict[str, jax.Array]:

@@ -40,17 +40,17 @@ class Slot:
         """The axes of `shape` that a cell sees."""
         return feature_axes(self.shape)
 
-    def into_step(self, array: jax.Array, lifted: bool) -> jax.Array:
-        """``[batch, *shape]`` as the step takes it; lifted, as a leading axis over single steps."""
+    def into_step(self, array: jax.Array, batched: bool) -> jax.Array:
+        """``[batch, *shape]`` as the step takes it; batched, as a leading axis over single steps."""
         if self.axis is None:
             return array
-        return jnp.expand_dims(array, self.axis + 1) if lifted else jnp.moveaxis(array, 0, self.axis)
+        return jnp.expand_dims(array, self.axis + 1) if batched else jnp.moveaxis(array, 0, self.axis)
 
-    def out_of_step(self, array: jax.Array, lifted: bool) -> jax.Array:
+    def out_of_step(self, array: jax.Array, batched: bool) -> jax.Array:
         """The inverse of `into_step`."""
         if self.axis is None:
             return array
-        return jnp.squeeze(array, self.axis + 1) if lifted else jnp.moveaxis(array, self.axis, 0)
+        return jnp.squeeze(array, self.axis + 1) if batched else jnp.moveaxis(array, self.axis, 0)
 
 
 def feature_axes(shape: Sequence[Any]) -> tuple[int, ...]:
@@ -140,9 +140,9 @@ class CarryForm:
         name, array = next(iter(self.unpack(carry).items()))
         batch = tuple(array.shape[: len(array.shape) - len(self.shapes[name])])
         rows = self.rows(carry, batch)
-        lifted = not self.has_batch_axes
-        state = {slot.name: slot.into_step(rows[slot.name], lifted) for slot in self.states}
-        return {name: value[0] for name, value in state.items()} if lifted and not batch else state
+        batched = not self.has_batch_axes
+        state = {slot.name: slot.into_step(rows[slot.name], batched) for slot in self.states}
+        return {name: value[0] for name, value in state.items()} if batched and not batch else state
 
     def carry_of(self, state: Mapping[str, Any]) -> Any:
         """The carry of what a step takes; without a batch if the file fixed it and the state has no leading axis.
@@ -150,14 +150,14 @@ class CarryForm:
         Raises:
             StateError: an entry is missing, or has another shape or batch.
         """
-        rows, batches, lifted = {}, set(), not self.has_batch_axes
+        rows, batches, batched = {}, set(), not self.has_batch_axes
         for slot in self.states:
             if slot.name not in state:
                 raise StateError(f"state {slot.name!r} is missing; there must be all of: {', '.join(self.shapes)}")
             array = jnp.asarray(state[slot.name])
-            alone = lifted and array.ndim == len(slot.shape) + (slot.axis is not None)
+            alone = batched and array.ndim == len(slot.shape) + (slot.axis is not None)
             try:
-                row = slot.out_of_step(array[None] if alone else array, lifted)
+                row = slot.out_of_step(array[None] if alone else array, batched)
             except ValueError:  # too few axes, or several streams where there must be one
                 row = None
             if row is None or row.shape[1:] != slot.shape:

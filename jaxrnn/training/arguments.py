@@ -10,7 +10,7 @@ import numpy as np
 from jaxrnn.cells import matrix_products_in
 from jaxrnn.errors import InputError
 from jaxrnn.training.forward import Function
-from jaxrnn.training.layout import Layout
+from jaxrnn.training.layout import ExampleLayout
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import check_count
 from jaxrnn.training.snapshots import digest_of_all
@@ -70,7 +70,7 @@ def check_end(steps: int | None, epochs: int | None, size: int | None) -> None:
 
 def training_facts(
     model: Model,
-    layout: Layout,
+    layout: ExampleLayout,
     start: Mapping[str, Any],
     trained: tuple[str, ...],
     optimizer: Optimizer,

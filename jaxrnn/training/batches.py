@@ -1,30 +1,27 @@
-"""Batches: examples padded to one length, cut into chunks, placed on the devices; prepared one ahead in a thread."""
+"""Batches: examples padded to one length, cut into chunks, and placed on the devices."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator
 from contextlib import closing
 from fractions import Fraction
-from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
-from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.training.examples import Example, Position, Source, read_example
-from jaxrnn.training.layout import Layout
+from jaxrnn.errors import InputError
+from jaxrnn.training.examples import Example, ExampleSource
+from jaxrnn.training.layout import ExampleLayout
+from jaxrnn.training.order import Order, made_ahead
 from jaxrnn.training.sharding import Placement
-
-T = TypeVar("T")
 
 #: Frames that buckets and chunks may add to the examples of a batch.
 MAX_PADDING = 2**26
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunk:
+class BatchChunk:
     """Frames of a batch, or all of them: what one update takes.
 
     Attributes:
@@ -44,21 +41,21 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch at its place in the order, in chunks, with what its rows are called."""
+    """A batch by its number in the order, in chunks, with what its rows are called."""
 
-    position: Position
-    chunks: list[Chunk]
+    number: int
+    chunks: list[BatchChunk]
     labels: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """This process's examples of a batch, not yet padded; rows from ``count`` on only fill the devices."""
+    """This process's examples of a batch, not yet padded; ``real`` says which rows do more than fill the devices."""
 
-    position: Position
+    batch: int
     examples: list[Example]
     labels: list[str]
-    count: int
+    real: list[bool]
 
 
 class Batches:
@@ -68,51 +65,42 @@ class Batches:
         source: the examples.
         layout: how they lie in time.
         placement: the devices.
-        state: names of state, which no example may have.
-        wide: whether 64-bit types stay so.
     """
 
-    def __init__(self, source: Source, layout: Layout, placement: Placement, state: Sequence[str], *, wide: bool):
+    def __init__(self, source: ExampleSource, layout: ExampleLayout, placement: Placement):
         self._source, self._layout, self._placement = source, layout, placement
-        self._state, self._wide = tuple(state), wide
 
-    def make(self, places: Iterable[tuple[Position, int]], batch_size: int) -> Generator[Batch]:
-        """The batches at these places, each made while the one before is in use.
+    def make(self, order: Order, start: int = 0) -> Generator[Batch]:
+        """The batches of an order from one on, each made while the one before is in use.
 
         The examples are fetched in another thread, one after another and in the same order every time.
         """
         alone = self._placement.processes == 1
 
-        def load(place: tuple[Position, int]) -> Batch | _Rows | Exception:
-            try:
-                rows = self._load(*place, batch_size)
-                return self._finish(rows, self._placement.agree(self._sizes(rows))) if alone else rows
-            except Exception as error:
-                return error
+        def make(batch: int, numbers: tuple[int, ...]) -> Batch | _Rows:
+            rows = self._load(batch, numbers)
+            return self._finish(rows, self._placement.agree(self._sizes(rows))) if alone else rows
 
-        with closing(ahead(load, places)) as results:
-            for loaded in results:
-                if isinstance(loaded, Batch):
-                    yield loaded
+        with closing(made_ahead(order, start, make)) as results:
+            for made in results:
+                if isinstance(made, Batch):
+                    yield made
                     continue
                 # Here, not in the thread: every process must take part in collective calls in one order.
-                if isinstance(loaded, Exception):
-                    self._placement.agree([0] * (2 + 3 * len(self._layout.axes)), loaded)
-                    raise loaded
-                yield self._finish(loaded, self._placement.agree(self._sizes(loaded)))
+                if isinstance(made, BaseException):
+                    self._placement.agree([0] * (2 + 3 * len(self._layout.axes)), made)
+                    raise made
+                yield self._finish(made, self._placement.agree(self._sizes(made)))
 
-    def _load(self, position: Position, count: int, batch_size: int) -> _Rows:
-        rows = [row if row < count else 0 for row in self._placement.own_rows]
-        fetched: dict[int, tuple[str, Example]] = {}
-        for row in dict.fromkeys(rows):
-            label, value = self._source.get(position.epoch, position.batch, row, batch_size)
-            try:
-                example = read_example(value, self._layout.inputs, self._state, wide=self._wide)
-                self._layout.check(example)
-            except JaxrnnError as error:
-                raise type(error)(f"{label}: {error}") from error
-            fetched[row] = label, example
-        return _Rows(position, [fetched[row][1] for row in rows], [fetched[row][0] for row in rows], count)
+    def _load(self, batch: int, numbers: tuple[int, ...]) -> _Rows:
+        real = [row < len(numbers) for row in self._placement.own_rows]
+        rows = [numbers[row if exists else 0] for row, exists in zip(self._placement.own_rows, real, strict=True)]
+        read = {number: self._read(number) for number in dict.fromkeys(rows)}
+        return _Rows(batch, [read[number][1] for number in rows], [read[number][0] for number in rows], real)
+
+    def _read(self, number: int) -> tuple[str, Example]:
+        label, value = self._source.get(number)
+        return label, self._layout.read(label, value)
 
     def _sizes(self, rows: _Rows) -> list[int]:
         """What other processes must know to pad alike: fewest and most frames; lengths and rates of the arrays."""
@@ -152,15 +140,15 @@ class Batches:
             length = -(-rate * frames // 1) if rate else int(longest.max())
             unit = max(1, int(rate))
             arrays[name] = np.stack([_lengthened(example[name], axis, int(length), unit) for example in rows.examples])
-        real = np.array([row < rows.count for row in self._placement.own_rows])
+        real = np.array(rows.real)
         chunks = []
         for start in range(0, frames, chunk):
             here = mask[:, start : start + chunk]
             cut = {name: self._slice(name, array, start, chunk, frames) for name, array in arrays.items()}
             own = cut, here, real & here.any(1)
             placed, where, weights = self._placement.spread(own)
-            chunks.append(Chunk(placed, where, weights, start + chunk > fewest, own))
-        return Batch(rows.position, chunks, rows.labels)
+            chunks.append(BatchChunk(placed, where, weights, start + chunk > fewest, own))
+        return Batch(rows.batch, chunks, rows.labels)
 
     def _slice(self, name: str, array: np.ndarray, start: int, chunk: int, frames: int) -> np.ndarray:
         axis = self._layout.axes.get(name)
@@ -175,7 +163,7 @@ class Batches:
 def _lengthened(array: np.ndarray, axis: int, length: int, unit: int) -> np.ndarray:
     """An array made longer: its last frame of ``unit`` elements again and again, or zeros where it holds integers.
 
-    What is behind the end counts nowhere, but it goes through the model and the loss. A frame that has been there
+    What is after the end counts nowhere, but it goes through the model and the loss. A frame that has been there
     before is finite in both, with its gradient, where zeros may give the logarithm of 0.
     """
     missing = length - array.shape[axis]
@@ -186,22 +174,3 @@ def _lengthened(array: np.ndarray, axis: int, length: int, unit: int) -> np.ndar
         return np.pad(array, widths)
     last = array.shape[axis] - unit
     return np.concatenate([array, array.take(last + np.arange(missing) % unit, axis)], axis)
-
-
-def ahead(function: Callable[[Any], T], items: Iterable[Any]) -> Generator[T]:
-    """A function of items, each computed in one background thread while the result before is in use."""
-    with ThreadPoolExecutor(1, thread_name_prefix="jaxrnn-batches") as pool:
-        waiting: Future[T] | None = None
-        try:
-            for item in items:
-                coming = pool.submit(function, item)
-                if waiting is not None:
-                    result, waiting = waiting.result(), coming
-                    yield result
-                else:
-                    waiting = coming
-            if waiting is not None:
-                yield waiting.result()
-        finally:
-            if waiting is not None:
-                waiting.cancel()

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxrnn.errors import InputError, MissingPackageError, TrainingError
 from jaxrnn.files import check_regular
-from jaxrnn.training.interrupts import held_back
+from jaxrnn.training.interrupts import deferred_interrupts
 from jaxrnn.training.sharding import is_primary
 from jaxrnn.training.snapshots import Snapshot, decode, encode
 
@@ -64,7 +64,7 @@ class Folder:
             read_only=reading,
             save_interval_steps=0 if reading else 1,
             cleanup_tmp_directories=not reading,
-            # Written before the next update begins: what a caller sees is on the disk, and no thread is left behind.
+            # Written before the next update begins: what a caller sees is on the disk, and no thread is left over.
             enable_async_checkpointing=False,
             preservation_policy=self._kept,
             # Of other checkpoints only their numbers count; a damaged one must not keep the others from being read.
@@ -82,7 +82,7 @@ class Folder:
             self._manager.close()
 
     def steps(self) -> list[int]:
-        """The updates behind which there is a checkpoint, the oldest first."""
+        """The updates after which there is a checkpoint, the oldest first."""
         return sorted(filter(self._is_ours, self._manager.all_steps()))
 
     def _is_ours(self, step: int) -> bool:
@@ -90,7 +90,7 @@ class Folder:
         return any((self.where(step) / item).is_dir() for item in ITEMS)
 
     def where(self, step: int) -> Path:
-        """The checkpoint behind an update."""
+        """The checkpoint after an update."""
         return self.path / str(step)
 
     def save(self, snapshot: Snapshot, best_step: int | None) -> None:
@@ -99,7 +99,7 @@ class Folder:
         Raises:
             TrainingError: it could not be written; earlier ones are as they were.
         """
-        if snapshot.step in self.steps():
+        if (step := snapshot.counters.step) in self.steps():
             return  # an interrupt came while it was written, and what it asks for is there
         ocp = _orbax()
         arrays, facts = encode(snapshot)
@@ -107,19 +107,19 @@ class Folder:
         self._kept.best = best_step
         contents = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts))
         try:
-            with quiet(), held_back():
-                self._manager.save(snapshot.step, args=contents, force=True)
+            with quiet(), deferred_interrupts():
+                self._manager.save(step, args=contents, force=True)
         except Exception as error:
             self._kept.best = before
             self._remove_partial()
             reason = _first_line(error)
             raise TrainingError(
-                f"the checkpoint behind update {snapshot.step} could not be written to {self.path}: {reason}. "
-                f"{self.describe_last(snapshot.step)}"
+                f"the checkpoint after update {step} could not be written to {self.path}: {reason}. "
+                f"{self.describe_last(step)}"
             ) from error
 
     def describe_last(self, before: int | None = None) -> str:
-        """A sentence on the newest checkpoint, for a message of what went wrong behind it."""
+        """A sentence on the newest checkpoint, for a message of what went wrong after it."""
         written = [step for step in self.steps() if before is None or step < before]
         return f"The last good checkpoint is {self.where(written[-1])}." if written else "There is no checkpoint yet."
 
@@ -133,10 +133,10 @@ class Folder:
             if not path.is_dir():
                 check_regular(path)
         ocp = _orbax()
-        wanted = ocp.args.Composite(arrays=ocp.args.StandardRestore(), facts=ocp.args.JsonRestore())
+        contents = ocp.args.Composite(arrays=ocp.args.StandardRestore(), facts=ocp.args.JsonRestore())
         with quiet():
-            found = self._manager.restore(step, args=wanted)
-        return decode(found["arrays"], found["facts"])
+            restored = self._manager.restore(step, args=contents)
+        return decode(restored["arrays"], restored["facts"])
 
     def newest(self, *, set_aside: bool) -> Snapshot | None:
         """The newest checkpoint that can be read, or None where there is none; the others are skipped with a warning.
@@ -154,25 +154,25 @@ class Folder:
                 "passed over, and left as it is",
                 stacklevel=2,
             )
-        found = None
+        snapshot = None
         for step in reversed(steps):
             try:
-                found = self.load(step)
+                snapshot = self.load(step)
                 break
             except Exception as error:
                 damaged.append((step, _first_line(error)))
-        if found is None and damaged:
+        if snapshot is None and damaged:
             reasons = "; ".join(f"{step}: {reason}" for step, reason in damaged)
             raise TrainingError(f"none of the {len(damaged)} checkpoint(s) in {self.path} can be read ({reasons})")
         for step, reason in damaged:
             warnings.warn(
-                f"the checkpoint {self.where(step)} cannot be read ({reason}); going back to that behind update "
-                f"{found.step if found else 0}",
+                f"the checkpoint {self.where(step)} cannot be read ({reason}); going back to that after update "
+                f"{snapshot.counters.step if snapshot else 0}",
                 stacklevel=2,
             )
         if damaged and set_aside:
             self._set_aside([step for step, _ in damaged])
-        return found
+        return snapshot
 
     def _set_aside(self, steps: Sequence[int]) -> None:
         if is_primary():

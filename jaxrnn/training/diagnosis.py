@@ -11,15 +11,15 @@ import numpy as np
 
 from jaxrnn.cells import matrix_products_in
 from jaxrnn.guards import exact_types
-from jaxrnn.training.batches import Chunk
+from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.forward import Forward
 from jaxrnn.training.parameters import finite
-from jaxrnn.training.updates import TrainState, Updates
+from jaxrnn.training.updates import Updates, UpdateState
 
 Arrays = Mapping[str, Any]
 
 
-def explain(updates: Updates, before: TrainState, after: TrainState, chunk: Chunk, labels: list[str]) -> str:
+def explain(updates: Updates, before: UpdateState, after: UpdateState, chunk: BatchChunk, labels: list[str]) -> str:
     """Say in words what is the first thing that is not finite in an update.
 
     Args:
@@ -53,7 +53,7 @@ def _own_rows(array: jax.Array) -> np.ndarray:
 
 
 def _on_examples(
-    forward: Forward, params: Arrays, carry: Arrays, chunk: Chunk, trained: list[str], labels: list[str]
+    forward: Forward, params: Arrays, carry: Arrays, chunk: BatchChunk, trained: list[str], labels: list[str]
 ) -> str:
     """What goes wrong on the first example that does."""
     arrays, mask, weights = chunk.own

@@ -1,10 +1,10 @@
-"""Examples: where they come from, in which order, and as which arrays."""
+"""Examples: where they come from, by number, and as which arrays."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -21,76 +21,69 @@ Example = dict[str, np.ndarray]
 _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
 
 
-class Source(Protocol):
-    """Where examples come from."""
+class ExampleSource(Protocol):
+    """Examples by number."""
 
     #: How many there are; None if they are drawn without end.
     size: int | None
 
-    def get(self, epoch: int, batch: int, row: int, batch_size: int) -> tuple[str, Any]:
-        """An example and what to call it, for a place in the order of a training."""
+    def get(self, number: int) -> tuple[str, Any]:
+        """An example and what to call it."""
         ...
 
 
 class Listed:
-    """Examples of a sequence, in an order that is drawn anew for every epoch from the seed and the epoch's number."""
+    """Examples of a sequence, by their index."""
 
-    def __init__(self, data: Sequence[Any], seed: int | None):
+    def __init__(self, data: Sequence[Any]):
         self.size: int | None = len(data)
-        self._data, self._seed, self._length = data, seed, len(data)
+        self._data = data
         self._label: Callable[[int], str] = getattr(data, "label", "example {}".format)
-        self._order: tuple[int, np.ndarray] | None = None
 
-    def get(self, epoch: int, batch: int, row: int, batch_size: int) -> tuple[str, Any]:
-        """The example at this place of the epoch's order."""
-        index = int(self._epoch_order(epoch)[batch * batch_size + row])
+    def get(self, number: int) -> tuple[str, Any]:
+        """The example at this index."""
         try:
-            return self._label(index), self._data[index]
+            return self._label(number), self._data[number]
         except Exception as error:
-            error.add_note(f"in getting example {index}")
+            error.add_note(f"in getting example {number}")
             raise
-
-    def _epoch_order(self, epoch: int) -> np.ndarray:
-        if self._order is None or self._order[0] != epoch:
-            plain = np.arange(self._length)
-            order = plain if self._seed is None else np.random.default_rng([self._seed, epoch]).permutation(plain)
-            self._order = epoch, order
-        return self._order[1]
 
 
 class Drawn:
-    """Examples that a function draws, each with a generator of its own: from the seed, the batch and the row."""
+    """Examples that a function draws, each with a generator of its own: from the seed and the example's number."""
 
     size: int | None = None
 
     def __init__(self, draw: Callable[[np.random.Generator], Any], seed: int):
         self._draw, self._seed = draw, seed
 
-    def get(self, epoch: int, batch: int, row: int, batch_size: int) -> tuple[str, Any]:
-        """The example drawn for this place."""
-        label = f"example {row} of batch {batch}"
+    def get(self, number: int) -> tuple[str, Any]:
+        """The example drawn with this number."""
         try:
-            return label, self._draw(np.random.default_rng([self._seed, batch, row]))
+            return f"drawn example {number}", self._draw(np.random.default_rng([self._seed, number]))
         except Exception as error:
-            error.add_note(f"in drawing {label}")
+            error.add_note(f"in drawing example {number}")
             raise
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Position:
-    """A place in the order of a training: the next update is of this chunk of this batch of this epoch."""
+    """A place in the order of a training: the next update is of this chunk of this batch."""
 
-    epoch: int = 0
     batch: int = 0
     chunk: int = 0
 
+    def after(self, chunks: int) -> Position:
+        """The place after an update of this chunk of a batch of so many."""
+        return Position(self.batch, self.chunk + 1) if self.chunk + 1 < chunks else Position(self.batch + 1)
 
-def make_source(data: Any, seed: int | None, *, what: str = "data") -> Source:
+
+def make_source(data: Any, seed: int | None, *, what: str = "data") -> ExampleSource:
     """The source of what a caller gave: a sequence of examples, or a function that draws one.
 
     Args:
         data: the examples.
-        seed: of their order; None for the order of the sequence.
+        seed: of what is drawn; None where only a sequence will do.
         what: the name of the argument, for messages.
 
     Raises:
@@ -100,36 +93,12 @@ def make_source(data: Any, seed: int | None, *, what: str = "data") -> Source:
         raise InputError(f"{what} must be a sequence of examples, not one dict: [{{name: array}}, ...]")
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         if not len(data):
-            raise InputError(f"{what} is empty: there is nothing to train on")
-        return Listed(data, seed)
+            raise InputError(f"{what} is empty: it must have at least one example")
+        return Listed(data)
     if callable(data) and seed is not None:
         return Drawn(data, seed)
     forms = "a sequence of examples" + ("" if seed is None else ", or a function that draws one from a NumPy generator")
     raise InputError(f"{what} must be {forms}, not a {type(data).__name__}")
-
-
-def batches_from(
-    position: Position, size: int | None, batch_size: int, epochs: int | None
-) -> Iterator[tuple[Position, int]]:
-    """The batches from a position on, each with how many examples it has: the last one of an epoch may have fewer."""
-    epoch, batch = position.epoch, position.batch
-    while epochs is None or epoch < epochs:
-        count = batch_size if size is None else min(batch_size, size - batch * batch_size)
-        if count <= 0:
-            epoch, batch = epoch + 1, 0
-            continue
-        yield Position(epoch, batch), count
-        batch += 1
-
-
-def behind(position: Position, chunks: int, size: int | None, batch_size: int) -> Position:
-    """The place behind an update of this chunk of a batch of so many."""
-    if position.chunk + 1 < chunks:
-        return dataclasses.replace(position, chunk=position.chunk + 1)
-    batch = position.batch + 1
-    if size is not None and batch * batch_size >= size:
-        return Position(position.epoch + 1)
-    return Position(position.epoch, batch)
 
 
 def read_example(value: Any, infos: Sequence[TensorInfo], state: Iterable[str], *, wide: bool) -> Example:

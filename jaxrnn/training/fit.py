@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -14,19 +15,20 @@ from jaxrnn.errors import InputError, TrainingError
 from jaxrnn.training.arguments import check_end, check_functions, check_precision, training_facts
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.checkpoints import Folder
-from jaxrnn.training.course import Course
-from jaxrnn.training.examples import Example, Source, make_source, read_example
+from jaxrnn.training.examples import make_source
 from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.forward import Forward, Function
-from jaxrnn.training.layout import find_mode, inputs_of, make_layout
-from jaxrnn.training.loop import Loop, Plan
+from jaxrnn.training.layout import make_layout
+from jaxrnn.training.loop import TrainingLoop
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import SEQUENCES, Checkpoints, Sequences, Validation, check_count
+from jaxrnn.training.order import drawn_order, sequence_order
 from jaxrnn.training.parameters import start_values, trained_names
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.snapshots import differences, digest_of_all
+from jaxrnn.training.train_state import TrainState
 from jaxrnn.training.updates import Updates
-from jaxrnn.training.validation import Validator, computes_wide, state_names
+from jaxrnn.training.validation import Validator
 
 if TYPE_CHECKING:
     import optax
@@ -112,6 +114,10 @@ def fit(
     check_end(steps, epochs, source.size)
     if source.size is not None and source.size < batch_size:
         raise InputError(f"batch_size={batch_size} is more than the {source.size} examples in data")
+    if source.size is None:
+        order = drawn_order(batch_size, steps or 0)
+    else:
+        order = sequence_order(source.size, batch_size, seed=seed, epochs=epochs)
 
     trained = trained_names(model, optimizer.train, optimizer.freeze)
     start = start_values(model, params, trained)
@@ -122,25 +128,18 @@ def fit(
         if digest_of_all({name: value}) != digest_of_all({name: model.params[name]})
     }
 
-    mode = find_mode(model, sequences.mode)
-    wide = computes_wide(model)
-    label, first = _first_example(source, model, mode, batch_size, wide)
-    layout = make_layout(model, mode, first, label, sequences)
+    first = order[0]
+    assert first, "a batch has examples"
+    layout = make_layout(model, sequences, *source.get(first[0]))
     placement = Placement(devices, batch_size)
     on_batches = functions if validation is None else {}
     forward = Forward(model, layout, loss, on_batches, sequences.remat, compute_dtype)
     updates = Updates(forward, optimizer, placement, frozen)
-    state = state_names(model, mode)
-    batches = Batches(source, layout, placement, state, wide=wide)
     validator = None
     if validation is not None:
-        held_out = make_source(validation.data, None)
-        size = min(batch_size, len(validation.data))
-        whole = make_layout(model, mode, first, label, sequences.whole)
-        rows = Placement(devices, size)
+        whole = dataclasses.replace(layout, chunk=None)
         measured = Forward(model, whole, loss, functions, None, compute_dtype)
-        validator = Validator(measured, rows, held_out, Batches(held_out, whole, rows, state, wide=wide), size)
-
+        validator = Validator(measured, validation.data, batch_size, devices)
     settings = training_facts(
         model,
         layout,
@@ -154,37 +153,41 @@ def fit(
         examples=source.size,
     )
     settings["frozen parameters"] = digest_of_all(frozen)
-    plan = Plan(steps, epochs, batch_size, validation, checkpoints, settings, changed, progress)
-    with jax.enable_x64(wide), ExitStack() as stack:
-        course = Course(updates.begin({name: start[name] for name in trained}))
+    with jax.enable_x64(layout.wide), ExitStack() as stack:
+        state = TrainState(updates.begin({name: start[name] for name in trained}))
         folder = None
         if checkpoints is not None:
             folder = stack.enter_context(closing(Folder(checkpoints.folder, keep=checkpoints.keep)))
-            _resume(course, placement, folder, settings, checkpoints.resume)
-        stopped = Loop(updates, batches, source, validator, folder, plan, course).run()
-        last = placement.single(updates.params(course.state.trained))
-        best, best_step = last, course.step
-        if course.best_loss is not None:
-            best, best_step = placement.single(updates.params(course.best)), course.best_step
-    return Fitted(best, last, course.history, course.step, best_step, stopped)
+            _resume(state, placement, folder, settings, checkpoints.resume)
+        loop = TrainingLoop(
+            updates=updates,
+            batches=Batches(source, layout, placement),
+            order=order,
+            steps=steps,
+            state=state,
+            validator=validator,
+            validation=validation,
+            folder=folder,
+            checkpoints=checkpoints,
+            settings=settings,
+            changed=changed,
+            progress=progress,
+        )
+        stopped = loop.run()
+        last = placement.single(updates.params(state.arrays.trained))
+        best, best_step = last, state.step
+        if state.counters.best_loss is not None:
+            best, best_step = placement.single(updates.params(state.best)), state.counters.best_step
+    return Fitted(best, last, state.history, state.step, best_step, stopped)
 
 
-def _first_example(source: Source, model: Model, mode: str, batch_size: int, wide: bool) -> tuple[str, Example]:
-    """The first example in the order of the training, which the others must be like."""
-    label, value = source.get(0, 0, 0, batch_size)
-    try:
-        return label, read_example(value, inputs_of(model, mode), state_names(model, mode), wide=wide)
-    except InputError as error:
-        raise InputError(f"{label}: {error}") from error
-
-
-def _resume(course: Course, placement: Placement, folder: Folder, settings: dict[str, Any], resume: bool) -> None:
+def _resume(state: TrainState, placement: Placement, folder: Folder, settings: dict[str, Any], resume: bool) -> None:
     """Go on from the newest checkpoint of a folder, if it has one."""
     if not folder.steps():
         return
     if not resume:
         raise TrainingError(
-            f"resume=False, but {folder.path} has checkpoints already, behind updates {folder.steps()}; choose another "
+            f"resume=False, but {folder.path} has checkpoints already, after updates {folder.steps()}; choose another "
             "folder, or delete it"
         )
     snapshot = folder.newest(set_aside=True)
@@ -196,4 +199,4 @@ def _resume(course: Course, placement: Placement, folder: Folder, settings: dict
             f"the checkpoints in {folder.path} are of another training: {'; '.join(others[:5])}{more}. Choose another "
             "folder, or the same settings"
         )
-    course.restore(snapshot, placement)
+    state.restore(snapshot, placement)

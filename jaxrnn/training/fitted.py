@@ -21,12 +21,12 @@ class Fitted:
     Attributes:
         params: all parameters, trained and frozen, as `Model.apply` takes them: those with the best validation loss
             where there was validation, else the last.
-        last_params: the parameters behind the last update.
+        last_params: the parameters after the last update.
         history: one dict for each update: ``step``, ``loss``, ``grad_norm`` (before clipping), ``learning_rate`` where
             it is known and ``seconds`` since the training began, without pauses between runs. Metrics go by their own
             names; what was measured on the validation examples by ``validation_loss`` and ``validation_NAME``.
         step: updates done.
-        best_step: the update behind which `params` were taken.
+        best_step: the update after which `params` were taken.
         stopped: why it ended: ``"steps"`` for the end that was asked for, ``"patience"`` for early stopping.
     """
 

@@ -13,7 +13,7 @@ from jaxrnn.cells import matrix_products_in
 from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.values import describe
-from jaxrnn.training.layout import Layout
+from jaxrnn.training.layout import ExampleLayout
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -37,14 +37,14 @@ class Forward:
     """
 
     model: Model
-    layout: Layout
+    layout: ExampleLayout
     loss: Function
     metrics: Mapping[str, Function]
     remat: Remat = None
     compute_dtype: Any = None
 
-    def told(self, ragged: bool) -> bool:
-        """Whether the model is told that frames are missing: only a scan can be; one compilation serves the others."""
+    def takes_lengths(self, ragged: bool) -> bool:
+        """Whether the model is given the lengths of examples: only a scan can be; one compilation serves the others."""
         return ragged and self.layout.mode == "scan"
 
     def run(self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool) -> tuple[Any, Any]:
@@ -58,7 +58,7 @@ class Forward:
             ragged: whether frames may be missing at the end.
 
         Returns:
-            Outputs by name, and the state behind the last frame that exists.
+            Outputs by name, and the state after the last frame that exists.
         """
         inputs = {info.name: example[info.name] for info in self.layout.inputs}
         with matrix_products_in(self.compute_dtype):
@@ -77,9 +77,9 @@ class Forward:
         given = {str(variable.input): state[variable.name] for variable in self.model.state}
         results = self.model.apply(params, {**inputs, **given}, remat=self.remat)
         new = {variable.name: results.pop(str(variable.output)) for variable in self.model.state}
-        # Behind the end of a recording there is nothing to carry to; until then every frame exists.
-        alive = mask.any()
-        return results, {name: jnp.where(alive, new[name], state[name]) for name in new}
+        # After the end of a recording there is nothing to carry to; until then every frame exists.
+        any_exists = mask.any()
+        return results, {name: jnp.where(any_exists, new[name], state[name]) for name in new}
 
     def _scan_axes(self, inputs: Arrays) -> dict[str, int]:
         given = self.layout.time_axis
@@ -142,7 +142,7 @@ def _scalar(what: str, value: Any, *, differentiable: bool = False) -> jax.Array
     if not hasattr(value, "dtype") or value.shape != () or not jnp.issubdtype(value.dtype, kind):
         boolean = hasattr(value, "dtype") and value.shape == () and value.dtype == bool and not differentiable
         if not boolean:
-            found = describe(value) if hasattr(value, "dtype") else type(value).__name__
-            wanted = "float" if differentiable else "number"
-            raise InputError(f"the {what} of an example must be one {wanted}, a scalar, not {found}; take a mean")
+            actual = describe(value) if hasattr(value, "dtype") else type(value).__name__
+            expected = "float" if differentiable else "number"
+            raise InputError(f"the {what} of an example must be one {expected}, a scalar, not {actual}; take a mean")
     return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(jnp.float32)

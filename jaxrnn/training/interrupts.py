@@ -1,4 +1,4 @@
-"""Keeping an interrupt (Ctrl-C) back for the moment in which it would do harm."""
+"""Deferring an interrupt (Ctrl-C) that would do harm."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
-    """An interrupt inside is delivered behind it: what is being written is written to its end."""
+def deferred_interrupts() -> Iterator[None]:
+    """An interrupt inside is delivered after it: what is being written is written to its end."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield

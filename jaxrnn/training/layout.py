@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.interface import TensorInfo
 from jaxrnn.onnx.values import describe
-from jaxrnn.training.examples import Example, near
+from jaxrnn.training.examples import Example, near, read_example
 from jaxrnn.training.options import Sequences, TimeAxis
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class ExampleLayout:
     """What all examples of a training share.
 
     Attributes:
@@ -36,6 +38,8 @@ class Layout:
         explicit: whether the caller said which axis is time.
         chunk: frames in a chunk, or None for whole sequences.
         bucket: what padded lengths are multiples of.
+        state: names of the model's inputs that are state, which no example has.
+        wide: whether 64-bit types stay so.
     """
 
     mode: str
@@ -49,6 +53,19 @@ class Layout:
     explicit: bool
     chunk: int | None
     bucket: int
+    state: tuple[str, ...]
+    wide: bool
+
+    def read(self, label: str, value: Any) -> Example:
+        """An example, which must be like the first one.
+
+        Raises:
+            InputError: it is not, or is none at all; names it.
+        """
+        with naming(label):
+            example = read_example(value, self.inputs, self.state, wide=self.wide)
+            self.check(example)
+        return example
 
     def frames(self, example: Example) -> int:
         """How many frames an example has.
@@ -120,19 +137,44 @@ def find_mode(model: Model, mode: str | None) -> str:
     return mode
 
 
+def computes_wide(model: Model) -> bool:
+    """Whether 64-bit types stay so: as the caller has set JAX, and always for a model that computes in float64."""
+    arrays = [*model.program.parameters.values(), *model.inputs]
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64 or any(array.dtype == np.float64 for array in arrays)
+
+
 def inputs_of(model: Model, mode: str) -> tuple[TensorInfo, ...]:
     """The arrays that an example has for the model: all inputs, or those that are not state."""
     return model.inputs if mode == "apply" else model.step_inputs
 
 
-def make_layout(model: Model, mode: str, example: Example, label: str, sequences: Sequences) -> Layout:
+@contextlib.contextmanager
+def naming(label: str) -> Iterator[None]:
+    """An error inside says which example it is of."""
+    try:
+        yield
+    except JaxrnnError as error:
+        raise type(error)(f"{label}: {error}") from error
+
+
+def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> ExampleLayout:
     """Find out how the first example lies in time.
 
+    Args:
+        model: the model.
+        sequences: how it runs over sequences.
+        label: what the first example is called.
+        value: the first example, as the caller gave it.
+
     Raises:
-        InputError: the time axis does not fit the example, or a chunk is no whole number of elements.
+        InputError: it is no example, the time axis does not fit it, or a chunk is no whole number of elements.
+        StateError: what is state is ambiguous, or the model forgets it so that it has no steps.
     """
-    time_axis = sequences.time_axis
+    mode, wide, time_axis = find_mode(model, sequences.mode), computes_wide(model), sequences.time_axis
+    state = () if mode == "apply" else tuple(str(variable.input) for variable in model.state)
     infos, outputs = inputs_of(model, mode), tuple(info.name for info in model.outputs)
+    with naming(label):
+        example = read_example(value, infos, state, wide=wide)
     symbol = None if mode == "scan" else _symbol(model, mode, time_axis, example)
     axes = _given_axes(time_axis, example, outputs)
     for info in infos:
@@ -152,7 +194,7 @@ def make_layout(model: Model, mode: str, example: Example, label: str, sequences
     if not sizes:
         sizes = dict.fromkeys(list(axes)[:1], 1)
     declared_axis: int | Mapping[str, int] = 0 if time_axis is None else time_axis
-    layout = Layout(
+    layout = ExampleLayout(
         mode,
         infos,
         axes,
@@ -164,6 +206,8 @@ def make_layout(model: Model, mode: str, example: Example, label: str, sequences
         time_axis is not None,
         sequences.chunk,
         sequences.bucket,
+        state,
+        wide,
     )
     _check_chunks(layout, model)
     return layout
@@ -222,7 +266,7 @@ def _frame_size(info: TensorInfo, example: Example, axes: Mapping[str, int], mod
     return size
 
 
-def _check_chunks(layout: Layout, model: Model) -> None:
+def _check_chunks(layout: ExampleLayout, model: Model) -> None:
     if layout.chunk is None:
         return
     if layout.mode == "apply":

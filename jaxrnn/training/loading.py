@@ -27,9 +27,9 @@ def load_checkpoint(
         folder: the folder.
         model: the model that was trained. With it, all of its parameters are given; without it, only those that the
             training changed or began with other values of than the file's.
-        step: behind which update; the newest checkpoint that can be read by default.
+        step: after which update; the newest checkpoint that can be read by default.
         best: where there was validation, those with the best validation loss until then; False for the last ones. With
-            ``step``, always those behind that update.
+            ``step``, always those after that update.
 
     Returns:
         Arrays by name, in the file's types.
@@ -46,7 +46,7 @@ def load_checkpoint(
         if step is None:
             snapshot = opened.newest(set_aside=False)
         elif step not in steps:
-            raise InputError(f"there is no checkpoint behind update {step} in {opened.path}; there are: {steps}")
+            raise InputError(f"there is no checkpoint after update {step} in {opened.path}; there are: {steps}")
         else:
             try:
                 snapshot = opened.load(step)

@@ -64,14 +64,14 @@ def binary_accuracy(output: Output, target: str, *, threshold: float = 0.5, time
 
     Args:
         output: an output of the model by name, or a function of outputs and example.
-        target: an array of the example, of the output's shape but for axes of size 1; above 1/2 means yes.
+        target: an array of the example, of the output's shape but for axes of size 1; at least 1/2 means yes.
         threshold: at least so much of the output means yes: 0 for logits.
         time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
     """
 
     def metric(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
         scores = read_output(outputs, example, output)
-        right = (scores >= threshold) == (like(wide(read_target(example, target)), scores.shape, target) > 0.5)
+        right = (scores >= threshold) == (like(wide(read_target(example, target)), scores.shape, target) >= 0.5)
         return masked_mean(*frames_first(right.astype(scores.dtype), time_axis, mask))
 
     return metric
@@ -81,8 +81,8 @@ def mean_absolute_error(output: Output, target: str, *, times: str | None = None
     """The mean distance of output and target over frames that exist. Options as of `losses.mse`."""
 
     def metric(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        estimate, wanted, exists = pair(outputs, example, mask, output, target, times, time_axis)
-        return masked_mean(jnp.abs(estimate - wanted), exists)
+        estimate, reference, exists = pair(outputs, example, mask, output, target, times, time_axis)
+        return masked_mean(jnp.abs(estimate - reference), exists)
 
     return metric
 

@@ -1,4 +1,4 @@
-"""Whether frames behind the end of an example change what a model and a loss give for those that exist."""
+"""Whether frames after the end of an example change what a model and a loss give for those that exist."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.training.batches import Chunk
+from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.forward import Forward
 
 Outputs = dict[str, np.ndarray]
 
 
-def check_padding(forward: Forward, params: Mapping[str, Any], chunk: Chunk, labels: list[str]) -> None:
+def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk, labels: list[str]) -> None:
     """Compare the loss of the shortest example of a batch with and without its padding.
 
-    A loss may forget its mask. And but for `Model.scan`, which is told how long each recording is, the graph sees the
+    A loss may forget its mask. And but for `Model.scan`, which knows how long each recording is, the graph sees the
     frames that are not there: harmless where it never looks ahead, but a reverse recurrence or a mean over time does.
 
     Raises:
@@ -43,8 +43,8 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: Chunk, lab
         return forward.run(values, state, example, mask, True)[0]
 
     judge = jax.jit(lambda outputs, side: forward.judge(outputs, *side)[0])
-    narrow = forward.compute_dtype is not None or any(x.dtype.itemsize == 2 for x in values.values())
-    tolerance = 0.05 if narrow else 1e-3
+    low_precision = forward.compute_dtype is not None or any(x.dtype.itemsize == 2 for x in values.values())
+    tolerance = 0.05 if low_precision else 1e-3
 
     def losses(both: Sequence[Any]) -> tuple[float, float, bool]:
         short, long = (float(judge(*each)) for each in zip(both, sides, strict=True))

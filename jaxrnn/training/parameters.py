@@ -28,8 +28,8 @@ def trained_names(model: Model, train: Patterns, freeze: Patterns) -> tuple[str,
         InputError: a pattern matches nothing, or nothing is left.
     """
     names = list(model.program.parameters)
-    wanted, left_out = _matching(names, train, "train"), _matching(names, freeze, "freeze")
-    trained = tuple(name for name in names if name in wanted and name not in left_out)
+    chosen, left_out = _matching(names, train, "train"), _matching(names, freeze, "freeze")
+    trained = tuple(name for name in names if name in chosen and name not in left_out)
     if not trained:
         raise InputError(
             f"train={train!r} without freeze={freeze!r} leaves no parameter to train; the parameters are: "

@@ -75,7 +75,7 @@ class Placement:
         rows = [row if row < self._batch_size else 0 for row in self.own_rows]
         return jax.tree.map(lambda x: x[rows], tree)
 
-    def agree(self, numbers: Sequence[int], problem: Exception | None = None) -> np.ndarray:
+    def agree(self, numbers: Sequence[int], problem: BaseException | None = None) -> np.ndarray:
         """What every process knows, ``int[processes, numbers]``.
 
         Raises:

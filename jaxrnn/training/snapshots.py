@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,45 +15,56 @@ from jaxrnn.training.examples import Position
 from jaxrnn.training.history import Record, as_arrays, from_arrays
 
 #: Raised where the meaning of what is written changes.
-FORMAT = 1
+FORMAT = 2
 
 Named = dict[str, np.ndarray]
 
 
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """How far a training is.
+
+    Attributes:
+        step: updates done.
+        position: the place of the next update.
+        best_step: after which update the validation loss was the best.
+        best_loss: that loss; None before the first validation.
+        patience_counter: validations since then.
+        validated_step: after which update the last validation was.
+        seconds: of training in the runs before this one.
+    """
+
+    step: int = 0
+    position: Position = dataclasses.field(default_factory=Position)
+    best_step: int = 0
+    best_loss: float | None = None
+    patience_counter: int = 0
+    validated_step: int = 0
+    seconds: float = 0.0
+
+
 @dataclasses.dataclass
 class Snapshot:
-    """A training behind one of its updates: all that it needs to go on as if it had never stopped.
+    """A training after one of its updates: all that it needs to go on as if it had never stopped.
 
     Attributes:
         settings: what must be the same in a training that goes on from here.
-        step: updates done.
-        position: the place of the next update.
+        counters: how far it is.
         trained: the trained parameters.
         frozen: those of the other parameters that are not the file's.
         optimizer: the optimizer's state, by the path in its tree.
         carry: the model's state, where the next update is of a later chunk of the same batch.
         best: the trained parameters of the best validation; empty where they are `trained`, or where there was none.
-        best_step: behind which update they were.
-        best_loss: their validation loss, or None.
-        waited: validations since the best one.
-        validated: the last update behind which there was a validation.
-        seconds: of training until here.
         history: what happened in every update.
     """
 
     settings: dict[str, Any]
-    step: int
-    position: Position
+    counters: Counters
     trained: Named
     frozen: Named
     optimizer: Named
     carry: Named
     best: Named
-    best_step: int
-    best_loss: float | None
-    waited: int
-    validated: int
-    seconds: float
     history: list[Record]
 
     def best_or_last(self) -> Named:
@@ -63,7 +73,6 @@ class Snapshot:
 
 
 _GROUPS = ("trained", "frozen", "optimizer", "carry", "best")
-_FACTS = ("step", "best_step", "best_loss", "waited", "validated", "seconds")
 
 
 def encode(snapshot: Snapshot) -> tuple[Named, dict[str, Any]]:
@@ -83,10 +92,9 @@ def encode(snapshot: Snapshot) -> tuple[Named, dict[str, Any]]:
             listed.append([group, name, array.dtype.name, list(array.shape), digest(array)])
             if array.size:  # an empty array is known from its type and shape, and Orbax takes none
                 arrays[key] = array
-    facts = {name: getattr(snapshot, name) for name in _FACTS}
-    facts |= {
+    facts = {
         "format": FORMAT,
-        "position": dataclasses.astuple(snapshot.position),
+        "counters": dataclasses.asdict(snapshot.counters),
         "settings": snapshot.settings,
         "history": keys,
         "arrays": listed,
@@ -115,11 +123,12 @@ def decode(arrays: Mapping[str, Any], sealed: Mapping[str, Any]) -> Snapshot:
             raise ValueError(f"{group} {name!r} does not have the digest that it gives")
         groups[group][name] = array
     history = groups.pop("history")
+    counters = facts["counters"]
     return Snapshot(
         settings=facts["settings"],
-        position=Position(*facts["position"]),
+        counters=Counters(**{**counters, "position": Position(**counters["position"])}),
         history=from_arrays(facts["history"], history["values"], history["present"]),
-        **typing.cast(dict[str, Any], {**{name: facts[name] for name in _FACTS}, **groups}),
+        **groups,
     )
 
 

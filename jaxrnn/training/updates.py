@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.training.batches import Chunk
+from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.forward import Forward
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.sharding import Placement
@@ -18,7 +18,7 @@ from jaxrnn.training.sharding import Placement
 Arrays = Mapping[str, Any]
 
 
-class TrainState(NamedTuple):
+class UpdateState(NamedTuple):
     """What an update changes.
 
     Attributes:
@@ -26,7 +26,7 @@ class TrainState(NamedTuple):
             are smaller than the rounding of such a type.
         optimizer: the state of the optimizer.
         done: ``int32[]``, updates done.
-        carry: the model's state behind the chunk before, ``[rows, ...]`` by name.
+        carry: the model's state after the chunk before, ``[rows, ...]`` by name.
     """
 
     trained: dict[str, jax.Array]
@@ -51,19 +51,19 @@ class Updates:
         self.frozen = placement.replicate(dict(frozen))
         everywhere: Any = placement.everywhere
         split: Any = placement.split
-        states = TrainState(everywhere, everywhere, everywhere, split)
+        states = UpdateState(everywhere, everywhere, everywhere, split)
         self._update = jax.jit(
             self._plain_update, static_argnames="ragged", out_shardings=(states, placement.everywhere)
         )
 
-    def begin(self, trained: Arrays) -> TrainState:
+    def begin(self, trained: Arrays) -> UpdateState:
         """The state before the first update, without a carry."""
         wide = {
             name: value.astype(jnp.float32) if value.dtype.itemsize < 4 else value for name, value in trained.items()
         }
         params = self.placement.replicate(wide)
         optimizer = self.placement.replicate(self.optimizer.init(params))
-        return TrainState(params, optimizer, self.placement.replicate(np.int32(0)), {})
+        return UpdateState(params, optimizer, self.placement.replicate(np.int32(0)), {})
 
     def params(self, trained: Arrays) -> dict[str, Any]:
         """All parameters, in the file's order and types."""
@@ -75,23 +75,23 @@ class Updates:
         """The model's state before the first frame, one for each row."""
         return fresh_carry(self.forward, self.placement)
 
-    def __call__(self, state: TrainState, chunk: Chunk) -> tuple[TrainState, dict[str, jax.Array]]:
+    def __call__(self, state: UpdateState, chunk: BatchChunk) -> tuple[UpdateState, dict[str, jax.Array]]:
         """One update: the new state, and a report of scalars.
 
         The report has ``loss``, ``grad_norm`` (before clipping), ``finite``, ``learning_rate`` where it is known, and
         the metrics under ``metrics``.
         """
         return self._update(
-            state, self.frozen, chunk.arrays, chunk.mask, chunk.weights, ragged=self.forward.told(chunk.ragged)
+            state, self.frozen, chunk.arrays, chunk.mask, chunk.weights, ragged=self.forward.takes_lengths(chunk.ragged)
         )
 
     def _plain_update(
-        self, state: TrainState, frozen: Arrays, arrays: Arrays, mask: jax.Array, weights: jax.Array, *, ragged: bool
-    ) -> tuple[TrainState, dict[str, Any]]:
+        self, state: UpdateState, frozen: Arrays, arrays: Arrays, mask: jax.Array, weights: jax.Array, *, ragged: bool
+    ) -> tuple[UpdateState, dict[str, Any]]:
         def objective(trained: Arrays) -> Any:
             # The state of the chunk before is an argument of its own, so no gradient goes back into that chunk.
-            narrow = {name: value.astype(self._types[name]) for name, value in trained.items()}
-            return self.forward.mean({**frozen, **narrow}, state.carry, arrays, mask, weights, ragged)
+            params = {name: value.astype(self._types[name]) for name, value in trained.items()}
+            return self.forward.mean({**frozen, **params}, state.carry, arrays, mask, weights, ragged)
 
         (loss, (metrics, carry)), gradients = jax.value_and_grad(objective, has_aux=True)(state.trained)
         new, optimizer = self.optimizer.update(gradients, state.optimizer, state.trained, loss)
@@ -105,7 +105,7 @@ class Updates:
         rate = self.optimizer.rate(state.done, optimizer)
         if rate is not None:
             report["learning_rate"] = rate
-        return TrainState(new, optimizer, state.done + jnp.int32(1), carry), report
+        return UpdateState(new, optimizer, state.done + jnp.int32(1), carry), report
 
 
 def fresh_carry(forward: Forward, placement: Placement) -> dict[str, jax.Array]:

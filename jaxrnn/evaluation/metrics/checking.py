@@ -1,4 +1,4 @@
-"""Metrics held against what they are to judge, before anything is computed."""
+"""Metrics checked against what they are to judge, before anything is computed."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Detection:
         """Count the frames that are labelled.
 
         Raises:
-            NoValueError: a frame has not one score and one label, or a score is not in the range that was told.
+            NoValueError: a frame has not one score and one label, or a score is not in the range given by low and high.
         """
         assert reference is not None
         scores, labels = np.asarray(output, np.float64).ravel(), np.asarray(reference, np.float64).ravel()

@@ -33,7 +33,7 @@ class Segments:
 
         Args:
             start: the first frame; frame k is the time from ``k / rate`` to ``(k + 1) / rate``.
-            stop: the frame behind the last.
+            stop: the frame after the last.
             rate: frames a second.
         """
         until = np.interp(np.arange(start, stop + 1) / rate, self._times, self._labelled)

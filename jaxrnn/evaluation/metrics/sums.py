@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
+from jaxrnn.si_sdr import energies_of_sums
 
 #: Of sums of squares in float64, what is smaller than this part of them is rounding.
 ROUNDING = 1e-14
@@ -73,7 +74,7 @@ class ScaleInvariant:
         self._squares += [dot(x, x), dot(s, s), dot(d, d), dot(x, s), dot(d, s)]
 
     def value(self, what: str = "output") -> float:
-        """In dB; ``what`` was held against the reference."""
+        """In dB; ``what`` is the name of what was compared with the reference."""
         if not self._count:
             raise NoValueError(f"the {what} is empty")
         x, s, d = self._sums / self._count
@@ -82,10 +83,9 @@ class ScaleInvariant:
         for name, centred, square in (("reference", ss, self._squares[1]), (what, xx, self._squares[0])):
             if centred <= ROUNDING * square:
                 raise NoValueError(f"the {name} is constant")
-        # What of the output is not along the reference is the same of the difference; the smaller one loses less.
-        whole, part = (dd, ds) if dd < xx else (xx, xs)
-        rest = whole - part * part / ss
-        return decibels(xs * xs / ss, rest if rest > ROUNDING * whole else 0.0)
+        scale, whole, cross = (1.0, dd, ds) if dd < xx else (0.0, xx, xs)
+        signal, rest = energies_of_sums(scale, ss, whole, cross)
+        return decibels(signal, rest if rest > ROUNDING * whole else 0.0)
 
     def result(self) -> dict[str, Any]:
         """One column."""
@@ -173,9 +173,9 @@ def _named(kind: Callable[[str], Any], name: str) -> Callable[[Any], Any]:
 def si_sdr(called: str = "si_sdr", output: str | None = None) -> Metric:
     """SI-SDR of a sound against its reference, in dB; higher is better.
 
-    The part of the output along the reference over the rest, both without their means: Le Roux et al., "SDR -
-    half-baked or well done?", 2019. Infinite for a scaled copy of the reference, minus infinity for an output without
-    any of it, not defined for a constant reference, a constant output, or sound that is not finite.
+    The part of the output along the reference over the rest, both without their means (`jaxrnn.si_sdr`). Infinite for a
+    scaled copy of the reference, minus infinity for an output without any of it, not defined for a constant reference,
+    a constant output, or sound that is not finite.
     """
     return Metric(called, _named(ScaleInvariant, called), output, unit="dB", options={"kind": "si_sdr"})
 

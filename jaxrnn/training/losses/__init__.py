@@ -41,7 +41,7 @@ LOSSES: dict[str, Callable[..., Loss]] = {
 
 
 def by_name(name: str, /, *, folder: Path | None = None, **options: Any) -> Loss:
-    """The loss of this name with these options: ``by_name("mse", output="y", target="wanted")``.
+    """The loss of this name with these options: ``by_name("mse", output="y", target="clean")``.
 
     Args:
         name: one of `LOSSES`; or ``package.module:function`` or ``file.py:function``, a loss of one's own, to which

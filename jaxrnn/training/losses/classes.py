@@ -124,7 +124,7 @@ def ctc(
     Args:
         output: an output of the model by name, or a function of outputs and example; of its axes only those of time
             and classes are longer than 1.
-        target: an array of the example: the labels as integers, ``[labels]`` but for axes of size 1. What is behind
+        target: an array of the example: the labels as integers, ``[labels]`` but for axes of size 1. What follows
             the first blank, negative number or number that is no class is padding.
         scale: whether the output holds logits (logarithms of probabilities too) or probabilities.
         blank: the number of the class that is no label; a negative one counts from the last.

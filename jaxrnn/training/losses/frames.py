@@ -66,7 +66,7 @@ def like(array: jax.Array, shape: tuple[int, ...], name: str) -> jax.Array:
     """
     if tuple(s for s in array.shape if s != 1) != tuple(s for s in shape if s != 1):
         raise InputError(
-            f"{name!r} is {describe(array)}, but what it is held against has the shape {list(shape)}: they may differ "
+            f"{name!r} is {describe(array)}, but what it is compared with has the shape {list(shape)}: they may differ "
             "in axes of size 1 only"
         )
     return array.reshape(shape)

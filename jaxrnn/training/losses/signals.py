@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
+from jaxrnn.si_sdr import energies
 from jaxrnn.training.losses.frames import (
     Arrays,
     Loss,
@@ -35,8 +36,8 @@ def mse(output: Output, target: str, *, times: str | None = None, time_axis: Tim
     """
 
     def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        estimate, wanted, exists = pair(outputs, example, mask, output, target, times, time_axis)
-        return masked_mean(_square(estimate - wanted), exists)
+        estimate, reference, exists = pair(outputs, example, mask, output, target, times, time_axis)
+        return masked_mean(_square(estimate - reference), exists)
 
     return loss
 
@@ -71,7 +72,7 @@ def spectral_mse(
         floor: magnitudes far below this one count as equal; it keeps the gradient finite where a magnitude is 0.
 
     Raises:
-        InputError: an option is out of its range; or, when called, complex values are wanted and there are none.
+        InputError: an option is out of its range; or, when called, complex values are asked for and there are none.
     """
     if power <= 0 or not math.isfinite(power):
         raise InputError(f"power must be above 0, not {power}")
@@ -81,10 +82,10 @@ def spectral_mse(
         raise InputError(f"floor must be above 0, not {floor}")
 
     def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        estimate, wanted, exists = pair(outputs, example, mask, output, target, times, time_axis, parts_axis)
+        estimate, reference, exists = pair(outputs, example, mask, output, target, times, time_axis, parts_axis)
         result = jnp.zeros((), jnp.finfo(estimate.dtype).dtype)
         if complex_weight < 1:
-            errors = _magnitude(estimate, power, floor) - _magnitude(wanted, power, floor)
+            errors = _magnitude(estimate, power, floor) - _magnitude(reference, power, floor)
             result += (1 - complex_weight) * masked_mean(errors**2, exists)
         if complex_weight > 0:
             if not jnp.iscomplexobj(estimate):
@@ -92,7 +93,7 @@ def spectral_mse(
                     f"complex_weight={complex_weight} needs complex values: the output and what it is multiplied with "
                     "are real; for parts along an axis say parts_axis"
                 )
-            errors = _compressed(estimate, power, floor) - _compressed(wanted, power, floor)
+            errors = _compressed(estimate, power, floor) - _compressed(reference, power, floor)
             result += complex_weight * masked_mean(_square(errors), exists)
         return result
 
@@ -108,16 +109,13 @@ def si_sdr(
     zero_mean: bool = False,
     limit: float = 100.0,
 ) -> Loss:
-    """Minus the scale-invariant signal-to-distortion ratio, in dB.
+    """Minus the scale-invariant signal-to-distortion ratio (`jaxrnn.si_sdr`), in dB.
 
-    The estimate is split into its projection on the target and the rest; the ratio is that of their energies. All of
-    an array is one signal; of spectra, real and imaginary parts are its samples.
+    All of an array is one signal; of spectra, real and imaginary parts are its samples.
 
     The ratio is held between ``-limit`` and ``limit`` dB, smoothly, so that a perfect estimate has a finite loss and
-    gradient. Of a silent target nothing can be told: loss and gradient are 0. A silent estimate of another target
+    gradient. Of a silent target nothing can be said: loss and gradient are 0. A silent estimate of another target
     has the ratio ``-limit`` and no gradient.
-
-    Source: Le Roux, Wisdom, Erdogan and Hershey, "SDR - half-baked or well done?", ICASSP 2019, equation 5.
 
     Args:
         output: an output of the model by name, or a function of outputs and example.
@@ -132,30 +130,27 @@ def si_sdr(
         raise InputError(f"limit must be above 0 dB, not {limit}")
 
     def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        estimate, wanted, exists = pair(outputs, example, mask, output, target, times, time_axis)
-        return -_ratio(estimate, wanted, exists, zero_mean, limit)
+        estimate, reference, exists = pair(outputs, example, mask, output, target, times, time_axis)
+        return -_ratio(estimate, reference, exists, zero_mean, limit)
 
     return loss
 
 
-def _ratio(estimate: jax.Array, wanted: jax.Array, exists: jax.Array, zero_mean: bool, limit: float) -> jax.Array:
+def _ratio(estimate: jax.Array, reference: jax.Array, exists: jax.Array, zero_mean: bool, limit: float) -> jax.Array:
     """SI-SDR in dB of ``[time, ...]``, whose frames that do not exist are zero."""
     if zero_mean:
-        estimate, wanted = (present(x - masked_mean(x, exists), exists) for x in (estimate, wanted))
+        estimate, reference = (present(x - masked_mean(x, exists), exists) for x in (estimate, reference))
     # The ratio knows no scale, so that signals are brought to a size whose squares neither vanish nor overflow.
     estimate, estimate_sounds = _normalised(estimate)
-    wanted, wanted_sounds = _normalised(wanted)
-    energy = jnp.sum(_square(wanted))
-    projection = wanted * (jnp.sum(_product(estimate, wanted)) / jnp.where(wanted_sounds, energy, 1)).astype(
-        wanted.dtype
-    )
-    signal, distortion = jnp.sum(_square(projection)), jnp.sum(_square(estimate - projection))
+    reference, reference_sounds = _normalised(reference)
+    signal, distortion = energies(estimate, jnp.where(reference_sounds, reference, jnp.ones((), reference.dtype)))
+    distortion = jnp.maximum(distortion, 0)  # rounding may make it less
     least = 10 ** (-limit / 10) * (signal + distortion)
-    sounds = wanted_sounds & estimate_sounds
+    sounds = reference_sounds & estimate_sounds
     # Where there is no ratio, none is computed: it would give the gradient NaN.
     ratio = jnp.where(sounds, signal + least, 1) / jnp.where(sounds, distortion + least, 1)
     decibels = 10 * jnp.log10(ratio)
-    return jnp.where(wanted_sounds, jnp.where(estimate_sounds, decibels, -limit), 0)
+    return jnp.where(reference_sounds, jnp.where(estimate_sounds, decibels, -limit), 0)
 
 
 def _normalised(signal: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -187,10 +182,10 @@ def pair(
         arrays = [_joined(array, parts_axis) for array in arrays]
     _, exists = frames_first(arrays[0], time_axis, mask)
     # Before they are multiplied: zero times NaN is NaN, in the gradient too.
-    estimate, wanted, *masked = of_one_type(
+    estimate, reference, *masked = of_one_type(
         *(present(frames_first(array, time_axis, mask)[0], exists) for array in arrays)
     )
-    return (estimate * masked[0] if masked else estimate), wanted, exists
+    return (estimate * masked[0] if masked else estimate), reference, exists
 
 
 def _joined(array: jax.Array, axis: int) -> jax.Array:
@@ -205,10 +200,6 @@ def _joined(array: jax.Array, axis: int) -> jax.Array:
 
 def _square(x: jax.Array) -> jax.Array:
     return jnp.real(x) ** 2 + jnp.imag(x) ** 2 if jnp.iscomplexobj(x) else x**2
-
-
-def _product(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.real(x * jnp.conj(y)) if jnp.iscomplexobj(x) else x * y
 
 
 def _magnitude(x: jax.Array, power: float, floor: float) -> jax.Array:

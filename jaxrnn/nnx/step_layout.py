@@ -20,24 +20,24 @@ _RESHAPING = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpos
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class StepLayout:
     """The arrays of one step of a model with one input, one output and a state.
 
     Attributes:
         input: its features may be of open size.
         output: None where a step of a single node gives nothing but its state: ``h`` is then the output.
         carry: the states.
-        lifted: whether a batch is a leading axis over single steps, because the file does not say everywhere where
+        batched: whether a batch is a leading axis over single steps, because the file does not say everywhere where
             the batch is.
     """
 
     input: Slot
     output: Slot | None
     carry: CarryForm
-    lifted: bool
+    batched: bool
 
 
-def layout_of(model: Model, dims: Mapping[str, int]) -> Layout:
+def step_layout(model: Model, dims: Mapping[str, int]) -> StepLayout:
     """The layout of a model's step.
 
     Args:
@@ -64,7 +64,7 @@ def layout_of(model: Model, dims: Mapping[str, int]) -> Layout:
     states = tuple(_slot(variable.name, variable.shape, symbol) for variable in model.state)
     output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
     every = [given, *states, *([output] if output else [])]
-    return Layout(given, output, CarryForm(states, ordered), lifted=any(slot.axis is None for slot in every))
+    return StepLayout(given, output, CarryForm(states, ordered), batched=any(slot.axis is None for slot in every))
 
 
 def _frame(info: TensorInfo, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:

@@ -1,4 +1,4 @@
-"""How far a training is: everything that an update or a validation changes, and that in a checkpoint."""
+"""The state of a training: everything that an update or a validation changes, and that in a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,37 +14,31 @@ from jaxrnn.errors import TrainingError
 from jaxrnn.training.examples import Position
 from jaxrnn.training.history import Record
 from jaxrnn.training.sharding import Placement, as_key, host
-from jaxrnn.training.snapshots import Snapshot
-from jaxrnn.training.updates import TrainState
+from jaxrnn.training.snapshots import Counters, Snapshot
+from jaxrnn.training.updates import UpdateState
 
 
 @dataclasses.dataclass
-class Course:
-    """A training behind its last update that is known to be good.
+class TrainState:
+    """A training after its last update that is known to be good.
 
     Attributes:
-        state: what updates change.
-        step: updates done.
-        position: the place of the next update.
+        arrays: what updates change.
+        counters: how far it is.
         history: one record for each update.
         best: the trained parameters with the best validation loss; empty before the first validation.
-        best_step: behind which update they were.
-        best_loss: their validation loss, or None.
-        waited: validations since then.
-        validated: the last update behind which there was a validation.
     """
 
-    state: TrainState
-    step: int = 0
-    position: Position = dataclasses.field(default_factory=Position)
+    arrays: UpdateState
+    counters: Counters = dataclasses.field(default_factory=Counters)
     history: list[Record] = dataclasses.field(default_factory=list)
     best: dict[str, Any] = dataclasses.field(default_factory=dict)
-    best_step: int = 0
-    best_loss: float | None = None
-    waited: int = 0
-    validated: int = 0
-    _seconds_before: float = 0.0
     _began: float = dataclasses.field(default_factory=time.monotonic)
+
+    @property
+    def step(self) -> int:
+        """Updates done."""
+        return self.counters.step
 
     def start_clock(self) -> None:
         """Count the seconds of training from here on."""
@@ -53,44 +47,40 @@ class Course:
     @property
     def seconds(self) -> float:
         """Of training, in all runs."""
-        return self._seconds_before + time.monotonic() - self._began
+        return self.counters.seconds + time.monotonic() - self._began
 
-    def add(self, state: TrainState, position: Position, record: Record) -> None:
+    def add(self, arrays: UpdateState, position: Position, record: Record) -> None:
         """Count an update as done."""
+        counters = dataclasses.replace(self.counters, step=record["step"], position=position)
         self.history.append(record)
-        self.state, self.step, self.position = state, record["step"], position
+        self.arrays, self.counters = arrays, counters
 
     def forget_uncounted(self) -> None:
         """Drop the record of an update that was interrupted between being recorded and being counted."""
         del self.history[self.step :]
 
-    def judge(self, found: Mapping[str, float]) -> None:
-        """Take note of a validation behind the last update."""
-        self.history[-1] |= {f"validation_{name}": value for name, value in found.items()}
-        if self.best_loss is None or found["loss"] < self.best_loss:
-            self.best, self.best_step, self.best_loss = host(self.state.trained), self.step, found["loss"]
-            self.waited = 0
+    def judge(self, measured: Mapping[str, float]) -> None:
+        """Take note of a validation after the last update."""
+        self.history[-1] |= {f"validation_{name}": value for name, value in measured.items()}
+        counters, loss = dataclasses.replace(self.counters, validated_step=self.step), measured["loss"]
+        if counters.best_loss is None or loss < counters.best_loss:
+            self.best = host(self.arrays.trained)
+            best = {"best_step": self.step, "best_loss": loss, "patience_counter": 0}
+            self.counters = dataclasses.replace(counters, **best)
         else:
-            self.waited += 1
-        self.validated = self.step
+            self.counters = dataclasses.replace(counters, patience_counter=counters.patience_counter + 1)
 
     def snapshot(self, placement: Placement, settings: dict[str, Any], frozen: Mapping[str, Any]) -> Snapshot:
         """All of it in host memory, to be written to a checkpoint."""
-        optimizer, _ = _named(self.state.optimizer)
+        optimizer, _ = _named(self.arrays.optimizer)
         return Snapshot(
             settings=settings,
-            step=self.step,
-            position=self.position,
-            trained=host(self.state.trained),
+            counters=dataclasses.replace(self.counters, seconds=self.seconds),
+            trained=host(self.arrays.trained),
             frozen=host(dict(frozen)),
             optimizer=host(optimizer),
-            carry=placement.gather(self.state.carry),
-            best={} if self.best_step == self.step else dict(self.best),
-            best_step=self.best_step,
-            best_loss=self.best_loss,
-            waited=self.waited,
-            validated=self.validated,
-            seconds=self.seconds,
+            carry=placement.gather(self.arrays.carry),
+            best={} if self.counters.best_step == self.step else dict(self.best),
             history=self.history,
         )
 
@@ -100,7 +90,7 @@ class Course:
         Raises:
             TrainingError: the state of the optimizer is of another kind.
         """
-        named, structure = _named(self.state.optimizer)
+        named, structure = _named(self.arrays.optimizer)
         here = {name: (array.dtype.name, array.shape) for name, array in host(named).items()}
         there = {name: (array.dtype.name, array.shape) for name, array in snapshot.optimizer.items()}
         if here != there:
@@ -109,17 +99,14 @@ class Course:
                 f"the checkpoint was written with another optimizer: its state has {_kind(there.get(name))} for "
                 f"{name}, and here it has {_kind(here.get(name))}; choose another folder, or the same optimizer"
             )
-        self.state = TrainState(
+        self.arrays = UpdateState(
             placement.replicate(snapshot.trained),
             placement.replicate(structure.unflatten([as_key(snapshot.optimizer[n], x) for n, x in named.items()])),
-            placement.replicate(np.int32(snapshot.step)),
+            placement.replicate(np.int32(snapshot.counters.step)),
             placement.spread(placement.own(snapshot.carry)),
         )
-        for field in ("step", "position", "best_step", "best_loss", "waited", "validated"):
-            setattr(self, field, getattr(snapshot, field))
-        self.history = list(snapshot.history)
-        self.best = snapshot.best_or_last() if snapshot.best_loss is not None else {}
-        self._seconds_before = snapshot.seconds
+        self.counters, self.history = snapshot.counters, list(snapshot.history)
+        self.best = snapshot.best_or_last() if snapshot.counters.best_loss is not None else {}
 
 
 def _named(tree: Any) -> tuple[dict[str, Any], Any]:
@@ -128,5 +115,5 @@ def _named(tree: Any) -> tuple[dict[str, Any], Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}, structure
 
 
-def _kind(found: tuple[str, tuple[int, ...]] | None) -> str:
-    return "nothing" if found is None else f"{found[0]}{list(found[1])}"
+def _kind(array: tuple[str, tuple[int, ...]] | None) -> str:
+    return "nothing" if array is None else f"{array[0]}{list(array[1])}"

@@ -8,7 +8,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 
 
-class Held:
+class ModelReference:
     """What a module's graph definition holds of its model.
 
     The module has its weights as parameters of its own: a copy of the module shares the model.
@@ -22,19 +22,19 @@ class Held:
         self.model = model
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Held) and self.model is other.model
+        return isinstance(other, ModelReference) and self.model is other.model
 
     def __hash__(self) -> int:
         return hash(self.model)
 
-    def __copy__(self) -> Held:
+    def __copy__(self) -> ModelReference:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Held:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModelReference:
         return self
 
-    def __reduce__(self) -> tuple[type[Held], tuple[Model]]:
-        return Held, (self.model,)
+    def __reduce__(self) -> tuple[type[ModelReference], tuple[Model]]:
+        return ModelReference, (self.model,)
 
     def __repr__(self) -> str:
         return self.model.label
