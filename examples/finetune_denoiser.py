@@ -23,7 +23,7 @@ from rich.table import Table
 import jaxrnn
 from jaxrnn.demo import RATE, Mixture, denoise_at_once, si_sdr, signals
 from jaxrnn.demo.spectra import analyse
-from jaxrnn.training.recipe import read_recipe
+from jaxrnn.training.prepared import prepare_training
 
 CONFIG = Path(__file__).parents[1] / "configs" / "finetune_denoiser.yaml"
 #: What makes the training a matter of seconds: it shows that all works, and gains next to nothing.
@@ -93,20 +93,20 @@ def main(out: Path, config: Path, quick: bool) -> None:
     chosen = {"export": exported, "plot": exported.with_name("loss.png")}
     try:
         with console.status("making signals"):
-            recipe = read_recipe(config, chosen | (QUICK if quick else {}))
-        fitted = recipe.run()
+            training = prepare_training(config, chosen | (QUICK if quick else {}))
+        fitted = training.run()
     except jaxrnn.JaxrnnError as error:
         raise click.ClickException(str(error)) from error
     console.print(f"{fitted.step} updates in {time.perf_counter() - began:.0f} s, the best after {fitted.best_step}")
 
-    models = (None, recipe.model, jaxrnn.load(exported))
+    models = (None, training.model, jaxrnn.load(exported))
     table = Table("noise", "SNR", "noisy", "before", "after", title="SI-SDR in dB, on signals that were held out")
     for noise, snr in [("siren", -5), ("siren", 0), ("siren", 5), *((name, 0) for name in signals.NOISES)]:
         figures = [mean_si_sdr(model, noise, snr, 1 if quick else 8) for model in models]
         table.add_row(noise, f"{snr} dB", *(f"{figure:.2f}" for figure in figures))
     console.print(table)
 
-    difference = check(exported, recipe.model, fitted.params)
+    difference = check(exported, training.model, fitted.params)
     console.print(f"largest difference of ONNX Runtime with the new file from jaxrnn: {difference:.1e}")
     if difference > 1e-5:
         raise click.ClickException("that is more than rounding")

@@ -27,7 +27,7 @@ from silero_vad import BLOCK, blocks_with_context, speech_probability
 
 import jaxrnn
 from jaxrnn.demo import signals
-from jaxrnn.training.recipe import read_recipe
+from jaxrnn.training.prepared import prepare_training
 
 CONFIG = Path(__file__).parents[1] / "configs" / "finetune_vad.yaml"
 AUDIO = Path(os.environ.get("JAXRNN_AUDIO", Path(__file__).parents[2] / "shared" / "audio"))
@@ -40,7 +40,7 @@ QUICK = {
     "validation": None,
     "batch_size": 4,
     "epochs": 1,
-    "chunk": 16,
+    "sequences.chunk": 16,
 }
 
 
@@ -151,8 +151,8 @@ def main(out: Path, config: Path, models: Path, speech: Path, quick: bool) -> No
     chosen |= {f"{part}.arguments.recording": speech.absolute() for part in ("data", "validation")}
     try:
         with console.status("adding noise to speech"):
-            recipe = read_recipe(config, chosen | (QUICK if quick else {}))
-        fitted = recipe.run()
+            training = prepare_training(config, chosen | (QUICK if quick else {}))
+        fitted = training.run()
         held_out = read_recording(speech, at_least=(HELD_OUT + 1) * RATE)[HELD_OUT * RATE :]
     except jaxrnn.JaxrnnError as error:
         raise click.ClickException(str(error)) from error
@@ -161,11 +161,11 @@ def main(out: Path, config: Path, models: Path, speech: Path, quick: bool) -> No
     new = jaxrnn.load(exported, static={"sr": RATE})
     table = Table("SNR", "ROC area before", "after", "right before", "after", title="On speech that was held out")
     for snr in [5] if quick else [10, 5, 0, -5, -10]:
-        (area, right), (new_area, new_right) = (judge(model, held_out, snr) for model in (recipe.model, new))
+        (area, right), (new_area, new_right) = (judge(model, held_out, snr) for model in (training.model, new))
         table.add_row(f"{snr} dB", f"{area:.3f}", f"{new_area:.3f}", f"{right:.1%}", f"{new_right:.1%}")
     console.print(table)
 
-    difference = check(exported, recipe.model, fitted.params, held_out[:RATE])
+    difference = check(exported, training.model, fitted.params, held_out[:RATE])
     console.print(f"largest difference of ONNX Runtime with the new file from jaxrnn: {difference:.1e}")
     if difference > 1e-5:
         raise click.ClickException("that is more than rounding")

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 import jaxrnn
 from jaxrnn.demo import PACKAGED, RATE, denoise_at_once, si_sdr, signals
 from jaxrnn.demo.spectra import BINS, FRAME, HOP, WINDOW, Samples, analyse
-from jaxrnn.training.recipe import read_recipe
+from jaxrnn.training.prepared import prepare_training
 
 CONFIG = Path(__file__).parent.parent / "configs" / "demo_denoiser.yaml"
 #: Magnitudes below this are taken for silence: 100 dB under a full-scale tone.
@@ -180,12 +180,12 @@ def validate(model: jaxrnn.Model, snr: float, count: int = 12, seconds: float = 
 def main(config: Path, hidden: int, steps: int | None, seed: int, out: Path) -> None:
     """Train the demo denoiser and write it as an ONNX file."""
     began, chosen = time.perf_counter(), {"seed": seed, "data.arguments.seed": seed, "export": out.absolute()}
-    chosen |= {} if steps is None else {"steps": steps, "learning_rate.transition_steps": steps}
+    chosen |= {} if steps is None else {"steps": steps, "optimizer.learning_rate.transition_steps": steps}
     with tempfile.TemporaryDirectory() as folder:
         untrained = Path(folder) / "untrained.onnx"
         onnx.save(build(np.random.default_rng(seed), hidden), untrained)
         try:
-            fitted = read_recipe(config, chosen | {"model": untrained}).run()
+            fitted = prepare_training(config, chosen | {"model": untrained}).run()
         except jaxrnn.JaxrnnError as error:
             raise click.ClickException(str(error)) from error
     losses = [record["loss"] for record in fitted.history]

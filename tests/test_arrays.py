@@ -14,8 +14,9 @@ from jaxrnn import arrays
 from jaxrnn.cli.options import load_archive, load_array
 from jaxrnn.evaluation.metrics.labels import Segments
 from jaxrnn.evaluation.recordings import open_recording
-from jaxrnn.settings.source import read_source
-from jaxrnn.training.recipe_data import read_npz
+from jaxrnn.settings.files import SettingsFile
+from jaxrnn.settings.models import Settings
+from jaxrnn.training.npz_files import read_npz
 
 ONES = np.ones((4, 3), np.float32)
 #: Everyone who reads arrays: of one file, and by name.
@@ -102,7 +103,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path, what):
         (lambda path: open_recording(path, 16_000), ".wav"),
         (lambda path: open_recording(path, 16_000), ".npy"),
         (Segments, ".csv"),
-        (read_source, ".yaml"),
+        (lambda path: SettingsFile(Settings, path), ".yaml"),
         (jaxrnn.load, ".onnx"),
         (jaxrnn.load_compiled, ".jaxrnn"),
         (jaxrnn.runtime.compiled.is_compiled, ".jaxrnn"),

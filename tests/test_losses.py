@@ -442,8 +442,8 @@ def test_frames_of_other_rates():
         (lambda: losses.ctc("logits", "labels", blank=4), "blank=4: the output has 4 classes"),
         (lambda: losses.ctc("parts", "labels", time_axis=2), "frames and classes and no other axes"),
         (lambda: losses.by_name("si_sdrr", output="y"), "no loss 'si_sdrr' (did you mean 'si_sdr'?)"),
-        (lambda: losses.by_name("mse", outputs="y"), "the loss mse has no option 'outputs' (did you mean 'output'?)"),
-        (lambda: losses.by_name("mse", output="y"), "the loss mse needs target"),
+        (lambda: losses.by_name("mse", outputs="y"), "outputs: unknown option of mse (did you mean 'output'?)"),
+        (lambda: losses.by_name("mse", output="y"), "target: missing"),
         (lambda: losses.by_name("os.pathh:join"), "module 'os.pathh' cannot be imported"),
         (lambda: losses.by_name("os.path:joint"), "os.path has no function 'joint' (did you mean 'join'?)"),
         (lambda: losses.by_name("absent.py:loss"), "there is no file"),
@@ -470,5 +470,5 @@ def test_losses_by_name_and_of_ones_own(tmp_path):
     )
     own = losses.by_name("own.py:loss", folder=tmp_path, factor=2)
     assert call(own, outputs, example) == pytest.approx(2 * outputs["y"].sum(), rel=1e-5)
-    with pytest.raises(jaxrnn.InputError, match="has no option 'factr'"):
+    with pytest.raises(jaxrnn.InputError, match="factr: unknown option of loss"):
         losses.by_name(f"{tmp_path}/own.py:loss", factr=2)

@@ -23,7 +23,7 @@ COMMANDS = {
         "jaxrnn.cli.compile:compile_model",
         "Write a model's step and scan to a file that runs without ONNX.",
     ),
-    "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, as a configuration file says."),
+    "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, as a file of settings says."),
     "export": ("jaxrnn.cli.export:export", "Write an ONNX file again with the parameters of a training."),
     "evaluate": ("jaxrnn.cli.evaluate:evaluate", "Run a model over a corpus: metrics, tables and a report."),
     "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with a network that comes along."),

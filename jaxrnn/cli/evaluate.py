@@ -1,4 +1,4 @@
-"""``jaxrnn evaluate``: a model over a corpus, as a configuration file says."""
+"""``jaxrnn evaluate``: a model over a corpus, as a file of settings says."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxrnn.cli.cores import share_cores
-from jaxrnn.cli.options import INTERRUPTED, config_options, json_option
+from jaxrnn.cli.options import INTERRUPTED, json_option, settings_options
 from jaxrnn.cli.output import busy, console, number, print_json, print_table
 from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
     from jaxrnn.evaluation.hosts import Host
-    from jaxrnn.evaluation.prepared import Prepared
+    from jaxrnn.evaluation.prepared import PreparedEvaluation
 
 INTERVAL = "95 % interval"
 
 
 @click.command()
-@config_options("corpus.limit=100")
+@settings_options("jaxrnn.evaluation.settings:EvaluationSettings", "corpus.limit=100")
 @click.option(
     "--processes",
     default=1,
@@ -53,10 +53,10 @@ INTERVAL = "95 % interval"
 @json_option
 @click.pass_context
 def evaluate(
-    ctx: click.Context, config: Path, overrides: tuple[str, ...], processes: int, host: str | None, cluster: bool,
+    ctx: click.Context, path: Path, overrides: tuple[str, ...], processes: int, host: str | None, cluster: bool,
     coordinator: str | None, against: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run a model over a corpus as CONFIG.yaml says; write a table, a summary and a report.
+    """Run a model over a corpus as SETTINGS.yaml says; write a table, a summary and a report.
 
     \b
       corpus: {folder: noisy, reference: clean}         # or {manifest: corpus.csv}
@@ -69,13 +69,15 @@ def evaluate(
       slices: [snr]                                     # columns of the manifest
       out: runs/dtln
 
-    Paths are relative to the file and may hold ${VARIABLE} or ${VARIABLE:-default}. What is finished is kept: a run
-    that was cut short goes on where it was, and its table is the same. A recording that cannot be read is a row with
-    its error. The results are OUT/results.parquet, OUT/results.json and OUT/report.html, which needs no network.
+    --keys explains every key. Paths are relative to the file. Texts may hold ${VARIABLE} or ${VARIABLE:-default}. All
+    mistakes in a file are told at once, before anything runs. What is finished is kept: a run that was cut short goes
+    on where it was, and its table is the same. A recording that cannot be read is a row with its error. The
+    results are OUT/results.parquet, OUT/results.json and OUT/report.html, which needs no network.
 
     \b
     Examples:
       jaxrnn evaluate dtln.yaml
+      jaxrnn evaluate dtln.yaml --set system.stages.1.model=other.onnx --print-config
       jaxrnn evaluate dtln.yaml --processes 2 --set corpus.limit=100 --json
       jaxrnn evaluate better.yaml --against runs/dtln
       jaxrnn evaluate dtln.yaml --host 0/4        # and 1/4, 2/4, 3/4 on other machines that see the same folders
@@ -87,14 +89,14 @@ def evaluate(
     others = share_cores(processes)
     place = _place(processes, host, cluster, coordinator)
     from jaxrnn.evaluation.conclusion import times_of
-    from jaxrnn.evaluation.prepared import prepare
+    from jaxrnn.evaluation.prepared import prepare_evaluation
 
-    with busy(f"reading {config.name}"):
-        prepared = prepare(config, overrides)
+    with busy(f"reading {path.name}"):
+        prepared = prepare_evaluation(path, overrides)
     folder = prepared.evaluation.journal.folder
     before, began = prepared.evaluation.journal.finished(), time.monotonic()
     try:
-        for line in _work(prepared, place, _arguments(config, overrides), others):
+        for line in _work(prepared, place, _arguments(path, overrides), others):
             click.echo(line, err=True)
     except KeyboardInterrupt:
         click.echo(f"interrupted; the same command goes on in {folder}", err=True)
@@ -126,11 +128,11 @@ def _place(processes: int, host: str | None, cluster: bool, coordinator: str | N
     return place if coordinator is None else join(coordinator, place.count, place.index)
 
 
-def _arguments(config: Path, overrides: tuple[str, ...]) -> list[str]:
-    return [str(config), *(part for override in overrides for part in ("--set", override))]
+def _arguments(path: Path, overrides: tuple[str, ...]) -> list[str]:
+    return [str(path), *(part for override in overrides for part in ("--set", override))]
 
 
-def _work(prepared: Prepared, place: Host, arguments: list[str], others: list[dict[str, str]]) -> list[str]:
+def _work(prepared: PreparedEvaluation, place: Host, arguments: list[str], others: list[dict[str, str]]) -> list[str]:
     """Do all units, with other processes beside this one; what went wrong in them, in words."""
     from jaxrnn.evaluation.hosts import shared
     from jaxrnn.evaluation.progress import showing

@@ -1,4 +1,4 @@
-"""``jaxrnn finetune``: a model trained on examples, as a configuration file says."""
+"""``jaxrnn finetune``: a model trained on examples, as a file of settings says."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from jaxrnn.cli.options import INTERRUPTED, config_options, json_option
+from jaxrnn.cli.options import INTERRUPTED, json_option, settings_options
 from jaxrnn.cli.output import busy, console, number, print_json, print_table
 
 if TYPE_CHECKING:
     from jaxrnn.training import Fitted
-    from jaxrnn.training.recipe import Recipe
+    from jaxrnn.training.prepared import PreparedTraining
 
 
 @click.command()
-@config_options("loss.power=0.5")
+@settings_options("jaxrnn.training.settings:TrainingSettings", "loss.power=0.5")
 @click.option(
     "--resume/--fresh",
     default=None,
@@ -28,65 +28,64 @@ if TYPE_CHECKING:
 )
 @json_option
 @click.pass_context
-def finetune(ctx: click.Context, config: Path, overrides: tuple[str, ...], resume: bool | None, as_json: bool) -> None:
-    """Fine-tune a model as CONFIG.yaml says, and write it as an ONNX file again.
+def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None, as_json: bool) -> None:
+    """Fine-tune a model as SETTINGS.yaml says, and write it as an ONNX file again.
 
-    The file names the model, the examples, the loss and what else jaxrnn.training.fit takes:
+    A file needs a model, examples, a loss, and how long to train:
 
     \b
       model: denoiser.onnx
-      data: {npz: training/*.npz}          # or {function: module:make, arguments: {...}}
-      validation: {npz: validation/*.npz}
+      data: {npz: training/*.npz}             # or {function: file.py:make, arguments: {...}}
       loss: {name: mse, output: y, target: clean}
-      metrics: {sdr: {name: si_sdr, output: y, target: clean}}
-      time_axis: 1
-      freeze: ["*running_mean", "*running_var"]
       epochs: 10
-      optimizer: {name: adamw, weight_decay: 0.01}
-      learning_rate: {schedule: cosine_decay_schedule, init_value: 0.001, decay_steps: 1000}
-      checkpoints: run/checkpoints
       export: run/denoiser.onnx
-      plot: run/loss.png
 
-    Paths are relative to the file and may hold ${VARIABLE} or ${VARIABLE:-default}. A key that is not known, or has a
-    value of another kind, is an error that says where it stands and what was expected. A run that was cut short goes on
-    from its last checkpoint when it is started again.
+    and says what else it wants otherwise than usual; --keys explains all of it:
+
+    \b
+      optimizer: {name: adamw, weight_decay: 0.01, learning_rate: 1e-4, freeze: "*running_*"}
+      sequences: {time_axis: 1}               # examples may differ in length
+      validation: {npz: validation/*.npz, patience: 5}
+      checkpoints: run/checkpoints
+
+    Paths are relative to the file. Texts may hold ${VARIABLE} or ${VARIABLE:-default}. All mistakes in a file are told
+    at once, before anything runs. A run that was cut short goes on from its last checkpoint when it is started again.
 
     \b
     Examples:
       jaxrnn finetune denoiser.yaml
-      jaxrnn finetune denoiser.yaml --set steps=100 --set learning_rate=1e-4 --json
+      jaxrnn finetune denoiser.yaml --set steps=100 --set optimizer.learning_rate=1e-4 --json
+      jaxrnn finetune denoiser.yaml --set 'optimizer={name: sgd, momentum: 0.9}' --print-config
       jaxrnn finetune denoiser.yaml --fresh --set checkpoints=another/folder
     """  # noqa: D301
-    from jaxrnn.training.recipe import read_recipe
+    from jaxrnn.training.prepared import prepare_training
 
-    with busy(f"reading {config.name}"):
-        recipe = read_recipe(config, overrides)
-    before = _measured(recipe, recipe.params, "measuring the model as it is")
+    with busy(f"reading {path.name}"):
+        training = prepare_training(path, overrides)
+    before = _measured(training, training.arguments["params"], "measuring the model as it is")
     began = time.monotonic()
     try:
-        fitted = recipe.run(resume=resume, progress=False if as_json else None)
+        fitted = training.run(resume=resume, progress=False if as_json else None)
     except KeyboardInterrupt:
-        if recipe.config.checkpoints is None:
+        if training.settings.checkpoints is None:
             raise
-        click.echo(f"interrupted; the same command goes on from {recipe.config.checkpoints}", err=True)
+        folder = training.settings.checkpoints.folder
+        click.echo(f"interrupted; the same command goes on from {folder}", err=True)
         ctx.exit(INTERRUPTED)
     seconds = time.monotonic() - began
-    after = _measured(recipe, fitted.params, "measuring the trained model")
-    result = _result(config, recipe, fitted, before, after, seconds)
+    after = _measured(training, fitted.params, "measuring the trained model")
+    result = _result(path, training, fitted, before, after, seconds)
     print_json(result) if as_json else _print(result)
 
 
-def _measured(recipe: Recipe, params: Mapping[str, Any], what: str) -> dict[str, float] | None:
-    if recipe.validation is None:
-        return None
+def _measured(training: PreparedTraining, params: Mapping[str, Any], what: str) -> dict[str, float] | None:
     with busy(what):
-        return recipe.evaluate(params)
+        return training.evaluate(params)
 
 
 def _result(
-    config: Path,
-    recipe: Recipe,
+    path: Path,
+    training: PreparedTraining,
     fitted: Fitted,
     before: dict[str, float] | None,
     after: dict[str, float] | None,
@@ -95,10 +94,11 @@ def _result(
     """The figures by name, ready for JSON."""
     losses = [record["loss"] for record in fitted.history]
     tenth = max(1, len(losses) // 10)
-    settings = recipe.config
-    paths = {"export": settings.export, "plot": settings.plot, "checkpoints": settings.checkpoints}
+    settings = training.settings
+    folder = None if settings.checkpoints is None else settings.checkpoints.folder
+    paths = {"export": settings.export, "plot": settings.plot, "checkpoints": folder}
     return {
-        "config": str(config),
+        "config": str(path),
         "model": str(settings.model.file),
         "steps": fitted.step,
         "best_step": fitted.best_step,
@@ -108,7 +108,7 @@ def _result(
         "loss_last_tenth": float(np.mean(losses[-tenth:])) if losses else None,
         "validation_before": before,
         "validation_after": after,
-        **{key: None if path is None else str(path) for key, path in paths.items()},
+        **{key: None if place is None else str(place) for key, place in paths.items()},
     }
 
 

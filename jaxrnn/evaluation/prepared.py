@@ -1,4 +1,4 @@
-"""An evaluation from a configuration file, ready to run."""
+"""An evaluation from a file of settings, ready to run."""
 
 from __future__ import annotations
 
@@ -8,83 +8,134 @@ from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError
+from jaxrnn.evaluation.chain import Chain
 from jaxrnn.evaluation.conclusion import check_main, check_slices_of, conclude
+from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.metrics import Metric, build_metric
+from jaxrnn.evaluation.offline import Offline
 from jaxrnn.evaluation.report import PageLimits, Results
-from jaxrnn.evaluation.settings import EvaluationConfig, corpus_of, read_config, system_of
-from jaxrnn.settings.problems import at
-from jaxrnn.settings.source import Overrides, Source
+from jaxrnn.evaluation.settings import CorpusSettings, EvaluationSettings
+from jaxrnn.evaluation.stage import Stage
+from jaxrnn.evaluation.systems import System
+from jaxrnn.model import Model
+from jaxrnn.model.loading import load
+from jaxrnn.settings.files import Overrides, SettingsFile
+from jaxrnn.settings.models import ModelSettings
+
+File = SettingsFile[EvaluationSettings]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedEvaluation:
     """An evaluation that is ready to run.
 
     Attributes:
-        config: the content of the file.
+        settings: the content of the file.
         evaluation: the evaluation that it describes.
     """
 
-    config: EvaluationConfig
+    settings: EvaluationSettings
     evaluation: Evaluation
 
     def conclude(self, times: Mapping[str, Any], against: Path | None = None) -> Results:
         """Write the tables and the report page, as `jaxrnn.evaluation.conclusion.conclude` does."""
         return conclude(
             self.evaluation,
-            slices=self.config.slices,
+            slices=self.settings.slices,
             times=times,
             against=against,
-            title=self.config.title,
-            main=self.config.main,
-            limits=PageLimits(examples=self.config.examples),
+            title=self.settings.title,
+            main=self.settings.main,
+            limits=PageLimits(examples=self.settings.examples),
         )
 
 
-def prepare(path: Path, overrides: Overrides = ()) -> Prepared:
-    """Read a configuration file and build what it describes.
+def prepare_evaluation(path: Path, overrides: Overrides = ()) -> PreparedEvaluation:
+    """Read a file of settings, and load what it names.
 
     Raises:
-        InputError: something in the file does not fit; the message names the file, the line and the key.
+        InputError: something in the file does not fit; names the file and the key.
         JaxrnnError: a model cannot be loaded.
         MissingPackageError: a metric or the reading of recordings needs a package that is not installed.
     """
-    config, source = read_config(path, overrides)
-    metrics = _metrics(config, source)
-    with at(source, ("main",)):
-        check_main(metrics, config.main)
-    corpus = corpus_of(config, source)
-    with at(source, ("slices",)):
-        check_slices_of(corpus, metrics, config.slices)
-    system = system_of(config, source)
-    with at(source, ("chunk",)):
-        chunk_frames(config.chunk, system.rate, system.multiple, config.batch)
+    file = SettingsFile(EvaluationSettings, path, overrides)
+    settings = file.settings
+    metrics = _metrics(file)
+    with file.at("main"):
+        check_main(metrics, settings.main)
+    with file.at("corpus"):
+        corpus = _corpus(settings.corpus)
+    with file.at("slices"):
+        check_slices_of(corpus, metrics, settings.slices)
+    system = _system(file)
+    with file.at("chunk"):
+        chunk_frames(settings.chunk, system.rate, system.multiple, settings.batch)
     # A user's own functions are identified by their entries in the file.
-    configured = {key: source.values.get(key) for key in ("system", "metrics")}
-    with at(source, ()):
+    written = settings.model_dump(mode="json", include={"metrics": True, "system": {"function", "arguments"}})
+    with file.at():
         evaluation = Evaluation(
             system,
             corpus,
             metrics,
-            config.out,
-            facts={"configuration": configured},
-            batch=config.batch,
-            chunk=config.chunk,
-            keep=config.keep,
+            settings.out,
+            facts={"settings": written},
+            batch=settings.batch,
+            chunk=settings.chunk,
+            keep=settings.keep,
         )
-    return Prepared(config, evaluation)
+    return PreparedEvaluation(settings, evaluation)
 
 
-def _metrics(config: EvaluationConfig, source: Source) -> tuple[Metric, ...]:
+def _metrics(file: File) -> tuple[Metric, ...]:
     metrics = []
-    for place, entry in enumerate(config.metrics):
-        with at(source, ("metrics", place)):
-            metrics.append(build_metric(entry.name, entry.options, source.folder))
+    for place, metric in enumerate(file.settings.metrics):
+        with file.at("metrics", place):
+            metrics.append(build_metric(metric.name, metric.options, file.folder))
     names = [metric.name for metric in metrics]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        with at(source, ("metrics",)):
+        with file.at("metrics"):
             raise InputError(f"two metrics are called {twice!r}: give one of them another name with 'called'")
     return tuple(metrics)
+
+
+def _corpus(settings: CorpusSettings) -> tuple[Item, ...]:
+    if settings.manifest is not None:
+        return from_manifest(settings.manifest, limit=settings.limit)
+    assert settings.folder is not None, "it has one of both"
+    return from_folder(settings.folder, reference=settings.reference, patterns=settings.patterns, limit=settings.limit)
+
+
+def _system(file: File) -> System:
+    settings = file.settings.system
+    if settings.function is not None:
+        return _own_system(file, settings.function)
+    if (stream := settings.stream) is not None:
+        with file.at("system", "stream"):
+            return Offline(_load(stream.model), symbol=stream.symbol, pulse=stream.pulse, rate=settings.rate)
+    stages = []
+    for place, stage in enumerate(settings.stages):
+        with file.at("system", "stages", place):
+            stages.append(Stage(_load(stage.model), stage.takes, stage.gives, stage.input, stage.output))
+    frames = settings.frames
+    assert frames is not None, "it has one of the three"
+    with file.at("system"):
+        return Chain(tuple(stages), frames.size, frames.hop, frames.window, settings.rate)
+
+
+def _load(settings: ModelSettings) -> Model:
+    return load(settings.file, static=settings.static, state=settings.state)
+
+
+def _own_system(file: File, function: str) -> System:
+    system = file.made(function, file.settings.system.arguments, "system")
+    missing = [name for name in ("start", "run", "rate", "delay", "padded") if not hasattr(system, name)]
+    if missing:
+        with file.at("system", "function"):
+            raise InputError(
+                f"{function} gave a {type(system).__name__}, which is no jaxrnn.evaluation.System: it has no "
+                f"{', '.join(missing)}"
+            )
+    return system

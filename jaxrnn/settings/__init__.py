@@ -1,1 +1,1 @@
-"""Configuration files: where each value stands, what may stand there, and errors that name the place."""
+"""Files of settings: a pydantic model of each command's keys, read by OmegaConf, with errors that name the key."""

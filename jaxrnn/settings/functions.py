@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import operator
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,18 +22,30 @@ def build(
     table: Mapping[str, Callable[..., Callable[..., Any]]],
     options: Mapping[str, Any],
     folder: Path | None = None,
+    usual: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """What an entry of the table builds of the options; or a function of the caller's own, with options as keywords.
 
+    Args:
+        kind: what the table holds, for messages.
+        name: an entry, or the name of a function that takes three arguments besides the options.
+        table: functions of options by name.
+        options: keyword arguments.
+        folder: what paths are relative to.
+        usual: options for a function that takes them, unless they are among the others.
+
     Raises:
-        InputError: there is no such entry, function or option; names the nearest.
+        InputError: there is no such entry, function or option, with the nearest; or an option is of another type.
     """
-    found = lookup(kind, name, table, folder)
+    from jaxrnn.settings.options import check_options
+
+    function = lookup(kind, name, table, folder)
+    takes = inspect.signature(function).parameters
+    options = {key: value for key, value in (usual or {}).items() if key in takes} | dict(options)
     if name in table:
-        check_options(f"the {kind} {name}", found, options)
-        return found(**options)
-    check_options(f"the {kind} {name}", found, options, given=3)
-    return functools.partial(found, **options) if options else found
+        return function(**check_options(function, options, folder=folder))
+    options = check_options(function, options, skipped=3, folder=folder)
+    return functools.partial(function, **options) if options else function
 
 
 def lookup(
@@ -61,27 +74,23 @@ def find_function(name: str, folder: Path | None = None) -> Callable[..., Any]:
     Raises:
         InputError: there is no such module, file or function, or importing it failed.
     """
-    where, colon, attribute = name.rpartition(":")
-    if not colon or not where or not attribute:
+    where, _, attribute = name.rpartition(":")
+    if not where or not attribute:
         raise InputError(f"{name!r} is not of the form package.module:function or file.py:function")
-    module = _import_file((folder or Path()) / where) if where.endswith(".py") else _import_module(where)
-    found = module
-    for part in attribute.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            public = [entry for entry in vars(module) if not entry.startswith("_") and callable(getattr(module, entry))]
-            raise InputError(f"{where} has no function {attribute!r}{near(attribute, public)}") from None
-    if not callable(found):
-        raise InputError(f"{name} is a {type(found).__name__}, not a function")
-    return found
-
-
-def _import_module(name: str) -> Any:
     try:
-        return importlib.import_module(name)
+        module = _import_file((folder or Path()) / where) if where.endswith(".py") else importlib.import_module(where)
+    except InputError:
+        raise
     except Exception as error:
-        raise InputError(f"the module {name!r} cannot be imported: {_said(error)}") from error
+        raise InputError(f"{where!r} cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        function = operator.attrgetter(attribute)(module)
+    except AttributeError:
+        public = [entry for entry, value in vars(module).items() if callable(value) and not entry.startswith("_")]
+        raise InputError(f"{where} has no function {attribute!r}{near(attribute, public)}") from None
+    if not callable(function):
+        raise InputError(f"{name} is a {type(function).__name__}, not a function")
+    return function
 
 
 def _import_file(path: Path) -> Any:
@@ -90,12 +99,12 @@ def _import_file(path: Path) -> Any:
         raise InputError(f"there is no file {path}")
     for name in ("__main__", path.stem):
         loaded = sys.modules.get(name)
-        known = getattr(loaded, "__file__", None)
-        if loaded is not None and known and Path(known).resolve() == path:
+        file = getattr(loaded, "__file__", None)
+        if file and Path(file).resolve() == path:
             return loaded
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file")
+    assert spec is not None, "it ends with .py"
+    assert spec.loader is not None, "it ends with .py"
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     # Dataclasses look for their module there while it is being run.
@@ -103,45 +112,8 @@ def _import_file(path: Path) -> Any:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"{path} cannot be imported: {_said(error)}") from error
     finally:
         sys.path.remove(str(path.parent))
         if before is not None:
             sys.modules[path.stem] = before
     return module
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any], given: int = 0) -> None:
-    """Hold options against a function's parameters, so that a mistake is told before anything is called.
-
-    Args:
-        what: what the function is called in messages.
-        function: to be called with the options.
-        options: keyword arguments.
-        given: how many arguments it gets by position besides.
-
-    Raises:
-        InputError: an option is unknown, with the nearest, or one is missing.
-    """
-    parameters = list(inspect.signature(function).parameters.values())[given:]
-    names = [parameter.name for parameter in parameters if parameter.kind not in _VARIADIC]
-    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
-        for option in options:
-            if option not in names:
-                listed = ", ".join(names) or "none"
-                raise InputError(f"{what} has no option {option!r}{near(option, names)}; its options: {listed}")
-    missing = [
-        parameter.name
-        for parameter in parameters
-        if parameter.kind not in _VARIADIC and parameter.default is parameter.empty and parameter.name not in options
-    ]
-    if missing:
-        raise InputError(f"{what} needs {', '.join(missing)}")
-
-
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

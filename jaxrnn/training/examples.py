@@ -38,11 +38,12 @@ class Listed:
     def __init__(self, data: Sequence[Any]):
         self.size: int | None = len(data)
         self._data = data
+        self._label: Callable[[int], str] = getattr(data, "label", "example {}".format)
 
     def get(self, number: int) -> tuple[str, Any]:
         """The example at this index."""
         try:
-            return f"example {number}", self._data[number]
+            return self._label(number), self._data[number]
         except Exception as error:
             error.add_note(f"in getting example {number}")
             raise

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError, TrainingError
+from jaxrnn.training.arguments import check_end, check_functions, check_precision, training_facts
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.examples import make_source
@@ -23,7 +24,6 @@ from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import SEQUENCES, Checkpoints, Sequences, Validation, check_count
 from jaxrnn.training.order import drawn_order, sequence_order
 from jaxrnn.training.parameters import start_values, trained_names
-from jaxrnn.training.settings import check_end, check_functions, check_precision, common_settings
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.snapshots import differences, digest_of_all
 from jaxrnn.training.train_state import TrainState
@@ -140,7 +140,7 @@ def fit(
         whole = dataclasses.replace(layout, chunk=None)
         measured = Forward(model, whole, loss, functions, None, compute_dtype)
         validator = Validator(measured, validation.data, batch_size, devices)
-    settings = common_settings(
+    settings = training_facts(
         model,
         layout,
         start,

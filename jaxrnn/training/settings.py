@@ -1,108 +1,157 @@
-"""What a caller may ask of a training, checked; and what of it a checkpoint must have in common with a training."""
+"""What may stand in a file of settings for `jaxrnn finetune`: the arguments of `jaxrnn.training.fit`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Self
 
-import numpy as np
+from jaxrnn.settings.models import (
+    FunctionName,
+    FunctionSettings,
+    LocalPath,
+    ModelSettings,
+    PositiveFloat,
+    PositiveInt,
+    Settings,
+)
 
-from jaxrnn.cells import matrix_products_in
-from jaxrnn.errors import InputError
-from jaxrnn.training.forward import Function
-from jaxrnn.training.layout import ExampleLayout
-from jaxrnn.training.optimizers import Optimizer
-from jaxrnn.training.options import check_count
-from jaxrnn.training.snapshots import digest_of_all
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
-
-#: Updates whose learning rates tell one schedule from another.
-_PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
+# isort: split
+from pydantic import ConfigDict, Field, model_validator
 
 
-def check_functions(loss: Any, metrics: Any) -> dict[str, Function]:
-    """The metrics, none if there are none.
+class ExamplesSettings(Settings):
+    """Examples: either files, or a function that makes them."""
 
-    Raises:
-        InputError: the loss or a metric is no function, or a name is taken.
-    """
-    if not callable(loss):
-        raise InputError(f"loss must be a function of outputs, example and mask, not a {type(loss).__name__}")
-    taken = {"loss", "step", "grad_norm", "learning_rate", "seconds", "validation_loss"}
-    for name, metric in (metrics or {}).items():
-        if not callable(metric):
-            raise InputError(f"metric {name!r} must be a function of outputs, example and mask, not {metric!r}")
-        if name in taken:
-            raise InputError(f"a metric cannot be called {name!r}: the history has another number of that name")
-    return dict(metrics or {})
+    npz: LocalPath | None = None
+    """A folder, or a pattern such as `data/*.npz`: one example in each file, its arrays by name."""
+    function: FunctionName | None = None
+    """In place of `npz`: a `file.py:function` or `module:function` that returns examples, or a function drawing one."""
+    arguments: dict[str, Any] = {}
+    """The arguments of the function."""
 
-
-def check_precision(compute_dtype: Any) -> str | None:
-    """The name of the type of matrix products, None for their own.
-
-    Raises:
-        InputError: it is no such type.
-    """
-    try:
-        with matrix_products_in(compute_dtype):
-            return None if compute_dtype is None else np.dtype(compute_dtype).name
-    except TypeError as error:
-        raise InputError(f"compute_dtype must be None or 'bfloat16', not {compute_dtype!r}") from error
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> Self:
+        if (self.npz is None) == (self.function is None):
+            raise ValueError("expected either npz or function")
+        if self.npz is not None and self.arguments:
+            raise ValueError("arguments are for a function; npz has none")
+        return self
 
 
-def check_end(steps: int | None, epochs: int | None, size: int | None) -> None:
-    """See that a training ends.
+class LossSettings(FunctionSettings):
+    """A loss or metric by name, with its options beside the name."""
 
-    Raises:
-        InputError: neither or both of steps and epochs are given, or epochs of examples that are drawn without end.
-    """
-    if (steps is None) == (epochs is None):
-        raise InputError("give either steps=, the number of updates, or epochs=, passes over the data; not both")
-    if steps is not None:
-        check_count("steps", steps)
-    if epochs is not None:
-        check_count("epochs", epochs)
-        if size is None:
-            raise InputError("epochs= needs a sequence of examples; for a function that draws them give steps=")
+    name: FunctionName
+    """One of jaxrnn, or your `file.py:function` or `module:function`; its options stand beside it."""
 
 
-def common_settings(
-    model: Model,
-    layout: ExampleLayout,
-    start: Mapping[str, Any],
-    trained: tuple[str, ...],
-    optimizer: Optimizer,
-    loss: Function,
-    **plain: Any,
-) -> dict[str, Any]:
-    """What decides the course of a training, in JSON's types: it must be the same where a checkpoint goes on.
+class ValidationSettings(ExamplesSettings):
+    """Examples that are not trained on, and what they decide."""
 
-    Not in it is what may change: how long the training runs, how often it is validated, where its files are, on which
-    devices it runs.
-    """
-    rates = None
-    if optimizer.schedule is not None:
-        import jax
+    every: PositiveInt = 100
+    """Updates between validations."""
+    patience: PositiveInt | None = None
+    """Validations without a better loss before the training stops early."""
 
-        with jax.numpy_dtype_promotion("standard"):
-            rates = [float(optimizer.schedule(count)) for count in _PROBED]
-    return {
-        "model": {
-            "inputs": [str(info) for info in model.inputs],
-            "outputs": [str(info) for info in model.outputs],
-            "parameters": {name: [array.dtype.name, *array.shape] for name, array in model.program.parameters.items()},
-        },
-        "starting parameters": digest_of_all(start),
-        "trained": list(trained),
-        "optimizer": optimizer.name,
-        "learning_rate": rates,
-        "clip_norm": optimizer.clip_norm,
-        "loss": getattr(loss, "__qualname__", type(loss).__name__),
-        "mode": layout.mode,
-        "time_axis": layout.axes,
-        "chunk": layout.chunk,
-        "bucket": layout.bucket,
-        **plain,
-    }
+
+class ScheduleSettings(Settings):
+    """A schedule of optax by name, with its arguments beside the name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    schedule: str
+    """The schedule's name, such as `cosine_decay_schedule`; its arguments stand beside it."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What stands beside the name."""
+        return dict(self.model_extra or {})
+
+
+class OptimizerSettings(FunctionSettings):
+    """An optimizer of optax by name, with its arguments beside the name, and what it trains."""
+
+    name: str = "adam"
+    """An optimizer of optax; its arguments stand beside it."""
+    learning_rate: PositiveFloat | ScheduleSettings = 1e-3
+    """A number, or a schedule of optax."""
+    clip_norm: PositiveFloat | None = None
+    """The largest global norm of the gradients."""
+    train: str | list[str] = "*"
+    """Name patterns, as of files, of the parameters that are trained."""
+    freeze: str | list[str] = []
+    """Name patterns of those among them that are not."""
+
+
+class SequencesSettings(Settings):
+    """How sequences go through the model."""
+
+    mode: Literal["apply", "step", "scan"] | None = None
+    """`apply` runs whole sequences without state, `step` and `scan` carry it; by default as the model needs."""
+    time_axis: int | dict[str, int] | None = None
+    """The axis of the examples' arrays that is time: one for all, also of losses that take it, or one by name."""
+    chunk: PositiveInt | None = None
+    """Frames in each chunk of truncated back-propagation through time; by default whole sequences."""
+    bucket: PositiveInt = 1
+    """Lengths are padded to multiples of it, so that fewer lengths are compiled."""
+    remat: Literal["sqrt"] | PositiveInt | None = None
+    """What the backward pass of recurrences computes again to need less memory: `sqrt`, or a number of frames."""
+
+
+class CheckpointsSettings(Settings):
+    """Where a training is kept, to go on from; or the folder alone."""
+
+    short = "folder"
+
+    folder: LocalPath
+    """The folder of checkpoints."""
+    every: PositiveInt = 100
+    """Updates between checkpoints."""
+    keep: PositiveInt = 3
+    """How many of the newest stay, besides the best."""
+    resume: bool = True
+    """Whether to go on from checkpoints that are there, rather than refuse to."""
+
+
+class TrainingSettings(Settings):
+    """A training: the keys of a file for `jaxrnn finetune`."""
+
+    model: ModelSettings
+    """The network: its ONNX file, or the keys below."""
+    data: ExamplesSettings
+    """The examples to train on."""
+    loss: LossSettings
+    """What an update makes smaller: a name, or the keys below."""
+    steps: PositiveInt | None = None
+    """How many updates; or"""
+    epochs: PositiveInt | None = None
+    """how many passes over the examples."""
+    metrics: dict[str, LossSettings] = {}
+    """What else is measured, by the names for it: on the validation examples, or on the batches if there are none."""
+    batch_size: PositiveInt = 16
+    """Examples in an update, on all devices together."""
+    optimizer: OptimizerSettings = OptimizerSettings()
+    """How the parameters are changed: an optimizer's name, or the keys below."""
+    sequences: SequencesSettings = SequencesSettings()
+    """How sequences go through the model."""
+    validation: ValidationSettings | None = None
+    """Examples that are not trained on; the parameters that do best on them are the result."""
+    checkpoints: CheckpointsSettings | None = None
+    """Where a run that was cut short goes on from: a folder, or the keys below."""
+    params: LocalPath | None = None
+    """A folder of checkpoints to begin with, in place of the file's own parameters."""
+    devices: PositiveInt | None = None
+    """How many to spread a batch over; by default all."""
+    compute_dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    """The type of matrix products; by default that of the parameters."""
+    seed: int = Field(0, ge=0)
+    """The seed of everything that is drawn."""
+    export: LocalPath | None = None
+    """The ONNX file to write the result to."""
+    plot: LocalPath | None = None
+    """The PNG file to draw the loss to."""
+
+    @model_validator(mode="after")
+    def _has_one_length(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("expected either steps or epochs")
+        return self

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxrnn.training.arguments import check_functions, check_precision
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.forward import Forward, Function
@@ -16,7 +17,6 @@ from jaxrnn.training.layout import make_layout
 from jaxrnn.training.options import SEQUENCES, Sequences, check_count
 from jaxrnn.training.order import sequence_order
 from jaxrnn.training.parameters import checked
-from jaxrnn.training.settings import check_functions, check_precision
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.updates import fresh_carry
 

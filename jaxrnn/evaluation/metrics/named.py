@@ -16,7 +16,7 @@ from jaxrnn.evaluation.metrics.distortion import sdr
 from jaxrnn.evaluation.metrics.protocol import Metric
 from jaxrnn.evaluation.metrics.speech import estoi, pesq, stoi
 from jaxrnn.evaluation.metrics.sums import level, peak, si_sdr, si_sdr_improvement, snr
-from jaxrnn.settings.functions import check_options, lookup
+from jaxrnn.settings.functions import lookup
 
 #: Every metric by its name.
 METRICS: dict[str, Callable[..., Metric]] = {
@@ -55,12 +55,15 @@ def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Pa
         InputError: there is no such metric, function or option; names the nearest.
         MissingPackageError: the metric's package is not installed.
     """
+    from jaxrnn.settings.options import check_options
+
     options = dict(options or {})
-    found = lookup("metric", kind, METRICS, folder)
+    function = lookup("metric", kind, METRICS, folder)
     if kind in METRICS:
-        check_options(f"the metric {kind}", found, options)
-        return found(**options)
-    return _gives_metric(kind, found, options) if _is_factory(found) else _judges(kind, found, options)
+        return function(**check_options(function, options, folder=folder))
+    if _is_factory(function):
+        return _gives_metric(kind, function, check_options(function, options, folder=folder))
+    return _judges(kind, function, options, folder)
 
 
 def _is_factory(function: Callable[..., Any]) -> bool:
@@ -71,7 +74,6 @@ def _is_factory(function: Callable[..., Any]) -> bool:
 
 
 def _gives_metric(kind: str, function: Callable[..., Any], options: dict[str, Any]) -> Metric:
-    check_options(f"the metric {kind}", function, options)
     metric = function(**options)
     if not isinstance(metric, Metric):
         raise InputError(
@@ -81,11 +83,13 @@ def _gives_metric(kind: str, function: Callable[..., Any], options: dict[str, An
     return metric
 
 
-def _judges(kind: str, function: Callable[..., Any], options: dict[str, Any]) -> Metric:
+def _judges(kind: str, function: Callable[..., Any], options: dict[str, Any], folder: Path | None) -> Metric:
+    from jaxrnn.settings.options import check_options
+
     own = list(inspect.signature(function).parameters)[3:]
     keywords = inspect.signature(over_whole).parameters.keys() - {"function", "options", *own}
     ours = {key: options.pop(key) for key in list(options) if key in keywords}
-    check_options(f"the metric {kind}", function, options, given=3)
+    checked = check_options(function, options, skipped=3, folder=folder)
     ours.setdefault("called", kind.rpartition(":")[2].rpartition(".")[2])
-    judge = functools.partial(function, **options) if options else function
+    judge = functools.partial(function, **checked) if checked else function
     return over_whole(judge, **ours, options={"kind": kind, **options})

@@ -1,0 +1,175 @@
+"""Files of settings: OmegaConf reads them and puts overrides in, and a model says what they mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import yaml
+
+from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
+from jaxrnn.files import check_regular
+from jaxrnn.settings.functions import find_function
+from jaxrnn.settings.mistakes import Keys, SettingsError, brief, dotted, mistakes_of
+from jaxrnn.settings.models import Settings
+from jaxrnn.settings.options import check_options
+from jaxrnn.settings.reference import keys_at
+
+try:
+    from omegaconf import Container, DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+except ImportError as error:
+    raise MissingPackageError(
+        "a file of settings needs OmegaConf: pip install 'jaxrnn[train]' or 'jaxrnn[evaluate]'"
+    ) from error
+
+# isort: split
+from pydantic import ValidationError
+
+#: What stands in place of values of a file: texts ``key.sub=value``, the value being YAML, or values by ``key.sub``.
+Overrides = Sequence[str] | Mapping[str, Any]
+Model = TypeVar("Model", bound=Settings)
+
+#: Lists and mappings may be nested so deep: the library reads them by recursion, in C, without a limit of its own.
+MAX_DEPTH = 50
+
+
+class SettingsFile(Generic[Model]):
+    """Settings as a file has them.
+
+    Args:
+        model: what may stand in the file.
+        path: a YAML file. Texts in it may hold ``${VARIABLE}`` and ``${VARIABLE:-default}``.
+        overrides: what stands in place of its values.
+
+    Attributes:
+        path: the file.
+        folder: that of the file, which paths in it are relative to.
+        settings: what it says.
+
+    Raises:
+        InputError: the file cannot be read, is no YAML, or holds what does not fit: every mistake in a line, with the
+            file, the key, what was expected and what came, or the nearest key.
+    """
+
+    def __init__(self, model: type[Model], path: str | os.PathLike[str], overrides: Overrides = ()):
+        self.path = Path(path)
+        self.folder = self.path.resolve().parent
+        config = _read(self.path)
+        for assignment in overrides:
+            with _mistakes_in(f"--set {assignment}"):
+                key, value = (
+                    (assignment, overrides[assignment]) if isinstance(overrides, Mapping) else _parsed(assignment)
+                )
+                _put(config, key, value)
+        with _mistakes_in(str(self.path)):
+            values = OmegaConf.to_container(config, resolve=True)
+        with self.at():
+            try:
+                self.settings = model.model_validate(values, context=self.folder)
+            except ValidationError as error:
+                raise mistakes_of(error, values, lambda keys: keys_at(model, keys)) from error
+
+    @contextlib.contextmanager
+    def at(self, *keys: str | int) -> Iterator[None]:
+        """Inside, errors say that they are about the value of these keys of the file."""
+        try:
+            yield
+        except SettingsError as error:
+            raise InputError("\n".join(self._line((*keys, *rest), text) for rest, text in error.mistakes)) from error
+        except JaxrnnError as error:
+            raise type(error)(self._line(keys, str(error))) from error
+
+    def made(self, function: str, arguments: Mapping[str, Any], *keys: str | int) -> Any:
+        """What a function makes whose name and arguments are the values of ``function`` and ``arguments``."""
+        with self.at(*keys, "function"):
+            make = find_function(function, self.folder)
+        with self.at(*keys, "arguments"):
+            options = check_options(make, arguments, folder=self.folder)
+        return make(**options)
+
+    def _line(self, keys: Keys, text: str) -> str:
+        return ": ".join(filter(None, (str(self.path), dotted(keys), text)))
+
+    def to_yaml(self) -> str:
+        """All settings as a file, with defaults, overrides and variables; paths are whole, but for those in options."""
+        values = self.settings.model_dump(mode="json", context=self.folder)
+        head = f"# All settings of {self.path}; paths among options of functions are relative to {self.folder}\n"
+        return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _read(path: Path) -> DictConfig:
+    try:
+        text = check_regular(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text file in UTF-8") from error
+    with _mistakes_in(str(path)):
+        config = OmegaConf.create(_filled_in(text))
+        if not isinstance(config, DictConfig):
+            raise InputError("expected keys and values, such as 'model: net.onnx', not a list")
+    return config
+
+
+def _parsed(assignment: str) -> tuple[str, Any]:
+    key, equals, value = assignment.partition("=")
+    if not equals:
+        raise InputError("expected KEY=VALUE or KEY.KEY=VALUE")
+    return key.strip(), OmegaConf.from_dotlist([f"value={_filled_in(value)}"])["value"]
+
+
+def _put(config: DictConfig, key: str, value: Any) -> None:
+    parts = re.split(r"(?<!\\)\.", key)
+    if not all(parts):
+        raise InputError("expected KEY=VALUE or KEY.KEY=VALUE")
+    for count in range(1, len(parts)):
+        outer = ".".join(parts[:count])
+        parent = OmegaConf.select(config, outer)
+        if parent is not None and not isinstance(parent, Container):
+            raise InputError(f"{outer} is {brief(parent)}, without keys of its own")
+    OmegaConf.update(config, key, value, merge=False)
+
+
+def _filled_in(text: str) -> str:
+    """YAML with the variables of the environment filled in."""
+    events, depth = [], 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise InputError(f"line {event.start_mark.line + 1}: lists and mappings nest more than {MAX_DEPTH} deep")
+        if isinstance(event, yaml.ScalarEvent):
+            event.value = _VARIABLE.sub(_value_of, event.value)
+        events.append(event)
+    # Written again, lines would have other numbers in errors.
+    return yaml.emit(events, allow_unicode=True) if _VARIABLE.search(text) else text
+
+
+_VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
+
+
+def _value_of(variable: re.Match[str]) -> str:
+    value = os.environ.get(variable["name"]) or variable["default"]
+    if value is None:
+        name = variable["name"]
+        raise InputError(f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+    return value
+
+
+@contextlib.contextmanager
+def _mistakes_in(label: str) -> Iterator[None]:
+    """Inside, errors of reading YAML begin with the name of the file or override."""
+    try:
+        yield
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}" if mark else ""
+        raise InputError(f"{label}{where}: {(error.problem or str(error.context)).splitlines()[0]}") from error
+    except InputError as error:
+        raise InputError(f"{label}: {error}") from error
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, RecursionError, AssertionError) as error:
+        raise InputError(f"{label} cannot be understood: {str(error).partition(chr(10))[0] or 'no keys'}") from error

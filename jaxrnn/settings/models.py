@@ -1,0 +1,88 @@
+"""What the models of settings have in common. The text below a key is its explanation, in help and documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from jaxrnn.errors import MissingPackageError
+
+try:
+    from pydantic import (
+        BaseModel,
+        BeforeValidator,
+        ConfigDict,
+        Field,
+        PlainSerializer,
+        SerializationInfo,
+        ValidationInfo,
+        model_validator,
+    )
+except ImportError as error:
+    raise MissingPackageError(
+        "a file of settings needs pydantic: pip install 'jaxrnn[train]' or 'jaxrnn[evaluate]'"
+    ) from error
+
+
+def _from_folder(value: Any, info: ValidationInfo) -> Any:
+    if not isinstance(value, str):
+        return value
+    if "\0" in value or "$" in value:
+        raise ValueError(f"{value!r} cannot be a path; a variable of the environment is written ${{NAME}}")
+    return (info.context or Path()) / Path(value).expanduser()
+
+
+def _with_folder(name: str, info: SerializationInfo) -> str:
+    file, _, function = name.rpartition(":")
+    return f"{info.context / file}:{function}" if info.context and file.endswith(".py") else name
+
+
+#: A path, relative to the folder of the file of settings, which is the context of a validation.
+LocalPath = Annotated[Path, BeforeValidator(_from_folder)]
+#: A function by its name; written out whole where the context of a serialization is that folder.
+FunctionName = Annotated[str, PlainSerializer(_with_folder)]
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+class Settings(BaseModel):
+    """Keys and values of a file, or of a part of it."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    #: The key that a plain text in place of keys and values stands for.
+    short: ClassVar[str | None] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {cls.short: value} if cls.short is not None and isinstance(value, str) else value
+
+
+class FunctionSettings(Settings):
+    """A function by name, with its options beside the name."""
+
+    model_config = ConfigDict(extra="allow")
+    short = "name"
+
+    name: FunctionName
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What stands beside the keys of this model."""
+        return dict(self.model_extra or {})
+
+
+class ModelSettings(Settings):
+    """A network: its file, or keys and values."""
+
+    short = "file"
+
+    file: LocalPath
+    """The ONNX file."""
+    static: dict[str, Any] = {}
+    """Values of inputs that are fixed while the model is compiled, by name."""
+    state: dict[str, str] | None = None
+    """State inputs, each with the output that updates it, where the file leaves it open; `{}` for no state."""

@@ -1,0 +1,172 @@
+"""A training as a file of settings says it, ready to run."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.model.exporting import export_onnx
+from jaxrnn.model.loading import load
+from jaxrnn.settings.files import Overrides, SettingsFile
+from jaxrnn.settings.functions import build
+from jaxrnn.training import losses, metrics
+from jaxrnn.training.examples import make_source
+from jaxrnn.training.fit import fit
+from jaxrnn.training.fitted import Fitted
+from jaxrnn.training.loading import load_checkpoint
+from jaxrnn.training.losses import Loss
+from jaxrnn.training.npz_files import NpzFiles
+from jaxrnn.training.optax_names import named_algorithm, named_schedule
+from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.options import Checkpoints, Sequences, Validation
+from jaxrnn.training.settings import ExamplesSettings, LossSettings, ScheduleSettings, TrainingSettings
+from jaxrnn.training.validation import validate
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+
+File = SettingsFile[TrainingSettings]
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedTraining:
+    """A training that is ready to run.
+
+    Attributes:
+        settings: what the file says.
+        model: the model.
+        arguments: what that means: all other arguments of `jaxrnn.training.fit`.
+    """
+
+    settings: TrainingSettings
+    model: Model
+    arguments: dict[str, Any]
+
+    def run(self, *, resume: bool | None = None, progress: bool | None = None) -> Fitted:
+        """Train, and write the ONNX file and the loss curve that the file names.
+
+        Args:
+            resume: whether to go on from checkpoints that are there; by default, what the file says.
+            progress: whether to show a progress bar; by default, if standard error is a terminal.
+
+        Raises:
+            JaxrnnError: as `jaxrnn.training.fit` and `jaxrnn.export_onnx` say.
+        """
+        export, plot = self.settings.export, self.settings.plot
+        for path in (export, plot):
+            if path is not None:
+                _make_folder_of(path)
+        if plot is not None and importlib.util.find_spec("matplotlib") is None:
+            raise MissingPackageError("plot: drawing a loss curve needs matplotlib: pip install 'jaxrnn[plot]'")
+        arguments = dict(self.arguments)
+        if resume is not None and (checkpoints := arguments["checkpoints"]) is not None:
+            arguments["checkpoints"] = dataclasses.replace(checkpoints, resume=resume)
+        fitted = fit(self.model, **arguments, progress=progress)
+        if export is not None:
+            export_onnx(self.model, fitted.params, export)
+        if plot is not None and fitted.history:
+            fitted.plot(plot)
+        return fitted
+
+    def evaluate(self, params: Mapping[str, Any]) -> dict[str, float] | None:
+        """The mean loss and metrics over the validation examples, None where there are none."""
+        if (validation := self.arguments["validation"]) is None:
+            return None
+        names = ("loss", "metrics", "batch_size", "sequences", "compute_dtype", "devices")
+        return validate(self.model, params, validation.data, **{name: self.arguments[name] for name in names})
+
+
+def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) -> PreparedTraining:
+    """Read a file of settings, and load what it names.
+
+    Args:
+        path: a YAML file with the keys of `jaxrnn.training.settings.TrainingSettings`.
+        overrides: what stands in place of values of the file: texts ``key.sub=value``, the value being YAML, or values
+            by such keys.
+
+    Raises:
+        InputError: something in the file does not fit; names the file and the key.
+        JaxrnnError: the model cannot be loaded.
+    """
+    file = SettingsFile(TrainingSettings, path, overrides)
+    settings = file.settings
+    arguments: dict[str, Any] = {
+        **{key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "compute_dtype", "seed")},
+        "loss": _function(file, settings.loss, "loss", losses.LOSSES, "loss"),
+        "metrics": {
+            name: _function(file, metric, "metric", metrics.METRICS, "metrics", name)
+            for name, metric in settings.metrics.items()
+        },
+        "optimizer": _optimizer(file),
+        "checkpoints": None if settings.checkpoints is None else Checkpoints(**dict(settings.checkpoints)),
+    }
+    with file.at("sequences"):
+        arguments["sequences"] = Sequences(**dict(settings.sequences))
+    with file.at("devices"):
+        arguments["devices"] = _devices(settings.devices)
+    with file.at("model"):
+        model = load(settings.model.file, static=settings.model.static, state=settings.model.state)
+    with file.at("params"):
+        arguments["params"] = model.params if settings.params is None else load_checkpoint(settings.params, model)
+    arguments["data"], arguments["validation"] = _examples(file, settings.data, "data"), None
+    if (validation := settings.validation) is not None:
+        examples = _examples(file, validation, "validation")
+        arguments["validation"] = Validation(examples, validation.every, validation.patience)
+    return PreparedTraining(settings, model, arguments)
+
+
+def _function(
+    file: File, settings: LossSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str
+) -> Loss:
+    """The loss or metric that a part of the file names, with its options."""
+    axis = file.settings.sequences.time_axis
+    usual = {"time_axis": axis} if isinstance(axis, int) else {}
+    with file.at(*keys):
+        return build(kind, settings.name, table, settings.options, file.folder, usual)
+
+
+def _optimizer(file: File) -> Optimizer:
+    settings = file.settings.optimizer
+    algorithm, rate = settings.name, settings.learning_rate
+    if isinstance(rate, ScheduleSettings):
+        with file.at("optimizer", "learning_rate"):
+            rate = named_schedule(rate.schedule, rate.options)
+    with file.at("optimizer"):
+        if settings.options:
+            algorithm, rate = named_algorithm(settings.name, settings.options, rate), None
+        return Optimizer(algorithm, rate, settings.clip_norm, settings.train, settings.freeze)
+
+
+def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
+    if settings.npz is not None:
+        with file.at(key, "npz"):
+            return NpzFiles(settings.npz)
+    assert settings.function is not None, "it has one of both"
+    examples = file.made(settings.function, settings.arguments, key)
+    with file.at(key, "function"):
+        make_source(examples, 0 if key == "data" else None, what=key)
+    return examples
+
+
+def _devices(count: int | None) -> list[Any] | None:
+    if count is None:
+        return None
+    if count > jax.device_count():
+        raise InputError(f"JAX sees {jax.device_count()} here, not {count}")
+    return jax.devices()[:count]
+
+
+def _make_folder_of(path: os.PathLike[str]) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{os.fspath(path)} cannot be written: {error.strerror}: {folder}") from error
+    if os.path.isdir(path):
+        raise InputError(f"{os.fspath(path)} is a folder; give the name of a file in it")
