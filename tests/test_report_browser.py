@@ -21,6 +21,8 @@ from report_cases import HOSTILE, Page, make_report, make_results, results, row_
 from jaxrnn.evaluation.report import Limits, write_report
 from jaxrnn.evaluation.report.wording import NONE
 
+pytestmark = pytest.mark.thorough
+
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking "
     "--disable-component-update --disable-sync --no-first-run --disable-extensions --hide-scrollbars --mute-audio"
