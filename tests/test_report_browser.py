@@ -24,6 +24,8 @@ from jaxrnn.evaluation.report.wording import NONE, defined, text
 
 webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
+pytestmark = pytest.mark.thorough
+
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking "
     "--disable-component-update --disable-sync --no-first-run --disable-extensions --hide-scrollbars --mute-audio"

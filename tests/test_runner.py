@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import Runner
@@ -21,10 +22,16 @@ def draws(infos, seed, **sizes):
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("dtln_1", {}), ("dtln_2", {}), ("gtcrn", {}), ("predictor_net", {}), ("silero_vad", {"static": {"sr": 16000}})],
-)
+NETWORKS = [
+    ("dtln_1", {}),
+    ("dtln_2", {}),
+    ("gtcrn", {}),
+    ("predictor_net", {}),
+    ("silero_vad", {"static": {"sr": 16000}}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), of_tiers(NETWORKS, [NETWORKS[0], NETWORKS[-1]]))
 def test_a_model_in_steps(models, name, options):
     model = jaxrnn.load(models / f"{name}.onnx", **options)
     sizes = {"input_dim_1": 576}
