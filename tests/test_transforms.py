@@ -70,6 +70,11 @@ def without_carry(params, frame, carry):
     return {"y": frame["x"] @ params[0], "w": params[0]}, carry
 
 
+def ignores_the_frame(params, frame, carry):
+    """A count of frames, and a parameter's share of it."""
+    return {"n": carry, "y": carry[0] * params[0]}, carry + 1
+
+
 def case(name, time, batch=2):
     frames = dict(zip(("x", "gain"), arrays((time, batch, 3), (time, batch, 3), seed=1), strict=True))
     if name == "lstm":
@@ -81,12 +86,14 @@ def case(name, time, batch=2):
         return passes_through, [], {"x": frames["x"]}, arrays((batch, 3))[0]
     if name == "repeats":
         return repeats_values, arrays((3, 3)), {"x": frames["x"]}, arrays((batch, 3))[0]
+    if name == "ignores":
+        return ignores_the_frame, arrays((3, 3)), {"x": frames["x"]}, jnp.zeros(batch)
     if name == "no carry":
         return without_carry, arrays((3, 3)), {"x": frames["x"]}, ()
     return with_inner_loop, arrays((3, 3)), {"x": frames["x"]}, arrays((batch, 3))[0]
 
 
-NAMES = ("lstm", "buffer", "through", "repeats", "no carry", "inner")
+NAMES = ("lstm", "buffer", "through", "repeats", "ignores", "no carry", "inner")
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +116,18 @@ def test_equals_the_loop(name, time):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype
         # Some tens of roundings of numbers near 1, handed on over 7 steps.
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recordings_of_any_length(name):
+    """The length may be symbolic: it is then that of arrays alone."""
+    step, params, frames, carry = case(name, 5)
+    (time,) = jax.export.symbolic_shape("time")
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((time, *x.shape[1:]), x.dtype), frames)
+    exported = jax.export.export(jax.jit(lambda frames: scan(step, params, frames, carry)))(shapes)
+    found, expected = exported.call(frames), by_loop(step, params, frames, carry)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
 
 

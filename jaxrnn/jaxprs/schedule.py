@@ -122,14 +122,16 @@ class Loop(Part):
         """As `Part.run`; the final values are those of the carry."""
         residuals = [variable for variable in self.reads if variable in values.stacked]
 
-        def step(carry: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
-            environment = values.fixed | dict(zip((*self.carry, *residuals), (*carry, *slices), strict=True))
+        def step(carry: list[Any], frame: tuple[list[Any], Any]) -> tuple[list[Any], list[Any]]:
+            environment = values.fixed | dict(zip((*self.carry, *residuals), (*carry, *frame[0]), strict=True))
             run(self.equations, environment)
             after = [jnp.asarray(read(atom, environment)) for atom in self.next_carry]
             return after, [environment[variable] for variable in self.gives]
 
         xs = [values.stacked[variable] for variable in residuals]
-        last, ys = lax.scan(step, [init[variable] for variable in self.carry], xs, length=values.length)
+        # A scan takes a symbolic length from arrays alone.
+        ticks = None if xs else jnp.zeros(values.length, bool)
+        last, ys = lax.scan(step, [init[variable] for variable in self.carry], (xs, ticks))
         values.stacked.update(zip(self.gives, ys, strict=True))
         return dict(zip(self.carry, last, strict=True))
 
