@@ -19,7 +19,7 @@ from jax.core import Tracer
 
 from jaxrnn.errors import InputError
 from jaxrnn.layout import Layout
-from jaxrnn.specs import ArraySpec, bind, check_names, lead_of
+from jaxrnn.specs import ArraySpec, bind, check_names, converted, lead_of
 
 Arrays = Mapping[str, Any]
 State = dict[str, Any]
@@ -340,29 +340,25 @@ def whole_pulse(spec: StepSpec, tail: Any, valid: Any, lead: tuple[Any, ...] = (
     if not isinstance(given, Mapping):
         raise InputError(f"the tail must be a dict of arrays by name, not {type(given).__name__}")
     check_names(spec.inputs, given)
-    specs, arrays = [], {}
+    arrays, frames = {}, {}
     for each in spec.inputs:
         value = given.get(each.name)
         if value is None and each.time_axis is None:
             raise InputError(f"input {each.name!r} is held constant: the tail must have it")
-        # How many frames go with an input frame differs from one input to another.
-        specs.append(each.with_frames(f"frames of {each.name}").batched(lead))
-        empty = each.with_frames(0).batched(lead)
-        arrays[each.name] = np.zeros(empty.sizes, empty.dtype) if value is None else value
-    bound = bind(specs, arrays, note=batch_note(lead))
-    frames = {}
-    for each in spec.inputs:
-        if each.time_axis is None or each.shape is None:
+        if value is None:
+            value = np.zeros(each.with_frames(0).batched(lead).sizes, each.dtype)
+        arrays[each.name] = array = value if hasattr(value, "dtype") else converted(each, value)
+        if each.time_axis is None or len(array.shape) != len(each.sizes) + len(lead):
             continue
-        array, axis, whole = bound[each.name], each.time_axis + len(lead), int(each.shape[each.time_axis])
+        axis, whole = each.time_axis + len(lead), each.sizes[each.time_axis]
         frames[each.name] = Fraction(array.shape[axis] * spec.pulse, whole)
         missing = whole - array.shape[axis]
         if missing < 0:
             raise InputError(f"input {each} got {array.shape[axis]} frames: a tail has no more than a pulse")
-        widths = [(0, missing if place == axis else 0) for place in range(array.ndim)]
-        # By NumPy where it can: JAX would compile a function for every length of a tail.
-        padded = jnp.pad(array, widths) if isinstance(array, Tracer) else np.pad(np.asarray(array), widths)
-        bound[each.name] = jnp.asarray(padded)
+        widths = [(0, missing if place == axis else 0) for place in range(len(array.shape))]
+        # JAX would compile a function for every length of a tail.
+        arrays[each.name] = np.pad(array, widths) if isinstance(array, np.ndarray) else jnp.pad(array, widths)
+    bound = bind([each.batched(lead) for each in spec.inputs], arrays, note=batch_note(lead))
     count = next(iter(frames.values()))
     if len(set(frames.values())) > 1 or count.denominator != 1:
         shown = {name: str(number) for name, number in frames.items()}

@@ -1,4 +1,4 @@
-"""The protocol of a pure step: objects of one's own run wherever a model does, and every stepper runs in the same way."""
+"""The protocol of a pure step: objects of one's own run wherever a model does, and as they are or from a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Smoother:
         outputs=(OutputSpec("y", FLOAT, (2,)),),
         state=(StateSpec("mean", FLOAT, (2,)),),
     )
-    params = {"keep": jnp.float32(0.75)}
+
+    def __init__(self):
+        self.params = {"keep": jnp.float32(0.75)}
 
     def init(self, batch=None, *, params=None, held=None):
         return in_batch(self.spec, {"mean": jnp.ones(2, jnp.float32)}, batch)
@@ -222,7 +224,7 @@ def test_many_pulses_in_one_call():
     batched, _ = streamed.scan(None, streamed.init(2), both)
     np.testing.assert_allclose(batched["y"][0], outputs["y"], rtol=1e-6)
     equal(streamed.run(None, {"x": x, "level": level}), smooth({"x": x, "level": level}))
-    with pytest.raises(jaxrnn.InputError, match="9 input frame.* no whole number of pulses of 2"):
+    with pytest.raises(jaxrnn.InputError, match=r"9 input frame.* no whole number of pulses of 2"):
         streamed.scan(None, streamed.init(), {"x": x, "level": level})
 
 
