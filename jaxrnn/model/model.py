@@ -289,9 +289,9 @@ class Model:
             dtype: ``"bfloat16"`` keeps the weights of matrix products in half the bytes; the other operand of such a
                 product is rounded too, its sums are float32, and so is all else. It makes batches of streams faster,
                 `step` and `scan`. A single stream on a CPU gets slower: there a product of a vector is as fast as its
-                weights are read, and those in low precision are widened first. The weights of convolutions, and of loops
-                inside a step, keep their type. Rounding an operand changes it by at most one part in 512; what that costs the
-                outputs shows ``jaxrnn profile --dtype bfloat16``.
+                weights are read, and those in low precision are widened first. The weights of convolutions, and of
+                loops inside a step, keep their type. Rounding an operand changes it by at most one part in 512; what
+                that costs the outputs shows ``jaxrnn profile --dtype bfloat16``.
 
         Raises:
             InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to. What
