@@ -7,7 +7,9 @@ from fractions import Fraction
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
+from test_cli_stream import gru_step_model
 
 import jaxrnn
 from jaxrnn.profiling import profile_stepper
@@ -237,3 +239,34 @@ def test_a_recording_through_a_model_in_steps(models):
     batched = model.run(model.params, one, batch=1)
     assert batched["activation_2"].shape == (5, 1, 1, 1, 257)
     np.testing.assert_allclose(batched["activation_2"][:, 0], expected["activation_2"], atol=1e-5)
+
+
+def test_a_batch_with_a_name(tmp_path):
+    """A file whose batch is a dimension of its own arrays: one stream of it in a runner and a pool, also compiled."""
+    onnx.save(gru_step_model("streams"), tmp_path / "gru.onnx")
+    model = jaxrnn.load(tmp_path / "gru.onnx", state={"h": "h_out"})
+    symbol = model.spec.batch_symbol
+    assert symbol == "streams"
+    jaxrnn.save_compiled(model, tmp_path / "gru.jaxrnn")
+    rng = np.random.default_rng(0)
+    frames = [
+        {each.name: rng.normal(size=each.sized({symbol: 1}).sizes).astype(each.dtype) for each in model.spec.inputs}
+        for _ in range(4)
+    ]
+    run = jaxrnn.Runner(model)
+    expected = [run(frame) for frame in frames]
+    for stepper in (model, jaxrnn.load_compiled(tmp_path / "gru.jaxrnn")):
+        state = stepper.init(3)
+        assert {entry.name: state[entry.name].shape for entry in stepper.spec.state} == {
+            entry.name: entry.sized({symbol: 3}).sizes for entry in stepper.spec.state
+        }
+        with pytest.raises(jaxrnn.InputError, match=r"is 3 here, but 1|must be 3, not 1"):
+            stepper.step(stepper.params, state, frames[0])
+        run, pool = jaxrnn.Runner(stepper), jaxrnn.StreamPool(stepper, None, 2)
+        first, second = pool.open(), pool.open()
+        for frame, wanted in zip(frames, expected, strict=True):
+            equal(run(frame), wanted)
+            pool.push(first, frame)
+            pool.push(second, {name: -array for name, array in frame.items()})
+            equal(pool.run()[first], wanted)
+        assert pool.flush(first) == {}
