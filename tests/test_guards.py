@@ -102,7 +102,7 @@ def test_a_stream(models, tmp_path, name):
     plain, params = make()
     rng = np.random.default_rng(1)
     pulse = {key: rng.standard_normal(spec.shape).astype(spec.dtype) for key, spec in plain.inputs.items()}
-    held = {key: pulse[key] for key, spec in plain.inputs.items() if spec.axis is None} or None
+    held = {key: pulse[key] for key, spec in plain.inputs.items() if spec.time_axis is None} or None
     after_one, _ = plain.step(params, plain.init(params=params, held=held), pulse)
     expected = {key: value for key, value in after_one.items() if value is not None}
     with strict():

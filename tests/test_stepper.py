@@ -1,4 +1,4 @@
-"""The protocol of a pure step: objects of one's own run wherever a model does, and every stepper runs in the same way."""
+"""The protocol of a pure step: objects of one's own run wherever a model does, and as they are or from a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from fractions import Fraction
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
+from test_cli_stream import gru_step_model
 
 import jaxrnn
 from jaxrnn.profiling import profile_stepper
@@ -26,7 +28,9 @@ class Smoother:
         outputs=(OutputSpec("y", FLOAT, (2,)),),
         state=(StateSpec("mean", FLOAT, (2,)),),
     )
-    params = {"keep": jnp.float32(0.75)}
+
+    def __init__(self):
+        self.params = {"keep": jnp.float32(0.75)}
 
     def init(self, batch=None, *, params=None, held=None):
         return in_batch(self.spec, {"mean": jnp.ones(2, jnp.float32)}, batch)
@@ -222,7 +226,7 @@ def test_many_pulses_in_one_call():
     batched, _ = streamed.scan(None, streamed.init(2), both)
     np.testing.assert_allclose(batched["y"][0], outputs["y"], rtol=1e-6)
     equal(streamed.run(None, {"x": x, "level": level}), smooth({"x": x, "level": level}))
-    with pytest.raises(jaxrnn.InputError, match="9 input frame.* no whole number of pulses of 2"):
+    with pytest.raises(jaxrnn.InputError, match=r"9 input frame.* no whole number of pulses of 2"):
         streamed.scan(None, streamed.init(), {"x": x, "level": level})
 
 
@@ -235,3 +239,34 @@ def test_a_recording_through_a_model_in_steps(models):
     batched = model.run(model.params, one, batch=1)
     assert batched["activation_2"].shape == (5, 1, 1, 1, 257)
     np.testing.assert_allclose(batched["activation_2"][:, 0], expected["activation_2"], atol=1e-5)
+
+
+def test_a_batch_with_a_name(tmp_path):
+    """A file whose batch is a dimension of its own arrays: one stream of it in a runner and a pool, also compiled."""
+    onnx.save(gru_step_model("streams"), tmp_path / "gru.onnx")
+    model = jaxrnn.load(tmp_path / "gru.onnx", state={"h": "h_out"})
+    symbol = model.spec.batch_symbol
+    assert symbol == "streams"
+    jaxrnn.save_compiled(model, tmp_path / "gru.jaxrnn")
+    rng = np.random.default_rng(0)
+    frames = [
+        {each.name: rng.normal(size=each.sized({symbol: 1}).sizes).astype(each.dtype) for each in model.spec.inputs}
+        for _ in range(4)
+    ]
+    run = jaxrnn.Runner(model)
+    expected = [run(frame) for frame in frames]
+    for stepper in (model, jaxrnn.load_compiled(tmp_path / "gru.jaxrnn")):
+        state = stepper.init(3)
+        assert {entry.name: state[entry.name].shape for entry in stepper.spec.state} == {
+            entry.name: entry.sized({symbol: 3}).sizes for entry in stepper.spec.state
+        }
+        with pytest.raises(jaxrnn.InputError, match=r"is 3 here, but 1|must be 3, not 1"):
+            stepper.step(stepper.params, state, frames[0])
+        run, pool = jaxrnn.Runner(stepper), jaxrnn.StreamPool(stepper, None, 2)
+        first, second = pool.open(), pool.open()
+        for frame, wanted in zip(frames, expected, strict=True):
+            equal(run(frame), wanted)
+            pool.push(first, frame)
+            pool.push(second, {name: -array for name, array in frame.items()})
+            equal(pool.run()[first], wanted)
+        assert pool.flush(first) == {}

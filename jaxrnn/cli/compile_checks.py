@@ -36,12 +36,12 @@ def compare_steppers(model: Model, stepper: Stepper, compiled: CompiledStepper) 
     frames = [{**frame, **constant} for frame in frames]
     held = {name: constant[name] for name in spec.held} or None
     state, expected = compiled.init(held=held), stepper.init(params=params, held=held)
-    outputs, wanted, step = {}, {}, jax.jit(stepper.step)
+    outputs, peers, step = {}, {}, jax.jit(stepper.step)
     for frame in frames[:-1]:
         outputs, state = compiled.step(None, state, frame)
-        wanted, expected = step(params, expected, frame)
+        peers, expected = step(params, expected, frame)
     pairs = {
-        **{name: (outputs.get(name), value) for name, value in wanted.items()},
+        **{name: (outputs.get(name), value) for name, value in peers.items()},
         **{f"state {name}": (state[name], value) for name, value in expected.items()},
     }
     flush = jax.jit(stepper.flush)

@@ -235,15 +235,15 @@ def _recordings(source: Source, pulse: int | None, asked: Asked) -> tuple[Steppe
         if any(entry.name == name for entry in spec.state):
             raise InputError(f"{name!r} is state, which is carried from step to step: it takes no recording")
     check_names(spec.inputs, given)
-    found, wanted = stepping.count_frames(spec, given), asked.limit or asked.frames
+    recorded, limit = stepping.count_frames(spec, given), asked.limit or asked.frames
     declared = spec.inputs if source.model is None or source.stepper is not None else source.model.inputs
     missing = ", ".join(str(each) for each in declared if each.name not in given)
     if missing and not asked.use_random:
         raise InputError(f"{spec.label}: no recording of input(s) {missing}; give --input NAME=X.npy or --random")
-    if found is not None and wanted is not None and wanted > found:
+    if recorded is not None and limit is not None and limit > recorded:
         option = "--steps" if asked.limit else "--frames"
-        raise InputError(f"{option} {wanted}: the recordings have {found} frames")
-    total = wanted or found or STEPS * spec.pulse
+        raise InputError(f"{option} {limit}: the recordings have {recorded} frames")
+    total = limit or recorded or STEPS * spec.pulse
     if total % spec.multiple:
         raise InputError(f"{total} frames are no multiple of {spec.multiple}, as --multiple says of every recording")
     if total < asked.shortest:
@@ -254,7 +254,7 @@ def _recordings(source: Source, pulse: int | None, asked: Asked) -> tuple[Steppe
         sizes = {str(spec.batch_symbol): 1, **sizes}
     limits = {} if source.model is None else index_limits(source.model)
     # The sizes of a streamed model have been fixed; recordings that are given say how many frames all of them have.
-    known = {**(sizes if source.stepper is not None else {}), **({} if found is not None else {symbol: total})}
+    known = {**(sizes if source.stepper is not None else {}), **({} if recorded is not None else {symbol: total})}
     sample = random_arrays(whole, given, dims=known, seed=asked.seed, limits=limits)
     kept = {name: size for name, size in {**sizes, **sample.dims}.items() if spec.streams or name != symbol}
     stepping.check_size(spec)

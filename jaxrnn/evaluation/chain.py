@@ -142,7 +142,7 @@ class Chain:
         return {open_names[0]: width} if len(open_names) == 1 and width else {}
 
     def start(self, batch: int) -> Any:
-        """Fresh states, and silence behind the frames before the first."""
+        """Fresh states, and silence in the frames before the first."""
         return {
             "states": tuple(stage.model.init(batch) for stage in self.stages),
             "overlap": jnp.zeros((batch, self.size - self.hop), jnp.float32),

@@ -72,7 +72,7 @@ class Offline:
         return {name: self._streamed.rate[name] for name in self._outputs}
 
     def padded(self, frames: int) -> int:
-        """Nothing is put behind a recording: the stream is flushed."""
+        """Nothing is put after a recording: the stream is flushed."""
         return frames
 
     def expected(self, output: str, frames: int) -> int | None:
@@ -136,7 +136,7 @@ class Offline:
         return inputs
 
     def _in_front(self, name: str, value: jax.Array) -> jax.Array:
-        """An output ``[batch, ...]`` with time behind the batch, and without the model's own batch of one."""
+        """An output ``[batch, ...]`` with time after the batch, and without the model's own batch of one."""
         moved = jnp.moveaxis(value, self._streamed.axes[name] + 1, 1)
         return moved[:, :, 0] if moved.ndim > 2 and moved.shape[2] == 1 else moved
 

@@ -75,7 +75,7 @@ class Model:
         self.static = bind_static(declared, static)
         self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
         self._compilable = True
-        #: What `load` was told besides ``static`` and ``state``: it makes the model again of a pickle.
+        #: What `load` was given besides ``static`` and ``state``: it makes the model again of a pickle.
         self._told: dict[str, Any] = {}
         self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
 
@@ -289,9 +289,9 @@ class Model:
             dtype: ``"bfloat16"`` keeps the weights of matrix products in half the bytes; the other operand of such a
                 product is rounded too, its sums are float32, and so is all else. It makes batches of streams faster,
                 `step` and `scan`. A single stream on a CPU gets slower: there a product of a vector is as fast as its
-                weights are read, and narrow ones are widened first. The weights of convolutions, and of loops inside a
-                step, keep their type. Rounding an operand changes it by at most one part in 512; what that costs the
-                outputs shows ``jaxrnn profile --dtype bfloat16``.
+                weights are read, and those in low precision are widened first. The weights of convolutions, and of
+                loops inside a step, keep their type. Rounding an operand changes it by at most one part in 512; what
+                that costs the outputs shows ``jaxrnn profile --dtype bfloat16``.
 
         Raises:
             InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to. What
@@ -311,7 +311,7 @@ class Model:
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        """What tells the graph, and what `load` was told of it, from others; values of parameters do not count."""
+        """What tells the graph, and what `load` was given with it, from others; values of parameters do not count."""
         return fingerprint_of(self.program, (self.static, self.declared_state))
 
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:

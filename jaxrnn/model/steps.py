@@ -89,22 +89,22 @@ class Steps:
         Raises:
             InputError: weights cannot be of this type, or how they fold is not known without more sizes.
         """
-        narrow = low_precision_type(dtype)
+        low = low_precision_type(dtype)
         with exact_types():
             symbol = self.spec.batch_symbol
             sizes = {**dims, **({} if symbol is None else {symbol: 1})}
             try:
                 frame = zeros(self.spec.inputs, sizes)
             except KeyError as error:
-                if narrow is not None:
+                if low is not None:
                     raise InputError(
-                        f"weights fold into {narrow.name} only for frames of known size: pack(..., "
+                        f"weights fold into {low.name} only for frames of known size: pack(..., "
                         f"dims={{{error.args[0]!r}: SIZE}})"
                     ) from error
                 return self.model._unfolded(params)  # an input of open length: how a step folds depends on it
             stages = self._cut(params, frame, self.init(None))
             purpose = Purpose(self.model._fingerprint, folding_of(stages), label=self.model.label)
-            return Packed(dict(params), fold(stages, dict(params), narrow), purpose)
+            return Packed(dict(params), fold(stages, dict(params), low), purpose)
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step of arrays without a leading axis, not checked."""

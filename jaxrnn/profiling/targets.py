@@ -69,20 +69,16 @@ def target(
         raise InputError(f"batch and length must be above 0, not {batch} and {length}")
     if length is not None and what in ("step", "stream"):
         raise InputError(f"length is about the whole graph and scans, not about a {what}")
-    narrow = low_precision_type(dtype)
+    low = low_precision_type(dtype)
     if what == "apply":
-        if narrow is not None:
+        if low is not None:
             raise InputError("dtype is about the weights of steps, scans and streams, not about the whole graph")
         return _of_apply(model, given, dims, batch, length, seed)
     if what == "stream":
         streamed = stream or _stream(model, dims)
-        return of_stepper(
-            streamed, model.params, given, {}, batch=batch, seed=seed, narrow=narrow, model=model, sizes=dims
-        )
+        return of_stepper(streamed, model.params, given, {}, batch=batch, seed=seed, low=low, model=model, sizes=dims)
     frames = (length or LENGTH) if what == "scan" else None
-    return of_stepper(
-        model, model.params, given, dims, batch=batch, frames=frames, seed=seed, narrow=narrow, model=model
-    )
+    return of_stepper(model, model.params, given, dims, batch=batch, frames=frames, seed=seed, low=low, model=model)
 
 
 def _of_apply(
@@ -110,7 +106,7 @@ def of_stepper(
     batch: int | None,
     seed: int,
     frames: int | None = None,
-    narrow: np.dtype | None = None,
+    low: np.dtype | None = None,
     model: Model | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Target:
@@ -124,7 +120,7 @@ def of_stepper(
         batch: streams; None for one without a batch axis.
         seed: of the random inputs.
         frames: of a scan, stacked along a first axis of every input; None for one step.
-        narrow: low precision for the weights of matrix products.
+        low: low precision for the weights of matrix products.
         model: what the stepper was made of: its tables say how large random indices may be.
         sizes: what the label says of sizes besides.
     """
@@ -153,13 +149,13 @@ def of_stepper(
         held = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.held}
         state = stepper.init(streams, params=params, held=held or None)
     said = _what(spec, frames)
-    more = [*(f"{name}={size}" for name, size in (sizes or {}).items()), *_more(batch, narrow)]
+    more = [*(f"{name}={size}" for name, size in (sizes or {}).items()), *_more(batch, low)]
     label = _label(spec.label if model is None else model.label, said, sample, more)
-    if narrow is None:
+    if low is None:
         return Target(label, with_params(params), (state, sample.inputs), sample)
     known = {} if spec.streams else {"dims": {name: size for name, size in sample.dims.items() if name != symbol}}
     pack = stepper.pack  # pyright: ignore[reportAttributeAccessIssue]
-    packed = (pack(params, dtype=narrow, **known), pack(params, **known))
+    packed = (pack(params, dtype=low, **known), pack(params, **known))
     functions = [with_params(each) for each in packed]
     return Target(
         label, functions[0], (state, sample.inputs), sample, lambda seed: draw(seed).inputs, functions[1], packed
@@ -172,11 +168,11 @@ def _what(spec: StepSpec, frames: int | None) -> str:
     return f"pulse of {spec.pulse}" if spec.streams else "step"
 
 
-def _more(batch: int | None, narrow: np.dtype | None) -> list[str]:
+def _more(batch: int | None, low: np.dtype | None) -> list[str]:
     """What a label says besides sizes."""
     return [
         *([f"batch {batch}"] if batch is not None else []),
-        *([f"weights in {narrow.name}"] if narrow is not None else []),
+        *([f"weights in {low.name}"] if low is not None else []),
     ]
 
 

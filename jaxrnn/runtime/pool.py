@@ -109,7 +109,7 @@ class StreamPool:
     @_in_turn
     def __getstate__(self) -> dict[str, Any]:
         streams = {
-            name: _Open(found.slot, on_host(found.start), deque(found.queue)) for name, found in self._open.items()
+            name: _Open(entry.slot, on_host(entry.start), deque(entry.queue)) for name, entry in self._open.items()
         }
         return {
             "given": on_host(self._given),
@@ -124,8 +124,8 @@ class StreamPool:
         self.__init__(**on_device(state["given"]))
         self._open, self._free, self._next = state["streams"], state["free"], state["next"]
         self._frames = state["frames"]
-        for found in self._open.values():
-            found.start = on_device(found.start)
+        for entry in self._open.values():
+            entry.start = on_device(entry.start)
         self._state = on_device(state["state"])
 
     def __len__(self) -> int:
@@ -175,21 +175,21 @@ class StreamPool:
             Outputs by stream and name, as NumPy arrays of a single stream's shapes. Those that are known only at the
             end are in what `flush` gives.
         """
-        waiting = {stream: found for stream, found in self._open.items() if found.queue}
+        waiting = {stream: entry for stream, entry in self._open.items() if entry.queue}
         if not waiting:
             return {}
         active = np.zeros(self.capacity, bool)
-        for found in waiting.values():
-            active[found.slot] = True
-            self._frames.put(found.slot, found.queue[0])
+        for entry in waiting.values():
+            active[entry.slot] = True
+            self._frames.put(entry.slot, entry.queue[0])
         with exact_types():
             outputs, self._state = self._run(self._state, self._frames.arrays(), active)
             host = {name: np.asarray(value) for name, value in outputs.items()}
-        for found in waiting.values():
-            found.queue.popleft()
+        for entry in waiting.values():
+            entry.queue.popleft()
         return {
-            stream: {name: value[found.slot].copy() for name, value in host.items()}
-            for stream, found in waiting.items()
+            stream: {name: value[entry.slot].copy() for name, value in host.items()}
+            for stream, entry in waiting.items()
         }
 
     @_in_turn
@@ -211,20 +211,20 @@ class StreamPool:
             StateError: there is no such stream, or frames of it wait for `run`.
             InputError: the tail does not fit the stepper.
         """
-        found = self._find(stream)
-        if found.queue:
-            raise StateError(f"{len(found.queue)} frame(s) of stream {stream} wait: call run until it gives none of it")
+        entry = self._find(stream)
+        if entry.queue:
+            raise StateError(f"{len(entry.queue)} frame(s) of stream {stream} wait: call run until it gives none of it")
         with exact_types():
-            rest = self._stream.flush(self._take(self._state, np.int32(found.slot)), tail, valid)
-        self._reset_slot(found)
+            rest = self._stream.flush(self._take(self._state, np.int32(entry.slot)), tail, valid)
+        self._reset_slot(entry)
         return rest
 
     @_in_turn
     def reset(self, stream: int) -> None:
         """Give a stream a fresh state and forget its waiting frames."""
-        found = self._find(stream)
-        found.queue.clear()
-        self._reset_slot(found)
+        entry = self._find(stream)
+        entry.queue.clear()
+        self._reset_slot(entry)
 
     @_in_turn
     def close(self, stream: int) -> None:
@@ -247,9 +247,9 @@ class StreamPool:
             )
         return self._open[stream]
 
-    def _reset_slot(self, found: _Open) -> None:
+    def _reset_slot(self, entry: _Open) -> None:
         with exact_types():
-            self._state = self._clear(self._state, found.start, np.int32(found.slot))
+            self._state = self._clear(self._state, entry.start, np.int32(entry.slot))
 
 
 def _positive(capacity: Any) -> int:

@@ -49,8 +49,8 @@ class Arguments:
         expected, structure = jax.tree.flatten(self.example)
         if given is None and expected:
             raise InputError("the function was streamed with parameters: give params")
-        leaves, found = jax.tree.flatten(given)
-        if found != structure:
+        leaves, shape = jax.tree.flatten(given)
+        if shape != structure:
             raise InputError(f"params must be a pytree like those that the function was streamed with, {structure}")
         for leaf, want in zip(leaves, expected, strict=True):
             array = jnp.asarray(leaf)
@@ -138,8 +138,8 @@ class Arguments:
         for leaf, size in moving:
             if size != units * leaf.times:
                 other = f"as many as go with the {frames} of {first.name}"
-                wanted = f"a multiple of {leaf.times}" if leaf is first else other
-                raise InputError(f"{leaf.name} has {size} frames, but must have {wanted}")
+                due = f"a multiple of {leaf.times}" if leaf is first else other
+                raise InputError(f"{leaf.name} has {size} frames, but must have {due}")
         return units * self.multiple
 
 

@@ -14,7 +14,7 @@ from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.functions import Functions
 from jaxrnn.runtime.compiled.manifest import BATCHED
 from jaxrnn.specs import bind
-from jaxrnn.stepper import Flushed, State, in_batch, nothing_left, whole_pulse
+from jaxrnn.stepper import Flushed, State, StepSpec, in_batch, nothing_left, whole_pulse
 
 Arrays = Mapping[str, Any]
 
@@ -117,7 +117,7 @@ class CompiledStepper(Functions):
             lead = self.spec.lead(state)
             if "flush" not in self._serialised:
                 return nothing_left(self.spec, tail, valid)
-            arrays = whole_pulse(self.spec, tail, valid, lead)
+            arrays = whole_pulse(self._of_batch(state), tail, valid, lead)
             existing = jnp.broadcast_to(jnp.asarray(valid).astype(jnp.int32), lead)
             name = f"flush{BATCHED}" if lead else "flush"
             outputs, counts = self._call(name, params, dict(state), arrays or {}, existing)
@@ -125,7 +125,10 @@ class CompiledStepper(Functions):
 
     def _arguments(self, state: State, inputs: Arrays, more: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], Any]:
         """The batch in front of the state, and the inputs, held against the spec and that batch."""
-        lead, batch = self.spec.lead(state), self.spec.batch(state)
-        symbol = self.spec.batch_symbol
-        fixed = self.spec if symbol is None or lead or batch is None else self.spec.sized({symbol: batch})
-        return lead, fixed.bind(inputs, lead, more)
+        lead = self.spec.lead(state)
+        return lead, self._of_batch(state).bind(inputs, lead, more)
+
+    def _of_batch(self, state: State) -> StepSpec:
+        """The facts with the batch of a state, where it is a dimension of the arrays."""
+        symbol, lead, batch = self.spec.batch_symbol, self.spec.lead(state), self.spec.batch(state)
+        return self.spec if symbol is None or batch is None else self.spec.sized({symbol: 1 if lead else batch})
