@@ -16,6 +16,8 @@ from jaxrnn.errors import InputError
 from jaxrnn.files import check_regular
 from jaxrnn.messages import bytes_of
 
+#: The largest array that is taken from a file unless its user says otherwise: 2**31 float32 numbers.
+MAX_ARRAY_BYTES = 2**33
 #: What a packed file may unpack to: so many bytes, or so many times its size if that is more. Recordings and weights
 #: pack to a half or a tenth, and masks or labels, which are small, to a thousandth.
 UNPACKED, RATIO = 2**30, 100

@@ -1,12 +1,13 @@
 """Recurrent mathematics without ONNX: LSTM, GRU and RNN cells, their skeleton and derivatives, and matrix products."""
 
 from jaxrnn.cells.activations import Activation, parse_activations
+from jaxrnn.cells.cell import Cell, Weights
 from jaxrnn.cells.chunks import in_blocks, in_chunks, recomputing
 from jaxrnn.cells.depthwise import depthwise, is_depthwise
 from jaxrnn.cells.gru import GRU
 from jaxrnn.cells.lstm import LSTM
 from jaxrnn.cells.products import matrix_products_in, product, product_operands
-from jaxrnn.cells.recurrence import Cell, Weights, run, run_direction
+from jaxrnn.cells.recurrence import run, run_direction
 from jaxrnn.cells.rnn import RNN
 
 __all__ = [

@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.cells.activations import SIGMOID, TANH, Activation, value_and_slope
+from jaxrnn.cells.cell import Carry, Cell, Weights, clip_input
 from jaxrnn.cells.products import product, product_of_rows
-from jaxrnn.cells.recurrence import Cell, Weights, clip_input
-from jaxrnn.cells.sequence import Carry
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import jax
 
 from jaxrnn.cells.activations import TANH, Activation, value_and_slope
+from jaxrnn.cells.cell import Carry, Cell, Weights, clip_input, sum_biases
 from jaxrnn.cells.products import product, product_of_rows
-from jaxrnn.cells.recurrence import Cell, Weights, clip_input, sum_biases
-from jaxrnn.cells.sequence import Carry
 
 
 @dataclass(frozen=True)

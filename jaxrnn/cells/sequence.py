@@ -10,7 +10,7 @@ The rule is written for forward mode, so forward, reverse and higher derivatives
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,9 @@ import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from jaxrnn.cells.cell import Carry, Cell
 from jaxrnn.cells.products import matrix_products_in
 from jaxrnn.guards import own_arithmetic
-
-if TYPE_CHECKING:
-    from jaxrnn.cells.recurrence import Cell
-
-Carry = tuple[jax.Array, ...]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn.arrays import MAX_ARRAY_BYTES
 from jaxrnn.errors import InputError, LimitError
 from jaxrnn.messages import bytes_of, count_of
 
@@ -45,7 +46,7 @@ class Limits:
             trip anew. 250,000 by default, which take from seconds to minutes. Loops that JAX runs count once.
     """
 
-    value_bytes: int = 2**33
+    value_bytes: int = MAX_ARRAY_BYTES
     constant_bytes: int = 2**29
     nodes: int = 100_000
     evaluations: int = 250_000

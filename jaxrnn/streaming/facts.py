@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from jaxrnn.messages import describe
+from jaxrnn.stepspec import StepSpec
 from jaxrnn.streaming.plan import Plan
 from jaxrnn.streaming.values import Chunk
-
-if TYPE_CHECKING:
-    from jaxrnn.streaming.streamed import Streamed
 
 
 def _streams(plan: Plan) -> list[Chunk]:
@@ -43,25 +41,31 @@ def receptive_field_of(plan: Plan, multiple: int) -> int | None:
     return max(spans, default=0)
 
 
-def table_of(streamed: Streamed) -> str:
-    """The facts as lines of text."""
-    names = [jax.tree_util.keystr(path) or "output" for path, _ in _paths(streamed.delay)]
-    delays = [value for _, value in _paths(streamed.delay)]
-    rates = [value for _, value in _paths(streamed.rate)]
-    field = streamed.receptive_field
+def table_of(spec: StepSpec, delay: Any, rate: Any) -> str:
+    """The facts as lines of text.
+
+    Args:
+        spec: the facts.
+        delay: the delay of every output, in the tree of the outputs.
+        rate: the rate of every output, likewise.
+    """
+    names = [jax.tree_util.keystr(path) or "output" for path, _ in _paths(delay)]
+    delays = [value for _, value in _paths(delay)]
+    rates = [value for _, value in _paths(rate)]
+    field = spec.receptive_field
     lines = [
-        f"pulse            {streamed.pulse} input frame(s); the smallest that fits: {streamed.smallest_pulse}",
-        f"look-ahead       {streamed.look_ahead} input frame(s)",
+        f"pulse            {spec.pulse} input frame(s); the smallest that fits: {spec.smallest_pulse}",
+        f"look-ahead       {spec.look_ahead} input frame(s)",
         f"receptive field  {'all of the past' if field is None else f'{field} input frame(s)'}",
         "",
         f"{'output':<24} {'frames a pulse':>14} {'rate':>8} {'delay':>8}",
     ]
-    for name, delay, rate in zip(names, delays, rates, strict=True):
-        if delay is None:
+    for name, delayed, frames in zip(names, delays, rates, strict=True):
+        if delayed is None:
             lines.append(f"{name:<24} {'at the end':>14} {'':>8} {'':>8}")
         else:
-            lines.append(f"{name:<24} {rate * streamed.pulse!s:>14} {rate!s:>8} {delay:>8}")
-    state = streamed.state
+            lines.append(f"{name:<24} {frames * spec.pulse!s:>14} {frames!s:>8} {delayed:>8}")
+    state = spec.state
     total = sum(entry.nbytes for entry in state)
     width = max((len(entry.name) for entry in state), default=5)
     lines += ["", f"{'state':<{width}}  {'kind':<10} {'dtype':<8} {'shape':<20} {'bytes':>8}"]

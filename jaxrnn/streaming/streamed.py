@@ -407,7 +407,7 @@ class Streamed:
 
     def table(self) -> str:
         """The facts, for people."""
-        return table_of(self)
+        return table_of(self._facts, self.delay, self.rate)
 
     def __repr__(self) -> str:
         size = sum(entry.nbytes for entry in self.state)

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-import jaxrnn
 from jaxrnn.arrays import read_member
 from jaxrnn.errors import ModelError
 from jaxrnn.files import check_regular
@@ -30,6 +29,7 @@ from jaxrnn.guards import exact_types
 from jaxrnn.runtime.compiled.manifest import check_manifest
 from jaxrnn.specs import dtype_named
 from jaxrnn.stepper import StepSpec
+from jaxrnn.version import __version__
 from jaxrnn.writing import in_place_of
 
 #: The first line of a file; another format has another.
@@ -75,7 +75,7 @@ def write(path: Path, archive: Archive) -> None:
     groups = {"params": archive.params, "start": archive.start or ()}
     arrays = {group: [np.asarray(array) for array in entries] for group, entries in groups.items()}
     facts = {
-        "jaxrnn": jaxrnn.__version__,
+        "jaxrnn": __version__,
         "jax": archive.jax,
         "spec": archive.spec.to_json(),
         "functions": list(archive.functions),

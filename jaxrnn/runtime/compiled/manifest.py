@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from jaxrnn.arrays import MAX_ARRAY_BYTES
 from jaxrnn.messages import bytes_of
-from jaxrnn.onnx.limits import Limits
 from jaxrnn.specs import dtype_named
 from jaxrnn.stepper import StepSpec
 
@@ -132,7 +132,7 @@ def _check_array(entry: Mapping[str, Any]) -> None:
         raise ValueError(f"{entry['name']} of shape {entry['shape']} has no frames along axis {axis}")
     sizes = [size for size in shape if not isinstance(size, str)]
     needed = math.prod(sizes) * (0 if entry["dtype"] is None else dtype_named(entry["dtype"]).itemsize)
-    if needed > Limits.value_bytes:
+    if needed > MAX_ARRAY_BYTES:
         raise ValueError(f"{entry['name']} takes {bytes_of(needed)}")
 
 
