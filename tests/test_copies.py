@@ -156,4 +156,6 @@ def test_another_process():
     run, frames = next(runners())
     run(frames[0])
     with multiprocessing.get_context("spawn").Pool(1) as workers:
-        equal(workers.apply(step_of, (run, frames[1])), run(frames[1]))
+        outputs = workers.apply(step_of, (run, frames[1]))
+    # That process compiles as users do, and rounds in another order: see conftest.
+    jax.tree.map(lambda here, there: np.testing.assert_allclose(there, here, rtol=1e-6), run(frames[1]), outputs)

@@ -444,7 +444,7 @@ def test_frames_of_other_rates():
         (lambda: losses.by_name("si_sdrr", output="y"), "no loss 'si_sdrr' (did you mean 'si_sdr'?)"),
         (lambda: losses.by_name("mse", outputs="y"), "outputs: unknown option of mse (did you mean 'output'?)"),
         (lambda: losses.by_name("mse", output="y"), "target: missing"),
-        (lambda: losses.by_name("os.pathh:join"), "module 'os.pathh' cannot be imported"),
+        (lambda: losses.by_name("os.pathh:join"), "'os.pathh' cannot be imported"),
         (lambda: losses.by_name("os.path:joint"), "os.path has no function 'joint' (did you mean 'join'?)"),
         (lambda: losses.by_name("absent.py:loss"), "there is no file"),
         (lambda: metrics.by_name("acuracy"), "no metric 'acuracy' (did you mean 'accuracy'?)"),

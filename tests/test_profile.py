@@ -59,8 +59,8 @@ def product(a, b):
 
 
 def counted(function, *arguments) -> tuple[Cost, dict]:
-    """The cost of a compiled function from shapes, and XLA's own analysis."""
-    compiled = jax.jit(function).lower(*arguments).compile()
+    """The cost of a function from shapes, and XLA's own analysis of it; compiled as users compile it."""
+    compiled = jax.jit(function).lower(*arguments).compile({"xla_cpu_use_fusion_emitters": True})
     module = HloModule.parse(compiled.as_text())
     entry = module.computations[module.entry]
     parts = [cost_of(module, entry, item) for item in entry.instructions.values()]

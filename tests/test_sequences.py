@@ -33,7 +33,7 @@ def plain_loop(cell, weights, x, initial, reverse, lengths):
 
     def step(carry, frame):
         gates, here = frame
-        new = cell.step(recurrent, carry, cell.parts(gates))
+        new = cell.step(recurrent, carry, cell.split_gates(gates))
         kept = tuple(jnp.where(here, after, before) for after, before in zip(new, carry, strict=True))
         return kept, jnp.where(here, new[0], 0.0)
 

@@ -56,8 +56,14 @@ def inspect(file: Path, all_params: bool, as_json: bool) -> None:
 
 
 def _as_json(inspection: Inspection, streams: Sequence[StreamInfo]) -> dict[str, Any]:
+    # A file does not say which of its axes is time: that is the `symbol` of a stream.
+    arrays = {
+        key: [{name: value for name, value in array.items() if name != "time_axis"} for array in plain(group)]
+        for key, group in (("inputs", inspection.inputs), ("outputs", inspection.outputs))
+    }
     return {
         **plain(inspection),
+        **arrays,
         "streams": plain(streams),
         "dimensions": _dimensions(inspection),
         "parameter_count": inspection.parameter_count,

@@ -52,13 +52,13 @@ class Settings(BaseModel):
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
-    #: The key that a plain text in place of keys and values stands for.
+    #: The key that a plain text or path in place of keys and values stands for.
     short: ClassVar[str | None] = None
 
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        return {cls.short: value} if cls.short is not None and isinstance(value, str) else value
+        return {cls.short: value} if cls.short is not None and isinstance(value, (str, Path)) else value
 
 
 class FunctionSettings(Settings):
