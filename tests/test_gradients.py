@@ -98,8 +98,8 @@ def test_networks(gradient_of, name):
         pushed = jax.jit(lambda at, along: jax.jvp(value, (at,), (along,))[1])(point, along)
         sizes = [jax.tree.map(jnp.abs, tree) for tree in (slopes, along)]
         assert abs(dot(slopes, along) - pushed) <= EQUAL * dot(*sizes)
-        check(along, 1e-7)
-        check(jax.tree.unflatten(structure, entries))
+        check(along, 1e-7)  # a short step: directions through all arrays cross many kinks
+        check(jax.tree.unflatten(structure, entries), 1e-7)
         sharp = []
         for group in np.array_split(np.argsort(norms), 6):
             parts = [
