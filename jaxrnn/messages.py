@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -28,7 +28,15 @@ def describe(value: Any) -> str:
     return f"{dtype}[{', '.join(map(str, value.shape))}]"
 
 
-def near(name: Any, known: Iterable[Any], *, spelled: Callable[[str], str] = repr) -> str:
-    """`` (did you mean 'x'?)`` for the nearest of the known names, or nothing."""
-    close = difflib.get_close_matches(str(name), list(map(str, known)), n=1, cutoff=0.5)
-    return f" (did you mean {spelled(close[0])}?)" if close else ""
+def near(name: Any, known: Iterable[Any]) -> str:
+    """`` (did you mean 'x'?)`` for the nearest of the known names, whatever its case, or nothing."""
+    names = {str(each).casefold(): str(each) for each in known}
+    close = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.5)
+    return f" (did you mean {names[close[0]]!r}?)" if close else ""
+
+
+def near_or_all(name: Any, known: Iterable[Any]) -> str:
+    """As `near`; where nothing is near, the first of the known names."""
+    names = [str(each) for each in known]
+    listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return near(name, names) or (f"; there is: {listed}" if names else "")

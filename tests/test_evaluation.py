@@ -452,7 +452,7 @@ def test_names_in_a_manifest_stay_as_they_are_written(tmp_path):
     with pytest.raises(InputError, match=re.escape("'../a' cannot name a file")):
         from_manifest(tmp_path / "c.csv")
     (tmp_path / "d.csv").write_text("paths,id\n1.wav,a\n")
-    with pytest.raises(InputError, match="is it 'paths'"):
+    with pytest.raises(InputError, match="did you mean 'paths'"):
         from_manifest(tmp_path / "d.csv")
 
 

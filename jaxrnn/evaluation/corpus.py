@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.messages import near
 
 #: The files to search a folder for.
 PATTERNS = ("**/*.wav", "**/*.flac", "**/*.npy", "**/*.npz")
@@ -88,9 +88,8 @@ def from_manifest(path: Path, *, limit: int | None = None) -> tuple[Item, ...]:
     """
     rows = _read_table(path).head(limit) if limit is not None else _read_table(path)
     if "path" not in rows.columns:
-        close = difflib.get_close_matches("path", rows.columns, n=1)
-        hint = f" (is it {close[0]!r}?)" if close else ""
-        raise InputError(f"{path} has no column 'path'{hint}; its columns are {', '.join(rows.columns)}")
+        listed = ", ".join(rows.columns)
+        raise InputError(f"{path} has no column 'path'{near('path', rows.columns)}; its columns are {listed}")
     items = []
     for number, row in enumerate(rows.iter_rows(named=True), 1):
         if not row["path"]:

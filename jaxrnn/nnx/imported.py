@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ from flax.nnx import reprlib
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
+from jaxrnn.messages import near
 from jaxrnn.model import Model
 from jaxrnn.nnx.filters import parameter
 from jaxrnn.nnx.model_reference import ModelReference
@@ -62,10 +62,9 @@ class Imported(nnx.Module):
         expected = self.model.program.parameters
         for name, value in params.items():
             if name not in expected:
-                close = difflib.get_close_matches(str(name), expected, n=1)
-                hint = f" (did you mean {close[0]!r}?)" if close else ""
                 raise InputError(
-                    f"there is no parameter {name!r}{hint} among the {len(expected)} of {self.model.label}"
+                    f"there is no parameter {name!r}{near(name, expected)} among the {len(expected)} of "
+                    f"{self.model.label}"
                 )
             if not hasattr(value, "dtype") or not hasattr(value, "shape"):
                 raise InputError(f"params[{name!r}] must be {describe(expected[name])}, not a {type(value).__name__}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 import onnx
 
 from jaxrnn.errors import ModelError
+from jaxrnn.messages import near
 from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label, tensors_of
 from jaxrnn.onnx.wellformed import check_messages
 
@@ -74,8 +74,7 @@ def _check_function(function: onnx.FunctionProto) -> None:
 
 def _check_defined(name: str, reach: frozenset[str], label: str) -> None:
     if name not in reach:
-        close = difflib.get_close_matches(name, reach, n=1)
-        hint = f"; did it mean {close[0]!r}?" if close else ""
         raise ModelError(
-            f"{label} uses {name!r}, which is neither an initializer, nor an input, nor a node's output{hint}"
+            f"{label} uses {name!r}, which is neither an initializer, nor an input, nor a node's output"
+            f"{near(name, reach)}"
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxrnn.errors import InputError
+from jaxrnn.messages import near
 from jaxrnn.onnx.blocks import Block
 from jaxrnn.onnx.operators.loops import loop_with
 from jaxrnn.onnx.program import Program
@@ -49,10 +49,8 @@ def _loops(block: Block) -> Iterator[tuple[Block, int]]:
 def _known(name: Any, labels: list[str]) -> str:
     if name in labels:
         return name
-    close = difflib.get_close_matches(str(name), labels, n=1, cutoff=0.5)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
     listed = ", ".join(map(repr, labels)) or "none"
-    raise InputError(f"max_trip_count: there is no Loop {name!r}{hint}; the Loop nodes are: {listed}")
+    raise InputError(f"max_trip_count: there is no Loop {name!r}{near(name, labels)}; the Loop nodes are: {listed}")
 
 
 def _positive(bound: Any, whose: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -11,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
+from jaxrnn.messages import near_or_all
 from jaxrnn.onnx.values import describe
 from jaxrnn.specs import ArraySpec
 
@@ -118,21 +118,12 @@ def read_example(value: Any, infos: Sequence[ArraySpec], state: Iterable[str], *
     extra = {name: array for name, array in value.items() if name not in {info.name for info in infos}}
     missing = [info for info in infos if info.name not in value]
     if missing:
-        raise InputError(f"the model's input {missing[0]} is missing{near(missing[0].name, extra)}")
+        raise InputError(f"the model's input {missing[0]} is missing{near_or_all(missing[0].name, extra)}")
     stray = [name for name in state if name in value]
     if stray:
         raise InputError(f"{stray[0]!r} is state, which training carries itself: leave it out of the examples")
     example = {info.name: _as_input(info, value[info.name]) for info in infos}
     return example | {name: _as_extra(name, array, wide) for name, array in extra.items()}
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that is not there."""
-    names = [str(each) for each in known]
-    spelled = {each.casefold(): each for each in names}
-    close = [spelled[each] for each in difflib.get_close_matches(str(name).casefold(), spelled, n=1, cutoff=0.5)]
-    listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return f" (did you mean {close[0]!r}?)" if close else f"; there is: {listed}" if names else ""
 
 
 def _as_input(info: ArraySpec, value: Any) -> np.ndarray:

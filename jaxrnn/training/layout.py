@@ -12,10 +12,11 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError, JaxrnnError
+from jaxrnn.messages import near_or_all
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.values import describe
 from jaxrnn.specs import ArraySpec
-from jaxrnn.training.examples import Example, near, read_example
+from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.options import Sequences, TimeAxis
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class ExampleLayout:
         for name, first in self.example.items():
             array, axis = example.get(name), self.axes.get(name)
             if array is None:
-                raise InputError(f"{name!r} is missing, which {self.label} has{near(name, example)}")
+                raise InputError(f"{name!r} is missing, which {self.label} has{near_or_all(name, example)}")
             free = [size for a, size in enumerate(array.shape) if a != axis]
             fits = len(array.shape) == len(first.shape) and free == [s for a, s in enumerate(first.shape) if a != axis]
             if not fits or array.dtype != first.dtype or (not self.explicit and array.shape != first.shape):
@@ -119,7 +120,7 @@ class ExampleLayout:
                     )
         unknown = [name for name in example if name not in self.example]
         if unknown:
-            raise InputError(f"{unknown[0]!r} is not in {self.label}{near(unknown[0], self.example)}")
+            raise InputError(f"{unknown[0]!r} is not in {self.label}{near_or_all(unknown[0], self.example)}")
 
 
 def find_mode(model: Model, mode: str | None) -> str:
@@ -246,7 +247,8 @@ def _given_axes(time_axis: TimeAxis, example: Example, outputs: Sequence[str]) -
     for name, axis in time_axis.items():
         if name not in example:
             if name not in outputs:
-                raise InputError(f"time_axis: no example and no output has {name!r}{near(name, [*example, *outputs])}")
+                hint = near_or_all(name, [*example, *outputs])
+                raise InputError(f"time_axis: no example and no output has {name!r}{hint}")
             continue
         if not isinstance(axis, int) or not -example[name].ndim <= axis < example[name].ndim:
             raise InputError(f"time_axis: {name!r} is {describe(example[name])} and has no axis {axis!r}")

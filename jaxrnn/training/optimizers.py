@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.training.examples import near
+from jaxrnn.messages import near_or_all
 from jaxrnn.training.parameters import Patterns
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _named(name: Any, rate: Any) -> optax.GradientTransformation:
     if not isinstance(name, str):
         raise InputError(f"optimizer must be a name or an optax.GradientTransformation, not a {type(name).__name__}")
     if name not in known:
-        raise InputError(f"optax has no optimizer {name!r} that needs only a learning rate{near(name, known)}")
+        raise InputError(f"optax has no optimizer {name!r} that needs only a learning rate{near_or_all(name, known)}")
     try:
         with jax.numpy_dtype_promotion("standard"):
             return getattr(_optax(), name)(learning_rate=rate)

@@ -12,9 +12,9 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
+from jaxrnn.messages import near_or_all
 from jaxrnn.model import Model
 from jaxrnn.onnx.values import describe
-from jaxrnn.training.examples import near
 
 Patterns = str | Sequence[str]
 
@@ -42,7 +42,7 @@ def _matching(names: Sequence[str], patterns: Patterns, what: str) -> set[str]:
         # A name may hold characters that mean something in a pattern: it always matches itself.
         found = {name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
         if not found:
-            raise InputError(f"{what}: no parameter matches {pattern!r}{near(pattern, names)}")
+            raise InputError(f"{what}: no parameter matches {pattern!r}{near_or_all(pattern, names)}")
         matched |= found
     return matched
 
@@ -71,7 +71,7 @@ def checked(params: Mapping[str, Any], expected: Mapping[str, np.ndarray]) -> di
         raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
     for name in params:
         if name not in expected:
-            raise InputError(f"params: the model has no parameter {name!r}{near(str(name), expected)}")
+            raise InputError(f"params: the model has no parameter {name!r}{near_or_all(str(name), expected)}")
     values = {}
     for name, array in expected.items():
         if name not in params:
