@@ -175,6 +175,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"new")]
 
 
+@pytest.mark.thorough
 def test_script_trains_and_writes_the_same_graph(script, tmp_path):
     out = tmp_path / "tried.onnx"
     with jax.numpy_dtype_promotion("standard"):  # optax's schedules mix integers and floats

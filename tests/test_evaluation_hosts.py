@@ -90,6 +90,7 @@ def end(process, number):
     process.communicate(timeout=60)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 @pytest.mark.parametrize("processes", of_tiers([2, 4], (2,)))
 def test_killed_at_random_moments_it_ends_with_the_same_bytes(corpus, whole, tmp_path, processes):
@@ -122,6 +123,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(corpus, whole, tmp
     assert kept == wanted_files
 
 
+@pytest.mark.thorough
 def test_rows_of_four_devices_are_those_of_one(corpus, whole, tmp_path):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     config = config_in(tmp_path, corpus, CONFIG.replace("batch: 4", "batch: 8"))

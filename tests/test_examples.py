@@ -254,6 +254,7 @@ def test_a_streamed_module_has_the_outputs_and_gradients_of_the_module(frames, p
     assert "centred.history" in said
 
 
+@pytest.mark.thorough
 def test_a_module_of_flax_is_trained_and_goes_back_to_onnx(tmp_path):
     out = tmp_path / "tuned.onnx"
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats

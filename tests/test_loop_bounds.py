@@ -263,6 +263,7 @@ def test_without_a_bound_reverse_mode_says_what_to_do():
         np.testing.assert_allclose(jax.vmap(jax.jacfwd(jax.jacfwd(total)))(rows), curved, rtol=1e-13)
 
 
+@pytest.mark.thorough
 def test_a_bounded_loop_in_a_stream():
     """A loop inside every frame, so often as an input says: its derivatives streamed are the offline ones."""
     nodes = [node("Mul", ["a", "w"], ["a_w"]), node("Tanh", ["a_w"], ["a_out"]), node("Identity", ["g"], ["g_out"])]

@@ -137,7 +137,7 @@ def test_no_frame_at_all_is_no_reason_for_nan(case):
     assert not gradient.any()
 
 
-@pytest.mark.parametrize("case", of_tiers(CASES, list(CASES)[::4]))
+@pytest.mark.parametrize("case", of_tiers(CASES, list(CASES)[:1]))
 def test_gradients_are_those_of_finite_differences(case):
     name, loss = CASES[case]
     outputs, example = draw(3)

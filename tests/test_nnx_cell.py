@@ -292,6 +292,7 @@ def test_an_open_axis_is_one_frame_or_as_many_as_are_said():
     assert_trees_close(y.reshape(x.shape), expected["mask"], atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_what_is_no_cell_says_why(models):
     weights = {
         "W": np.zeros((2, 4 * HIDDEN, FEATURES), np.float32),

@@ -200,6 +200,7 @@ def accumulator(kind: int) -> onnx.ModelProto:
     return make_model(helper.make_graph(nodes, "sum", ends[:2], ends[2:], [weights]))
 
 
+@pytest.mark.thorough
 def test_profile_shows_the_error(models):
     arguments = ["profile", str(models / "dtln_1.onnx"), "--dtype", "bfloat16", "--batch", "2", "--no-peak"]
     result = CliRunner().invoke(main, [*arguments, "--json"])

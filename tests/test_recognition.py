@@ -55,6 +55,7 @@ def assert_close(found, expected, atol):
         np.testing.assert_allclose(a, b, rtol=0, atol=atol * max(1.0, float(np.max(np.abs(b), initial=0))))
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None, derandomize=True, phases=(Phase.generate,))
 @given(CHOICES)
 def test_written_out_cells(choices):

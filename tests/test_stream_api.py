@@ -134,6 +134,7 @@ def test_export(streamed):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_gradient_through_a_loop_of_steps(streamed):
     """Truncated back-propagation: gradients through steps with the state carried on."""
     x = inputs_of(6)

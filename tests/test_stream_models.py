@@ -85,6 +85,7 @@ def test_every_length_and_pulse(load, name, monkeypatch):
         assert_same(mixed, expected, 1e-5, f"{name}, pulses of mixed size")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(MODELS, ("keyword_net",)))
 def test_gradients(load, name):
     """Gradients through the streamed run, of inputs and parameters, are the offline ones."""
@@ -206,6 +207,7 @@ def tokens_model():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
+@pytest.mark.thorough
 def test_tokens_and_a_held_initial_state():
     """64-bit inputs are taken as they are, whatever ``jax_enable_x64`` says; the state begins with a held input."""
     model = jaxrnn.load(tokens_model())
@@ -223,6 +225,7 @@ def test_tokens_and_a_held_initial_state():
     np.testing.assert_allclose(streamed.flush(model.params, state, tail, 3).outputs["h"], expected["h"], rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_cell_that_begins_from_the_first_frame():
     """A GRU whose initial state is computed from the first frame, by a rule of its own for derivatives."""
     rng = np.random.default_rng(0)

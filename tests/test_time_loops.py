@@ -272,6 +272,7 @@ def test_a_length_that_may_be_zero():
             np.testing.assert_allclose(found["h_last"], last, atol=1e-5)
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(
     start=st.integers(-3, 5),

@@ -44,7 +44,7 @@ def cut(example, start, stop):
     return {name: array.take(range(start, min(stop, array.shape[axis])), axis) for name, array in example.items()}
 
 
-@pytest.fixture(scope="module", params=["scan", "step"])
+@pytest.fixture(scope="module", params=of_tiers(["scan", "step"], ["step"]))
 def mode(request):
     return request.param
 
@@ -111,6 +111,7 @@ def test_chunks_equal_the_loop_written_out_by_hand(model, mode):
     assert furthest(fitted.params, expected) < 1e-6
 
 
+@pytest.mark.thorough
 def test_apply_follows_a_joined_optax_chain():
     """Mode apply of a model without state, adam with a schedule and clipping: optax's own loop, called by hand."""
     model = jaxrnn.load(layers_model())
@@ -294,7 +295,7 @@ def test_validation_keeps_the_best_and_stops_early(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
 
 
-@pytest.mark.parametrize("kind", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("kind", of_tiers(["float64", "float16", "bfloat16"], ["float16"]))
 def test_types_stay_those_of_the_file(kind):
     """A float64 model trains in float64 without ``jax_enable_x64``; small types get updates below their rounding."""
     from onnx import TensorProto

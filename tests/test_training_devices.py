@@ -50,6 +50,7 @@ def alone(tmp_path_factory):
     return read(out)[0]
 
 
+@pytest.mark.thorough
 def test_two_devices_train_as_one(alone, tmp_path):
     """Batches of 4, and of 2 at the end of an epoch; and of 3, which do not divide, against one device here."""
     processes = [
