@@ -138,6 +138,8 @@ def converted(spec: ArraySpec, value: Any) -> Any:
     if not isinstance(value, jax.Array) and value.dtype.kind in "iufc":
         array = jnp.asarray(value)  # narrower where JAX has no types of 64 bits
         if array.dtype == spec.dtype:
+            if value.dtype.kind in "iu" and not np.array_equal(np.asarray(array), value):
+                raise InputError(f"input {spec} got {describe(value)} with values that do not fit {spec.dtype.name}")
             return array
     if spec.dtype == np.float64 and isinstance(value, jax.Array):
         mend = "JAX makes float32 of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
@@ -153,7 +155,7 @@ def _from_python(spec: ArraySpec, dtype: np.dtype, value: Any) -> np.ndarray:
         array = plain.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"input {spec} cannot be made from {type(value).__name__}: {error}") from error
-    rounds = jnp.issubdtype(dtype, jnp.inexact) and plain.dtype.kind in "fc"
+    rounds = jnp.issubdtype(dtype, jnp.inexact) and (plain.dtype.kind == "f" or dtype.kind == "c")
     if not rounds and not np.array_equal(array.astype(plain.dtype), plain):
         raise InputError(f"input {spec}: the value {value!r} does not fit the type {dtype.name}")
     return array

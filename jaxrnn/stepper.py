@@ -123,16 +123,26 @@ class Stepper(Protocol):
         ...
 
 
+def check_batch(batch: Any) -> None:
+    """Refuse what is no number of streams.
+
+    Raises:
+        InputError: it is none.
+    """
+    is_number = isinstance(batch, (int, np.integer)) and not isinstance(batch, bool) and batch >= 0
+    if batch is not None and not is_number:
+        raise InputError(f"batch must be a number of streams, or None for one without a batch axis, not {batch!r}")
+
+
 def in_batch(spec: StepSpec, state: Arrays, batch: int | None) -> State:
     """The state of one stream for so many: with an axis in front, or along the batch dimension of the spec.
 
     Raises:
         InputError: the batch is no number of streams.
     """
+    check_batch(batch)
     if batch is None:
         return dict(state)
-    if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 0:
-        raise InputError(f"batch must be a number of streams, or None for one without a batch axis, not {batch!r}")
     if spec.batch_symbol is None:
         return {name: jnp.broadcast_to(array, (batch, *array.shape)) for name, array in state.items()}
     filled = {}
@@ -164,6 +174,8 @@ def nothing_left(spec: StepSpec, tail: Any = None, valid: Any = 0) -> Flushed:
         InputError: there is a tail, which such a step cannot have.
     """
     whole_pulse(spec, tail, valid)
+    if not isinstance(valid, Tracer) and np.any(np.asarray(valid) != 0):
+        raise InputError(f"{spec.label} keeps nothing back, so that a tail would be lost: pass whole pulses to step")
     return Flushed({}, {})
 
 

@@ -26,9 +26,7 @@ def blocks_of(page: Path) -> list[tuple[str, str, int]]:
     return [(found[1], found[2], text[: found.start(2)].count("\n")) for found in BLOCK.finditer(text)]
 
 
-@pytest.mark.parametrize(
-    ("name", "blocks"), of_tiers(PAGES.items(), [("flax.md", PAGES["flax.md"])])
-)
+@pytest.mark.parametrize(("name", "blocks"), of_tiers(PAGES.items(), [("flax.md", PAGES["flax.md"])]))
 def test_code_runs_and_prints_what_the_page_shows(name, blocks, tmp_path, monkeypatch):
     """The blocks of one page run in one namespace; a block of text behind one of code is what it prints."""
     monkeypatch.chdir(tmp_path)  # a page may write files

@@ -164,3 +164,33 @@ def test_what_is_no_operator_is_refused(what):
     operators, message = WRONG[what]
     with pytest.raises(InputError, match=message):
         jaxrnn.load(model_of(helper.make_node("Tanh", ["x"], ["y"])), operators=operators)
+
+
+def loop_of(*nodes):
+    """Four trips of a Loop in which nodes make h1 of the trip's number t, h0 and x."""
+    f, i, b = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [*nodes, helper.make_node("And", ["go", "go"], ["same"])],
+        "body",
+        [value("t", i, []), value("go", b, []), value("h0", f, [1])],
+        [value("same", b, []), value("h1", f, [1])],
+    )
+    loop = helper.make_node("Loop", ["trips", "", "h"], ["hn"], body=body)
+    ends = [value("x", f, [4, 1]), value("h", f, [1])], [value("hn", f, [1])]
+    return make_model(helper.make_graph([loop], "loop", *ends, [helper.make_tensor("trips", i, [], [4])]))
+
+
+def test_what_overrides_an_operator_of_onnx_is_called_in_loops_too():
+    """Nothing is done with it that only ONNX's own allows: it is no way to see through, and no read of a frame."""
+    x, h = np.array([[1.0], [2], [3], [4]], np.float32), np.array([16.0], np.float32)
+    halving = jaxrnn.load(
+        loop_of(helper.make_node("Identity", ["h0"], ["h1"])), operators={("", "Identity"): lambda x: x * 0.5}
+    )
+    assert halving.apply({}, {"x": x, "h": h})["hn"] == 1
+    twice = {("", "Gather"): lambda data, indices, *, axis=0: 2 * jnp.take(data, indices, axis=axis)}
+    doubling = jaxrnn.load(
+        loop_of(helper.make_node("Gather", ["x", "t"], ["v"]), helper.make_node("Add", ["h0", "v"], ["h1"])),
+        operators=twice,
+    )
+    assert doubling.apply({}, {"x": x, "h": h * 0})["hn"] == 20

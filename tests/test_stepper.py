@@ -270,3 +270,57 @@ def test_a_batch_with_a_name(tmp_path):
             pool.push(second, {name: -array for name, array in frame.items()})
             equal(pool.run()[first], wanted)
         assert pool.flush(first) == {}
+
+
+class Growing(Smoother):
+    """A state that each step makes longer, which the spec does not say."""
+
+    def step(self, params, state, inputs):
+        return {"y": state["mean"][:2]}, {"mean": jnp.concatenate([inputs["x"], state["mean"]])}
+
+
+class Forgetful(Delayed):
+    """A stream whose flush gives nothing, although frames may be left."""
+
+    def flush(self, params, state, tail=None, valid=0):
+        return nothing_left(self.spec, tail, valid)
+
+
+class Wide(Smoother):
+    """A state of 64 bits."""
+
+    DOUBLE = np.dtype("float64")
+    spec = StepSpec(
+        "wide",
+        inputs=(ArraySpec("x", DOUBLE, (2,)),),
+        outputs=(OutputSpec("y", DOUBLE, (2,)),),
+        state=(StateSpec("mean", DOUBLE, (2,)),),
+    )
+
+    def init(self, batch=None, *, params=None, held=None):
+        return in_batch(self.spec, {"mean": jnp.asarray(np.full(2, 0.1))}, batch)
+
+    def step(self, params, state, inputs):
+        return {"y": state["mean"]}, {"mean": state["mean"] + inputs["x"]}
+
+
+def test_nothing_is_cut_or_lost_in_silence(tmp_path):
+    frame = {"x": np.ones(2, np.float32)}
+    run = jaxrnn.Runner(Growing())
+    with pytest.raises(jaxrnn.StateError, match=r"'mean' is float32\[2\] before a step, and float32\[4\] after"):
+        run(frame)
+    with pytest.raises(jaxrnn.InputError, match=r"flush without outputs: the 1 frame\(s\) of the tail would be lost"):
+        jaxrnn.Runner(Forgetful()).flush({"x": np.ones((1, 2), np.float32)}, 1)
+    with pytest.raises(jaxrnn.InputError, match="keeps nothing back, so that a tail would be lost"):
+        Forgetful().flush(None, Forgetful().init(), {"x": np.ones((1, 2), np.float32)}, 1)
+    jaxrnn.save_compiled(Forgetful(), tmp_path / "forgetful")
+    assert jaxrnn.load_compiled(tmp_path / "forgetful").spec.pulse == 2
+
+
+def test_a_state_of_64_bits_keeps_them():
+    zeros = {"x": np.zeros(2)}
+    assert jaxrnn.Runner(Wide())(zeros)["y"].tolist() == [0.1, 0.1]
+    pool = jaxrnn.StreamPool(Wide(), None, 2)
+    name = pool.open()
+    pool.push(name, zeros)
+    assert pool.run()[name]["y"].tolist() == [0.1, 0.1]

@@ -31,7 +31,9 @@ def scan(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Steps over a time axis, carry-independent work in one go."""
     with exact_types():
-        batched = bool(steps.spec.lead(state))
+        steps.check_names(inputs)
+        lead = steps.lead(state, inputs, frames=1)
+        batched = bool(lead)
         axes = {info.name: _axis_of(time_axis, info.name) for info in steps.spec.inputs}
         frames = {info.name: _frames(info, inputs, axes[info.name], batched) for info in steps.spec.inputs}
         counts = {name: array.shape[0] for name, (array, _) in frames.items()}
@@ -41,7 +43,8 @@ def scan(
             raise InputError(f"the inputs must have one number of frames, not {counts}")
         stacked = all(is_stacked for _, is_stacked in frames.values())
         arrays = {name: array for name, (array, _) in frames.items()}
-        exists = None if lengths is None else _existing(steps, lengths, next(iter(counts.values())), state)
+        batch = lead[0] if lead else steps.spec.batch(state) or 1
+        exists = None if lengths is None else _existing(lengths, next(iter(counts.values())), batch)
         example = {name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()}
         update = None if exists is None else _masked_update(steps, batched)
         results, final = hoisted_scan(
@@ -83,10 +86,9 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     return jnp.moveaxis(cut, axis, 0), False
 
 
-def _existing(steps: Steps, lengths: Any, frames: int, state: Arrays) -> jax.Array:
+def _existing(lengths: Any, frames: int, batch: int) -> jax.Array:
     """``bool[frames, batch]``."""
     lengths = jnp.asarray(lengths)
-    batch = steps.spec.batch(state) or 1
     if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise InputError(f"lengths must be {batch} integers, one for each stream, not {describe(lengths)}")
     return jnp.arange(frames, dtype=lengths.dtype)[:, None] < lengths[None, :]
@@ -95,7 +97,7 @@ def _existing(steps: Steps, lengths: Any, frames: int, state: Arrays) -> jax.Arr
 def _masked_update(steps: Steps, batched: bool) -> Any:
     """How a frame that does not exist leaves the carry of its stream alone."""
     axes = {
-        name: 0 if batched else next((a for a, size in enumerate(v.shape) if isinstance(size, str)), None)
+        name: 0 if batched else next((a for a, size in enumerate(v.shape) if size == steps.spec.batch_symbol), None)
         for name, v in steps.state.items()
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,11 @@ from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
 from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
 from jaxrnn.jaxprs.step import Step
+from jaxrnn.messages import describe
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import StateVar, open_sizes
-from jaxrnn.specs import zeros
-from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec, in_batch
+from jaxrnn.specs import check_names, zeros
+from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec, check_batch, in_batch
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -58,8 +60,9 @@ class Steps:
 
     def init(self, batch: int | None, dims: Mapping[str, int] | None = None) -> dict[str, jax.Array]:
         """Zeros or the file's values for every state variable."""
+        check_batch(batch)
         symbol = self.spec.batch_symbol
-        sizes = {**({} if symbol is None else {symbol: 1}), **(dims or {})}
+        sizes = {**({} if symbol is None else {symbol: 1 if batch is None else batch}), **(dims or {})}
         missing = [name for name in self._open if name not in sizes]
         if missing:
             raise StateError(
@@ -70,18 +73,43 @@ class Steps:
         with exact_types():
             for name, start in zeros(self.spec.state, sizes).items():
                 values = self.model.initial_values.get(name, np.zeros((), start.dtype))
-                state[name] = jnp.asarray(np.broadcast_to(values, start.shape).copy())
+                try:
+                    state[name] = jnp.asarray(np.broadcast_to(values, start.shape).copy())
+                except ValueError as error:
+                    raise StateError(
+                        f"the file begins {name!r} with {describe(values)}, which does not fit a state of shape "
+                        f"{list(start.shape)}"
+                    ) from error
             return in_batch(self.spec, state, batch)
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step, mapped over a leading axis where the state has one."""
         with exact_types():
-            lead = self.spec.lead(state)
+            lead = self.lead(state, inputs)
             self._refuse_state(inputs)
             if not lead:
                 return self.one_step(params, state, inputs)
             arrays = self.spec.bind(inputs, lead)
             return jax.vmap(self.one_step, in_axes=(None, 0, 0))(params, dict(state), arrays)
+
+    def lead(self, state: Arrays, inputs: Arrays, frames: int = 0) -> tuple[Any, ...]:
+        """The batch in front of a state; without any state, of the inputs, which have ``frames`` axes before it."""
+        lead = self.spec.lead(state)
+        if self.state or not isinstance(inputs, Mapping):
+            return lead
+        shapes = ((np.shape(inputs[each.name]), each.shape) for each in self.spec.inputs if each.name in inputs)
+        sizes = (have[frames] for have, want in shapes if want is not None and len(have) == len(want) + frames + 1)
+        return tuple(itertools.islice(sizes, 1))
+
+    def check_names(self, inputs: Arrays) -> None:
+        """Refuse inputs that a step does not have, state among them.
+
+        Raises:
+            InputError: names the input.
+        """
+        if isinstance(inputs, Mapping):
+            self._refuse_state(inputs)
+            check_names(self.spec.inputs, inputs)
 
     def pack(self, params: Arrays, dims: Mapping[str, int], dtype: Any = None) -> Packed:
         """Do once what a step does with the parameters alone; weights of products in a narrower type, if it is given.

@@ -31,8 +31,8 @@ class BoundNode:
 
     @property
     def is_default(self) -> bool:
-        """Whether the operator is one of ONNX's own domain."""
-        return not self.operator.domain
+        """Whether the operator is ONNX's own, so that its name says what it computes; a user's may compute anything."""
+        return not self.operator.domain and not self.operator.own
 
 
 @dataclass

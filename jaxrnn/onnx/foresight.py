@@ -69,7 +69,7 @@ def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping
 
 def _may_expand(operator: Operator) -> bool:
     """Whether values of inputs or attributes could make a result larger than the inputs could make of each other."""
-    if operator.name in _BOUNDED and not operator.domain:
+    if operator.name in _BOUNDED and not operator.domain and not operator.own:
         return False
     return bool(operator.attributes) or any(slot.static for slot in operator.slots)
 

@@ -8,7 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.guards import exact_types
+from jaxrnn.messages import describe
+from jaxrnn.specs import lead_of
 from jaxrnn.stepper import State, Stepper, whole_pulse
 
 Arrays = Mapping[str, Any]
@@ -42,8 +45,16 @@ class Bound:
         self._flush = jax.jit(lambda state, tail, valid: stepper.flush(self.params, state, tail, valid))
 
     def start(self, held: Arrays | None = None) -> State:
-        """As `Stepper.init`, of one stream."""
-        return self._stepper.init(params=self.params, held=None if held is None else dict(held))
+        """As `Stepper.init`, of one stream.
+
+        Raises:
+            StateError: it is not what the spec says.
+        """
+        with exact_types():
+            state = self._stepper.init(params=self.params, held=None if held is None else dict(held))
+            if lead_of(self.spec.carried, state):
+                raise StateError(f"{self.spec.label}: init() gives a state with a batch axis, but one stream has none")
+            return state
 
     def example_held(self) -> dict[str, np.ndarray] | None:
         """Zeros for the inputs that the first state is computed from, with which `start` can check the parameters."""
@@ -52,9 +63,23 @@ class Bound:
         } or None
 
     def step(self, state: State, frame: Arrays) -> tuple[dict[str, Any], State]:
-        """As `Stepper.step`, less the outputs that only a flush gives."""
-        outputs, state = self._stepper.step(self.params, state, dict(frame))
-        return {name: value for name, value in outputs.items() if value is not None}, state
+        """As `Stepper.step`, less the outputs that only a flush gives.
+
+        It is traced once, so the checks are no part of a live step.
+
+        Raises:
+            StateError: the state after the step has other entries, shapes or types than before, as a cache that grows.
+            InputError: an input does not fit.
+        """
+        outputs, new = self._stepper.step(self.params, state, self.spec.bind(frame))
+        for name, before in state.items():
+            after = new.get(name)
+            if after is None or (after.shape, after.dtype) != (before.shape, before.dtype):
+                raise StateError(
+                    f"{self.spec.label}: the state {name!r} is {describe(before)} before a step, and "
+                    f"{'missing' if after is None else describe(after)} after it; here, a state keeps its shape"
+                )
+        return {name: value for name, value in outputs.items() if value is not None}, new
 
     def flush(self, state: State, tail: Arrays | None, valid: int) -> dict[str, np.ndarray]:
         """As `Stepper.flush`, without the frames that do not exist."""
@@ -63,6 +88,11 @@ class Bound:
             outputs, counts = self._stepper.flush(self.params, state)
         else:
             outputs, counts = self._flush(state, filled, np.int32(valid))
+            if valid and not outputs:
+                raise InputError(
+                    f"{self.spec.label} has a flush without outputs: the {valid} frame(s) of the tail would be lost; "
+                    "push whole pulses"
+                )
         axes = {output.name: output.time_axis for output in self.spec.outputs}
         return {name: _trimmed(value, axes[name], counts[name]) for name, value in outputs.items()}
 

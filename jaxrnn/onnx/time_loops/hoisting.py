@@ -24,7 +24,7 @@ def hoist_reads(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
     nodes: list[BoundNode] = []
     constants, parameters = dict(block.constants), dict(block.parameters)
     for node in block.nodes:
-        condition = node.inputs[0] if node.operator.name == "If" else None
+        condition = node.inputs[0] if node.is_default and node.operator.name == "If" else None
         if not node.blocks or (condition is not None and is_fixed(condition)):
             nodes.append(node)
             continue

@@ -117,7 +117,7 @@ def _functions(
         functions[f"step{ending}"] = (jax.vmap(step, (None, 0, 0)) if lead else step, (state, inputs))
         if not lead:
             _check_steady(spec, state, jax.eval_shape(step, leaves, state, inputs)[1])
-            keeps = bool(jax.eval_shape(flush, leaves, state, *rest)[0])
+            keeps = spec.streams or bool(jax.eval_shape(flush, leaves, state, *rest)[0])
         if keeps:
             functions[f"flush{ending}"] = (jax.vmap(flush, (None, 0, 0, 0)) if lead else flush, (state, *rest))
         if not spec.streams and hasattr(stepper, "scan") and not (lead and symbol):

@@ -9,7 +9,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.errors import InputError, ModelError
+from jaxrnn.errors import InputError, JaxrnnError, ModelError
 from jaxrnn.guards import exact_types
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.manifest import BATCHED
@@ -50,6 +50,8 @@ class Functions:
                 self._bound[name] = jax.jit(functools.partial(function, list(self.params)))
             try:
                 return self._bound[name](*arguments) if params is None else function(list(params), *arguments)
+            except JaxrnnError:
+                raise
             except (ValueError, jax.errors.JaxRuntimeError) as error:
                 # What a caller gave was held against the manifest: what does not fit now is in the file itself.
                 if isinstance(error, jax.errors.JaxRuntimeError) and "INVALID_ARGUMENT" not in str(error):
