@@ -71,7 +71,9 @@ class Bound:
             StateError: the state after the step has other entries, shapes or types than before, as a cache that grows.
             InputError: an input does not fit.
         """
-        outputs, new = self._stepper.step(self.params, state, self.spec.bind(frame))
+        whole, symbol = self._stepper.spec, self.spec.batch_symbol
+        spec = self.spec if symbol is None else whole.sized({symbol: whole.batch(state) or 1})
+        outputs, new = self._stepper.step(self.params, state, spec.bind(frame))
         for name, before in state.items():
             after = new.get(name)
             if after is None or (after.shape, after.dtype) != (before.shape, before.dtype):
