@@ -152,10 +152,12 @@ def _from_python(spec: ArraySpec, dtype: np.dtype, value: Any) -> np.ndarray:
     """Python numbers or nested lists in the declared type; floats may round, integers must keep their value."""
     try:
         plain = np.asarray(value)
+        if plain.dtype.kind == "c" and not jnp.issubdtype(dtype, jnp.complexfloating):
+            raise TypeError(f"complex numbers do not fit the type {dtype.name}")
         array = plain.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"input {spec} cannot be made from {type(value).__name__}: {error}") from error
-    rounds = jnp.issubdtype(dtype, jnp.inexact) and (plain.dtype.kind == "f" or dtype.kind == "c")
+    rounds = jnp.issubdtype(dtype, jnp.inexact) and plain.dtype.kind in "fc"
     if not rounds and not np.array_equal(array.astype(plain.dtype), plain):
         raise InputError(f"input {spec}: the value {value!r} does not fit the type {dtype.name}")
     return array

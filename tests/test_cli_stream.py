@@ -146,7 +146,10 @@ def test_compile_writes_nothing_that_departs(gru, tmp_path, monkeypatch):
 
 
 MISTAKES = {
-    "a wrong name": (["{gru}", "--input", "X={dir}/x.npy"], "there is no input 'X' (did you mean 'x'?); the inputs are: x: "),
+    "a wrong name": (
+        ["{gru}", "--input", "X={dir}/x.npy"],
+        "there is no input 'X' (did you mean 'x'?); the inputs are: x: ",
+    ),
     "state as input": (["{gru}", "--input", "h={dir}/x.npy"], "'h' is state"),
     "one frame only": (
         ["{gru}", "--random", "--input", "x={dir}/one.npy"],
