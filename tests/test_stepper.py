@@ -317,10 +317,14 @@ def test_nothing_is_cut_or_lost_in_silence(tmp_path):
     assert jaxrnn.load_compiled(tmp_path / "forgetful").spec.pulse == 2
 
 
-def test_a_state_of_64_bits_keeps_them():
+def test_a_state_of_64_bits_keeps_them_or_is_refused():
+    """An object of one's own runs under the caller's configuration of JAX, which may have no 64-bit types."""
+    with pytest.raises(jaxrnn.StateError, match=r"'mean' must be float64\[2\].*not float32\[2\]"):
+        jaxrnn.Runner(Wide())
     zeros = {"x": np.zeros(2)}
-    assert jaxrnn.Runner(Wide())(zeros)["y"].tolist() == [0.1, 0.1]
-    pool = jaxrnn.StreamPool(Wide(), None, 2)
-    name = pool.open()
-    pool.push(name, zeros)
-    assert pool.run()[name]["y"].tolist() == [0.1, 0.1]
+    with jax.enable_x64(True):
+        assert jaxrnn.Runner(Wide())(zeros)["y"].tolist() == [0.1, 0.1]
+        pool = jaxrnn.StreamPool(Wide(), None, 2)
+        name = pool.open()
+        pool.push(name, zeros)
+        assert pool.run()[name]["y"].tolist() == [0.1, 0.1]

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.guards import exact_types
 from jaxrnn.messages import describe
 from jaxrnn.specs import lead_of
 from jaxrnn.stepper import State, Stepper, whole_pulse
@@ -50,11 +49,10 @@ class Bound:
         Raises:
             StateError: it is not what the spec says.
         """
-        with exact_types():
-            state = self._stepper.init(params=self.params, held=None if held is None else dict(held))
-            if lead_of(self.spec.carried, state):
-                raise StateError(f"{self.spec.label}: init() gives a state with a batch axis, but one stream has none")
-            return state
+        state = self._stepper.init(params=self.params, held=None if held is None else dict(held))
+        if lead_of(self.spec.carried, state):
+            raise StateError(f"{self.spec.label}: init() gives a state with a batch axis, but one stream has none")
+        return state
 
     def example_held(self) -> dict[str, np.ndarray] | None:
         """Zeros for the inputs that the first state is computed from, with which `start` can check the parameters."""
