@@ -6,17 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from jaxrnn.errors import InputError
 from jaxrnn.messages import near
+from jaxrnn.settings.models import ValidationError
 
 #: The keys that lead to a value, from the outside in; items of lists go by their number.
 Keys = tuple[str | int, ...]
 
 
 class SettingsError(InputError):
-    """SettingsError in values: of each the keys that lead to it, and what is wrong."""
+    """Mistakes in values: for each, the keys that lead to it and what is wrong."""
 
     def __init__(self, mistakes: Sequence[tuple[Keys, str]]):
         super().__init__("\n".join(": ".join(filter(None, (dotted(keys), text))) for keys, text in mistakes))

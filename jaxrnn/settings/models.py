@@ -15,6 +15,7 @@ try:
         Field,
         PlainSerializer,
         SerializationInfo,
+        ValidationError,  # noqa: F401  for those that import it from here, where a missing package is named
         ValidationInfo,
         model_validator,
     )
