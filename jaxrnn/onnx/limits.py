@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxrnn.arrays import MAX_ARRAY_BYTES
 from jaxrnn.errors import InputError, LimitError
-from jaxrnn.messages import bytes_of, count_of
+from jaxrnn.messages import bytes_of
 
 #: What is computed from constants while tracing may have this many times the bytes that the file itself holds.
 _FOLDED = 16
@@ -89,8 +89,8 @@ class Budget:
         self._evaluations += count
         if self._evaluations > self.limits.evaluations:
             raise LimitError(
-                f"{count_of(self._evaluations)} evaluations of nodes and trips of loops in Python are more than the "
-                f"{count_of(self.limits.evaluations)} that are allowed; {raised('evaluations')}"
+                f"{self._evaluations:,} evaluations of nodes and trips of loops in Python are more than the "
+                f"{self.limits.evaluations:,} that are allowed; {raised('evaluations')}"
             )
 
     def keep(self, size: int) -> None:

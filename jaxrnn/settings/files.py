@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import yaml
 
-from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
+from jaxrnn.errors import InputError, JaxrnnError, optional_package
 from jaxrnn.files import check_regular
 from jaxrnn.settings.functions import find_function
 from jaxrnn.settings.mistakes import Keys, SettingsError, brief, dotted, mistakes_of
@@ -19,13 +19,9 @@ from jaxrnn.settings.models import Settings
 from jaxrnn.settings.options import check_options
 from jaxrnn.settings.reference import keys_at
 
-try:
+with optional_package("omegaconf", "files of settings", "train", "evaluate"):
     from omegaconf import Container, DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-except ImportError as error:
-    raise MissingPackageError(
-        "a file of settings needs OmegaConf: pip install 'jaxrnn[train]' or 'jaxrnn[evaluate]'"
-    ) from error
 
 # isort: split
 from pydantic import ValidationError

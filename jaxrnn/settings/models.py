@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from jaxrnn.errors import MissingPackageError
+from jaxrnn.errors import optional_package
 
-try:
+with optional_package("pydantic", "files of settings", "train", "evaluate"):
     from pydantic import (
         BaseModel,
         BeforeValidator,
@@ -19,10 +19,6 @@ try:
         ValidationInfo,
         model_validator,
     )
-except ImportError as error:
-    raise MissingPackageError(
-        "a file of settings needs pydantic: pip install 'jaxrnn[train]' or 'jaxrnn[evaluate]'"
-    ) from error
 
 
 def _from_folder(value: Any, info: ValidationInfo) -> Any:
