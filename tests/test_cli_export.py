@@ -12,7 +12,7 @@ from small_models import a_little_wrong, layers_model, operator_replaced
 from test_cli import call, call_json
 
 import jaxrnn
-from jaxrnn.cli.options import save_archive
+from jaxrnn.cli.files import save_archive
 
 
 @pytest.fixture

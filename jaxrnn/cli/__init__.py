@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import importlib
-import json
-import os
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
+from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, ask_for_json, print_error, print_json_error
 from jaxrnn.errors import JaxrnnError
 
 #: Sub-command to the module and attribute that hold it, and its one line in ``jaxrnn --help``.
@@ -28,9 +27,6 @@ COMMANDS = {
     "evaluate": ("jaxrnn.cli.evaluate:evaluate", "Run a model over a corpus: metrics, tables and a report."),
     "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with a network that comes along."),
 }
-
-_JSON = "jaxrnn.json"
-MISTAKE = 2
 
 
 class LazyGroup(click.Group):
@@ -54,7 +50,8 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Remember whether errors are wanted as JSON, before any command reads its options."""
-        ctx.meta[_JSON] = "--json" in args
+        if "--json" in args:
+            ask_for_json(ctx)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -62,27 +59,16 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            if ctx.meta[_JSON]:
-                _print_json_error(error.format_message())
+            print_json_error(error.format_message())
             raise
         except JaxrnnError as error:
-            _fail(ctx, str(error))
+            print_error(str(error))
+            ctx.exit(MISMATCH if isinstance(error, MismatchError) else MISTAKE)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            _fail(ctx, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
-
-
-def _fail(ctx: click.Context, message: str) -> NoReturn:
-    if ctx.meta[_JSON]:
-        _print_json_error(message)
-    colour = False if os.environ.get("NO_COLOR") else None
-    click.secho(f"error: {message}", err=True, fg="red", color=colour)
-    ctx.exit(MISTAKE)
-
-
-def _print_json_error(message: str) -> None:
-    click.echo(json.dumps({"error": message}, indent=2))
+            print_error(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+            ctx.exit(MISTAKE)
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:

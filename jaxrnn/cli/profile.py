@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from jaxrnn.cli.options import (
-    check_pulse_options,
-    input_options,
-    json_option,
-    load_inputs,
-    model_argument,
-    parse_state,
-    parse_static,
-    pulse_options,
-    single_dims,
-    state_option,
-)
-from jaxrnn.cli.output import busy, console, print_json, print_table
+from jaxrnn.cli.options import Inputs, ModelFile, Pulses, input_options, json_option, model_file, pulse_options
+from jaxrnn.cli.output import Block, Line, Table, busy, show
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -32,7 +21,7 @@ TOP = 20
 
 
 @click.command()
-@model_argument
+@model_file
 @click.option(
     "--what",
     type=click.Choice(["apply", "step", "scan", "stream"]),
@@ -61,8 +50,7 @@ TOP = 20
     help="Frames of --what scan [default: 100], and of the whole graph where one open dimension can be time.",
 )
 @pulse_options
-@input_options
-@state_option
+@input_options()
 @click.option(
     "--dtype",
     type=click.Choice(["bfloat16"]),
@@ -72,25 +60,16 @@ TOP = 20
 @click.option("--peak/--no-peak", default=True, show_default=True, help="Measure what the machine can do.")
 @json_option
 def profile(
-    file: Path,
+    file: ModelFile,
     what: str | None,
     by: By,
     top: int,
     batch: int | None,
     length: int | None,
-    symbol: str | None,
-    pulse: int | None,
-    multiple: int | None,
-    shortest: int | None,
-    input_files: tuple[str, ...],
-    inputs_file: Path | None,
-    static: tuple[str, ...],
-    dims: tuple[str, ...],
-    seed: int,
-    pairs: tuple[str, ...],
+    pulses: Pulses,
+    given: Inputs,
     dtype: str | None,
     peak: bool,
-    as_json: bool,
 ) -> None:
     """Show where the time of a model goes, by ONNX node or by region of the compiled program.
 
@@ -126,55 +105,48 @@ def profile(
     import jax
 
     from jaxrnn.errors import InputError
-    from jaxrnn.model.loading import load
     from jaxrnn.profiling import profile_model
     from jaxrnn.runtime.compiled import is_compiled
     from jaxrnn.verification.sampling import restore_types
 
-    check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
-    if symbol is not None and what not in (None, "stream"):
+    if pulses.symbol is not None and what not in (None, "stream"):
         raise click.UsageError(f"--symbol is about streams, not about --what {what}")
-    if is_compiled(file):
-        raise click.UsageError(f"{file} is compiled and knows no nodes: give the ONNX file that it was made from")
-    given, sizes, fixed = load_inputs(input_files, inputs_file), single_dims(dims), parse_static(static)
+    if is_compiled(file.path):
+        raise click.UsageError(f"{file.path} is compiled and knows no nodes: give the ONNX file that it was made from")
     # A step is shorter than handing it to another thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    with busy(f"profiling {file.name}"):
-        model = load(file, static=fixed, state=parse_state(pairs))
-        streamed = None
-        if symbol is not None or what == "stream":
-            streamed = _stream(model, symbol, pulse, sizes, multiple or 1, shortest or 1)
+    with busy(f"profiling {file.path.name}"):
+        model = file.load()
+        stream = None if pulses.symbol is None and what != "stream" else _stream(model, pulses, given.dims)
         try:
-            found = profile_model(
+            profiled = profile_model(
                 model,
                 what,
-                inputs=restore_types(model.inputs, given),
-                dims=sizes,
+                inputs=restore_types(model.inputs, given.arrays),
+                dims=given.dims,
                 batch=batch,
                 length=length,
-                stream=streamed,
-                seed=seed,
+                stream=stream,
+                seed=given.seed,
                 dtype=dtype,
                 peaks=peak,
             )
         except InputError as error:
             raise InputError(_by_options(str(error))) from error
-    print_json(found.data(by)) if as_json else _print(found, by, top)
+    show(profiled.data(by), lambda _: _report(profiled, by, top))
 
 
-def _stream(
-    model: Model, symbol: str | None, pulse: int | None, sizes: dict[str, int], multiple: int, shortest: int
-) -> Streamed:
-    from jaxrnn.cli.stepping import stream_model
+def _stream(model: Model, pulses: Pulses, dims: dict[str, int]) -> Streamed:
     from jaxrnn.model.inspection import time_symbols
 
+    symbol = pulses.symbol
     if symbol is None:
         symbols = time_symbols(model)
         if len(symbols) != 1:
             listed = ", ".join(symbols) or "none"
             raise click.UsageError(f"--what stream needs --symbol NAME; the dimensions that can be time: {listed}")
-        symbol = symbols[0]
-    return stream_model(model, symbol, pulse, sizes, multiple, shortest)
+        (symbol,) = symbols
+    return pulses.stream(model, symbol, dims)
 
 
 def _by_options(message: str) -> str:
@@ -185,11 +157,10 @@ def _by_options(message: str) -> str:
     return message
 
 
-def _print(found: Profile, by: By, top: int) -> None:
-    from jaxrnn.profiling.table import NUMBERS
+def _report(profiled: Profile, by: By, top: int) -> Iterator[Block]:
+    from jaxrnn.profiling.table import NUMBERS, columns
 
-    out = console()
-    for line in found.heading():
-        out.print(line, style="yellow" if line.startswith("note:") else None)
-    columns, lines = found.lines(by, top)
-    print_table(out, f"Time of a call by {by}", columns, lines, right=NUMBERS)
+    for line in profiled.heading():
+        yield Line(line, "yellow" if line.startswith("note:") else None)
+    cells = columns(by, peaks=profiled.peaks is not None)
+    yield Table(f"Time of a call by {by}", cells, profiled.lines(by, top), right=NUMBERS)

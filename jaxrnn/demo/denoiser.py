@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,6 @@ from jaxrnn.model.loading import load
 
 #: The network, trained by ``examples/train_demo_denoiser.py``.
 PACKAGED = Path(__file__).parent / "denoiser.onnx"
-
-Frames = Iterable[Samples]
 
 
 class Denoised(NamedTuple):
@@ -58,23 +56,26 @@ def make_step(model: Model) -> tuple[Callable[[Any, Any], tuple[jax.Array, jax.A
     return jax.jit(step).lower(start, frame).compile(), start
 
 
-def denoise(samples: Samples, model: Model | None = None, *, watch: Callable[[Frames], Frames] = iter) -> Denoised:
+def denoise(
+    samples: Samples, model: Model | None = None, *, watch: Callable[[int], object] = lambda count: None
+) -> Denoised:
     """Denoise a recording frame by frame, as it would be done live.
 
     Args:
         samples: ``float32[samples]``, 16 kHz, full scale 1.
         model: a network of the packaged one's inputs and outputs; the packaged one by default.
-        watch: given the frames, hands them on one by one: where a progress bar goes.
+        watch: called after each frame with the number of frames so far.
     """
     step, h = make_step(load(PACKAGED) if model is None else model)
     stream = OverlapAdd()
     output, seconds = [], []
-    for hop in watch(hops(samples)):
+    for hop in hops(samples):
         began = time.perf_counter()
         spectrum = stream.analyse(hop)
         h, mask = step(h, np.abs(spectrum))
         output.append(stream.synthesise(spectrum * np.asarray(mask)))
         seconds.append(time.perf_counter() - began)
+        watch(len(seconds))
     return Denoised(np.concatenate(output)[DELAY : DELAY + len(samples)], np.array(seconds))
 
 
