@@ -10,7 +10,8 @@ import click
 import numpy as np
 
 from jaxrnn.cli.errors import MismatchError, wants_json
-from jaxrnn.cli.options import json_option, seed_option
+from jaxrnn.cli.inputs import seed_option
+from jaxrnn.cli.options import json_option
 from jaxrnn.cli.output import Block, Table, show
 from jaxrnn.errors import InputError
 from jaxrnn.progress import progress_bar

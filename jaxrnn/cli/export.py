@@ -12,7 +12,8 @@ import numpy as np
 
 from jaxrnn.cli.errors import MismatchError
 from jaxrnn.cli.files import load_archive
-from jaxrnn.cli.options import ModelFile, dim_option, json_option, model_file, output_option, seed_option
+from jaxrnn.cli.inputs import dim_option, seed_option
+from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option
 from jaxrnn.cli.output import COMPARED, Block, Table, busy, fields, plain, show
 from jaxrnn.messages import bytes_of
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.options import Inputs, ModelFile, Pulses, input_options, json_option, model_file, pulse_options
+from jaxrnn.cli.inputs import Inputs, input_options
+from jaxrnn.cli.options import ModelFile, json_option, model_file
 from jaxrnn.cli.output import Block, Line, Table, busy, show
+from jaxrnn.cli.pulses import Pulses, pulse_options
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -60,16 +62,7 @@ TOP = 20
 @click.option("--peak/--no-peak", default=True, show_default=True, help="Measure what the machine can do.")
 @json_option
 def profile(
-    file: ModelFile,
-    what: str | None,
-    by: By,
-    top: int,
-    batch: int | None,
-    length: int | None,
-    pulses: Pulses,
-    given: Inputs,
-    dtype: str | None,
-    peak: bool,
+    file: ModelFile, pulses: Pulses, given: Inputs, what: str | None, by: By, top: int, peak: bool, **options: Any
 ) -> None:
     """Show where the time of a model goes, by ONNX node or by region of the compiled program.
 
@@ -119,17 +112,9 @@ def profile(
         model = file.load()
         stream = None if pulses.symbol is None and what != "stream" else _stream(model, pulses, given.dims)
         try:
+            arrays = restore_types(model.inputs, given.arrays)
             profiled = profile_model(
-                model,
-                what,
-                inputs=restore_types(model.inputs, given.arrays),
-                dims=given.dims,
-                batch=batch,
-                length=length,
-                stream=stream,
-                seed=given.seed,
-                dtype=dtype,
-                peaks=peak,
+                model, what, inputs=arrays, dims=given.dims, stream=stream, seed=given.seed, peaks=peak, **options
             )
         except InputError as error:
             raise InputError(_by_options(str(error))) from error

@@ -12,7 +12,8 @@ import click
 import numpy as np
 
 from jaxrnn.cli.files import save_archive
-from jaxrnn.cli.options import Inputs, ModelFile, input_options, json_option, output_option, stateless_file
+from jaxrnn.cli.inputs import Inputs, input_options
+from jaxrnn.cli.options import ModelFile, json_option, output_option, stateless_file
 from jaxrnn.cli.output import Block, Table, busy, fields, random_line, show
 
 

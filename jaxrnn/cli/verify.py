@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from jaxrnn.cli.errors import MISMATCH
-from jaxrnn.cli.options import Inputs, ModelFile, input_options, json_option, stateless_file
+from jaxrnn.cli.inputs import Inputs, input_options
+from jaxrnn.cli.options import ModelFile, json_option, stateless_file
 from jaxrnn.cli.output import COMPARED, Block, Line, Table, busy, fields, plain, show, text_of, verdict
 from jaxrnn.messages import pairs_of
 
