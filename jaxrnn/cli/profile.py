@@ -13,10 +13,8 @@ from jaxrnn.cli.output import Block, Line, Table, busy, show
 from jaxrnn.cli.pulses import Pulses, pulse_options
 
 if TYPE_CHECKING:
-    from jaxrnn.model import Model
     from jaxrnn.profiling import Profile
     from jaxrnn.profiling.rows import By
-    from jaxrnn.streaming import Streamed
 
 #: Lines of the table, if nobody asks for another number.
 TOP = 20
@@ -110,7 +108,7 @@ def profile(
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     with busy(f"profiling {file.path.name}"):
         model = file.load()
-        stream = None if pulses.symbol is None and what != "stream" else _stream(model, pulses, given.dims)
+        stream = None if pulses.symbol is None else pulses.stream(model, given.dims)
         try:
             arrays = restore_types(model.inputs, given.arrays)
             profiled = profile_model(
@@ -121,22 +119,14 @@ def profile(
     show(profiled.data(by), lambda _: _report(profiled, by, top))
 
 
-def _stream(model: Model, pulses: Pulses, dims: dict[str, int]) -> Streamed:
-    from jaxrnn.model.inspection import time_symbols
-
-    symbol = pulses.symbol
-    if symbol is None:
-        symbols = time_symbols(model)
-        if len(symbols) != 1:
-            listed = ", ".join(symbols) or "none"
-            raise click.UsageError(f"--what stream needs --symbol NAME; the dimensions that can be time: {listed}")
-        (symbol,) = symbols
-    return pulses.stream(model, symbol, dims)
-
-
 def _by_options(message: str) -> str:
     """An error of the library in the words of the command."""
-    words = {"dims gives": "--dim gives", "give batch": "give --batch", "batch and length": "--batch and --length"}
+    words = {
+        "dims gives": "--dim gives",
+        "give batch": "give --batch",
+        "batch and length": "--batch and --length",
+        "say which dimension is time, with model.stream": "say which dimension is time, with --symbol NAME",
+    }
     for said, option in words.items():
         message = message.replace(said, option)
     return message

@@ -24,11 +24,12 @@ class Pulses:
     multiple: int
     shortest: int
 
-    def stream(self, model: Model, symbol: str, dims: Mapping[str, int]) -> Streamed:
-        """The model in these pulses of a dimension, with sizes of its other open dimensions."""
+    def stream(self, model: Model, dims: Mapping[str, int]) -> Streamed:
+        """The model in these pulses, with sizes of its other open dimensions."""
         from jaxrnn.cli.stepping import stream_model
 
-        return stream_model(model, symbol, self.pulse, dims, self.multiple, self.shortest)
+        assert self.symbol is not None
+        return stream_model(model, self.symbol, self.pulse, dims, self.multiple, self.shortest)
 
 
 def _pulses(symbol: str | None, pulse: int | None, multiple: int | None, shortest: int | None) -> Pulses:
