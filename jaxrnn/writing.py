@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jaxrnn.errors import InputError
-
 
 @contextmanager
 def in_place_of(path: Path) -> Iterator[Path]:
@@ -27,15 +25,3 @@ def in_place_of(path: Path) -> Iterator[Path]:
         written = Path(folder, path.name)
         yield written
         os.replace(written, path)
-
-
-def check_writable(path: Path) -> None:
-    """Refuse a file whose folder is not there, before any work is done.
-
-    Raises:
-        InputError: says what is missing.
-    """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the name of a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")

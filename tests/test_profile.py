@@ -250,5 +250,5 @@ def test_library_says_what_does_not_fit(layers, models):
     found = profile(product, np.ones((4, 4), np.float32), np.ones((4, 4), np.float32), peaks=False)
     with pytest.raises(InputError, match=r"by must be 'node' or 'region'"):
         found.rows("layer")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"top must be a number"):
+    with pytest.raises(InputError, match=r"top must be a whole number from 1 on"):
         found.table(top=0)

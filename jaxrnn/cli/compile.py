@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxrnn.checks import check_writable
 from jaxrnn.cli.output import busy, console, number, print_json, print_table, shape_text
 from jaxrnn.cli.stream_options import (
     check_pulse_options,
@@ -20,7 +21,7 @@ from jaxrnn.cli.stream_options import (
     static_option,
 )
 from jaxrnn.messages import bytes_of
-from jaxrnn.writing import check_writable, in_place_of
+from jaxrnn.writing import in_place_of
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model

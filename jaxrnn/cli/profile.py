@@ -124,7 +124,6 @@ def _by_options(message: str) -> str:
     words = {
         "dims gives": "--dim gives",
         "give batch": "give --batch",
-        "batch and length": "--batch and --length",
         "say which dimension is time, with model.stream": "say which dimension is time, with --symbol NAME",
     }
     for said, option in words.items():

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn.checks import check_writable
 from jaxrnn.errors import InputError, JaxrnnError, UnsupportedError
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.model import Model
 from jaxrnn.onnx.writing import write_model
-from jaxrnn.writing import check_writable
 
 
 def export_onnx(model: Model, params: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.messages import bytes_of
 from jaxrnn.profiling.costs import Cost
@@ -83,8 +84,8 @@ class Profile:
             by: as in `rows`.
             top: lines to show; the others are added up in one. None for all.
         """
-        if top is not None and top < 1:
-            raise InputError(f"top must be a number of lines above 0, not {top}")
+        if top is not None:
+            check_count("top", top)
         call, rows = Call(self.seconds, self.peaks), self.rows(by)
         lines, others = list(rows[:top]), rows[len(rows[:top]) :]
         if others:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.packing import Packed, low_precision_type
@@ -79,8 +80,9 @@ def target(
         raise InputError(f"a model's {what!r} cannot be profiled; what can: {', '.join(KINDS)}")
     if stream is not None and what != "stream":
         raise InputError(f"a streamed function was given, but {what!r} is asked for; what='stream' profiles it")
-    if (batch is not None and batch < 1) or (length is not None and length < 1):
-        raise InputError(f"batch and length must be above 0, not {batch} and {length}")
+    for name, count in {"batch": batch, "length": length}.items():
+        if count is not None:
+            check_count(name, count)
     if length is not None and what in ("step", "stream"):
         raise InputError(f"length is about the whole graph and scans, not about a {what}")
     low = low_precision_type(dtype)
