@@ -230,8 +230,8 @@ def test_verify_tells_agreement_from_departure(layers):
     first = report["cases"][0]["first"]
     assert (first["node"], first["operator"], first["comparison"]["name"]) == ("squash", "Tanh-13", "squashed")
     assert not report["ok"]
-    assert "first departure: node 'squash' (Tanh-13), value 'squashed'" in text
-    assert text.rstrip().endswith("departs")
+    assert "first mismatch: node 'squash' (Tanh-13), value 'squashed'" in text
+    assert text.rstrip().endswith("differs")
 
 
 MISTAKES = {

@@ -174,7 +174,7 @@ def test_an_interrupted_run_says_how_to_go_on(folder, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("jaxrnn.training.prepared.fit", interrupted)
-    assert "the same command goes on from" in call(write(folder, checkpoints="kept"), status=130).stderr
+    assert "the same command again to continue from" in call(write(folder, checkpoints="kept"), status=130).stderr
     assert "Aborted" in call(write(folder), status=1).stderr
 
 

@@ -23,9 +23,9 @@ COMMANDS = {
         "Write a model's step and scan to a file that runs without ONNX.",
     ),
     "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, as a file of settings says."),
-    "export": ("jaxrnn.cli.export:export", "Write an ONNX file again with the parameters of a training."),
+    "export": ("jaxrnn.cli.export:export", "Write an ONNX file again with trained parameters."),
     "evaluate": ("jaxrnn.cli.evaluate:evaluate", "Run a model over a corpus: metrics, tables and a report."),
-    "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with a network that comes along."),
+    "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with the packaged network."),
 }
 
 
@@ -95,7 +95,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool)
     ctx.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--version",
     is_flag=True,
@@ -114,10 +114,12 @@ def main() -> None:
     jaxrnn stream model.onnx --random                  how long a step takes, its state carried on
     jaxrnn stream net.onnx --symbol S --random         a model over whole recordings, in pulses of S
     jaxrnn profile model.onnx                          where the time of a step goes, node by node
-    jaxrnn compile model.onnx -o model.jaxrnn          the same, ahead of time
+    jaxrnn compile model.onnx -o model.jaxrnn          its step in a file that needs no ONNX
     jaxrnn finetune settings.yaml                      train it further on examples
-    jaxrnn export model.onnx --checkpoint DIR -o out   the file again, with parameters that were trained
+    jaxrnn export model.onnx --checkpoint DIR -o out   the file again, with trained parameters
+    jaxrnn evaluate settings.yaml                      run it over a corpus: metrics, tables, a report
+    jaxrnn demo                                        no file at hand: denoise a synthetic voice
 
-    Exit status: 0 if all is well, 1 where a comparison failed, 2 for a bad file, input or option. With --json a
-    command prints one JSON object on standard output and nothing else; an error is {"error": ...}.
+    Exit status: 0 if all is well, 1 if a comparison failed, 2 for a bad file, input or option. With --json a command
+    prints one JSON object on standard output and nothing else; an error is {"error": ...}.
     """  # noqa: D301

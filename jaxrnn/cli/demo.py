@@ -97,7 +97,8 @@ def _verify(model: Model, noisy: np.ndarray) -> tuple[str, float]:
     report = verify(model.proto, inputs)
     outputs = report.cases[0].outputs
     if not report.ok:
-        raise MismatchError(f"{model.label} departs from {report.engine}: {'; '.join(map(str, outputs))}")
+        wrong = "; ".join(f"{output.name}: {output.reason}" for output in outputs if not output.ok)
+        raise MismatchError(f"{model.label} differs from {report.engine}: {wrong}")
     return report.engine, max(output.max_abs or 0.0 for output in outputs)
 
 

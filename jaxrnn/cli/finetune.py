@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--resume/--fresh",
     default=None,
-    help="Go on from checkpoints that are there, or refuse to where there are some. [default: as the file says, else "
-    "resume]",
+    help="Continue from existing checkpoints, or refuse if there are any. [default: as the file says, else resume]",
 )
 @json_option
 @click.pass_context
@@ -42,7 +41,7 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
       epochs: 10
       export: run/denoiser.onnx
 
-    and says what else it wants otherwise than usual; --keys explains all of it:
+    and may change the defaults of all else; --keys explains every key:
 
     \b
       optimizer: {name: adamw, weight_decay: 0.01, learning_rate: 1e-4, freeze: "*running_*"}
@@ -50,8 +49,9 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
       validation: {npz: validation/*.npz, patience: 5}
       checkpoints: run/checkpoints
 
-    Paths are relative to the file. Texts may hold ${VARIABLE} or ${VARIABLE:-default}. All mistakes in a file are told
-    at once, before anything runs. A run that was cut short goes on from its last checkpoint when it is started again.
+    Paths are relative to the file. Values may hold ${VARIABLE} or ${VARIABLE:-default}. All mistakes in a file are
+    reported at once, before anything runs. A run that was cut short continues from its last checkpoint when it is
+    started again.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
         if training.settings.checkpoints is None:
             raise
         folder = training.settings.checkpoints.folder
-        click.echo(f"interrupted; the same command goes on from {folder}", err=True)
+        click.echo(f"interrupted; run the same command again to continue from {folder}", err=True)
         ctx.exit(INTERRUPTED)
     seconds = time.monotonic() - began
     after = _measured(training, fitted.params, "measuring the trained model")

@@ -91,7 +91,7 @@ def input_options(*, several: bool = False, random: str | None = None) -> Decora
             metavar="NAME=X.npy",
             multiple=True,
             callback=parsed(split_pairs),
-            help="An input from a .npy file; give the option once for each input.",
+            help="An input from a .npy file; once for each input.",
         ),
         click.option(
             "--inputs",
@@ -101,8 +101,8 @@ def input_options(*, several: bool = False, random: str | None = None) -> Decora
             help="Inputs by name from one .npz file.",
         ),
         dim_option(
-            f"{sizes if several else 'Size of an open dimension of the random inputs.'} Those not given are 1 where "
-            "the name looks like a batch, else 16. 'jaxrnn inspect' shows the names.",
+            f"{sizes if several else 'Size of an open dimension of the random inputs.'} By default 1 if the name looks "
+            "like a batch, else 16. 'jaxrnn inspect' shows the names.",
             several=several,
         ),
         seed_option(),

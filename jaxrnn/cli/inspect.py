@@ -26,16 +26,16 @@ Facts = Mapping[str, Any]
 @click.option("--params", "all_params", is_flag=True, help=f"List every parameter, not only the {_LARGEST} largest.")
 @json_option
 def inspect(path: Path, all_params: bool) -> None:
-    """Show what is in an ONNX file, also in one that cannot be run.
+    """Show what is in an ONNX file, even one that cannot be run.
 
-    Inputs and outputs with their open dimensions, opsets and producer, parameters, how often each operator is used
-    (inside subgraphs too), the nodes that carry a state over time with their sizes, the model's state and why it was
-    found to be that, and every node that jaxrnn cannot run, with the nearest operator that it can.
+    It lists the inputs and outputs with their open dimensions, opsets and producer, the parameters, how often each
+    operator is used (in subgraphs too), the recurrent nodes with their sizes, the model's state and why it counts as
+    state, and every node that jaxrnn cannot run, with the nearest operator that it can.
 
     For each open dimension that could be time, it says whether the model can be streamed over it, as 'jaxrnn stream
-    --symbol' does: the smallest pulse, the delay of each output, the look-ahead and the size of the state; or which
-    node stands in the way, and what to do (in full with --json). A model that is a step already, its whole state among
-    its inputs and outputs, needs no such thing.
+    --symbol' does: the smallest pulse, the delay of each output, the look-ahead and the size of the state. If not, it
+    says which node is in the way and what to do (in full with --json). A model that runs in steps, with all of its
+    state among its inputs and outputs, needs no pulses.
 
     \b
     Examples:

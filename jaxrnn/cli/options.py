@@ -139,16 +139,16 @@ _static_option = click.option(
     metavar="NAME=VALUE",
     multiple=True,
     callback=parsed(_static),
-    help="Fix an input while the model is compiled: a number, a JSON list, or a .npy file. "
-    "Needed where a shape or a branch depends on it. Example: --static sr=16000.",
+    help="Fix an input at compile time: a number, a JSON list, or a .npy file. Needed if a shape or a branch depends "
+    "on it. Example: --static sr=16000.",
 )
 _state_option = click.option(
     "--state",
     metavar="INPUT=OUTPUT",
     multiple=True,
     callback=parsed(_state),
-    help="Say which output carries the updated value of a state input, where the file leaves it open; "
-    "'none' says that there is no state.",
+    help="Name the output that carries the new value of a state input, where the file leaves it open; 'none' if there "
+    "is no state.",
 )
 #: ``FILE`` and ``--static``, and with ``--state``, as the argument ``file``.
 stateless_file = grouped("file", ModelFile, file_argument, _static_option)

@@ -160,8 +160,8 @@ def plain(value: Any) -> Any:
 
 
 def verdict(ok: bool) -> Line:
-    """What a comparison came to."""
-    return Line("agrees", "bold green") if ok else Line("departs", "bold red")
+    """The last line of a comparison."""
+    return Line("agrees", "bold green") if ok else Line("differs", "bold red")
 
 
 def random_line(result: Mapping[str, Any], seed: int) -> list[str]:

@@ -40,7 +40,7 @@ TOP = 20
     type=click.IntRange(min=1),
     default=TOP,
     show_default=True,
-    help="Lines to show; the others are added up in one. With --json all are given.",
+    help="Lines to show; the others are added up in one. --json has all of them.",
 )
 @click.option("--batch", type=click.IntRange(min=1), help="Streams in one call. [default: one, without a batch axis]")
 @click.option(
@@ -64,26 +64,25 @@ def profile(
 ) -> None:
     """Show where the time of a model goes, by ONNX node or by region of the compiled program.
 
-    A region is what XLA runs as one: a product of matrices, a convolution, or several operations that it fused. Its
-    time is measured while JAX's profiler records a number of calls, less what the recording itself takes; the time of
-    the whole call is measured without it. What lies between the regions is shown as a line of its own, so that the
-    table adds up to the call. Where the recorder slows a program down, as it does many short regions in a loop, the
-    times of the regions are divided by one number so that they fit the call, and a note says so.
+    A region is what XLA runs as one: a matrix product, a convolution, or several fused operations. JAX's profiler
+    records some calls and times their regions; what the recording itself takes is subtracted. The whole call is timed
+    without the profiler, and the time between regions has a line of its own, so that the table adds up to the call.
+    Where the profiler slows a program down, as it does many short regions in a loop, the times of the regions are
+    scaled to fit the call, and a note says so.
 
     By node, the time of a region that works for several nodes is divided among them by the operations that each
-    needs: an estimate, and "shared" says how much of a line is one. Names of nodes come from the compiled program;
-    regions that it gives no name to, and no name can be inferred for from what they read and write, are "(none)".
+    needs. That is an estimate; "shared" says how much of a line is one. The names of nodes come from the compiled
+    program. "(none)" is for regions that have no name, and whose inputs and readers suggest none.
 
-    FLOP (floating-point operations, transcendental functions apart) and bytes (operands read, results written) are
-    computed from the shapes in each region, with all trips of loops; XLA's own analysis of the whole program, which
-    counts a loop once, stands above the table. They are held against peaks that are measured in the same process, on
-    the same threads: a large product of matrices, and going through arrays that fit the caches and that do not; a
-    region's bytes against an array of the size that is gone through before its data is used again. "bound by" is the
-    nearer of the two limits, or neither where less than a quarter of both is reached: start-up, transcendental
+    FLOP (floating-point operations, without transcendental functions) and bytes (operands read, results written) are
+    computed from the shapes in each region, with all trips of loops. XLA's own analysis of the whole program, which
+    counts a loop once, stands above the table. Both are compared with peaks that are measured in the same process, on
+    the same threads: a large matrix product, and passes over arrays that fit the caches and that do not. "bound by" is
+    the nearer of the two limits, or neither if less than a quarter of both is reached: start-up, transcendental
     functions, or scalar code.
 
-    Inputs that are not given are random, and so are their sizes as in 'jaxrnn run --random'. Parameters are compiled
-    in, except for --what apply.
+    Inputs that are not given are random, with sizes as in 'jaxrnn run --random'. Parameters are compiled in, except
+    with --what apply.
 
     \b
     Examples:

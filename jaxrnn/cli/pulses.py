@@ -62,11 +62,11 @@ pulse_options = grouped(
     click.option(
         "--multiple",
         **_FRAMES,
-        help="With --symbol: every recording has a multiple of so many frames, where the model works on no others.",
+        help="With --symbol: recordings are a multiple of so many frames long, for a model that takes no other length.",
     ),
     click.option(
         "--shortest",
         **_FRAMES,
-        help="With --symbol: no recording has fewer frames, where an error asks for such a constraint.",
+        help="With --symbol: no recording has fewer frames. Give it if an error asks for such a constraint.",
     ),
 )

@@ -35,7 +35,7 @@ from jaxrnn.messages import pairs_of
     help="What to compare with: ONNX Runtime, ONNX's reference evaluator, or the first of them that takes the model.",
 )
 @click.option(
-    "--nodes", is_flag=True, help="Compare every value inside the graph too, and name the first node that departs."
+    "--nodes", is_flag=True, help="Compare every value inside the graph too, and name the first node that differs."
 )
 @json_option
 @click.pass_context
@@ -45,7 +45,7 @@ def verify(ctx: click.Context, file: ModelFile, given: Inputs, nodes: bool, **op
     Every element must satisfy |here - peer| <= atol + rtol * |peer|; element types, shapes and the places of NaNs must
     agree. Inputs that are not given are random. With several sizes of a dimension, each is a case of its own. The
     relative errors shown leave out elements whose magnitude is below atol. Inside the graph (--nodes), atol grows with
-    the value's largest magnitude. Exit status 1 where anything departs.
+    the value's largest magnitude. Exit status 1 if anything differs.
 
     \b
     Examples:
@@ -68,22 +68,22 @@ def verify(ctx: click.Context, file: ModelFile, given: Inputs, nodes: bool, **op
 def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
     yield f"{result['label']} against {result['engine']}"
     yield from (Line(f"note: {note}", "yellow") for note in result["notes"])
-    columns = {"output": "name", **fields("dtype", "shape"), **COMPARED, "result": departure}
+    columns = {"output": "name", **fields("dtype", "shape"), **COMPARED, "result": difference}
     for case in result["cases"]:
         yield Table(pairs_of(case["dims"]) or "Outputs", columns, case["outputs"])
         if (first := case["first"]) is not None:
             value = first["comparison"]
-            yield Line(f"first departure: node {first['node']!r} ({first['operator']}), value {value['name']!r}", "red")
+            yield Line(f"first mismatch: node {first['node']!r} ({first['operator']}), value {value['name']!r}", "red")
             largest = f"largest absolute {text_of(value['max_abs'])}, relative {text_of(value['max_rel'])}"
-            yield f"  {value['dtype']}{text_of(value['shape'])}: {departure(value)}; {largest}"
+            yield f"  {value['dtype']}{text_of(value['shape'])}: {difference(value)}; {largest}"
         elif nodes:
             yield f"{case['values']} values inside the graph agree"
     yield ""
     yield verdict(result["ok"])
 
 
-def departure(comparison: Mapping[str, Any]) -> str:
-    """What does not agree, and where most, in words."""
+def difference(comparison: Mapping[str, Any]) -> str:
+    """Whether values agree, else why not and where they differ most."""
     if comparison["ok"]:
         return "agrees"
     return comparison["reason"] + (f", most at {comparison['worst']}" if comparison["worst"] else "")
