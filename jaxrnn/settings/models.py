@@ -1,4 +1,4 @@
-"""What the models of settings have in common. The text below a key is its explanation, in help and documentation."""
+"""The base of all models of settings. The text below a key explains it, in help and documentation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _with_folder(name: str, info: SerializationInfo) -> str:
 
 #: A path, relative to the folder of the file of settings, which is the context of a validation.
 LocalPath = Annotated[Path, BeforeValidator(_from_folder)]
-#: A function by its name; written out whole where the context of a serialization is that folder.
+#: A function by its name; serialized with a whole path, where the context is that folder.
 FunctionName = Annotated[str, PlainSerializer(_with_folder)]
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]

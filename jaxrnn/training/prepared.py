@@ -148,7 +148,7 @@ def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
         with file.at(key, "npz"):
             return NpzFiles(settings.npz)
     assert settings.function is not None, "it has one of both"
-    examples = file.made(settings.function, settings.arguments, key)
+    examples = file.call(settings.function, settings.arguments, key)
     with file.at(key, "function"):
         make_source(examples, 0 if key == "data" else None, what=key)
     return examples
