@@ -254,6 +254,7 @@ MISTAKES = {
     "sizes for nothing": (["run", "{model}", "--dim", "T=4"], "--random"),
     "unknown static": (["run", "{model}", "--static", "sr=1"], "there is no input 'sr'"),
     "bad static": (["run", "{model}", "--static", "x=abc"], "neither a number"),
+    "no file to write": (["run", "{model}", "--random", "-o", "{dir}/fifo"], "is a FIFO, not a regular file"),
     "no folder": (["run", "{model}", "--random", "-o", "{dir}/none/out.npz"], "there is no folder"),
     "bad option": (["inspect", "{model}", "--bogus"], "--bogus"),
     "bad engine": (["verify", "{model}", "--engine", "tract"], "tract"),
@@ -267,6 +268,7 @@ def test_mistakes_are_one_clear_error(layers, tmp_path, mistake):
     np.savez(tmp_path / "x.npz", x=np.zeros(3, np.float32))
     np.save(tmp_path / "pickle.npy", np.array([{}], object))
     (tmp_path / "text.npy").write_text("no array")
+    os.mkfifo(tmp_path / "fifo")
     arguments, message = MISTAKES[mistake]
     arguments = [argument.format(dir=tmp_path, model=layers) for argument in arguments]
     result = call(*arguments, status=2)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.checks import check_writable
 from jaxrnn.cli.output import busy, console, number, print_json, print_table, shape_text
 from jaxrnn.cli.stream_options import (
     check_pulse_options,
@@ -20,6 +19,7 @@ from jaxrnn.cli.stream_options import (
     state_option,
     static_option,
 )
+from jaxrnn.files import check_writable
 from jaxrnn.messages import bytes_of
 from jaxrnn.writing import in_place_of
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.checks import check_writable
 from jaxrnn.cli.files import save_archive
 from jaxrnn.cli.output import busy, counting, print_json
 from jaxrnn.cli.stream_options import (
@@ -26,6 +25,7 @@ from jaxrnn.cli.stream_options import (
     state_option,
 )
 from jaxrnn.errors import InputError
+from jaxrnn.files import check_writable
 
 if TYPE_CHECKING:
     import numpy as np
