@@ -257,6 +257,8 @@ MISTAKES = {
     "no file to write": (["run", "{model}", "--random", "-o", "{dir}/fifo"], "is a FIFO, not a regular file"),
     "no folder": (["run", "{model}", "--random", "-o", "{dir}/none/out.npz"], "there is no folder"),
     "bad option": (["inspect", "{model}", "--bogus"], "--bogus"),
+    "no tolerance": (["verify", "{model}", "--atol", "nan"], "nan is not a number"),
+    "no duration": (["demo", "--seconds", "nan"], "nan is not a number"),
     "bad engine": (["verify", "{model}", "--engine", "tract"], "tract"),
 }
 

@@ -154,10 +154,16 @@ def test_comparison_agrees(here, peer, options):
 @pytest.mark.parametrize(
     ("here", "peer", "options", "reason"), [row[1:] for row in DIFFERENT], ids=[row[0] for row in DIFFERENT]
 )
-def test_comparison_departs(here, peer, options, reason):
+def test_comparison_differs(here, peer, options, reason):
     result = compare("value", _plain(here), _plain(peer), **options)
     assert not result.ok
     assert re.search(reason, result.reason)
+
+
+@pytest.mark.parametrize("option", [{"atol": -1.0}, {"rtol": float("nan")}])
+def test_what_is_no_tolerance_is_refused(option):
+    with pytest.raises(InputError, match="must be a number from 0 on"):
+        compare("value", np.ones(2), np.ones(2), **option)
 
 
 def _plain(value):
