@@ -347,7 +347,7 @@ class Model:
         return jax.jit(self.apply)
 
     def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
-        """Every value that a node of the outer graph computes, by name, with its node: shows where results depart."""
+        """Every value that a node of the outer graph computes, by name, with its node: shows where results differ."""
         seen: dict[str, tuple[BoundNode, Any]] = {}
 
         def watch(node: BoundNode, outputs: Sequence[Any]) -> None:
