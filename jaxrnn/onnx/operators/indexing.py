@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.reshaping import axes_of
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static, is_symbolic, traced

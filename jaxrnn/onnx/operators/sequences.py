@@ -10,7 +10,8 @@ import numpy as np
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.constants import shape_of
 from jaxrnn.onnx.operators.indexing import gather
-from jaxrnn.onnx.operators.movement import axes_of, concat, cut, squeeze, unsqueeze
+from jaxrnn.onnx.operators.movement import concat, cut
+from jaxrnn.onnx.operators.reshaping import axes_of, squeeze, unsqueeze
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.text import moves_text
