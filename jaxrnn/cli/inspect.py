@@ -43,19 +43,17 @@ def inspect(file: Path, all_params: bool, as_json: bool) -> None:
       jaxrnn inspect model.onnx --json | jq '.streams'
       jaxrnn inspect model.onnx --json | jq '.unsupported'
     """  # noqa: D301
-    from jaxrnn.model.inspection import inspect_model, inspect_streams
+    from jaxrnn.model.inspection import inspect_model
 
     with busy(f"inspecting {file.name}"):
-        inspection = inspect_model(file)
-        # A file that cannot be loaded, or whose state is open, cannot be streamed either.
-        streams = inspect_streams(file) if inspection.problem is None and inspection.state_problem is None else ()
+        inspection = inspect_model(file, streams=True)
     if as_json:
-        print_json(_as_json(inspection, streams))
+        print_json(_as_json(inspection))
     else:
-        _print(inspection, streams, all_params)
+        _print(inspection, all_params)
 
 
-def _as_json(inspection: Inspection, streams: Sequence[StreamInfo]) -> dict[str, Any]:
+def _as_json(inspection: Inspection) -> dict[str, Any]:
     # A file does not say which of its axes is time: that is the `symbol` of a stream.
     arrays = {
         key: [{name: value for name, value in array.items() if name != "time_axis"} for array in plain(group)]
@@ -64,7 +62,6 @@ def _as_json(inspection: Inspection, streams: Sequence[StreamInfo]) -> dict[str,
     return {
         **plain(inspection),
         **arrays,
-        "streams": plain(streams),
         "dimensions": _dimensions(inspection),
         "parameter_count": inspection.parameter_count,
         "parameter_bytes": inspection.parameter_bytes,
@@ -77,7 +74,7 @@ def _dimensions(inspection: Inspection) -> list[str]:
     return list(symbols_of(inspection.inputs))
 
 
-def _print(inspection: Inspection, streams: Sequence[StreamInfo], all_params: bool) -> None:
+def _print(inspection: Inspection, all_params: bool) -> None:
     out = console()
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in inspection.opsets.items())
     out.print(inspection.label, style="bold")
@@ -112,8 +109,8 @@ def _print(inspection: Inspection, streams: Sequence[StreamInfo], all_params: bo
     else:
         print_title(out, "Recurrent nodes: none")
     _print_state(out, inspection)
-    if streams:
-        _print_streams(out, streams)
+    if inspection.streams:
+        _print_streams(out, inspection.streams)
     _print_problems(out, inspection)
 
 

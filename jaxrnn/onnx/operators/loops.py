@@ -13,9 +13,9 @@ from jax import lax
 
 from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
+from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.forward_mode import forward_mode_only
-from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_static, is_symbolic, traced
 

@@ -7,13 +7,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.constants import shape_of
 from jaxrnn.onnx.operators.indexing import gather
 from jaxrnn.onnx.operators.movement import concat, cut
 from jaxrnn.onnx.operators.reshaping import axes_of, squeeze, unsqueeze
 from jaxrnn.onnx.registry import Static, since
-from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Stacked, Value, describe, dimensions, is_sequence, traced
 
