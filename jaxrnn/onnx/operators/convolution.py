@@ -79,7 +79,7 @@ def window_counts(
 
 def _operands(x: Value, w: Value, b: Value) -> tuple[jax.Array, jax.Array]:
     """Input and weight, which have one type (the bias too) and one rank."""
-    alike(*(value for value in (x, w, b) if value is not None))
+    alike(x, w, b)
     x, w = traced(x), traced(w)
     if w.ndim != x.ndim or x.ndim < 3:
         raise ValueError(f"input and weight must have one rank of at least 3, not {x.ndim} and {w.ndim}")
@@ -200,7 +200,7 @@ def causal_convolution(
     activation: str = "none",
 ) -> list[Value]:
     """CausalConvWithState: the output, and the last input frames as state. 16-bit products are summed in 32 bits."""
-    alike(*(value for value in (input, weight, bias, past_state) if value is not None))
+    alike(input, weight, bias, past_state)
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
     x, w = traced(input), traced(weight)

@@ -72,9 +72,7 @@ def _one_of(data: jax.Array, index: Any, axis: int) -> jax.Array:
     inside = symbols.less(0, start, or_equal=True), symbols.less(start, size, or_equal=False)
     if inside == (True, True):
         return lax.squeeze(lax.slice_in_dim(data, start, start + 1, 1, axis), (axis,))
-    boxed = np.empty((), object)
-    boxed[()] = index
-    return read(data, (slice(None),) * axis + (wrap_indices(boxed, size).astype(np.int32),))
+    return read(data, (slice(None),) * axis + (wrap_indices(symbols.boxed(index), size).astype(np.int32),))
 
 
 def _read_empty(data: Value, shape: tuple[Any, ...], axis: int) -> jax.Array:

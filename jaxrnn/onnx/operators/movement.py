@@ -47,11 +47,17 @@ def split(x: Value, split: Static | None = None, *, axis: int = 0, num_outputs: 
         sizes = [each] * (parts - 1) + [size - each * (parts - 1)]
     if sum(sizes) != size or len(sizes) != output_count:
         raise ValueError(f"sizes {list(sizes)} for {output_count} outputs do not add up to axis {axis} of size {size}")
-    results, start = [], 0
-    for part in sizes:
-        results.append(cut(x, axis, start, start + part))
-        start = start + part
-    return results
+    return parts_of(x, axis, sizes)
+
+
+def parts_of(x: Value, axis: int, sizes: Sequence[Any]) -> list[Value]:
+    """Consecutive parts of these sizes along an axis."""
+    parts: list[Value] = []
+    start: Any = 0
+    for size in sizes:
+        parts.append(cut(x, axis, start, start + size))
+        start = start + size
+    return parts
 
 
 def cut(x: Value, axis: int, start: Any, stop: Any, step: int = 1) -> Value:

@@ -32,7 +32,7 @@ def deform_conv(
     strides: tuple[int, ...] | None = None,
 ) -> Value:
     """DeformConv: a convolution whose taps are moved by the offsets and interpolate between elements."""
-    alike(*(value for value in (x, w, offset, b, mask) if value is not None))
+    alike(x, w, offset, b, mask)
     x, w, offset = traced(x), traced(w), traced(offset)
     dtype, working = x.dtype, wide_type(x.dtype)
     rank, kernel = x.ndim - 2, kernel_sizes(kernel_shape, w)

@@ -135,7 +135,7 @@ def _layer(
     bound of ``clip``.
     """
     cells = make_cells(make, default, clip, direction, activations, activation_alpha, activation_beta)
-    alike(*(value for value in (x, w, r, b, p, *initial) if value is not None))
+    alike(x, w, r, b, p, *initial)
     if layout not in (0, 1):
         raise ValueError(f"layout must be 0 or 1, not {layout}")
     x, w, r = traced(x), traced(w), traced(r)
