@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import pytest
 from jax._src.interpreters import mlir
+from jaxlib.mlir import ir
 
 #: XLA without its fusion emitters compiles in half the time. Results are rounded in other places.
 QUICK_COMPILER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
@@ -42,7 +43,7 @@ def _shared(make_context: Callable[[], Any]) -> Callable[[], Any]:
     kept = threading.local()
 
     def context() -> Any:
-        if mlir.ir.Context.current is not None:
+        if ir.Context.current is not None:
             return make_context()
         uses = getattr(kept, "uses", 0)
         if uses % _SHARED_BY == 0:
