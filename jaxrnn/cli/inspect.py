@@ -13,7 +13,7 @@ from jaxrnn.cli.output import Block, Line, Table, busy, fields, plain, show
 from jaxrnn.messages import bytes_of
 
 if TYPE_CHECKING:
-    from jaxrnn.model.inspection import Inspection, StreamInfo
+    from jaxrnn.model.inspection import Inspection
 
 _LARGEST = 5
 _LONGEST = 300
@@ -43,16 +43,14 @@ def inspect(path: Path, all_params: bool) -> None:
       jaxrnn inspect model.onnx --json | jq '.streams'
       jaxrnn inspect model.onnx --json | jq '.unsupported'
     """  # noqa: D301
-    from jaxrnn.model.inspection import inspect_model, inspect_streams
+    from jaxrnn.model.inspection import inspect_model
 
     with busy(f"inspecting {path.name}"):
-        inspection = inspect_model(path)
-        # A file that cannot be loaded, or whose state is open, cannot be streamed either.
-        streams = inspect_streams(path) if inspection.problem is None and inspection.state_problem is None else ()
-    show(_result(inspection, streams), lambda result: _report(result, _about_steps(inspection), all_params))
+        inspection = inspect_model(path, streams=True)
+    show(_result(inspection), lambda result: _report(result, _about_steps(inspection), all_params))
 
 
-def _result(inspection: Inspection, streams: Sequence[StreamInfo]) -> dict[str, Any]:
+def _result(inspection: Inspection) -> dict[str, Any]:
     from jaxrnn.verification.sampling import symbols_of
 
     # A file does not say which of its axes is time: that is the `symbol` of a stream.
@@ -63,7 +61,6 @@ def _result(inspection: Inspection, streams: Sequence[StreamInfo]) -> dict[str, 
     return {
         **plain(inspection),
         **arrays,
-        "streams": streams,
         "dimensions": symbols_of(inspection.inputs),
         "parameter_count": inspection.parameter_count,
         "parameter_bytes": inspection.parameter_bytes,

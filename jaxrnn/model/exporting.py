@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn.errors import InputError, JaxrnnError, UnsupportedError
+from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.files import check_writable
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.model import Model
+from jaxrnn.onnx.reading import labelled
 from jaxrnn.onnx.writing import write_model
 
 
@@ -45,7 +46,7 @@ def export_onnx(model: Model, params: Mapping[str, Any], path: str | os.PathLike
     _check_model(model)
     path = Path(path)
     check_writable(path)
-    try:
+    with labelled(model.label):
         arrays = stored_params(model, params)
         changed = frozenset(name for name, array in arrays.items() if not _same(array, model.program.parameters[name]))
         origins = {name: origin for name, origin in model.program.origins.items() if origin is not None}
@@ -56,8 +57,6 @@ def export_onnx(model: Model, params: Mapping[str, Any], path: str | os.PathLike
             )
         known = {name: array for name, array in arrays.items() if name in origins}
         write_model(model._file, known, changed, origins, path)
-    except JaxrnnError as error:
-        raise type(error)(f"{model.label}: {error}") from error
 
 
 def stored_params(model: Model, params: Mapping[str, Any]) -> dict[str, np.ndarray]:

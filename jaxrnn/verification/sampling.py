@@ -18,7 +18,7 @@ from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.messages import bytes_of
 from jaxrnn.model import Model
-from jaxrnn.onnx.batch_names import is_batch_name
+from jaxrnn.onnx.interface import is_batch_name
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.specs import ArraySpec
 
