@@ -211,7 +211,7 @@ def test_silero_finds_most_of_the_speech(models, corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXRNN_CORPUS", str(corpus))
     prepared = prepare_evaluation(ROOT / "configs/evaluate_silero.yaml", {"out": str(tmp_path)})
     prepared.evaluation.run()
-    said = prepared.conclude({}).said
+    said = prepared.conclude({}).document
     assert said["corpus"]["detection"]["values"]["auc"]["value"] > 0.8
     curve = said["corpus"]["detection"]["curve"]
     assert curve["true_positive_rate"][-1] == curve["false_positive_rate"][-1] == 1

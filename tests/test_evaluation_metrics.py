@@ -28,14 +28,17 @@ from jaxrnn.evaluation.metrics import (
     Segments,
     build_metric,
     check_metrics,
-    detection,
     latency,
     over_whole,
-    sdr,
     si_sdr,
 )
+from jaxrnn.evaluation.metrics.counts import detection
+from jaxrnn.evaluation.metrics.distortion import sdr
 
 RATE, HOP = 16_000, 160
+
+#: Of a detector's counts.
+KEY = "detection_counts"
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -186,15 +189,17 @@ def test_a_detector_has_the_rates_that_scikit_learn_finds(seed):
         }
 
     for row, (scores, labels) in zip(found, recordings, strict=True):
-        assert {key: row[key] for key in row if key != metric.counts} == pytest.approx(expected(scores, labels))
+        assert {key: row[key] for key in row if key != KEY} == pytest.approx(expected(scores, labels))
     scores, labels = (np.concatenate(parts) for parts in zip(*recordings, strict=True))
-    counts = [row[metric.counts] for row in found]
+    counts = [row[KEY] for row in found]
     assert metric.pool is not None
-    both = metric.pool.values(counts, np.array([[1, 1, 1], [0, 2, 1]]))
+    sums = np.stack([metric.pool.sums(each) for each in counts])
+    both = metric.pool.values(np.array([[1, 1, 1], [0, 2, 1]]) @ sums)
     assert {key: array[0] for key, array in both.items()} == pytest.approx(expected(scores, labels))
     drawn = [np.concatenate([recordings[1][part], recordings[1][part], recordings[2][part]]) for part in (0, 1)]
     assert {key: array[1] for key, array in both.items()} == pytest.approx(expected(*drawn))
-    curve = metric.pool.curve(counts)
+    assert metric.pool.curve is not None
+    curve = metric.pool.curve(sums.sum(0))
     false, true, thresholds = sklearn.metrics.roc_curve(labels, scores, drop_intermediate=False)
     np.testing.assert_allclose(curve["false_positive_rate"], false)
     np.testing.assert_allclose(curve["true_positive_rate"], true)
@@ -226,11 +231,13 @@ def test_rates_that_have_nothing_to_divide_by_are_not_defined():
         (np.full(3, -1.0), {"accuracy", "precision", "recall", "f1", "auc"}),
     ):
         found = value(metric, np.array([0.2, 0.7, 0.9]), labels)
-        assert {key for key in found if key != metric.counts and math.isnan(found[key])} == undefined
+        assert {key for key in found if key != KEY and math.isnan(found[key])} == undefined
     assert math.isnan(value(metric, np.zeros(3), np.ones(3))["precision"])
     assert metric.pool is not None
-    assert metric.pool.curve([]) == {key: [] for key in metric.pool.curve([])}
-    assert all(math.isnan(array[0]) for array in metric.pool.values([], np.ones((1, 0))).values())
+    nothing = np.zeros(metric.pool.size)
+    assert metric.pool.curve is not None
+    assert not any(metric.pool.curve(nothing).values())
+    assert all(math.isnan(value) for value in metric.pool.values(nothing).values())
     for scores in (np.array([0.5, 1.5]), np.array([0.5, np.nan]), np.ones((2, 3))):
         with pytest.raises(NoValueError):
             value(metric, scores, np.ones(2))
@@ -239,12 +246,12 @@ def test_rates_that_have_nothing_to_divide_by_are_not_defined():
 def test_a_classifier_is_right_where_its_highest_score_is():
     scores, labels = rng().normal(size=(90, 5)), rng(1).integers(-1, 5, 90)
     metric = METRICS["class_accuracy"]()
+    assert metric.pool is not None
     judged = labels >= 0
     found = value(metric, scores[:, None], labels, cuts=(31,))
     assert found[metric.name] == pytest.approx(np.mean(np.argmax(scores, 1)[judged] == labels[judged]))
-    parts = [value(metric, scores[part], labels[part])[metric.counts] for part in (slice(31), slice(31, None))]
-    assert metric.pool is not None
-    assert metric.pool.values(parts, np.ones((1, 2)))[metric.name][0] == pytest.approx(found[metric.name])
+    parts = [value(metric, scores[part], labels[part])[metric.pool.key] for part in (slice(31), slice(31, None))]
+    assert metric.pool.values(sum(map(metric.pool.sums, parts)))[metric.name] == pytest.approx(found[metric.name])
     assert math.isnan(value(metric, scores, np.full(90, -1))[metric.name])
     for wrong in (np.full(90, 5), np.full(90, 0.5)):
         with pytest.raises(NoValueError, match="below 5"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
     from jaxrnn.evaluation.hosts import Host
-    from jaxrnn.evaluation.prepared import PreparedEvaluation
 
 INTERVAL = "95 % interval"
 
@@ -88,16 +86,19 @@ def evaluate(
         raise InputError("--coordinator needs --host I/N")
     others = share_cores(processes)
     place = _place(processes, host, cluster, coordinator)
-    from jaxrnn.evaluation.conclusion import times_of
+    from jaxrnn.evaluation.evaluate import run
     from jaxrnn.evaluation.prepared import prepare_evaluation
+    from jaxrnn.evaluation.workers import workers
 
     with busy(f"reading {path.name}"):
         prepared = prepare_evaluation(path, overrides)
     folder = prepared.evaluation.journal.folder
-    before, began = prepared.evaluation.journal.finished(), time.monotonic()
+    arguments = [str(path), *(part for override in overrides for part in ("--set", override))]
     try:
-        for line in _work(prepared, place, _arguments(path, overrides), others):
-            click.echo(line, err=True)
+        with workers(arguments, others) as failures:
+            times = run(prepared.evaluation, place)
+            for line in failures():
+                click.echo(line, err=True)
     except KeyboardInterrupt:
         click.echo(f"interrupted; the same command goes on in {folder}", err=True)
         ctx.exit(INTERRUPTED)
@@ -105,13 +106,12 @@ def evaluate(
         raise InputError("not all recordings are done; run the same command again")
     if place.index != 0:
         return
-    times = times_of(prepared.evaluation, before, time.monotonic() - began)
     with busy("writing the report"):
-        said = prepared.conclude(times, against).said
+        document = prepared.conclude(times, against).document
     if as_json:
-        print_json({"out": str(folder), "times": times, **{key: said[key] for key in said if key != "rows"}})
+        print_json({"out": str(folder), "times": times, **{key: document[key] for key in document if key != "rows"}})
     else:
-        _print(folder, said, times)
+        _print(folder, document, times)
 
 
 def _place(processes: int, host: str | None, cluster: bool, coordinator: str | None) -> Host:
@@ -128,37 +128,21 @@ def _place(processes: int, host: str | None, cluster: bool, coordinator: str | N
     return place if coordinator is None else join(coordinator, place.count, place.index)
 
 
-def _arguments(path: Path, overrides: tuple[str, ...]) -> list[str]:
-    return [str(path), *(part for override in overrides for part in ("--set", override))]
-
-
-def _work(prepared: PreparedEvaluation, place: Host, arguments: list[str], others: list[dict[str, str]]) -> list[str]:
-    """Do all units, with other processes beside this one; what went wrong in them, in words."""
-    from jaxrnn.evaluation.hosts import shared
-    from jaxrnn.evaluation.progress import showing
-    from jaxrnn.evaluation.workers import workers
-
-    evaluation = prepared.evaluation
-    with showing(None, evaluation) as show, workers(arguments, others) as ended:
-        evaluation.run(shared(evaluation, place), lambda unit, rows: show(evaluation.journal.finished()))
-        return [f"process {each.index} ended with status {each.status}: {each.log}".rstrip(": ") for each in ended()]
-
-
-def _print(folder: Path, said: Mapping[str, Any], times: Mapping[str, Any]) -> None:
+def _print(folder: Path, document: Mapping[str, Any], times: Mapping[str, Any]) -> None:
     out = console()
-    counts = said["recordings"]
+    counts = document["recordings"]
     sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
     failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""
     work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them done before"
     out.print(f"{counts['all']} recordings{failed}, {work}")
     rows = [
         (name, each["n"], number(each["mean"]), _interval(each), number(each["median"]), number(each["deviation"]))
-        for name, each in said["summary"].items()
+        for name, each in document["summary"].items()
     ]
     columns = ("metric", "recordings", "mean", INTERVAL, "median", "standard deviation")
     print_table(out, "Of the recordings, each for itself", columns, rows, right=columns[1:])
-    for metric, found in said["corpus"].items():
-        rows = [(name, number(each["value"]), _interval(each)) for name, each in found["values"].items()]
+    for metric, corpus in document["corpus"].items():
+        rows = [(name, number(each["value"]), _interval(each)) for name, each in corpus["values"].items()]
         print_table(
             out, f"{metric}, of all recordings as one", ("", "value", INTERVAL), rows, right=("value", INTERVAL)
         )

@@ -16,18 +16,15 @@ from jaxrnn.evaluation.devices import Devices
 from jaxrnn.evaluation.identity import identity_of, surroundings
 from jaxrnn.evaluation.journal import Journal, Row, row_of
 from jaxrnn.evaluation.limits import chunk_frames
-from jaxrnn.evaluation.loading import ChunkSource, prefetched
-from jaxrnn.evaluation.metrics import Metric, check_metrics, open_reference
+from jaxrnn.evaluation.metrics import Metric, check_metrics, latency, open_reference
 from jaxrnn.evaluation.recording_worker import RecordingWorker
 from jaxrnn.evaluation.recordings import Recording, open_recording
+from jaxrnn.evaluation.results import OUTPUTS, Results, results_of
 from jaxrnn.evaluation.systems import System
-from jaxrnn.evaluation.units import Unit, plan_units
+from jaxrnn.evaluation.units import ChunkSource, Unit, plan_units, prefetched
 
 #: Recordings in a batch, and seconds of each in a chunk.
 BATCH, CHUNK = 16, 4.0
-
-#: The folder of outputs in the folder of results.
-OUTPUTS = "outputs"
 
 
 class Evaluation:
@@ -188,6 +185,17 @@ class Evaluation:
             if isinstance(recording, str)
         ]
         return sorted([*self.journal.rows(), *unread], key=lambda row: row["id"])
+
+    def results(self, slices: Sequence[str] = ()) -> Results:
+        """The results of the finished units, summarised over the corpus and by the values of some columns.
+
+        Raises:
+            InputError: there is no such column.
+            MissingPackageError: Polars is not installed.
+        """
+        facts = self.facts | {"latency": latency(self.system)}
+        name = self.journal.folder.name
+        return results_of(name, self.rows(), self.metrics, slices=slices, facts=facts, outputs=self.outputs)
 
     @property
     def is_complete(self) -> bool:

@@ -15,7 +15,7 @@ from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.offline import Offline
-from jaxrnn.evaluation.report import PageLimits, Results
+from jaxrnn.evaluation.results import Results
 from jaxrnn.evaluation.settings import CorpusSettings, EvaluationSettings
 from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.systems import System
@@ -41,15 +41,8 @@ class PreparedEvaluation:
 
     def conclude(self, times: Mapping[str, Any], against: Path | None = None) -> Results:
         """Write the tables and the report page, as `jaxrnn.evaluation.conclusion.conclude` does."""
-        return conclude(
-            self.evaluation,
-            slices=self.settings.slices,
-            times=times,
-            against=against,
-            title=self.settings.title,
-            main=self.settings.main,
-            limits=PageLimits(examples=self.settings.examples),
-        )
+        page = self.settings.model_dump(include={"slices", "title", "main", "examples"})
+        return conclude(self.evaluation, times, against=against, **page)
 
 
 def prepare_evaluation(path: Path, overrides: Overrides = ()) -> PreparedEvaluation:
@@ -93,11 +86,6 @@ def _metrics(file: File) -> tuple[Metric, ...]:
     for place, metric in enumerate(file.settings.metrics):
         with file.at("metrics", place):
             metrics.append(build_metric(metric.name, metric.options, file.folder))
-    names = [metric.name for metric in metrics]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        with file.at("metrics"):
-            raise InputError(f"two metrics are called {twice!r}: give one of them another name with 'called'")
     return tuple(metrics)
 
 

@@ -65,7 +65,7 @@ def differences(content: Content, comparison: PairedComparison) -> list[Table]:
             columns.append((text(whole.column, 60), cells))
         tables.append(Table(f"Mean differences by {text(name, 60)}", columns))
     if content.main is not None:
-        name, count = content.main.name, max(1, content.limits.examples)
+        name, count = content.main.name, max(1, content.examples)
         values = zip(content.change(name), content.rows, content.beside(name), content.values(name), strict=True)
         both = sorted(
             ((change, text(row["id"]), others, mine) for change, row, others, mine in values if change is not None),

@@ -1,77 +1,25 @@
-"""What a report is made from, looked up in the ways its sections need."""
+"""The content of a report: results and a comparison, as its sections look them up."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.chain import AUDIO
 from jaxrnn.evaluation.compare import PairedComparison
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.journal import OK, Row
-from jaxrnn.evaluation.metrics.protocol import Column
+from jaxrnn.evaluation.journal import COLUMNS, OK, Row
+from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.wording import defined, is_number, text
+from jaxrnn.evaluation.results import Results, columns_of
 from jaxrnn.messages import near
 
-#: Columns that every row has, and that have places of their own on the page.
-OWN = ("id", "path", "reference", "seconds", "status", "error", "notes")
-
-
-@dataclass(frozen=True)
-class Results:
-    """What one system gave.
-
-    Attributes:
-        name: of the system.
-        rows: as `Evaluation.rows` or `read_results` gives them.
-        said: what the rows say together: what `write_results` gives, or ``results.json`` holds.
-        outputs: the folder of its outputs; None where they were not kept.
-    """
-
-    name: str
-    rows: Sequence[Row]
-    said: Mapping[str, Any]
-    outputs: Path | None = None
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """What its metrics gave."""
-        return tuple(columns_of(self.said["metrics"]))
-
-    def output(self, name: str) -> Path | str:
-        """The sound that came out for a recording, or why there is none."""
-        if self.outputs is None:
-            return "Outputs were not kept."
-        paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
-        return next((path for path in paths if os.path.isfile(path)), paths[0])
-
-
-@dataclass(frozen=True)
-class PageLimits:
-    """What a page holds at most.
-
-    Attributes:
-        examples: recordings to listen to, of the worst and of the best each.
-        seconds: of each sound.
-        megabytes: of sound in all, as it is encoded.
-        rows: of the table of files.
-    """
-
-    examples: int = 5
-    seconds: float = 10.0
-    megabytes: float = 16.0
-    rows: int = 10_000
-
-    def __post_init__(self) -> None:
-        for name in ("examples", "seconds", "megabytes", "rows"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"limits: {name} must be at least 0, not {getattr(self, name)}")
+#: Recordings to listen to, of the worst and of the best each, and recordings in the table of files.
+EXAMPLES, ROWS = 5, 10_000
 
 
 @dataclass(frozen=True)
@@ -80,12 +28,12 @@ class Content:
 
     Attributes:
         results: of the system.
-        main: the metrics' column that tells best and worst; None where there is no metric.
-        baseline: of a system that it is compared with.
+        main: the column that ranks recordings; None where there is no metric.
+        baseline: the results of a system to compare with.
         comparison: of both, the baseline first.
-        corpus: the recordings, for their sounds.
+        corpus: the recordings by id, for their sounds.
         rate: samples a second of the system.
-        limits: of the page.
+        examples: recordings to listen to, of the worst and of the best each.
     """
 
     results: Results
@@ -94,7 +42,7 @@ class Content:
     comparison: PairedComparison | None = None
     corpus: Mapping[str, Item] = field(default_factory=dict)
     rate: int = 16_000
-    limits: PageLimits = field(default_factory=PageLimits)
+    examples: int = EXAMPLES
 
     @cached_property
     def names(self) -> tuple[str, str]:
@@ -104,7 +52,7 @@ class Content:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """All rows, by id; the index of a row in it is the number of its file on the page."""
+        """All rows, by id; the index of a row is the number of its file on the page."""
         return sorted(self.results.rows, key=lambda row: row["id"])
 
     @cached_property
@@ -126,7 +74,7 @@ class Content:
     def columns(self) -> list[str]:
         """Columns besides the metrics and those that every row has, in the order in which they come."""
         metrics = (metric.name for metric in self.results.columns)
-        known = {*OWN, *metrics, *(entry["name"] for entry in self.results.said["metrics"])}
+        known = {*COLUMNS, *metrics, *(entry["name"] for entry in self.results.document["metrics"])}
         # What detectors count is a mapping, and no column for people.
         found = dict.fromkeys(
             name for row in self.results.rows for name, value in row.items() if not isinstance(value, Mapping)
@@ -181,33 +129,25 @@ def _is_good(row: Row) -> bool:
     return row.get("status", OK) == OK
 
 
-def pooled_in(said: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def pooled_in(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Values that all recordings together have, by column, of a corpus or a slice."""
-    return {name: value for metric in said["corpus"].values() for name, value in metric["values"].items()}
+    return {name: value for metric in summary["corpus"].values() for name, value in metric["values"].items()}
 
 
-def main_of(said: Mapping[str, Any], name: str | None) -> Column | None:
-    """The column of a metric's name or of its own; by default the first.
+def main_of(results: Results, name: str | None) -> Column | None:
+    """The column that ranks recordings, by its own name or its metric's; by default the first.
 
     Raises:
         InputError: there is none of that name.
     """
-    columns = list(columns_of(said["metrics"]))
     if name is None:
-        return columns[0] if columns else None
-    found = {column.name: column for column in columns}
-    for metric in said["metrics"]:
-        for column in columns_of([metric]):
-            found.setdefault(metric["name"], column)
-    if name not in found:
+        return next(iter(results.columns), None)
+    known = {column.name: column for column in results.columns}
+    for metric in results.document["metrics"]:
+        for column in columns_of(metric):
+            known.setdefault(metric["name"], column)
+    if name not in known:
         raise InputError(
-            f"main: there is no metric {name!r}{near(name, found)}; there are: {', '.join(found) or 'none'}"
+            f"main: there is no metric {name!r}{near(name, known)}; there are: {', '.join(known) or 'none'}"
         )
-    return found[name]
-
-
-def columns_of(metrics: Iterable[Mapping[str, Any]]) -> Iterator[Column]:
-    """The metrics' columns, as the results' document has them."""
-    for metric in metrics:
-        for column in metric["columns"]:
-            yield Column(column["name"], column["unit"], column["higher_is_better"])
+    return known[name]

@@ -34,7 +34,7 @@ def render(content: Content, title: str | None, times: Mapping[str, Any]) -> str
     )
     environment.filters |= {each.__name__: each for each in (duration, flat, number, size, text, whole)}
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
-    player = Player(content.rate, content.limits.seconds, round(content.limits.megabytes * 1e6))
+    player = Player(content.rate)
     heard = listening(content, player)
     sounding = {each.file for group in heard.values() for each in group if any(sound.uri for sound in each.sounds)}
     names, sounds = [text(row["id"]) for row in content.rows], [file in sounding for file in range(len(content.rows))]

@@ -27,8 +27,8 @@ def curves(content: Content) -> list[Plot]:
     """What a detector finds, and finds wrongly, at every threshold."""
     both = [results for results in (content.results, content.baseline) if results is not None]
     plots = []
-    for name in content.results.said["corpus"]:
-        found = [results.said["corpus"].get(name, {}).get("curve") or {} for results in both]
+    for name in content.results.document["corpus"]:
+        found = [results.document["corpus"].get(name, {}).get("curve") or {} for results in both]
         drawn = [pair for pair in zip(content.names, found, strict=False) if pair[1].get("false_positive_rate")]
         if drawn:
             plots.append(roc(f"ROC of {text(name, 60)}", drawn))
@@ -61,7 +61,7 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 def listening(content: Content, player: Player) -> dict[str, list[Recording]]:
     """The worst and the best recordings, to look at and listen to, by what they are."""
-    count, ranked, main = content.limits.examples, content.ranked(), content.main
+    count, ranked, main = content.examples, content.ranked(), content.main
     if main is None or not ranked:
         groups = {"First files": content.good[:count]}
     else:

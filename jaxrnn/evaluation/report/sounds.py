@@ -13,7 +13,7 @@ import soundfile
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import ARRAYS, SAMPLES, open_recording
 from jaxrnn.evaluation.report.pictures import data_uri, levels, spectrogram, waveform
-from jaxrnn.evaluation.report.wording import duration, size, text
+from jaxrnn.evaluation.report.wording import duration, text
 
 #: The highest rate that FLAC has.
 FLAC = 655_350
@@ -49,16 +49,18 @@ class Player:
 
     Args:
         rate: samples a second, as the system runs.
-        seconds: of each that is embedded at most.
-        budget: bytes of sound that the page may hold.
 
     Attributes:
+        SECONDS: of each sound that are embedded at most.
+        MEGABYTES: of sound that a page holds at most.
         used: bytes of sound that the page holds so far.
         left_out: sounds that found no room.
     """
 
-    def __init__(self, rate: int, seconds: float, budget: int):
-        self._rate, self._seconds, self._budget = rate, seconds, budget
+    SECONDS, MEGABYTES = 10.0, 16.0
+
+    def __init__(self, rate: int):
+        self._rate = rate
         self.used = self.left_out = 0
 
     def sounds(self, paths: Mapping[str, Path | str]) -> list[Sound]:
@@ -92,7 +94,7 @@ class Player:
             return sound
         try:
             recording = open_recording(path, self._rate)
-            samples = recording.part(0, min(recording.length, max(1, round(self._seconds * self._rate))))[SAMPLES]
+            samples = recording.part(0, min(recording.length, max(1, round(self.SECONDS * self._rate))))[SAMPLES]
         except (InputError, OSError) as error:
             sound.notes.append(f"Not shown: {text(error, 400)}")
             return sound
@@ -112,9 +114,9 @@ class Player:
 
     def _embed(self, sound: Sound, samples: np.ndarray) -> None:
         encoded, kind = encode(samples, self._rate)
-        if self.used + len(encoded) > self._budget:
+        if self.used + len(encoded) > self.MEGABYTES * 1e6:
             self.left_out += 1
-            sound.notes.append(f"Not embedded: the page's {size(self._budget)} of sound are used up.")
+            sound.notes.append(f"Not embedded: the page's {self.MEGABYTES:g} MB of sound are used up.")
         else:
             self.used += len(encoded)
             sound.uri = data_uri(encoded, kind)
