@@ -1,4 +1,4 @@
-"""What the tests of evaluations share: the packaged denoiser as a chain, generated corpora, and a runner of chunks."""
+"""What the tests of evaluations share: the packaged denoiser as a chain, corpora, a runner of chunks, and metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import soundfile
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.evaluation import Chain, Evaluation, Stage, from_folder, si_sdr
+from jaxrnn.evaluation import Chain, Evaluation, Metric, Stage, from_folder, si_sdr
 
 RATE = 16_000
 CONFIG = """
@@ -107,3 +107,24 @@ def _part(array, start, stop):
     found = np.zeros((stop - start, *array.shape[1:]), array.dtype)
     found[inside] = array[places[inside]]
     return found
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def value(metric: Metric, output, reference=None, source=None, cuts=(), rate=RATE):
+    """A metric's result on arrays that come in pieces, as a recording's row has it."""
+    judge = metric.start(rate)
+    for start, stop in zip([0, *cuts], [*cuts, len(output)], strict=True):
+        judge.add(*(None if array is None else array[start:stop] for array in (output, reference, source)))
+    found = judge.result()
+    return found[metric.name] if set(found) == {metric.name} else found
+
+
+def noisy(size=4000, noise=0.3, seed=0):
+    generator = rng(seed)
+    reference = generator.normal(size=size) + 0.2
+    return (0.7 * reference + noise * generator.normal(size=size) + 0.1).astype(np.float32), reference.astype(
+        np.float32
+    )
