@@ -16,6 +16,7 @@ from scipy import signal
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import from_manifest
 from jaxrnn.evaluation.recordings import open_recording
+from jaxrnn.evaluation.writers import Writer
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +174,15 @@ def test_names_in_a_manifest_stay_as_they_are_written(tmp_path):
     (tmp_path / "d.csv").write_text("paths,id\n1.wav,a\n")
     with pytest.raises(InputError, match="did you mean 'paths'"):
         from_manifest(tmp_path / "d.csv")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64, np.complex64])
+def test_an_output_that_is_no_sound_is_one_array_of_all_its_pieces(tmp_path, kind):
+    pieces = [(np.arange(6 * size).reshape(size, 2, 3) + size).astype(kind) for size in (0, 1, 1200, 7)]
+    writer = Writer(tmp_path / "below" / "a.npy", RATE)
+    for piece in pieces:
+        writer.add(piece)
+    assert not (tmp_path / "below" / "a.npy").exists()
+    writer.finish()
+    np.testing.assert_array_equal(np.load(tmp_path / "below" / "a.npy"), np.concatenate(pieces), strict=True)
+    assert [path.name for path in (tmp_path / "below").iterdir()] == ["a.npy"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -46,14 +46,14 @@ class Content:
 
     @cached_property
     def names(self) -> tuple[str, str]:
-        """The system's and the baseline's as the page shows them, never the same."""
+        """The names of the system and of the baseline on the page, never the same."""
         one, two = (text(each.name, 60) if each else "" for each in (self.results, self.baseline))
         return one, f"{two} (baseline)" if one == two else two
 
-    @cached_property
-    def rows(self) -> list[Row]:
+    @property
+    def rows(self) -> Sequence[Row]:
         """All rows, by id; the index of a row is the number of its file on the page."""
-        return sorted(self.results.rows, key=lambda row: row["id"])
+        return self.results.rows
 
     @cached_property
     def metrics(self) -> list[Column]:
@@ -62,49 +62,51 @@ class Content:
 
     @cached_property
     def good(self) -> list[Row]:
-        """Rows without an error, in the order in which they came."""
-        return [row for row in self.results.rows if _is_good(row)]
+        """Rows without an error."""
+        return [row for row in self.rows if _is_good(row)]
 
     @cached_property
     def failed(self) -> list[Row]:
-        """Rows with one."""
-        return [row for row in self.results.rows if not _is_good(row)]
+        """Rows with an error."""
+        return [row for row in self.rows if not _is_good(row)]
 
     @cached_property
     def columns(self) -> list[str]:
-        """Columns besides the metrics and those that every row has, in the order in which they come."""
-        metrics = (metric.name for metric in self.results.columns)
-        known = {*COLUMNS, *metrics, *(entry["name"] for entry in self.results.document["metrics"])}
-        # What detectors count is a mapping, and no column for people.
-        found = dict.fromkeys(
-            name for row in self.results.rows for name, value in row.items() if not isinstance(value, Mapping)
-        )
-        return [name for name in found if name not in known]
+        """The columns of the manifest."""
+        known = {*COLUMNS, *(column.name for column in self.results.columns)}
+        return [name for name in self.results.table.columns if name not in known]
 
     @cached_property
-    def _values(self) -> dict[str, list[Any]]:
+    def _columns(self) -> dict[tuple[str, bool], list[Any]]:
         return {}
 
     @cached_property
-    def _others(self) -> dict[str, Row]:
+    def _baseline_rows(self) -> dict[str, Row]:
         rows = self.baseline.rows if self.baseline is not None else ()
         return {row["id"]: row for row in rows if _is_good(row)}
 
-    def values(self, name: str) -> list[Any]:
-        """A column of all rows, always the same list; None for those with an error."""
-        return self._values.setdefault(name, [row.get(name) if _is_good(row) else None for row in self.rows])
+    def values(self, name: str, *, baseline: bool = False) -> list[Any]:
+        """A column of all rows, always the same list; None for those with an error.
 
-    def beside(self, name: str) -> list[Any]:
-        """The same column of the baseline, where both systems had no error."""
-        return [self._others.get(row["id"], {}).get(name) if _is_good(row) else None for row in self.rows]
+        Args:
+            name: of the column.
+            baseline: whether the values are those of the baseline, for rows without an error in either.
+        """
+        if (name, baseline) not in self._columns:
+            others = self._baseline_rows
+            rows = [others.get(row["id"], {}) if baseline else row for row in self.rows]
+            self._columns[name, baseline] = [
+                other.get(name) if _is_good(row) else None for row, other in zip(self.rows, rows, strict=True)
+            ]
+        return self._columns[name, baseline]
 
     def change(self, name: str) -> list[float | None]:
-        """How much more it is than of the baseline, where both have a finite one."""
-        both = [defined(pair) for pair in zip(self.values(name), self.beside(name), strict=True)]
-        return [pair[0] - pair[1] if len(pair) == 2 else None for pair in both]
+        """A column less that of the baseline, where both are finite."""
+        pairs = map(defined, zip(self.values(name), self.values(name, baseline=True), strict=True))
+        return [pair[0] - pair[1] if len(pair) == 2 else None for pair in pairs]
 
     def ranked(self) -> list[Row]:
-        """Rows that have the main metric, worst first; lowest first where no end of it is the better one."""
+        """Rows that have the main metric, worst first; lowest first where neither direction is better."""
         if self.main is None:
             return []
         name, sign = self.main.name, -1 if self.main.higher_is_better is False else 1
@@ -112,17 +114,17 @@ class Content:
         return sorted(rows, key=lambda row: (sign * row[name], row["id"]))
 
     def sounds(self, row: Row) -> dict[str, Path | str]:
-        """The sounds of a recording by what they are, or why there is none."""
+        """The sounds of a recording by label, or why there is none."""
         name, item = row["id"], self.corpus.get(row["id"])
-        found: dict[str, Path | str] = {"input": item.path if item is not None else Path(row["path"])}
+        sounds: dict[str, Path | str] = {"input": item.path if item is not None else Path(row["path"])}
         if self.baseline is None:
-            found["output"] = self.results.output(name)
+            sounds["output"] = self.results.output(name)
         else:
-            for shown, results in zip(self.names, (self.results, self.baseline), strict=True):
-                found[f"output of {shown}"] = results.output(name)
+            for system, results in zip(self.names, (self.results, self.baseline), strict=True):
+                sounds[f"output of {system}"] = results.output(name)
         if item is not None and item.reference is not None:
-            found["reference"] = item.reference
-        return found
+            sounds["reference"] = item.reference
+        return sounds
 
 
 def _is_good(row: Row) -> bool:
@@ -130,7 +132,7 @@ def _is_good(row: Row) -> bool:
 
 
 def pooled_in(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Values that all recordings together have, by column, of a corpus or a slice."""
+    """Values of all recordings together by column, in the summary of a corpus or a slice."""
     return {name: value for metric in summary["corpus"].values() for name, value in metric["values"].items()}
 
 

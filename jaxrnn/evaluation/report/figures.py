@@ -1,4 +1,4 @@
-"""The figures of a system: over all recordings, by slice, and of every recording."""
+"""The tables of a system: over all recordings, by slice, and of every recording."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Any
 from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.content import ROWS, Content, pooled_in
-from jaxrnn.evaluation.report.table import FileName, Number, Table, column, estimate, places_of
+from jaxrnn.evaluation.report.table import POOLED, FileName, Number, Table, column, estimate, places_of
 from jaxrnn.evaluation.report.wording import NONE, labelled, text
-
-#: Digits of what frames of all files give together.
-POOLED = 4
 
 #: Metrics at the head of the page.
 TILES = 4
@@ -34,7 +31,7 @@ def _value(content: Content, metric: Column, summary: Mapping[str, Any]) -> Numb
 def tiles(content: Content) -> list[tuple[str, Number, str]]:
     """Label, value and unit of the first metrics over the corpus."""
     document, pooled = content.results.document, pooled_in(content.results.document)
-    found = [
+    tiles = [
         (
             text(metric.name if metric.name in pooled else f"mean {metric.name}", 60),
             _value(content, metric, document),
@@ -42,16 +39,16 @@ def tiles(content: Content) -> list[tuple[str, Number, str]]:
         )
         for metric in content.metrics[:TILES]
     ]
-    return [tile for tile in found if tile[1].text != NONE]
+    return [tile for tile in tiles if tile[1].text != NONE]
 
 
 def summary(content: Content) -> list[Table]:
-    """What the frames of all recordings give together, and every metric over the recordings."""
+    """The corpus as a whole, and every metric over its recordings."""
     document, metrics = content.results.document, content.metrics
     pooled = pooled_in(document)
     tables = []
     if pooled:
-        values = [estimate(found, "value", POOLED) for found in pooled.values()]
+        values = [estimate(value, "value", POOLED) for value in pooled.values()]
         columns = [("whole corpus", [text(name, 80) for name in pooled]), ("value, interval", values)]
         tables.append(Table("Frames of all files counted together", columns))
     if metrics:
@@ -74,7 +71,7 @@ def summary(content: Content) -> list[Table]:
 
 
 def slices(content: Content) -> list[Table]:
-    """The metrics by the values of some columns."""
+    """The metrics by slice."""
     tables = []
     for name, groups in content.results.document["slices"].items():
         columns: list[tuple[str, Sequence[Any]]] = [
@@ -89,7 +86,7 @@ def slices(content: Content) -> list[Table]:
 
 
 def errors(content: Content) -> Table:
-    """The recordings that ended in an error."""
+    """The recordings with an error."""
     shown = content.failed[:ROWS]
     longest = {"id": 160, "error": 600, "path": 300}
     columns = [(name, [text(row.get(name) or "", most) for row in shown]) for name, most in longest.items()]
@@ -97,7 +94,7 @@ def errors(content: Content) -> Table:
 
 
 def files(content: Content) -> Table:
-    """Every recording's row; where they are more than the page holds, errors and the worst."""
+    """Every recording's row; of more than the page holds, errors and the worst."""
     chosen: Sequence[tuple[int, Row]] = list(enumerate(content.rows))
     if len(chosen) > ROWS:
         worst = [*content.failed, *content.ranked()] if content.main is not None else content.rows
@@ -115,7 +112,9 @@ def files(content: Content) -> Table:
     columns += [of(metric.name, metric.unit) for metric in content.metrics]
     if content.baseline is not None and content.main is not None:
         name, unit = content.main.name, content.main.unit
-        beside, change = content.beside(name), content.change(name)
-        columns.append(column(f"{name} of {content.names[1]}", [beside[file] for file, _ in chosen], unit))
-        columns.append(column("difference", [change[file] for file, _ in chosen], unit))
+        both = {
+            f"{name} of {content.names[1]}": content.values(name, baseline=True),
+            "difference": content.change(name),
+        }
+        columns += [column(label, [values[file] for file, _ in chosen], unit) for label, values in both.items()]
     return Table("All files", [*columns, *(of(name) for name in content.columns)])

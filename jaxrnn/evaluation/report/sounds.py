@@ -1,4 +1,4 @@
-"""Sounds inside a page: their beginning, as small as it can be without loss, within what a page may hold."""
+"""Sounds inside a page: their first seconds, without loss, up to the size that a page may have."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Sound:
     """A sound as the page holds it.
 
     Attributes:
-        label: what it is: input, output, reference.
-        notes: what was left out, and why.
-        samples: its beginning, ``float32[samples]``; None where there is nothing to hear.
-        seconds: of its beginning.
-        share: of its pictures' width that it takes, beside longer sounds.
-        uri: the sound itself; None where it is not embedded.
-        waveform: a picture of it.
-        spectrogram: another, as a data URI.
+        label: input, output or reference.
+        notes: what is missing or changed, and why.
+        samples: the first seconds ``float32[samples]``; None where there is nothing to hear.
+        seconds: the length of the samples.
+        share: the share of its pictures' width that it takes, beside longer sounds.
+        uri: the sound as a data URI; None where it is not embedded.
+        waveform: a picture, as SVG.
+        spectrogram: a picture, as a data URI.
     """
 
     label: str
@@ -51,10 +51,10 @@ class Player:
         rate: samples a second, as the system runs.
 
     Attributes:
-        SECONDS: of each sound that are embedded at most.
-        MEGABYTES: of sound that a page holds at most.
-        used: bytes of sound that the page holds so far.
-        left_out: sounds that found no room.
+        SECONDS: of each sound, at most.
+        MEGABYTES: of all sounds, at most.
+        used: bytes of sound in the page so far.
+        left_out: sounds for which there was no room.
     """
 
     SECONDS, MEGABYTES = 10.0, 16.0
@@ -64,10 +64,10 @@ class Player:
         self.used = self.left_out = 0
 
     def sounds(self, paths: Mapping[str, Path | str]) -> list[Sound]:
-        """The sounds that belong to one recording, drawn on one scale.
+        """The sounds of one recording, drawn on one scale.
 
         Args:
-            paths: by label, or why there is no sound; what is missing or cannot be read is a note on the page.
+            paths: by label, or why there is no sound. For a file that is missing or cannot be read, there is a note.
         """
         sounds = [self._read(label, path) for label, path in paths.items()]
         present = [(sound, sound.samples) for sound in sounds if sound.samples is not None]
@@ -75,9 +75,9 @@ class Player:
             return sounds
         count = max(len(samples) for _, samples in present)
         peak = max(float(np.abs(samples).max()) for _, samples in present)
-        found = [levels(samples) for _, samples in present]
-        top = max(float(array.max()) for array in found)
-        for (sound, samples), array in zip(present, found, strict=True):
+        pictures = [levels(samples) for _, samples in present]
+        top = max(float(array.max()) for array in pictures)
+        for (sound, samples), array in zip(present, pictures, strict=True):
             sound.waveform = waveform(samples, count, peak)
             sound.spectrogram = spectrogram(array, len(samples) / count, top)
             sound.share = len(samples) / count
@@ -104,7 +104,7 @@ class Player:
                 f"Cut: the first {duration(sound.seconds)} of {duration(recording.length / self._rate)}."
             )
         if not np.isfinite(samples).all():
-            sound.notes.append("It holds values that are not finite, which are silence here.")
+            sound.notes.append("Values that are not finite are silence here.")
             samples = np.nan_to_num(samples, nan=0.0, posinf=0.0, neginf=0.0)
         peak = float(np.abs(samples).max())
         if peak > 1:
@@ -123,10 +123,9 @@ class Player:
 
 
 def encode(samples: np.ndarray, rate: int) -> tuple[bytes, str]:
-    """A sound of 16 bits a sample as FLAC, or as WAV of a rate that FLAC does not have, and its media type.
+    """A sound with 16 bits a sample as FLAC, or as WAV for a rate that FLAC does not have, and its media type.
 
-    Both are without loss, and the same samples always give the same bytes: an Ogg stream begins with a number drawn
-    at random.
+    The same samples always give the same bytes, unlike an Ogg stream, which begins with a random number.
     """
     name = "FLAC" if rate <= FLAC else "WAV"
     file = io.BytesIO()
