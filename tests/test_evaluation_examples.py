@@ -22,6 +22,7 @@ from jaxrnn.cli.evaluate import evaluate
 from jaxrnn.demo import signals
 from jaxrnn.evaluation.metrics import METRICS, si_sdr
 from jaxrnn.evaluation.prepared import prepare_evaluation
+from jaxrnn.evaluation.results import read_results
 from jaxrnn.evaluation.settings import EvaluationSettings
 from jaxrnn.settings.files import SettingsFile
 from jaxrnn.settings.reference import table as table_of_keys
@@ -216,6 +217,8 @@ def test_silero_finds_most_of_the_speech(models, corpus, tmp_path, monkeypatch):
     prepared = prepare_evaluation(ROOT / "configs/evaluate_silero.yaml", {"out": str(tmp_path)})
     prepared.evaluation.run()
     said = prepared.conclude({}).document
+    prepared.conclude({}, read_results(tmp_path))
+    assert "Both systems, frames of all files counted together" in (tmp_path / "report.html").read_text("utf-8")
     assert said["corpus"]["detection"]["values"]["auc"]["value"] > 0.8
     curve = said["corpus"]["detection"]["curve"]
     assert curve["true_positive_rate"][-1] == curve["false_positive_rate"][-1] == 1

@@ -311,6 +311,7 @@ def test_a_mistake_in_the_options_is_named(tmp_path, options, said):
     result = invoke(write_config(tmp_path), *options)
     assert result.exit_code == 2, result.output
     assert said in result.stderr
+    assert not (tmp_path / "out").exists(), "nothing has run"
 
 
 def test_help_and_a_file_that_is_not_there():

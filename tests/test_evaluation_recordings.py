@@ -8,13 +8,13 @@ import re
 import numpy as np
 import pytest
 import soundfile
-from evaluation_cases import RATE, sound
+from evaluation_cases import RATE, denoiser, sound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import signal
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import from_manifest
+from jaxrnn.evaluation import Evaluation, from_manifest
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.writers import Writer
 
@@ -168,6 +168,8 @@ def test_names_in_a_manifest_stay_as_they_are_written(tmp_path):
     (tmp_path / "b.csv").write_text("path,id\n1.wav,a\n2.wav,a\n")
     with pytest.raises(InputError, match="two recordings are called 'a'"):
         from_manifest(tmp_path / "b.csv")
+    with pytest.raises(InputError, match="two recordings are called '000'"):
+        Evaluation(denoiser(), [items[0], *items[:2]], [], tmp_path / "out")
     (tmp_path / "c.csv").write_text("path,id\n1.wav,../a\n")
     with pytest.raises(InputError, match=re.escape("'../a' cannot name a file")):
         from_manifest(tmp_path / "c.csv")

@@ -68,8 +68,8 @@ def evaluate(
       out: runs/dtln
 
     --keys explains every key. Paths are relative to the file. Texts may hold ${VARIABLE} or ${VARIABLE:-default}. All
-    mistakes in a file are told at once, before anything runs. What is finished is kept: a run that was cut short goes
-    on where it was, and its table is the same. A recording that cannot be read is a row with its error. The
+    mistakes in a file are reported together, before anything runs. Finished work is kept: after an interruption, the
+    same command continues, and its table is the same. A recording that cannot be read is a row with its error. The
     results are OUT/results.parquet, OUT/results.json and OUT/report.html, which needs no network.
 
     \b
@@ -81,16 +81,18 @@ def evaluate(
       jaxrnn evaluate dtln.yaml --host 0/4        # and 1/4, 2/4, 3/4 on other machines that see the same folders
     """  # noqa: D301
     if processes > 1 and (host is not None or cluster):
-        raise InputError("--processes are of this machine alone: give either them, or --host or --cluster")
+        raise InputError("--processes are of this machine alone: give either --processes, or --host or --cluster")
     if coordinator is not None and host is None:
         raise InputError("--coordinator needs --host I/N")
     others = share_cores(processes)
     place = _place(processes, host, cluster, coordinator)
     from jaxrnn.evaluation.evaluate import run
     from jaxrnn.evaluation.prepared import prepare_evaluation
+    from jaxrnn.evaluation.results import read_results
     from jaxrnn.evaluation.workers import workers
 
     with busy(f"reading {path.name}"):
+        baseline = None if against is None else read_results(against)
         prepared = prepare_evaluation(path, overrides)
     folder = prepared.evaluation.journal.folder
     arguments = [str(path), *(part for override in overrides for part in ("--set", override))]
@@ -100,14 +102,14 @@ def evaluate(
             for line in failures():
                 click.echo(line, err=True)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; the same command goes on in {folder}", err=True)
+        click.echo(f"interrupted; the same command continues in {folder}", err=True)
         ctx.exit(INTERRUPTED)
     if not prepared.evaluation.is_complete:
-        raise InputError("not all recordings are done; run the same command again")
+        raise InputError("not all recordings are finished; run the same command again")
     if place.index != 0:
         return
     with busy("writing the report"):
-        document = prepared.conclude(times, against).document
+        document = prepared.conclude(times, baseline).document
     if as_json:
         print_json({"out": str(folder), "times": times, **{key: document[key] for key in document if key != "rows"}})
     else:
@@ -133,19 +135,17 @@ def _print(folder: Path, document: Mapping[str, Any], times: Mapping[str, Any]) 
     counts = document["recordings"]
     sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
     failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""
-    work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them done before"
+    work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them finished before"
     out.print(f"{counts['all']} recordings{failed}, {work}")
     rows = [
         (name, each["n"], number(each["mean"]), _interval(each), number(each["median"]), number(each["deviation"]))
         for name, each in document["summary"].items()
     ]
     columns = ("metric", "recordings", "mean", INTERVAL, "median", "standard deviation")
-    print_table(out, "Of the recordings, each for itself", columns, rows, right=columns[1:])
+    print_table(out, "Over recordings", columns, rows, right=columns[1:])
     for metric, corpus in document["corpus"].items():
         rows = [(name, number(each["value"]), _interval(each)) for name, each in corpus["values"].items()]
-        print_table(
-            out, f"{metric}, of all recordings as one", ("", "value", INTERVAL), rows, right=("value", INTERVAL)
-        )
+        print_table(out, f"{metric}, all recordings together", ("", "value", INTERVAL), rows, right=("value", INTERVAL))
     out.print()
     out.print(
         f"table: {folder / 'results.parquet'}, summary: {folder / 'results.json'}, page: {folder / 'report.html'}"

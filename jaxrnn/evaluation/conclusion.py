@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError
@@ -13,7 +12,7 @@ from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.journal import COLUMNS, write_whole
 from jaxrnn.evaluation.metrics import Metric
 from jaxrnn.evaluation.report import EXAMPLES, write_report
-from jaxrnn.evaluation.results import Results, read_results, write_results
+from jaxrnn.evaluation.results import Results, write_results
 from jaxrnn.evaluation.slices import check_slices
 from jaxrnn.messages import near
 
@@ -50,7 +49,7 @@ def conclude(
     times: Mapping[str, Any],
     *,
     slices: Sequence[str] = (),
-    against: Path | None = None,
+    baseline: Results | None = None,
     title: str | None = None,
     main: str | None = None,
     examples: int = EXAMPLES,
@@ -61,13 +60,13 @@ def conclude(
         evaluation: what was run.
         times: of the run.
         slices: columns to group results by.
-        against: the folder of results of another system on the same corpus, to compare with.
+        baseline: the results of another system on the same corpus, to compare with.
         title: of the page.
         main: the metric that ranks recordings; by default the first.
         examples: recordings to listen to, of the worst and of the best each.
 
     Raises:
-        InputError: the disk is full, ``against`` is of another corpus, or there is no such column or metric.
+        InputError: the disk is full, the baseline is of another corpus, or there is no such column or metric.
         MissingPackageError: a package that tables or the page need is not installed.
     """
     out, results = evaluation.journal.folder, evaluation.results(slices)
@@ -76,7 +75,7 @@ def conclude(
     write_report(
         out / REPORT,
         results,
-        baseline=None if against is None else read_results(against),
+        baseline=baseline,
         corpus=evaluation.corpus,
         title=title,
         main=main,

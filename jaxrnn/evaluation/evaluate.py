@@ -14,7 +14,7 @@ from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.evaluation import BATCH, CHUNK, Evaluation
 from jaxrnn.evaluation.hosts import Host, shared
 from jaxrnn.evaluation.metrics import Metric, build_metric
-from jaxrnn.evaluation.results import Results
+from jaxrnn.evaluation.results import Results, read_results
 from jaxrnn.evaluation.systems import System
 
 
@@ -67,19 +67,13 @@ def evaluate(
     built = [build_metric(metric) if isinstance(metric, str) else metric for metric in metrics]
     check_main(built, main)
     check_slices_of(corpus, built, slices)
+    baseline = None if against is None else read_results(Path(against))
     evaluation = Evaluation(system, corpus, built, Path(out), facts=facts, batch=batch, chunk=chunk, keep=keep)
     host = host or Host()
     times = run(evaluation, host, progress)
     if host.index != 0:
         return evaluation.results(slices)
-    return conclude(
-        evaluation,
-        times,
-        slices=slices,
-        against=None if against is None else Path(against),
-        title=title,
-        main=main,
-    )
+    return conclude(evaluation, times, slices=slices, baseline=baseline, title=title, main=main)
 
 
 def run(evaluation: Evaluation, host: Host, progress: bool | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.corpus import Item, checked
 from jaxrnn.evaluation.devices import Devices
 from jaxrnn.evaluation.identity import identity_of, surroundings
 from jaxrnn.evaluation.journal import Journal, Row, row_of
@@ -32,7 +32,7 @@ class Evaluation:
 
     Args:
         system: what is evaluated.
-        corpus: the recordings.
+        corpus: the recordings, with different ids.
         metrics: by which each is judged.
         out: a folder for results; units that are finished there are not computed again.
         facts: what else determines the results (files, settings of a system of one's own), so that another evaluation
@@ -55,7 +55,7 @@ class Evaluation:
         keep: bool = False,
     ):
         self._chunk = chunk_frames(chunk, system.rate, system.multiple, batch)
-        self.system, self.corpus, self.metrics = system, tuple(corpus), tuple(metrics)
+        self.system, self.corpus, self.metrics = system, checked(corpus), tuple(metrics)
         check_metrics(self.metrics, system, self.corpus)
         #: What determines the results besides the corpus and how it is divided.
         self.facts: dict[str, Any] = {**surroundings(), **(facts or {}), **identity_of(system)}
@@ -91,8 +91,8 @@ class Evaluation:
         """Compute what is not finished yet.
 
         Args:
-            units: the units in order, all that are not finished by default. A None among them means that there is no
-                unit for now: the one that was begun is finished meanwhile.
+            units: the units in order; by default all that are not finished. At a None among them, units that were begun
+                are finished before the next is requested.
             watch: called with each finished unit and its rows.
         """
         finished = self.journal.finished()
@@ -156,7 +156,7 @@ class Evaluation:
             pieces, carry = self._devices.run(unit.streams, ending)(carry, chunk.parts, chunk.frames)
             for worker, frames in zip(workers, chunk.frames, strict=False):
                 worker.ended = worker.ended or frames < self._chunk
-            # One chunk is judged while the next is computed, and no more wait, so that memory does not grow.
+            # One chunk is judged while the next is computed; the loop waits for the one before, to bound memory.
             while len(pending) > 1:
                 pending.pop(0).result()
             pending.append(judge.submit(_distribute, workers, active, pieces))

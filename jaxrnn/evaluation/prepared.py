@@ -39,17 +39,17 @@ class PreparedEvaluation:
     settings: EvaluationSettings
     evaluation: Evaluation
 
-    def conclude(self, times: Mapping[str, Any], against: Path | None = None) -> Results:
+    def conclude(self, times: Mapping[str, Any], baseline: Results | None = None) -> Results:
         """Write the tables and the report page, as `jaxrnn.evaluation.conclusion.conclude` does."""
         page = self.settings.model_dump(include={"slices", "title", "main", "examples"})
-        return conclude(self.evaluation, times, against=against, **page)
+        return conclude(self.evaluation, times, baseline=baseline, **page)
 
 
 def prepare_evaluation(path: Path, overrides: Overrides = ()) -> PreparedEvaluation:
-    """Read a file of settings, and load what it names.
+    """Read a file of settings, and load the models and metrics that it names.
 
     Raises:
-        InputError: something in the file does not fit; names the file and the key.
+        InputError: something in the file does not fit; the message names the file and the key.
         JaxrnnError: a model cannot be loaded.
         MissingPackageError: a metric or the reading of recordings needs a package that is not installed.
     """
@@ -92,7 +92,7 @@ def _metrics(file: File) -> tuple[Metric, ...]:
 def _corpus(settings: CorpusSettings) -> tuple[Item, ...]:
     if settings.manifest is not None:
         return from_manifest(settings.manifest, limit=settings.limit)
-    assert settings.folder is not None, "it has one of both"
+    assert settings.folder is not None, "it has one of the two"
     return from_folder(settings.folder, reference=settings.reference, patterns=settings.patterns, limit=settings.limit)
 
 
@@ -123,7 +123,7 @@ def _own_system(file: File, function: str) -> System:
     if missing:
         with file.at("system", "function"):
             raise InputError(
-                f"{function} gave a {type(system).__name__}, which is no jaxrnn.evaluation.System: it has no "
+                f"{function} returned a {type(system).__name__}, which is no jaxrnn.evaluation.System: it has no "
                 f"{', '.join(missing)}"
             )
     return system
