@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import socket
+import threading
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Chain, Offline, Stage, from_folder
 from jaxrnn.evaluation.prepared import prepare_evaluation
+from jaxrnn.evaluation.recording_worker import RecordingWorker
 
 
 def dtln(models):
@@ -241,6 +243,28 @@ def test_a_corrupt_recording_is_one_row_and_changes_no_other(done, tmp_path):
         else:
             assert row["si_sdr"] == wanted["si_sdr"]
             np.testing.assert_array_equal(kept[f"{row['id']}.wav"], found[f"{row['id']}.wav"])
+
+
+def test_a_recording_that_fails_is_given_up_by_the_thread_that_judges_it(tmp_path, monkeypatch):
+    """Two threads would have its files at once: one of them writes what the other has removed."""
+    make_corpus(tmp_path, [8000, 9000])
+    flac, wav = tmp_path / "noisy" / "f01.flac", tmp_path / "noisy" / "f01.wav"
+    soundfile.write(flac, soundfile.read(wav)[0], RATE)
+    flac.write_bytes(flac.read_bytes()[:-9000])
+    wav.unlink()
+    threads = {"add": set(), "fail": set()}
+    for name, seen in threads.items():
+
+        def watched(worker, argument, call=getattr(RecordingWorker, name), seen=seen):
+            seen.add(threading.get_ident())
+            return call(worker, argument)
+
+        monkeypatch.setattr(RecordingWorker, name, watched)
+    evaluation = evaluation_of(tmp_path)
+    evaluation.run()
+    assert [row["status"] for row in evaluation.rows()] == ["ok", "error"]
+    assert threads["add"] == threads["fail"]
+    assert len(threads["add"]) == 1
 
 
 def test_arrays_of_another_shape_are_rows_with_errors(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +71,25 @@ def test_arrays_are_read_by_parts(tmp_path, save):
                 padded = np.pad(wanted[name], [(40, 40), *[(0, 0)] * (wanted[name].ndim - 1)])
                 np.testing.assert_array_equal(part, padded[40 + start : 40 + stop])
                 assert part.dtype == wanted[name].dtype
+
+
+def test_the_last_part_of_a_compressed_archive_may_be_read_during_another(tmp_path):
+    """Threads read parts in advance: what one of them lets go of, another may just have looked for."""
+
+    class LetGo(dict):
+        def __contains__(self, name):
+            recording._unpacked = {}
+            return super().__contains__(name)
+
+        def get(self, name, default=None):
+            recording._unpacked = {}
+            return super().get(name, default)
+
+    np.savez_compressed(tmp_path / "a.npz", samples=np.arange(20))
+    recording: Any = open_recording(tmp_path / "a.npz", RATE)
+    recording.part(0, 5)
+    recording._unpacked = LetGo(recording._unpacked)
+    np.testing.assert_array_equal(recording.part(5, 9)["samples"], np.arange(5, 9))
 
 
 def test_a_thousand_files_of_arrays_are_not_held_open(tmp_path):

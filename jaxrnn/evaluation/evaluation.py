@@ -147,9 +147,12 @@ class Evaluation:
         carry = self.system.start(unit.streams)
         pending: list[Any] = []
         for chunk in prefetched(source):
-            for place, reason in chunk.errors.items():
-                workers[place].fail(reason)
-            active = [not worker.ended and worker.error is None for worker in workers]
+            # It is the judge alone that touches the files of a recording.
+            pending += [judge.submit(workers[place].fail, reason) for place, reason in chunk.errors.items()]
+            active = [
+                place not in chunk.errors and not worker.ended and worker.error is None
+                for place, worker in enumerate(workers)
+            ]
             if not any(active):
                 break
             ending = bool((chunk.frames[: len(workers)] < self._chunk).any()) or unit.streams > len(workers)

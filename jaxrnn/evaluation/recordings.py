@@ -151,9 +151,11 @@ class ArrayFile:
 
     def _member(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         if member.compress_type != zipfile.ZIP_STORED:
-            if member.filename not in self._unpacked:
-                self._unpacked[member.filename] = read_member(archive, member)
-            return self._unpacked[member.filename]
+            # Another thread may be reading the last part, and let go of the arrays at any moment.
+            array = self._unpacked.get(member.filename)
+            if array is None:
+                array = self._unpacked[member.filename] = read_member(archive, member)
+            return array
         with archive.open(member) as file:
             shape, fortran_order, dtype = check_header(file, member.file_size, member.filename)
             header = file.tell()
