@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ out: out
 """
 
 
+@functools.cache
 def denoiser():
+    """The packaged denoiser, which is compiled once for all tests of a process."""
     return Chain((Stage(jaxrnn.load(PACKAGED), "magnitude", "mask"),), 256, 128, "sqrt_hann")
 
 

@@ -23,6 +23,7 @@ from evaluation_cases import (
     through,
     write_config,
 )
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.demo import denoise_at_once
@@ -177,7 +178,10 @@ def full_disk(monkeypatch, after, fits):
     monkeypatch.setattr(os, "replace", failing)
 
 
-@pytest.mark.parametrize(("after", "ending"), [(0, ".json"), (2, ".json"), (0, ".wav"), (6, ".wav")])
+@pytest.mark.parametrize(
+    ("after", "ending"),
+    of_tiers([(0, ".json"), (2, ".json"), (0, ".wav"), (6, ".wav")], [(2, ".json"), (6, ".wav")]),
+)
 def test_a_full_disk_ends_the_run_with_no_torn_file_and_a_rerun_completes_it(
     done, tmp_path, monkeypatch, after, ending
 ):
@@ -252,19 +256,23 @@ def test_a_recording_that_fails_is_given_up_by_the_thread_that_judges_it(tmp_pat
     soundfile.write(flac, soundfile.read(wav)[0], RATE)
     flac.write_bytes(flac.read_bytes()[:-9000])
     wav.unlink()
-    threads = {"add": set(), "fail": set()}
-    for name, seen in threads.items():
+    threads = {RecordingWorker.add: set(), RecordingWorker.fail: set()}
 
-        def watched(worker, argument, call=getattr(RecordingWorker, name), seen=seen):
-            seen.add(threading.get_ident())
+    def watched(call):
+        def watching(worker, argument):
+            threads[call].add(threading.get_ident())
             return call(worker, argument)
 
-        monkeypatch.setattr(RecordingWorker, name, watched)
+        return watching
+
+    for call in threads:
+        monkeypatch.setattr(RecordingWorker, call.__name__, watched(call))
     evaluation = evaluation_of(tmp_path)
     evaluation.run()
     assert [row["status"] for row in evaluation.rows()] == ["ok", "error"]
-    assert threads["add"] == threads["fail"]
-    assert len(threads["add"]) == 1
+    one, other = threads.values()
+    assert one == other
+    assert len(one) == 1
 
 
 def test_arrays_of_another_shape_are_rows_with_errors(tmp_path):

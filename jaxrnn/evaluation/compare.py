@@ -72,20 +72,21 @@ def compare(
     """
     results = [_results(first), _results(second)]
     names = results[0].name, results[1].name
-    left, right = (each.table.sort("id") for each in results)
+    left, right = (each.table for each in results)
     for name, table in zip(names, (left, right), strict=True):
         twice = table.filter(table["id"].is_duplicated())["id"]
         if len(twice):
             raise InputError(f"{name}: two rows have the id {twice[0]!r}, so that recordings cannot be paired")
-    only = left.join(right, on="id", how="anti")["id"], right.join(left, on="id", how="anti")["id"]
-    both = left.join(right, on="id", how="semi"), right.join(left, on="id", how="semi")
+    pairs = (left, right), (right, left)
+    only = [one.join(other, on="id", how="anti")["id"].sort() for one, other in pairs]
+    both = [one.join(other, on="id", how="semi").sort("id") for one, other in pairs]
     if both[0].is_empty():
         some = [", ".join(ids[:_NAMED]) or "none" for ids in only]
         raise InputError(
             f"{names[0]} and {names[1]} are of different corpora: no id is in both. The first has {some[0]}, the "
             f"second {some[1]}"
         )
-    _check_corpora(*both, f"{names[0]} and {names[1]} are of different corpora", same_files)
+    _check_corpora(both[0], both[1], f"{names[0]} and {names[1]} are of different corpora", same_files)
     known = [{column.name: column for column in each.columns} for each in results]
     common = [column for name, column in known[1].items() if name in known[0]]
     if not common:

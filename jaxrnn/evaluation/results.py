@@ -51,10 +51,10 @@ class Results:
     """
 
     name: str
-    rows: Sequence[Row]
-    table: polars.DataFrame
-    document: Mapping[str, Any]
-    pools: Mapping[str, Pool] = field(default_factory=dict)
+    rows: Sequence[Row] = field(repr=False)
+    table: polars.DataFrame = field(repr=False)
+    document: Mapping[str, Any] = field(repr=False)
+    pools: Mapping[str, Pool] = field(default_factory=dict, repr=False)
     outputs: Path | None = None
 
     @property
