@@ -15,6 +15,7 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.evaluation import build_metric
+from jaxrnn.settings.functions import build
 from jaxrnn.si_sdr import si_sdr
 from jaxrnn.training import losses, metrics
 
@@ -180,6 +181,14 @@ def test_batches_x64_and_half_precision(case):
 
 def call(loss, outputs, example, mask=ALL) -> float:
     return float(jax.jit(loss)(outputs, example, mask))
+
+
+def loss_of(name, /, *, folder=None, **options):
+    return build("loss", name, losses.LOSSES, options, folder)
+
+
+def metric_of(name, /, **options):
+    return build("metric", name, metrics.METRICS, options)
 
 
 def test_errors_of_spectra_are_their_formulas():
@@ -425,7 +434,7 @@ def test_frames_of_other_rates():
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("make", "said"),
     [
         (lambda: losses.mse("yy", "wanted"), "no output 'yy' (did you mean 'y'?)"),
         (lambda: losses.mse("y", "want"), "no array 'want' (did you mean 'wanted'?)"),
@@ -441,34 +450,34 @@ def test_frames_of_other_rates():
         (lambda: losses.cross_entropy("logits", "classes", scale="log"), "'logits' or 'probabilities', not 'log'"),
         (lambda: losses.ctc("logits", "labels", blank=4), "blank=4: the output has 4 classes"),
         (lambda: losses.ctc("parts", "labels", time_axis=2), "frames and classes and no other axes"),
-        (lambda: losses.by_name("si_sdrr", output="y"), "no loss 'si_sdrr' (did you mean 'si_sdr'?)"),
-        (lambda: losses.by_name("mse", outputs="y"), "outputs: unknown option of mse (did you mean 'output'?)"),
-        (lambda: losses.by_name("mse", output="y"), "target: missing"),
-        (lambda: losses.by_name("os.pathh:join"), "'os.pathh' cannot be imported"),
-        (lambda: losses.by_name("os.path:joint"), "os.path has no function 'joint' (did you mean 'join'?)"),
-        (lambda: losses.by_name("absent.py:loss"), "there is no file"),
-        (lambda: metrics.by_name("acuracy"), "no metric 'acuracy' (did you mean 'accuracy'?)"),
+        (lambda: loss_of("si_sdrr", output="y"), "no loss 'si_sdrr' (did you mean 'si_sdr'?)"),
+        (lambda: loss_of("mse", outputs="y"), "outputs: unknown option of mse (did you mean 'output'?)"),
+        (lambda: loss_of("mse", output="y"), "target: missing"),
+        (lambda: loss_of("os.pathh:join"), "'os.pathh' cannot be imported"),
+        (lambda: loss_of("os.path:joint"), "os.path has no function 'joint' (did you mean 'join'?)"),
+        (lambda: loss_of("absent.py:loss"), "there is no file"),
+        (lambda: metric_of("acuracy"), "no metric 'acuracy' (did you mean 'accuracy'?)"),
     ],
 )
-def test_mistakes_are_named(build, said):
+def test_mistakes_are_named(make, said):
     with pytest.raises(jaxrnn.InputError, match=re.escape(said)):
-        build()(*draw(), np.ones(FRAMES - 1 if "mask 8" in said else FRAMES, bool))
+        make()(*draw(), np.ones(FRAMES - 1 if "mask 8" in said else FRAMES, bool))
 
 
 def test_losses_by_name_and_of_ones_own(tmp_path):
     outputs, example = draw()
     options = {"output": "y", "target": "wanted", "time_axis": 1}
-    assert call(losses.by_name("mse", **options), outputs, example) == call(losses.mse(**options), outputs, example)
-    improvement = metrics.by_name("si_sdr_improvement", mixture="noisy", **options)
+    assert call(loss_of("mse", **options), outputs, example) == call(losses.mse(**options), outputs, example)
+    improvement = metric_of("si_sdr_improvement", mixture="noisy", **options)
     gained = call(losses.si_sdr("noisy", "wanted", time_axis=1), example, example) - call(
-        losses.by_name("si_sdr", **options), outputs, example
+        loss_of("si_sdr", **options), outputs, example
     )
     assert call(improvement, outputs, example) == pytest.approx(gained, abs=1e-5)
     (tmp_path / "own.py").write_text(
         "from dataclasses import dataclass\n\n@dataclass\nclass A:\n    b: 'int'\n\n"
         "def loss(outputs, example, mask, *, factor=1):\n    return factor * outputs['y'].sum()\n"
     )
-    own = losses.by_name("own.py:loss", folder=tmp_path, factor=2)
+    own = loss_of("own.py:loss", folder=tmp_path, factor=2)
     assert call(own, outputs, example) == pytest.approx(2 * outputs["y"].sum(), rel=1e-5)
     with pytest.raises(jaxrnn.InputError, match="factr: unknown option of loss"):
-        losses.by_name(f"{tmp_path}/own.py:loss", factr=2)
+        loss_of(f"{tmp_path}/own.py:loss", factr=2)

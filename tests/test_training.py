@@ -211,10 +211,10 @@ def test_recomputing_and_narrow_products(model, mode):
     narrow = flat_fit(model, data, mean_square, compute_dtype="bfloat16", **options)
     assert {value.dtype.name for value in narrow.params.values()} == {"float32"}
     assert 1e-6 < furthest(narrow.params, plain.params) < 1e-2
-    layout = make_layout(model, Sequences(mode=mode, time_axis=axis_of(mode)), "", data[0])
     arguments = (model.params, model.init(), jax_tree(data[0]), jnp.ones(8, bool))
     for remat in (None, "sqrt"):
-        forward = Forward(model, layout, mean_square, {}, remat)
+        layout = make_layout(model, Sequences(mode=mode, time_axis=axis_of(mode), remat=remat), "", data[0])
+        forward = Forward(model, layout, mean_square, {})
         jaxpr = str(jax.make_jaxpr(lambda *a, f=forward: f.measure(*a, True))(*arguments))
         assert any(name in jaxpr for name in ("checkpoint", "remat")) == (remat is not None)
 

@@ -327,7 +327,8 @@ def test_other_settings_and_models_are_refused(model, tmp_path):
 
     refused("batch_size is 3 in the checkpoint and 2 here", batch_size=2)
     refused("chunk is 3 in the checkpoint and absent here", chunk=None)
-    refused("learning_rate is another list", learning_rate=0.01)
+    refused("learning_rate is 0.02 in the checkpoint and 0.01 here", learning_rate=0.01)
+    refused("options.b1 is absent in the checkpoint and 0.8 here", options={"b1": 0.8})
     refused('optimizer is "adam" in the checkpoint and "sgd" here', optimizer="sgd")
     refused("trained is a list of 5 in the checkpoint", freeze="P")
     refused("seed is 0 in the checkpoint and 1 here", seed=1)

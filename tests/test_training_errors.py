@@ -157,6 +157,8 @@ MISTAKES = {
     "optimizer": ({"optimizer": "Adam"}, r"no optimizer 'Adam' .* \(did you mean 'adam'\?\)"),
     "line search": ({"optimizer": "lbfgs"}, "optimizer 'lbfgs'"),
     "two rates": ({"optimizer": optax.sgd(0.1), "learning_rate": 0.2}, "learning_rate goes with the name"),
+    "option": ({"options": {"b3": 1}}, "optax.adam does not take these arguments: .*'b3'"),
+    "options of no name": ({"optimizer": optax.sgd(0.1), "options": {"momentum": 1}}, "options goes with the name"),
     "rate": ({"learning_rate": -1}, "learning_rate must be a positive number"),
     "clip": ({"clip_norm": float("nan")}, "clip_norm must be a positive number"),
     "remat": ({"remat": "all"}, "remat must be None, 'sqrt'"),
@@ -231,10 +233,13 @@ def test_validate_checks_what_it_is_given(model):
 def test_an_optimizer_of_the_callers_own(model):
     """Its learning rate is told where its state has one; parameters are pulled to what optax makes of them alone."""
     data = examples([4, 4])
-    optimizer = optax.inject_hyperparams(optax.sgd)(learning_rate=0.25)
+    schedule = optax.linear_schedule(0.25, 0.125, 2)
+    optimizer = optax.inject_hyperparams(optax.sgd)(learning_rate=schedule, momentum=0.5)
     fitted = flat_fit(model, data, mean_square, steps=2, optimizer=optimizer, **OPTIONS)
-    named = flat_fit(model, data, mean_square, steps=2, optimizer="sgd", learning_rate=0.25, **OPTIONS)
-    assert [record["learning_rate"] for record in fitted.history] == [0.25, 0.25]
+    momentum = {"optimizer": "sgd", "options": {"momentum": 0.5}}
+    named = flat_fit(model, data, mean_square, steps=2, learning_rate=schedule, **momentum, **OPTIONS)
+    for each in (fitted, named):
+        assert [record["learning_rate"] for record in each.history] == [0.25, 0.1875]
     assert same(fitted.params, named.params)
     silent = flat_fit(model, data, mean_square, steps=1, optimizer=optax.sgd(0.25), **OPTIONS)
     assert "learning_rate" not in silent.history[0]

@@ -114,14 +114,14 @@ class Batches:
         return sizes
 
     def _finish(self, rows: _Rows, table: np.ndarray) -> Batch:
-        layout = self._layout
+        layout, bucket, chunk = self._layout, self._layout.sequences.bucket, self._layout.sequences.chunk
         fewest, most = int(table[:, 0].min()), int(table[:, 1].max())
-        frames = -(-most // layout.bucket) * layout.bucket
-        chunk = frames if layout.chunk is None else layout.chunk
+        frames = -(-most // bucket) * bucket
+        chunk = chunk or frames
         frames = -(-frames // chunk) * chunk
         if (frames - most) * len(rows.examples) > MAX_PADDING:
             raise InputError(
-                f"bucket={layout.bucket:,} and chunk={chunk:,} pad the {most:,} frames of the longest of "
+                f"bucket={bucket:,} and chunk={chunk:,} pad the {most:,} frames of the longest of "
                 f"{len(rows.examples):,} examples to {frames:,}; no more than {MAX_PADDING:,} frames of padding in a "
                 "batch are allowed: give smaller ones"
             )

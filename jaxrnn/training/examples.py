@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -64,18 +63,6 @@ class Drawn:
         except Exception as error:
             error.add_note(f"in drawing example {number}")
             raise
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Position:
-    """A place in the order of a training: the next update is of this chunk of this batch."""
-
-    batch: int = 0
-    chunk: int = 0
-
-    def after(self, chunks: int) -> Position:
-        """The place after an update of this chunk of a batch of so many."""
-        return Position(self.batch, self.chunk + 1) if self.chunk + 1 < chunks else Position(self.batch + 1)
 
 
 def make_source(data: Any, seed: int | None, *, what: str = "data") -> ExampleSource:

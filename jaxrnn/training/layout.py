@@ -35,10 +35,7 @@ class ExampleLayout:
         example: an example, for names, types and all sizes but those along time.
         label: what it is called.
         outputs: the names of what the model gives.
-        time_axis: as the caller said it, for `Model.scan`.
-        explicit: whether the caller said which axis is time.
-        chunk: frames in a chunk, or None for whole sequences.
-        bucket: what padded lengths are multiples of.
+        sequences: what the caller said of them.
         state: names of the model's inputs that are state, which no example has.
         wide: whether 64-bit types stay so.
     """
@@ -50,10 +47,7 @@ class ExampleLayout:
     example: Example
     label: str
     outputs: tuple[str, ...]
-    time_axis: int | Mapping[str, int]
-    explicit: bool
-    chunk: int | None
-    bucket: int
+    sequences: Sequences
     state: tuple[str, ...]
     wide: bool
 
@@ -100,17 +94,17 @@ class ExampleLayout:
         Raises:
             InputError: it has other arrays, types, sizes or rates.
         """
-        frames = self.frames(example)
+        frames, explicit = self.frames(example), self.sequences.time_axis is not None
         for name, first in self.example.items():
             array, axis = example.get(name), self.axes.get(name)
             if array is None:
                 raise InputError(f"{name!r} is missing, which {self.label} has{near_or_all(name, example)}")
             free = [size for a, size in enumerate(array.shape) if a != axis]
             fits = len(array.shape) == len(first.shape) and free == [s for a, s in enumerate(first.shape) if a != axis]
-            if not fits or array.dtype != first.dtype or (not self.explicit and array.shape != first.shape):
-                mend = "" if self.explicit else "; to train on unequal lengths say which axis is time: time_axis=..."
+            if not fits or array.dtype != first.dtype or (not explicit and array.shape != first.shape):
+                mend = "" if explicit else "; to train on unequal lengths say which axis is time: time_axis=..."
                 raise InputError(f"{name!r} is {describe(array)}, but {describe(first)} in {self.label}{mend}")
-            if self.chunk is not None and axis is not None:
+            if self.sequences.chunk is not None and axis is not None:
                 rate, expected = Fraction(array.shape[axis], frames), self.rate(name, self.example)
                 if rate != expected:
                     raise InputError(
@@ -194,22 +188,7 @@ def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> E
         sizes = dict(list(sizes.items())[:1])
     if not sizes:
         sizes = dict.fromkeys(list(axes)[:1], 1)
-    declared_axis: int | Mapping[str, int] = 0 if time_axis is None else time_axis
-    layout = ExampleLayout(
-        mode,
-        infos,
-        axes,
-        sizes,
-        example,
-        label,
-        outputs,
-        declared_axis,
-        time_axis is not None,
-        sequences.chunk,
-        sequences.bucket,
-        state,
-        wide,
-    )
+    layout = ExampleLayout(mode, infos, axes, sizes, example, label, outputs, sequences, state, wide)
     _check_chunks(layout, model)
     return layout
 
@@ -269,17 +248,18 @@ def _frame_size(info: ArraySpec, example: Example, axes: Mapping[str, int], mode
 
 
 def _check_chunks(layout: ExampleLayout, model: Model) -> None:
-    if layout.chunk is None:
+    chunk = layout.sequences.chunk
+    if chunk is None:
         return
     if layout.mode == "apply":
         raise InputError(
-            f"chunk={layout.chunk}: {model.label} carries no state from chunk to chunk in mode 'apply'; leave chunk out"
+            f"chunk={chunk}: {model.label} carries no state from chunk to chunk in mode 'apply'; leave chunk out"
         )
     for name in layout.axes:
-        elements = layout.rate(name, layout.example) * layout.chunk
+        elements = layout.rate(name, layout.example) * chunk
         if elements.denominator != 1:
             raise InputError(
-                f"chunk={layout.chunk} frames are {elements} elements of {name!r}; choose a multiple of "
+                f"chunk={chunk} frames are {elements} elements of {name!r}; choose a multiple of "
                 f"{layout.rate(name, layout.example).denominator}, or leave {name!r} out of time_axis if that axis is "
                 "no time"
             )
