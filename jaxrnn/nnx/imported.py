@@ -36,7 +36,7 @@ class Imported(nnx.Module):
         self._reference = ModelReference(model)
         with exact_types():
             # Copies: a training step that donates the module must not delete the model's own arrays.
-            arrays = {name: jnp.array(array) for name, array in model.params.items()}
+            arrays = {name: jax.device_put(array, may_alias=False) for name, array in model.params.items()}
             self.weights = nnx.data({name: parameter(array, name) for name, array in arrays.items()})
 
     @property

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells import matrix_products_in
@@ -59,11 +58,10 @@ def _on_examples(
     arrays, mask, weights = chunk.own
     device = next(iter(chunk.mask.addressable_shards)).device
     with jax.default_device(device), exact_types():
-        params = {name: jnp.asarray(np.asarray(value)) for name, value in params.items()}
+        params = jax.device_put({name: np.asarray(value) for name, value in params.items()})
 
         def row(index: int) -> tuple[Any, Any, Any]:
-            state, example = ({name: jnp.asarray(x[index]) for name, x in group.items()} for group in (carry, arrays))
-            return state, example, jnp.asarray(mask[index])
+            return jax.tree.map(lambda x: jax.device_put(x[index]), (carry, arrays, mask))
 
     gradients = jax.jit(
         jax.value_and_grad(

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
@@ -36,10 +35,9 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk
     long = {name: array[row] for name, array in arrays.items()}
     short = {name: _cut(array, forward.layout.axes.get(name), frames, mask.shape[1]) for name, array in long.items()}
     with exact_types():
-        values = {name: jnp.asarray(np.asarray(value)) for name, value in params.items()}
+        values = jax.device_put({name: np.asarray(value) for name, value in params.items()})
         state = {} if forward.layout.mode == "apply" else forward.model.init()
-        long, short = ({name: jnp.asarray(x) for name, x in group.items()} for group in (long, short))
-    sides = ((short, jnp.ones(frames, bool)), (long, jnp.asarray(mask[row])))
+        sides = jax.device_put(((short, np.ones(frames, bool)), (long, mask[row])))
 
     @jax.jit
     def run(sides: Sides) -> list[Any]:

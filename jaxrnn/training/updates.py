@@ -57,7 +57,8 @@ class Updates:
     def begin(self, trained: Arrays) -> UpdateState:
         """The state before the first update, without a carry."""
         wide = {
-            name: value.astype(jnp.float32) if value.dtype.itemsize < 4 else value for name, value in trained.items()
+            name: np.asarray(value, np.float32) if value.dtype.itemsize < 4 else value
+            for name, value in trained.items()
         }
         params = self.placement.replicate(wide)
         optimizer = self.placement.replicate(self.optimizer.init(params))
