@@ -17,7 +17,7 @@ import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.training import Optimizer, Sequences, Validation, fit, validate
 from jaxrnn.training.forward import Forward
-from jaxrnn.training.layout import make_layout
+from jaxrnn.training.time_axes import make_layout
 
 RATE = 0.05
 

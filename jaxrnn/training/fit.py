@@ -19,13 +19,13 @@ from jaxrnn.training.examples import make_source
 from jaxrnn.training.facts import differences, digest_of_all, training_facts
 from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.forward import Forward
-from jaxrnn.training.layout import make_layout
 from jaxrnn.training.loop import TrainingLoop
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import SEQUENCES, Checkpoints, Sequences, Validation
 from jaxrnn.training.order import drawn_order, sequence_order
 from jaxrnn.training.parameters import start_values, trained_names
 from jaxrnn.training.sharding import Placement
+from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.train_state import TrainState
 from jaxrnn.training.updates import Updates
 from jaxrnn.training.validation import Validator

@@ -13,11 +13,11 @@ from jaxrnn.training.arguments import Function, check_count, check_functions, ch
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.forward import Forward
-from jaxrnn.training.layout import make_layout
 from jaxrnn.training.options import SEQUENCES, Sequences
 from jaxrnn.training.order import sequence_order
 from jaxrnn.training.parameters import checked
 from jaxrnn.training.sharding import Placement
+from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.updates import fresh_carry
 
 if TYPE_CHECKING:
