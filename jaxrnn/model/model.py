@@ -84,7 +84,8 @@ class Model:
         """The parameters by name, in the file's layout and element types."""
         # Also when they are first asked for while something is being traced.
         with exact_types(), jax.ensure_compile_time_eval():
-            return {name: jnp.array(array) for name, array in self.program.parameters.items()}
+            # `jnp.asarray` would compile a program for every shape.
+            return {name: jax.device_put(array) for name, array in self.program.parameters.items()}
 
     @property
     def state(self) -> tuple[StateVar, ...]:

@@ -14,6 +14,7 @@ from jaxrnn.training.losses.frames import (
     Loss,
     Output,
     TimeAxis,
+    comparison,
     find_time_axis,
     frames_first,
     like,
@@ -87,12 +88,7 @@ def binary_cross_entropy(
     """
     check_scale(scale)
 
-    def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        scores = read_output(outputs, example, output)
-        labels = like(read_target(example, target).astype(scores.dtype), scores.shape, target)
-        scores, exists = frames_first(scores, time_axis, mask)
-        labels, _ = frames_first(labels, time_axis, mask)
-        scores, labels = present(scores, exists, 0.5), present(labels, exists)
+    def loss(scores: jax.Array, labels: jax.Array, exists: jax.Array) -> jax.Array:
         if scale == "logits":
             return masked_mean(optax.sigmoid_binary_cross_entropy(scores, labels), exists)
         limits = jnp.finfo(scores.dtype)
@@ -100,7 +96,7 @@ def binary_cross_entropy(
         no = jnp.log1p(-jnp.minimum(scores, 1 - limits.epsneg))
         return masked_mean(-labels * yes - (1 - labels) * no, exists)
 
-    return loss
+    return comparison(loss, output, target, time_axis=time_axis)
 
 
 def ctc(
