@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxrnn.cli.cores import share_cores
-from jaxrnn.cli.options import INTERRUPTED, json_option, settings_options
-from jaxrnn.cli.output import busy, console, number, print_json, print_table
+from jaxrnn.cli.errors import INTERRUPTED
+from jaxrnn.cli.options import json_option
+from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
+from jaxrnn.cli.settings import settings_options
 from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ INTERVAL = "95 % interval"
 @click.pass_context
 def evaluate(
     ctx: click.Context, path: Path, overrides: tuple[str, ...], processes: int, host: str | None, cluster: bool,
-    coordinator: str | None, against: Path | None, as_json: bool,
+    coordinator: str | None, against: Path | None,
 ) -> None:  # fmt: skip
     """Run a model over a corpus as SETTINGS.yaml says; write a table, a summary and a report.
 
@@ -110,10 +112,7 @@ def evaluate(
         return
     with busy("writing the report"):
         document = prepared.conclude(times, baseline).document
-    if as_json:
-        print_json({"out": str(folder), "times": times, **{key: document[key] for key in document if key != "rows"}})
-    else:
-        _print(folder, document, times)
+    show({"out": str(folder), "times": times, **{key: document[key] for key in document if key != "rows"}}, _report)
 
 
 def _place(processes: int, host: str | None, cluster: bool, coordinator: str | None) -> Host:
@@ -130,27 +129,32 @@ def _place(processes: int, host: str | None, cluster: bool, coordinator: str | N
     return place if coordinator is None else join(coordinator, place.count, place.index)
 
 
-def _print(folder: Path, document: Mapping[str, Any], times: Mapping[str, Any]) -> None:
-    out = console()
-    counts = document["recordings"]
+def _report(result: Mapping[str, Any]) -> Iterator[Block]:
+    counts, times, folder = result["recordings"], result["times"], Path(result["out"])
     sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
     failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""
     work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them finished before"
-    out.print(f"{counts['all']} recordings{failed}, {work}")
-    rows = [
-        (name, each["n"], number(each["mean"]), _interval(each), number(each["median"]), number(each["deviation"]))
-        for name, each in document["summary"].items()
-    ]
-    columns = ("metric", "recordings", "mean", INTERVAL, "median", "standard deviation")
-    print_table(out, "Over recordings", columns, rows, right=columns[1:])
-    for metric, corpus in document["corpus"].items():
-        rows = [(name, number(each["value"]), _interval(each)) for name, each in corpus["values"].items()]
-        print_table(out, f"{metric}, all recordings together", ("", "value", INTERVAL), rows, right=("value", INTERVAL))
-    out.print()
-    out.print(
-        f"table: {folder / 'results.parquet'}, summary: {folder / 'results.json'}, page: {folder / 'report.html'}"
+    yield f"{counts['all']} recordings{failed}, {work}"
+    yield Table(
+        "Over recordings",
+        {
+            **fields("metric"),
+            "recordings": "n",
+            **fields("mean"),
+            INTERVAL: _interval,
+            **fields("median"),
+            "standard deviation": "deviation",
+        },
+        [{"metric": name, **each} for name, each in result["summary"].items()],
+        right=(INTERVAL,),
     )
+    for metric, pooled in result["corpus"].items():
+        rows = [{"name": name, **each} for name, each in pooled["values"].items()]
+        columns = {"": "name", **fields("value"), INTERVAL: _interval}
+        yield Table(f"{metric}, all recordings together", columns, rows, right=(INTERVAL,))
+    yield ""
+    yield f"table: {folder / 'results.parquet'}, summary: {folder / 'results.json'}, page: {folder / 'report.html'}"
 
 
 def _interval(ends: Mapping[str, Any]) -> str:
-    return f"{number(ends['low'])} to {number(ends['high'])}"
+    return f"{text_of(ends['low'])} to {text_of(ends['high'])}"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxrnn.errors import MissingPackageError
+from jaxrnn.errors import optional_package
 from jaxrnn.evaluation.journal import COLUMNS, Row
 from jaxrnn.evaluation.metrics import Column, Metric
 
@@ -20,10 +20,8 @@ def load_polars() -> Any:
     Raises:
         MissingPackageError: it is not installed.
     """
-    try:
+    with optional_package("polars", "tables of results", "evaluate"):
         import polars
-    except ImportError as error:
-        raise MissingPackageError("tables need polars: pip install 'jaxrnn[evaluate]'") from error
     return polars
 
 

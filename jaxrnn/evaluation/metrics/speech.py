@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import signal
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
 from jaxrnn.evaluation.metrics.sums import paired
 from jaxrnn.evaluation.metrics.whole import LIMIT, Judgement, over_whole
@@ -25,10 +25,8 @@ _NARROW = 8_000
 
 
 def _needed(package: str, kind: str) -> Any:
-    try:
+    with optional_package(package, f"the metric {kind}"):
         return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingPackageError(f"the metric {kind} needs {package}: pip install {package}") from error
 
 
 def _sounds(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

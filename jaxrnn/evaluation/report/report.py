@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.report.content import EXAMPLES, Content, main_of
@@ -50,10 +50,8 @@ def write_report(
     comparison = None
     if baseline is not None:
         comparison = compare(baseline, results, slices=tuple(results.document["slices"]), same_files=False)
-    try:  # only a report needs the packages that draw
+    with optional_package(None, "a report", "evaluate"):
         from jaxrnn.evaluation.report.page import render
-    except ImportError as error:
-        raise MissingPackageError(f"a report needs {error.name}: pip install 'jaxrnn[evaluate]'") from error
     items = {item.id: item for item in corpus}
     content = Content(results, main_of(results, main), baseline, comparison, items, rate, examples)
     page = render(content, title, times or {})
