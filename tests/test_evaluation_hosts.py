@@ -19,8 +19,8 @@ import polars
 import pytest
 import soundfile
 from click.testing import CliRunner
-from conftest import QUICK_COMPILER
 from evaluation_cases import CONFIG, evaluation_of, leftovers, make_corpus, outputs, write_config
+from quick_compiling import QUICK_COMPILER
 from tiers import of_tiers
 
 from jaxrnn.cli import main

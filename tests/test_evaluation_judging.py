@@ -181,7 +181,7 @@ def test_a_reference_of_another_length_is_told():
         ("pesq", {"band": "broad"}, "'wide' or 'narrow'"),
         ("detection", {"rates": ["f2"]}, "accuracy, precision"),
         ("detection", {"low": 1}, "low < high"),
-        ("sdr", {"taps": 0}, "at least 1"),
+        ("sdr", {"taps": 0}, "taps must be a whole number from 1 on"),
         ("stoi", {"limit": 0}, "above 0"),
         (f"{__file__}:no_metric", {}, "not a float"),
         (f"{__file__}:no_metrics", {}, "no_metric"),

@@ -254,7 +254,7 @@ def test_a_page_holds_no_more_than_it_may(corpus, tmp_path, monkeypatch):
     assert len(sounds) + page.text.count("Not embedded") == 5 * 3
     assert "The table holds the 5 errors and worst" in page.text
     assert {row[0] for row in page.rows("All files")[1:]} == {text(HOSTILE), "gone", "file0", "file1", "file2"}
-    with pytest.raises(InputError, match="examples must be at least 0"):
+    with pytest.raises(InputError, match="examples must be a whole number from 0 on, not -1"):
         write_report(tmp_path / "r.html", results("it", rows), examples=-1)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from jaxrnn.errors import InputError
+from jaxrnn.checks import check_count
 from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
 from jaxrnn.evaluation.metrics.sums import ROUNDING, decibels, dot, paired
 
@@ -92,8 +92,7 @@ def sdr(called: str = "sdr", output: str | None = None, taps: int = 512) -> Metr
         output: the output that it judges.
         taps: length of the filter; BSS Eval's is 512.
     """
-    if taps < 1:
-        raise InputError(f"sdr: taps must be at least 1, not {taps}")
+    check_count("sdr: taps", taps)
     return Metric(
         called, lambda rate: Distortion(called, taps), output, unit="dB", options={"kind": "sdr", "taps": taps}
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.corpus import Item
@@ -45,8 +46,7 @@ def write_report(
         InputError: there is no metric ``main``, the baseline is of another corpus, or the file cannot be written.
         MissingPackageError: altair, jinja2, pillow, soundfile or vl-convert-python is not installed.
     """
-    if examples < 0:
-        raise InputError(f"examples must be at least 0, not {examples}")
+    check_count("examples", examples, 0)
     comparison = None
     if baseline is not None:
         comparison = compare(baseline, results, slices=tuple(results.document["slices"]), same_files=False)
