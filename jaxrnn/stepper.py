@@ -57,8 +57,10 @@ jax.export.register_namedtuple_serialization(Flushed, serialized_name="jaxrnn.Fl
 class Stepper(Protocol):
     """A pure step. `jaxrnn.Runner`, `jaxrnn.StreamPool`, `jaxrnn.save_compiled` and the profile take any.
 
-    A stepper may also have ``params``, its own parameters; ``scan(params, state, inputs)``, many steps in one call; and
-    ``pack(params)``, parameters for `step` and `scan` with the work done that depends on nothing else.
+    A stepper may also have ``params``, its own parameters; ``scan(params, state, inputs)``, many steps in one call;
+    ``pack(params)``, parameters for `step` and `scan` with the work done that depends on nothing else; ``with_pulse``,
+    the same in pulses of another number of frames, on the same state; and ``fingerprint``, a text that tells what it
+    computes from anything else, values of parameters aside.
 
     Example::
 

@@ -158,13 +158,11 @@ def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[
     import jax
 
     from jaxrnn.guards import exact_types
-    from jaxrnn.runtime.bound import Bound
+    from jaxrnn.runtime.bound import Bound, packed
 
     began = time.perf_counter()
     spec = stepper.spec
-    if not spec.streams and hasattr(stepper, "pack"):
-        params = stepper.pack(stepper.params, dims=dims)  # pyright: ignore[reportAttributeAccessIssue]
-    stream = Bound(stepper, params)
+    stream = Bound(stepper, packed(stepper, getattr(stepper, "params", None) if params is None else params, dims))
     held = {name: recordings[name] for name in spec.held}
     batch = None if spec.batch_symbol is None else dims.get(spec.batch_symbol, 1)
     with exact_types():

@@ -307,12 +307,12 @@ class Model:
 
     def _unfolded(self, params: Arrays) -> Packed:
         """Parameters packed for this model of which nothing can be done beforehand."""
-        return Packed(dict(params), (), Purpose(self._fingerprint, label=self.label))
+        return Packed(dict(params), (), Purpose(self.fingerprint, label=self.label))
 
     @functools.cached_property
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
         """What tells the graph, and what `load` was given with it, from others; values of parameters do not count."""
-        return fingerprint_of(self.program, (self.static, self.declared_state))
+        return fingerprint_of(self.program, (self.static, self.declared_state, self.initial_values))
 
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
         """`apply` with the file's own parameters, compiled; inputs by keyword, or as a dict.

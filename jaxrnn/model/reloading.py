@@ -62,7 +62,7 @@ def _same(model: Model, data: bytes, arguments: Mapping[str, Any]) -> bool:
     except JaxrnnError:
         return False
     arrays, others = model.program.parameters, again.program.parameters
-    return model._fingerprint == again._fingerprint and all(
+    return model.fingerprint == again.fingerprint and all(
         array.tobytes() == others[name].tobytes() for name, array in arrays.items()
     )
 

@@ -9,11 +9,27 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError, StateError
+from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.messages import describe
 from jaxrnn.specs import lead_of
 from jaxrnn.stepper import State, Stepper, whole_pulse
 
 Arrays = Mapping[str, Any]
+
+
+def packed(stepper: Stepper, params: Any, dims: Mapping[str, int] | None = None) -> Any:
+    """Parameters with the work done that depends on nothing else, where a step without a time axis can do it.
+
+    A flush takes plain parameters, so those of a stream stay as they are.
+
+    Args:
+        stepper: what takes them.
+        params: plain or packed.
+        dims: sizes of the dimensions that the stepper leaves open, other than the batch.
+    """
+    if stepper.spec.streams or isinstance(params, Packed) or not hasattr(stepper, "pack"):
+        return params
+    return stepper.pack(params, **({"dims": dims} if dims else {}))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Bound:

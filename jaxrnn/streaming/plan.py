@@ -106,7 +106,7 @@ class Plan:
             self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))
 
     @functools.cached_property
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
         """What tells the function, as it was traced, from any other."""
         leaves = [(leaf.shape, str(leaf.dtype), leaf.axis, leaf.times) for leaf in self.leaves]
         return fingerprint(self.closed.jaxpr, self.closed.consts, leaves)

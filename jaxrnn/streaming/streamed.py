@@ -213,7 +213,7 @@ class Streamed:
         """
         given = self._arguments.params(params)
         cut_step = self._stages(given)
-        purpose = Purpose(self._plan._fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
+        purpose = Purpose(self._plan.fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
         return Packed(given, fold(cut_step, given, low_precision_type(dtype)), purpose)
 
     def _stages(self, params: Any) -> Step:
@@ -292,6 +292,11 @@ class Streamed:
             )
         ]
         return jax.tree.unflatten(self._plan.output_structure, results)
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the function, as it was traced, from others; values of parameters do not count."""
+        return self._plan.fingerprint
 
     def _lead(self, state: Any) -> tuple[int, ...]:
         return lead_of(self._facts.carried, state)
