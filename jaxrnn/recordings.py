@@ -34,23 +34,6 @@ def recording_specs(spec: StepSpec, frames: str) -> list[ArraySpec]:
     ]
 
 
-def count_frames(spec: StepSpec, arrays: Arrays) -> int | None:
-    """The number of input frames that the arrays agree on; None where none of them has a time axis.
-
-    Raises:
-        InputError: they have different numbers of frames.
-    """
-    counts = {}
-    for each in spec.inputs:
-        axis = time_axis(spec, each)
-        if axis is not None and each.name in arrays and axis < np.ndim(arrays[each.name]):
-            size = arrays[each.name].shape[axis]
-            counts[each.name] = size * spec.pulse // _frames_of(spec, each, spec.pulse)
-    if len(set(counts.values())) > 1:
-        raise InputError(f"the recordings have different numbers of frames: {counts}")
-    return next(iter(counts.values()), None)
-
-
 def time_axis(spec: StepSpec, each: ArraySpec) -> int | None:
     """The axis that holds the frames in a recording; None for what it holds once."""
     return each.time_axis if spec.streams else 0
@@ -111,7 +94,7 @@ def scan_steps(
     Raises:
         InputError: the recording has no frames, or no whole number of pulses.
     """
-    frames = count_frames(spec, inputs)
+    frames = spec.count_frames(inputs)
     if not frames or frames % spec.pulse:
         raise InputError(
             f"{spec.label}: {frames or 0} input frame(s) are no whole number of pulses of {spec.pulse}: give flush the "
@@ -160,11 +143,10 @@ def joined(spec: StepSpec, output: OutputSpec, pieces: Any) -> Any:
     return moved.reshape(*moved.shape[:axis], frames, *moved.shape[axis + 2 :])
 
 
-def whole(spec: StepSpec, output: OutputSpec, body: Any, rest: Any, frames: int | None = None) -> Any:
+def whole(output: OutputSpec, body: Any, rest: Any, frames: int | None = None) -> Any:
     """All of one output of a recording, from its frame 0 on.
 
     Args:
-        spec: of the stepper.
         output: the output.
         body: what its steps gave, joined; None where there was no step.
         rest: what its flush gave; None where it gave nothing of it.
@@ -201,7 +183,7 @@ def advance(
     """
     spec = stepper.spec
     timed = [each for each in spec.outputs if not each.at_end and time_axis(spec, each) is not None]
-    room = count_frames(spec, inputs) or 0
+    room = spec.count_frames(inputs) or 0
     if not spec.streams or not ending:
         outputs, state = scan(stepper, params, state, inputs)
         counts = {

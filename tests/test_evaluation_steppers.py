@@ -52,7 +52,7 @@ class Fading:
         state=(dataclasses.replace(Delayed.spec.state[0], shape=(WIDTH,)),),
     )
 
-    def init(self, batch=None, *, params=None, held=None):
+    def init(self, batch=None, *, params=None, constants=None):
         assert batch is None
         return {"last": jnp.zeros(WIDTH, jnp.float32)}
 
@@ -152,7 +152,7 @@ def test_the_identity_is_that_of_the_program_and_the_numbers(tmp_path):
     other = {"a": GAIN["a"] + 1}
     file = compiled(streamed(following), GAIN, tmp_path)
     for same, again, *others in (
-        (*(Offline(step_model(**how)) for how in ({}, {}, {"seed": 1}, {"transposed": True})),),
+        tuple(map(Offline, (step_model(), step_model(), step_model(seed=1), step_model(transposed=True)))),
         (
             Offline(streamed(following), GAIN),
             Offline(streamed(following), copy.deepcopy(GAIN)),

@@ -120,7 +120,7 @@ def stream(
     With --symbol, FILE is an ONNX file of a model over whole recordings, with a dimension for time that is left open,
     such as S in [1, 40, S]. The model is turned into one that takes --pulse frames a step; everything that it has to
     remember becomes its state, and what it needs to see in advance becomes delay. Inputs are whole recordings in the
-    shape that the file declares; those without the dimension are held constant. Outputs come without the delay, to
+    shape that the file declares; those without the dimension are constant in time. Outputs come without the delay, to
     the last frame, equal to the model's on the whole recording: --verify shows it. What cannot be streamed, such as a
     bidirectional recurrence, is refused, with the node and what to do.
 
@@ -221,6 +221,7 @@ def _recordings(source: Source, pulse: int | None, asked: Asked) -> tuple[Steppe
     """What runs, recordings of every input, and the number of frames to take of them."""
     from jaxrnn.cli import stepping
     from jaxrnn.guards import exact_types
+    from jaxrnn.recordings import recording_specs
     from jaxrnn.specs import bind, check_names
     from jaxrnn.verification.sampling import index_limits, random_arrays, restore_types, symbols_of
 
@@ -229,13 +230,15 @@ def _recordings(source: Source, pulse: int | None, asked: Asked) -> tuple[Steppe
         assert source.model is not None
         stepper, sizes = _streamed(source.model, pulse, asked)
     spec, symbol = stepper.spec, asked.symbol or "frames"
-    whole = stepping.recordings_of(spec, symbol)
+    whole = recording_specs(spec, symbol)
     given = restore_types(spec.inputs, asked.given)
     for name in given:
         if any(entry.name == name for entry in spec.state):
             raise InputError(f"{name!r} is state, which is carried from step to step: it takes no recording")
     check_names(spec.inputs, given)
-    recorded, limit = stepping.count_frames(spec, given), asked.limit or asked.frames
+    recorded, limit = spec.count_frames(given), asked.limit or asked.frames
+    if recorded == 0:
+        raise InputError("the recordings have no frames")
     declared = spec.inputs if source.model is None or source.stepper is not None else source.model.inputs
     missing = ", ".join(str(each) for each in declared if each.name not in given)
     if missing and not asked.use_random:

@@ -147,7 +147,12 @@ class Model:
         return self._steps.spec
 
     def init(
-        self, batch: int | None = None, *, params: Any = None, held: Any = None, dims: Mapping[str, int] | None = None
+        self,
+        batch: int | None = None,
+        *,
+        params: Any = None,
+        constants: Any = None,
+        dims: Mapping[str, int] | None = None,
     ) -> dict[str, jax.Array]:
         """The state before the first step, by the names that `state` shows: zeros, or the file's `initial_values`.
 
@@ -156,7 +161,7 @@ class Model:
                 fills it. Where the file fixed its batch, a number, 1 too, gives every array a leading axis, and `step`
                 and `scan` then take inputs with such an axis and map over it.
             params: held against the model's where they are given; the state does not depend on them.
-            held: as in every `Stepper`; a step holds no input constant, so there is none.
+            constants: as in every `Stepper`; a step holds no input constant, so there is none.
             dims: sizes of other open dimensions of the state, such as the length of the memory that a decoder attends
                 to.
 
@@ -164,7 +169,7 @@ class Model:
             StateError: the model forgets its state after every call, so it has no steps; or a size is missing.
             InputError: an argument does not fit.
         """
-        if held is not None:
+        if constants is not None:
             raise InputError(f"{self.label} holds no input constant: every step takes all of its inputs")
         state = self._steps.init(batch, dims)
         if params is not None:
@@ -264,7 +269,7 @@ class Model:
         last. The batch of the file is 1; `Streamed.init` makes states of more streams.
 
         Args:
-            symbol: the name of the dimension that is time. Inputs without it are held constant.
+            symbol: the name of the dimension that is time. Inputs without it are constant in time.
             pulse: frames in each step; None for the fewest that fit.
             dims: sizes of other dimensions that the file leaves open; 1 by default.
             multiple: what every number of frames is a multiple of, where the model works on such lengths only.

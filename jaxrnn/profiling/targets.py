@@ -146,8 +146,8 @@ def of_stepper(
     sample = draw(seed)
     with exact_types():
         lead = 0 if symbol is not None or batch is None else 1
-        held = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.held}
-        state = stepper.init(streams, params=params, held=held or None)
+        constants = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.constants}
+        state = stepper.init(streams, params=params, constants=constants or None)
     said = _what(spec, frames)
     more = [*(f"{name}={size}" for name, size in (sizes or {}).items()), *_more(batch, low)]
     label = _label(spec.label if model is None else model.label, said, sample, more)

@@ -40,20 +40,20 @@ def archive(
     leaves, rebuild = _leaves_of(params)
     shapes = [_shape(leaf) for leaf in leaves]
     sizes = _given({name: dims[name] for each in stepper.spec.state for name in each.symbols if name in dims})
-    held = stream.example_held() or {}
+    constants = stream.example_constants() or {}
 
-    def init(leaves: Any, held: Arrays) -> State:
-        return stepper.init(params=rebuild(leaves), held=held or None, **sizes)
+    def init(leaves: Any, constants: Arrays) -> State:
+        return stepper.init(params=rebuild(leaves), constants=constants or None, **sizes)
 
     with exact_types():
-        init(leaves, held)  # holds the parameters against the stepper's
+        init(leaves, constants)  # holds the parameters against the stepper's
         functions = _functions(stepper, spec, rebuild, shapes)
         start = None
         try:
             made = stepper.init(**sizes)
             start = tuple(_compact(np.asarray(made[each.name])) for each in spec.carried)
         except InputError:
-            functions["init"] = (init, (jax.tree.map(_shape, held),))
+            functions["init"] = (init, (jax.tree.map(_shape, constants),))
         exported = {
             name: bytes(jax.export.export(jax.jit(function), platforms=platforms)(shapes, *rest).serialize())
             for name, (function, rest) in functions.items()

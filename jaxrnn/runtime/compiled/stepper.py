@@ -37,20 +37,20 @@ class CompiledStepper(Functions):
         super().__init__(archive)
         self._start = archive.start
 
-    def init(self, batch: int | None = None, *, params: Sequence[Any] | None = None, held: Any = None) -> State:
+    def init(self, batch: int | None = None, *, params: Sequence[Any] | None = None, constants: Any = None) -> State:
         """The state before the first frame, as in every `Stepper`.
 
         Args:
             batch: None for one stream, or a number of them.
             params: as in `step`.
-            held: the inputs in ``spec.held``.
+            constants: the inputs in ``spec.constants``.
 
         Raises:
-            InputError: held inputs are needed and were not given, or do not fit.
+            InputError: constants are needed and were not given, or do not fit.
         """
         with exact_types():
             if self._start is None:
-                return in_batch(self.spec, self._call("init", params, self._held(held)), batch)
+                return in_batch(self.spec, self._call("init", params, self._constants(constants)), batch)
             sizes = {} if self.spec.batch_symbol is None else {self.spec.batch_symbol: 1}
             # By NumPy: an operation of JAX would be compiled first, which takes longer than the step.
             state = {
@@ -59,13 +59,17 @@ class CompiledStepper(Functions):
             }
             return in_batch(self.spec, state, batch)
 
-    def _held(self, held: Any) -> dict[str, Any]:
-        specs = [spec for spec in self.spec.inputs if spec.name in self.spec.held]
-        given = {} if held is None else {name: held[name] for name in self.spec.held if held.get(name) is not None}
+    def _constants(self, constants: Any) -> dict[str, Any]:
+        specs = [spec for spec in self.spec.inputs if spec.name in self.spec.constants]
+        given = (
+            {}
+            if constants is None
+            else {name: constants[name] for name in self.spec.constants if constants.get(name) is not None}
+        )
         if len(given) < len(specs):
             raise InputError(
-                f"the state before the first frame is computed from held inputs: call init(held=...) with "
-                f"{', '.join(self.spec.held)}"
+                f"the state before the first frame is computed from constants: call init(constants=...) with "
+                f"{', '.join(self.spec.constants)}"
             )
         return bind(specs, given)
 
