@@ -11,11 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.jaxprs.packing import plain
 from jaxrnn.recordings import recording_specs
 from jaxrnn.specs import ArraySpec, bind
 from jaxrnn.stepper import StepSpec, batch_note, check_valid
-from jaxrnn.streaming.plan import Plan
 
 Arrays = dict[str, Any]
 
@@ -25,38 +23,12 @@ class Arguments:
     """What the functions of a `Streamed` take; to be called where types are those of the trace.
 
     Attributes:
-        plan: what was traced.
         spec: the facts, with the arrays by their paths.
         structure: the tree of the input.
-        example: shapes of the parameters.
     """
 
-    plan: Plan
     spec: StepSpec
     structure: Any
-    example: Any
-
-    def params(self, params: Any) -> Any:
-        """Plain parameters, held against those that the function was streamed with.
-
-        Raises:
-            InputError: they are missing, differ in structure, shape or dtype, or were packed for another function.
-        """
-        given = plain(params, self.plan)
-        expected, structure = jax.tree.flatten(self.example)
-        if given is None and expected:
-            raise InputError("the function was streamed with parameters: give params")
-        leaves, shape = jax.tree.flatten(given)
-        if shape != structure:
-            raise InputError(f"params must be a pytree like those that the function was streamed with, {structure}")
-        for leaf, want in zip(leaves, expected, strict=True):
-            array = jnp.asarray(leaf)
-            if array.shape != want.shape or array.dtype != want.dtype:
-                raise InputError(
-                    f"params hold {array.dtype.name}{list(array.shape)} where the function was streamed with "
-                    f"{want.dtype.name}{list(want.shape)}"
-                )
-        return given
 
     def existing(self, valid: Any, room: int) -> Any:
         """The number of frames of a tail that exist, ``int32`` of the trace's frames.
@@ -125,12 +97,3 @@ class Arguments:
 
 def _bound(specs: Sequence[ArraySpec], arrays: Arrays, lead: tuple[int, ...], note: str) -> Arrays:
     return bind([each.batched(lead) for each in specs], arrays, note=note)
-
-
-def padded_to(array: Any, each: ArraySpec, lead: int) -> Any:
-    """An array with its time axis made as long as described."""
-    if each.time_axis is None:
-        return array
-    shape = list(array.shape)
-    shape[each.time_axis + lead] = each.sizes[each.time_axis] - shape[each.time_axis + lead]
-    return jnp.concatenate([array, jnp.zeros(shape, array.dtype)], each.time_axis + lead)

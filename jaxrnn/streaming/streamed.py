@@ -8,21 +8,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from jaxrnn.errors import InputError
 from jaxrnn.guards import own_arithmetic
-from jaxrnn.jaxprs.equations import trace
-from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
-from jaxrnn.jaxprs.step import Step
-from jaxrnn.jaxprs.zeros import depends_on
+from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.recordings import part, scan_steps, whole
 from jaxrnn.stepper import Flushed, State, StateSpec, StepSpec, in_batch
-from jaxrnn.streaming.arguments import Arguments, padded_to
-from jaxrnn.streaming.facts import flat_spec, named_spec, table_of
-from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
-from jaxrnn.streaming.values import Chunk, FinalValue
+from jaxrnn.streaming.arguments import Arguments
+from jaxrnn.streaming.facts import named_spec, table_of
+from jaxrnn.streaming.plan import Plan, check_pulse
+from jaxrnn.streaming.pulses import Pulses
+from jaxrnn.streaming.values import Chunk
 
 
 def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,11 +60,11 @@ class Streamed:
         again: Callable[..., Streamed],
     ):
         self._plan, self._structure, self._context, self._again = plan, structure, context, again
-        self._example = jax.tree.map(shape_of, params)
-        self._units = 1 if pulse is None else check_pulse(pulse, plan.clock.unit, multiple)
+        units = 1 if pulse is None else check_pulse(pulse, plan.clock.unit, multiple)
+        self._pulses = Pulses(plan, params, units, multiple)
         #: The facts, with the arrays by their paths: an input or output may be any tree.
-        self._flat = flat_spec(plan, self._units, multiple, needs_params=bool(jax.tree.leaves(self._example)))
-        self._arguments = Arguments(plan, self._flat, structure, self._example)
+        self._flat = self._pulses.spec
+        self._arguments = Arguments(self._flat, structure)
         self.pulse, self.multiple = self._flat.pulse, multiple
 
     def with_pulse(self, pulse: int) -> Streamed:
@@ -81,7 +76,7 @@ class Streamed:
         return Streamed(
             self._plan,
             self._structure,
-            self._example,
+            self._pulses.example,
             pulse=pulse,
             multiple=self.multiple,
             context=self._context,
@@ -113,32 +108,8 @@ class Streamed:
         Raises:
             InputError: parameters or constants are needed and were not given, or do not fit.
         """
-        closed, needed = self._start
-        count = len(jax.tree.leaves(self._example))
-        groups = {
-            "params": (None if params is None else jax.tree.leaves(self._arguments.params(params)), slice(0, count)),
-            "constants": (None if constants is None else self._arguments.constants(constants), slice(count, None)),
-        }
-        given: list[Any] = []
-        for name, (leaves, own) in groups.items():
-            if leaves is None and any(needed[own]):
-                raise InputError(f"the state before the first frame is computed from {name}: call init({name}=...)")
-            avals = closed.in_avals[own]
-            given += [jnp.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
-        return in_batch(self._flat, self._started(given), batch)
-
-    @functools.cached_property
-    def _start(self) -> tuple[Any, list[bool]]:
-        """The jaxpr that makes the first state, and which of its inputs it depends on."""
-        constants = [leaf.whole for leaf in self._plan.leaves if leaf.axis is None]
-        closed, _ = trace(self._plan.start, jax.tree.leaves(self._example), constants)
-        used = depends_on(closed)
-        return closed, [variable in used for variable in closed.jaxpr.invars]
-
-    @functools.cached_property
-    def _started(self) -> Callable[[Any], State]:
-        count = len(jax.tree.leaves(self._example))
-        return jax.jit(lambda given: self._plan.start(given[:count], given[count:]))
+        leaves = None if constants is None else self._arguments.constants(constants)
+        return in_batch(self._flat, self._pulses.init(params, leaves), batch)
 
     @_in_its_types
     def step(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
@@ -156,7 +127,7 @@ class Streamed:
         arrays = self._arguments.pulse(x, lead)
 
         def one(state: State, arrays: Arrays) -> tuple[Any, State]:
-            outputs, state = self._one_step(params, state, arrays)
+            outputs, state = self._pulses.step(params, state, arrays)
             return self._tree(outputs.values()), state
 
         return (jax.vmap(one) if lead else one)(dict(state), arrays)
@@ -177,7 +148,7 @@ class Streamed:
         arrays, _ = self._arguments.recording(self._arguments.leaves(x), lead)
 
         def one(state: State, arrays: Arrays) -> tuple[Any, State]:
-            outputs, state = scan_steps(self._flat, functools.partial(self._one_step, params), state, arrays)
+            outputs, state = scan_steps(self._flat, functools.partial(self._pulses.step, params), state, arrays)
             return self._tree(outputs.values()), state
 
         return (jax.vmap(one) if lead else one)(dict(state), arrays)
@@ -197,34 +168,7 @@ class Streamed:
         Raises:
             InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
         """
-        given = self._arguments.params(params)
-        cut_step = self._stages(given)
-        purpose = Purpose(self._plan.fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
-        return Packed(given, fold(cut_step, given, low_precision_type(dtype)), purpose)
-
-    def _stages(self, params: Any) -> Step:
-        arrays = [each.struct() for each in self._flat.inputs]
-        return Step.trace(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
-
-    def _one_step(self, params: Any, state: State, arrays: Arrays) -> tuple[dict[str, Any], State]:
-        """One pulse of one stream; inputs and outputs by their paths."""
-        leaves = [arrays[each.name] for each in self._flat.inputs]
-        outputs, new = self._folded_step(params, leaves, state)
-        return {each.name: output for each, output in zip(self._flat.outputs, outputs, strict=True)}, new
-
-    def _folded_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
-        if isinstance(params, Packed) and params.purpose.pulse == self.pulse:
-            cut_step = self._stages(plain(params, self._plan))
-            if fits(cut_step, params.folded, params.purpose.folding):
-                return run_folded(cut_step, params.folded, arrays, state)
-        return self._plain_step(self._arguments.params(params), arrays, state)
-
-    def _plain_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
-        outputs, new = self._plan.run(jax.tree.leaves(params), state, arrays, self._units)
-        return [
-            None if isinstance(kind, FinalValue) else output
-            for output, kind in zip(outputs, self._plan.outputs, strict=True)
-        ], new
+        return self._pulses.pack(params, dtype)
 
     def _tree(self, outputs: Iterable[Any]) -> Any:
         return jax.tree.unflatten(self._plan.output_structure, outputs)
@@ -243,18 +187,11 @@ class Streamed:
         arrays, frames = self._arguments.tail(tail, lead)
         units = self._plan.rest(frames // self.multiple)
         existing = self._arguments.existing(valid, frames)
-        leaves = jax.tree.leaves(self._arguments.params(params))
-        longer = flat_spec(self._plan, units, self.multiple, needs_params=False)
-        padded = [padded_to(arrays[each.name], each, len(lead)) for each in longer.inputs]
+        params = self._pulses.params(params)
+        padded = self._pulses.padded(arrays, units, len(lead))
 
         def one(state: State, arrays: Any, existing: Any) -> Flushed:
-            outputs, _ = self._plan.run(leaves, state, arrays, units, existing)
-            counts = self._plan.counts(state, existing)
-            tidy = [
-                output if count is None else _without_rest(output, kind.axis, count)
-                for output, count, kind in zip(outputs, counts, self._plan.outputs, strict=True)
-            ]
-            return Flushed(self._tree(tidy), self._tree(counts))
+            return Flushed(*map(self._tree, self._pulses.flush(params, state, arrays, units, existing)))
 
         if not lead:
             return one(dict(state), padded, existing)
@@ -272,7 +209,7 @@ class Streamed:
         state = self.init(params=params, constants=self._arguments.tree(arrays))
         end, bodies = total - total % self.pulse, {}
         if end:
-            step = functools.partial(self._one_step, params)
+            step = functools.partial(self._pulses.step, params)
             bodies, state = scan_steps(self._flat, step, state, part(self._flat, arrays, 0, end))
         tail = self._arguments.tree(part(self._flat, arrays, end))
         last = self._plan.output_structure.flatten_up_to(self.flush(params, state, tail, total - end).outputs)
@@ -344,7 +281,7 @@ class Streamed:
     @functools.cached_property
     def _spec(self) -> StepSpec:
         with self._context(), own_arithmetic():
-            depends = self._start[1][len(jax.tree.leaves(self._example)) :]
+            depends = self._pulses.initial_constants
         return named_spec(self._flat, self._structure, self._plan.output_structure, depends)
 
     @_in_its_types
@@ -360,11 +297,3 @@ class Streamed:
     def __repr__(self) -> str:
         size = sum(entry.nbytes for entry in self.state)
         return f"Streamed(pulse={self.pulse}, delay={self.delay}, state={len(self.state)} arrays of {size} bytes)"
-
-
-def _without_rest(output: Any, axis: int, count: Any) -> Any:
-    """An output of a flush with zeros where no frames are."""
-    places = jnp.arange(output.shape[axis], dtype=jnp.int32).reshape(
-        [-1 if d == axis else 1 for d in range(output.ndim)]
-    )
-    return jnp.where(places < count, output, jnp.zeros((), output.dtype))
