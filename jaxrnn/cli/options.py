@@ -17,6 +17,8 @@ from jaxrnn.arrays import read_arrays
 from jaxrnn.errors import InputError
 from jaxrnn.writing import in_place_of
 
+#: Steps or pulses over random inputs, if nobody asks for another number.
+STEPS = 500
 #: The exit status of a program that was interrupted from the keyboard.
 INTERRUPTED = 130
 

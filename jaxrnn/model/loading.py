@@ -73,7 +73,7 @@ def load(
             bound_loops(program, max_trip_count)
             check_shapes(file.proto)
             model = Model(file, program, static=static or {}, state=state, label=label, initial=initial)
-            model._told |= {"max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
+            model._load_options |= {"max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
             return model
     except JaxrnnError as error:
         raise type(error)(f"{label}: {error}") from error
