@@ -24,14 +24,16 @@ Arrays = Mapping[str, Any]
 Step = Callable[[State, Arrays], tuple[Arrays, State]]
 
 
-def recording_specs(spec: StepSpec, frames: str) -> list[ArraySpec]:
-    """The arrays of a recording, with a name for the number of input frames."""
+def recording_specs(spec: StepSpec, frames: str, lead: tuple[Any, ...] = ()) -> list[ArraySpec]:
+    """The arrays of recordings, with a name for the number of input frames.
+
+    A batch is in front of the arrays of a stream; where frames are stacked, it comes after them.
+    """
     if not spec.streams:
-        return [each.batched((frames,)) for each in spec.inputs]
-    return [
-        each.with_frames(frames if each.time_axis is None or (k := _frames_of(spec, each, 1)) == 1 else f"{k}*{frames}")
-        for each in spec.inputs
-    ]
+        return [each.batched((frames, *lead)) for each in spec.inputs]
+    times = {each.name: _frames_of(spec, each, 1) for each in spec.inputs}
+    sizes = {name: frames if count == 1 else f"{count}*{frames}" for name, count in times.items()}
+    return [each.with_frames(sizes[each.name]).batched(lead) for each in spec.inputs]
 
 
 def time_axis(spec: StepSpec, each: ArraySpec) -> int | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.layout import Layout
+from jaxrnn.messages import describe
 from jaxrnn.specs import ArraySpec, bind, lead_of
 
 Arrays = Mapping[str, Any]
@@ -171,18 +172,22 @@ class StepSpec:
             raise InputError(f"{self.label}: the inputs have different numbers of frames: {', '.join(said)}")
         return int(counts.pop()) if counts else None
 
-    def bind(self, inputs: Arrays, lead: tuple[Any, ...] = (), frames: tuple[Any, ...] = ()) -> dict[str, Any]:
+    def bind(self, inputs: Arrays, lead: tuple[Any, ...] = ()) -> dict[str, Any]:
         """The inputs of a step as arrays of the declared types, after the batch of the state.
 
         Args:
             inputs: arrays by name.
             lead: the batch.
-            frames: an axis of frames in front of it.
 
         Raises:
             InputError: a name, a type or a shape does not fit.
         """
-        return bind([spec.batched((*frames, *lead)) for spec in self.inputs], inputs, note=batch_note(lead))
+        bound = bind([spec.batched(lead) for spec in self.inputs], inputs, note=batch_note(lead))
+        for spec in self.inputs:
+            value = bound[spec.name]
+            if spec.shape is None and value.shape[: len(lead)] != lead:
+                raise InputError(f"input {spec} got {describe(value)}{batch_note(lead)}")
+        return bound
 
     def to_json(self) -> dict[str, Any]:
         """Its fields in JSON's types."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.recordings import recording_specs
-from jaxrnn.specs import ArraySpec, bind
+from jaxrnn.specs import bind
 from jaxrnn.stepper import StepSpec, batch_note, check_valid
 
 Arrays = dict[str, Any]
@@ -66,7 +66,7 @@ class Arguments:
             InputError: the tree, a dtype or a shape does not fit.
         """
         note = batch_note(lead) or "; with_pulse takes pulses of other sizes"
-        return _bound(self.spec.inputs, self.leaves(x), lead, note)
+        return bind([each.batched(lead) for each in self.spec.inputs], self.leaves(x), note=note)
 
     def recording(self, arrays: Arrays, lead: tuple[int, ...] = ()) -> tuple[Arrays, int]:
         """The leaves of an input of any number of frames, and that number.
@@ -74,7 +74,7 @@ class Arguments:
         Raises:
             InputError: a dtype or a shape does not fit, or the leaves have different numbers of frames.
         """
-        bound = _bound(recording_specs(self.spec, "frames"), arrays, lead, batch_note(lead))
+        bound = bind(recording_specs(self.spec, "frames", lead), arrays, note=batch_note(lead))
         return bound, self.spec.count_frames(bound, lead) or 0
 
     def constants(self, constants: Any) -> list[Any]:
@@ -82,7 +82,7 @@ class Arguments:
         specs = [each for each in self.spec.inputs if each.time_axis is None]
         names = {each.name for each in specs}
         arrays = {name: value for name, value in self.leaves(constants).items() if name in names}
-        return [*_bound(specs, arrays, (), "").values()]
+        return [*bind(specs, arrays).values()]
 
     def tail(self, tail: Any, lead: tuple[int, ...]) -> tuple[Arrays, int]:
         """The leaves of a tail, where those with a time axis may be missing, and how many frames it has room for."""
@@ -93,7 +93,3 @@ class Arguments:
             if each.name not in arrays:
                 arrays[each.name] = np.zeros(each.with_frames(0).batched(lead).sizes, each.dtype)
         return self.recording(arrays, lead)
-
-
-def _bound(specs: Sequence[ArraySpec], arrays: Arrays, lead: tuple[int, ...], note: str) -> Arrays:
-    return bind([each.batched(lead) for each in specs], arrays, note=note)

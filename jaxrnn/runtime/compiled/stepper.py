@@ -12,12 +12,12 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.recordings import scan_steps
+from jaxrnn.recordings import recording_specs, scan_steps
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.functions import Functions
 from jaxrnn.runtime.compiled.manifest import BATCHED
 from jaxrnn.specs import bind
-from jaxrnn.stepper import Flushed, State, StepSpec, in_batch, nothing_left, whole_pulse
+from jaxrnn.stepper import Flushed, State, StepSpec, batch_note, in_batch, nothing_left, whole_pulse
 
 Arrays = Mapping[str, Any]
 
@@ -109,10 +109,10 @@ class CompiledStepper(Functions):
         """
         with exact_types():
             lead = self.spec.lead(state)
+            arrays = bind(recording_specs(self._of_batch(state), "frames", lead), inputs, note=batch_note(lead))
             if "scan" not in self._serialised:
                 scan = functools.partial(scan_steps, self.spec, functools.partial(self.step, params))
-                return (jax.vmap(scan) if lead and self.spec.streams else scan)(dict(state), dict(inputs))
-            arrays = self._of_batch(state).bind(inputs, lead, ("frames",))
+                return (jax.vmap(scan) if lead and self.spec.streams else scan)(dict(state), arrays)
             if not lead:
                 return self._call("scan", params, dict(state), arrays)
             swapped = {name: jnp.moveaxis(array, 0, 1) for name, array in arrays.items()}
