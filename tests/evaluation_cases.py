@@ -32,7 +32,7 @@ out: out
 @functools.cache
 def denoiser():
     """The packaged denoiser, which is compiled once for all tests of a process."""
-    return Chain((Stage(jaxrnn.load(PACKAGED), "magnitude", "mask"),), 256, 128, "sqrt_hann")
+    return Chain((Stage(jaxrnn.load(PACKAGED), takes="magnitude", gives="mask"),), 256, 128, "sqrt_hann")
 
 
 def sound(samples, seed=0):

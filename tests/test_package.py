@@ -71,6 +71,7 @@ MODEL = {
     "apply",
     "declared_state",
     "dimensions",
+    "fingerprint",
     "flush",
     "growing_dimensions",
     "init",
