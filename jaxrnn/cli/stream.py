@@ -9,20 +9,20 @@ from typing import Any
 
 import click
 
-from jaxrnn.cli.options import (
+from jaxrnn.checks import check_writable
+from jaxrnn.cli.files import save_archive
+from jaxrnn.cli.output import busy, counting, print_json
+from jaxrnn.cli.stream_options import (
     STEPS,
-    check_folder,
     check_pulse_options,
     input_options,
     json_option,
     load_inputs,
     model_argument,
     pulse_options,
-    save_archive,
     single_dims,
     state_option,
 )
-from jaxrnn.cli.output import busy, counting, print_json
 
 MISMATCH = 1
 
@@ -142,7 +142,7 @@ def stream(
     }
     _check_mode(symbol, of_steps, of_pulses)
     if output is not None:
-        check_folder(output)
+        check_writable(output)
     given, sizes = load_inputs(input_files, inputs_file), single_dims(dims)
     if sizes and not use_random:
         raise click.UsageError("--dim sets the sizes of random inputs: it needs --random")

@@ -10,8 +10,8 @@ from typing import Any
 import click
 import numpy as np
 
-from jaxrnn.cli.options import STEPS, parse_state, parse_static
 from jaxrnn.cli.stepping import check_size, stream_model
+from jaxrnn.cli.stream_options import STEPS, parse_state, parse_static
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model

@@ -79,7 +79,8 @@ class WholeGraph:
         """The parameters by name, in the file's layout and element types."""
         # Also when they are first asked for while something is being traced.
         with exact_types(), jax.ensure_compile_time_eval():
-            return {name: jnp.asarray(array) for name, array in self.program.parameters.items()}
+            # `jnp.asarray` would compile a program for every shape.
+            return {name: jax.device_put(array) for name, array in self.program.parameters.items()}
 
     def apply(self, params: Arrays, inputs: Arrays, *, remat: Remat = None) -> dict[str, Any]:
         """The whole graph, as a pure function: it can be jitted, differentiated, mapped and exported.
@@ -135,7 +136,7 @@ class WholeGraph:
         return jax.jit(self.apply)
 
     def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
-        """Every value that a node of the outer graph computes, by name, with its node: shows where results depart."""
+        """Every value that a node of the outer graph computes, by name, with its node: shows where results differ."""
         seen: dict[str, tuple[BoundNode, Any]] = {}
 
         def watch(node: BoundNode, outputs: Sequence[Any]) -> None:

@@ -16,7 +16,6 @@ from jaxrnn.guards import exact_types
 from jaxrnn.messages import near
 from jaxrnn.model import Model
 from jaxrnn.nnx.filters import parameter
-from jaxrnn.nnx.model_reference import ModelReference
 from jaxrnn.onnx.values import describe
 
 
@@ -27,22 +26,21 @@ class Imported(nnx.Module):
     attributes, some of them would hide methods.
 
     Attributes:
+        model: the imported model, static; its own parameters stay as they were in the file.
         weights: the parameters by ONNX name, in the file's layout and element types.
     """
 
+    model: Model
     weights: dict[str, nnx.Param[jax.Array]]
 
     def __init__(self, model: Model):
-        self._reference = ModelReference(model)
+        if not isinstance(model, Model):
+            raise InputError(f"expected a model as jaxrnn.load gives it, not {type(model).__name__}")
+        self.model = model
         with exact_types():
             # Copies: a training step that donates the module must not delete the model's own arrays.
-            arrays = {name: jnp.array(array) for name, array in model.params.items()}
+            arrays = {name: jax.device_put(array, may_alias=False) for name, array in model.params.items()}
             self.weights = nnx.data({name: parameter(array, name) for name, array in arrays.items()})
-
-    @property
-    def model(self) -> Model:
-        """The imported model; its own parameters stay as they were in the file."""
-        return self._reference.model
 
     @property
     def params(self) -> dict[str, jax.Array]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells import matrix_products_in
@@ -59,11 +58,10 @@ def _on_examples(
     arrays, mask, weights = chunk.own
     device = next(iter(chunk.mask.addressable_shards)).device
     with jax.default_device(device), exact_types():
-        params = {name: jnp.asarray(np.asarray(value)) for name, value in params.items()}
+        params = jax.device_put({name: np.asarray(value) for name, value in params.items()})
 
         def row(index: int) -> tuple[Any, Any, Any]:
-            state, example = ({name: jnp.asarray(x[index]) for name, x in group.items()} for group in (carry, arrays))
-            return state, example, jnp.asarray(mask[index])
+            return jax.tree.map(lambda x: jax.device_put(x[index]), (carry, arrays, mask))
 
     gradients = jax.jit(
         jax.value_and_grad(
@@ -99,10 +97,9 @@ def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays
     named = {} if layout.mode == "apply" else {str(v.input): state[v.name] for v in model.state if v.name in state}
     if layout.mode != "scan":
         return _walk(forward, params, {**inputs, **named}, "")
-    inputs_by_frame = _frames(forward, inputs, int(mask.shape[0]))
     step = jax.jit(model.step)
     for frame in range(int(np.asarray(mask).sum())):
-        here = inputs_by_frame(frame)
+        here = _frame(forward, inputs, frame, mask.shape[0])
         outputs, new = step(params, state, here)
         if not all(map(finite, [*outputs.values(), *new.values()])):
             named = {str(v.input): state[v.name] for v in model.state}
@@ -111,24 +108,19 @@ def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays
     return ""
 
 
-def _frames(forward: Forward, inputs: Arrays, count: int) -> Any:
-    """The inputs of one frame, by its number."""
-    layout = forward.layout
-
-    def one(frame: int) -> dict[str, Any]:
-        cut = {}
-        for info in layout.inputs:
-            value, axis = inputs[info.name], layout.axes.get(info.name)
-            if axis is None:
-                cut[info.name] = value
-            elif value.ndim == len(info.shape or ()):
-                size = value.shape[axis] // count
-                cut[info.name] = jax.lax.slice_in_dim(value, frame * size, (frame + 1) * size, axis=axis)
-            else:
-                cut[info.name] = jax.lax.index_in_dim(value, frame, axis, keepdims=False)
-        return cut
-
-    return one
+def _frame(forward: Forward, inputs: Arrays, frame: int, count: int) -> dict[str, Any]:
+    """The inputs of one frame of ``count``."""
+    cut = {}
+    for info in forward.layout.inputs:
+        value, axis = inputs[info.name], forward.layout.axes.get(info.name)
+        if axis is None:
+            cut[info.name] = value
+        elif value.ndim == len(info.shape or ()):
+            size = value.shape[axis] // count
+            cut[info.name] = jax.lax.slice_in_dim(value, frame * size, (frame + 1) * size, axis=axis)
+        else:
+            cut[info.name] = jax.lax.index_in_dim(value, frame, axis, keepdims=False)
+    return cut
 
 
 def _walk(forward: Forward, params: Arrays, inputs: Arrays, where: str) -> str:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxrnn.cells import matrix_products_in
-from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.onnx.values import describe
+from jaxrnn.training.arguments import Function
 from jaxrnn.training.layout import ExampleLayout
 
 Arrays = Mapping[str, Any]
-#: ``(outputs, example, mask) -> scalar``, for one example.
-Function = Callable[[dict[str, Any], dict[str, Any], jax.Array], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +28,6 @@ class Forward:
         layout: how the examples lie in time.
         loss: of one example.
         metrics: more of the same, by name, which are not trained for.
-        remat: what the backward pass computes again, as `jaxrnn.cells.recomputing` takes it.
         compute_dtype: in what type matrix products are computed, as `jaxrnn.cells.matrix_products_in` takes it.
     """
 
@@ -38,7 +35,6 @@ class Forward:
     layout: ExampleLayout
     loss: Function
     metrics: Mapping[str, Function]
-    remat: Remat = None
     compute_dtype: Any = None
 
     def takes_lengths(self, ragged: bool) -> bool:
@@ -59,29 +55,30 @@ class Forward:
             Outputs by name, and the state after the last frame that exists.
         """
         inputs = {info.name: example[info.name] for info in self.layout.inputs}
+        remat = self.layout.sequences.remat
         with matrix_products_in(self.compute_dtype):
             if self.layout.mode == "apply":
-                return self.model.apply(params, inputs, remat=self.remat), state
+                return self.model.apply(params, inputs, remat=remat), state
             if self.layout.mode == "step":
                 return self._step(params, state, inputs, mask)
             axes = self._scan_axes(inputs)
             for name in inputs.keys() - self.layout.axes.keys():
                 inputs[name] = jnp.broadcast_to(inputs[name], (mask.shape[0], *inputs[name].shape))
             lengths = jnp.sum(mask, dtype=jnp.int32)[None] if ragged else None
-            return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=self.remat)
+            return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=remat)
 
     def _step(self, params: Arrays, state: Arrays, inputs: Arrays, mask: jax.Array) -> tuple[Any, Any]:
         """`Model.step` over many frames at once, whose backward pass may take chunks of them."""
         given = {str(variable.input): state[variable.name] for variable in self.model.state}
-        results = self.model.apply(params, {**inputs, **given}, remat=self.remat)
+        results = self.model.apply(params, {**inputs, **given}, remat=self.layout.sequences.remat)
         new = {variable.name: results.pop(str(variable.output)) for variable in self.model.state}
         # After the end of a recording there is nothing to carry to; until then every frame exists.
         any_exists = mask.any()
         return results, {name: jnp.where(any_exists, new[name], state[name]) for name in new}
 
     def _scan_axes(self, inputs: Arrays) -> dict[str, int]:
-        given = self.layout.time_axis
-        outputs = {name: given if isinstance(given, int) else given.get(name, 0) for name in self.layout.outputs}
+        axis = self.layout.sequences.time_axis or {}
+        outputs = {name: axis if isinstance(axis, int) else axis.get(name, 0) for name in self.layout.outputs}
         return outputs | {name: self.layout.axes.get(name, 0) for name in inputs}
 
     def measure(

@@ -12,7 +12,8 @@ from jaxrnn.errors import InputError, TrainingError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.training.checkpoints import Folder
-from jaxrnn.training.snapshots import Snapshot, digest_of_all
+from jaxrnn.training.facts import digest_of_all
+from jaxrnn.training.snapshots import Snapshot
 
 
 def load_checkpoint(

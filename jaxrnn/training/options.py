@@ -7,28 +7,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from jaxrnn.cells import recomputing
 from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError
+from jaxrnn.training.arguments import check_count
 from jaxrnn.training.examples import make_source
 
 #: Which axis of an example's arrays is time: one for all that have such an axis, or one by name.
 TimeAxis = int | Mapping[str, int] | None
 
 MODES = ("apply", "step", "scan")
-
-
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number that is large enough.
-
-    Raises:
-        InputError: it is not one.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name} must be a whole number from {least} on, not {value!r}")
-    return int(value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from jaxrnn.errors import MissingPackageError
+from jaxrnn.errors import optional_package
 
 if TYPE_CHECKING:
     import grain
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The numbers of the examples of every batch, from the first batch of the first epoch on.
 Order: TypeAlias = "grain.MapDataset[tuple[int, ...]]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """A place in the order of a training: the next update is of this chunk of this batch."""
+
+    batch: int = 0
+    chunk: int = 0
+
+    def after(self, chunks: int) -> Position:
+        """The place after an update of this chunk of a batch of so many."""
+        return Position(self.batch, self.chunk + 1) if self.chunk + 1 < chunks else Position(self.batch + 1)
 
 
 def sequence_order(size: int, batch_size: int, *, seed: int | None = None, epochs: int | None = 1) -> Order:
@@ -63,8 +76,6 @@ def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], 
 
 
 def _grain() -> Any:
-    try:
+    with optional_package("grain", "training", "train"):
         import grain
-    except ImportError as error:
-        raise MissingPackageError("training needs Grain: pip install 'jaxrnn[train]'") from error
     return grain

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
@@ -81,7 +80,7 @@ def checked(params: Mapping[str, Any], expected: Mapping[str, np.ndarray]) -> di
             found = describe(value) if hasattr(value, "dtype") else type(value).__name__
             raise InputError(f"params[{name!r}] must be {describe(array)}, not {found}")
         with exact_types():
-            values[name] = jnp.asarray(value)
+            values[name] = jax.device_put(value)
     return values
 
 

@@ -7,13 +7,14 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.onnx.values import describe
 from jaxrnn.training.losses.frames import (
     Arrays,
     Loss,
     Output,
     TimeAxis,
+    comparison,
     find_time_axis,
     frames_first,
     like,
@@ -24,10 +25,8 @@ from jaxrnn.training.losses.frames import (
     wide,
 )
 
-try:
+with optional_package("optax", "losses", "train"):
     import optax
-except ImportError as error:
-    raise MissingPackageError("losses need optax: pip install 'jaxrnn[train]'") from error
 
 #: What an output holds: numbers before softmax or sigmoid (logarithms of probabilities too), or probabilities.
 Scale = Literal["logits", "probabilities"]
@@ -89,12 +88,7 @@ def binary_cross_entropy(
     """
     check_scale(scale)
 
-    def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        scores = read_output(outputs, example, output)
-        labels = like(read_target(example, target).astype(scores.dtype), scores.shape, target)
-        scores, exists = frames_first(scores, time_axis, mask)
-        labels, _ = frames_first(labels, time_axis, mask)
-        scores, labels = present(scores, exists, 0.5), present(labels, exists)
+    def loss(scores: jax.Array, labels: jax.Array, exists: jax.Array) -> jax.Array:
         if scale == "logits":
             return masked_mean(optax.sigmoid_binary_cross_entropy(scores, labels), exists)
         limits = jnp.finfo(scores.dtype)
@@ -102,7 +96,7 @@ def binary_cross_entropy(
         no = jnp.log1p(-jnp.minimum(scores, 1 - limits.epsneg))
         return masked_mean(-labels * yes - (1 - labels) * no, exists)
 
-    return loss
+    return comparison(loss, output, target, time_axis=time_axis)
 
 
 def ctc(

@@ -22,6 +22,51 @@ Output = str | Callable[[Arrays, Arrays], Any]
 TimeAxis = int | Literal["auto"] | None
 
 
+def comparison(
+    judge: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    output: Output,
+    target: str,
+    *,
+    times: str | None = None,
+    time_axis: TimeAxis = "auto",
+    parts_axis: int | None = None,
+) -> Loss:
+    """A loss or metric that compares an output with an array of the example, number by number.
+
+    Args:
+        judge: ``(estimate, reference, exists) -> scalar``, of arrays ``[time, ...]`` of one type, which are zero in
+            frames that do not exist, and ``bool[time]``.
+        output: the estimate.
+        target: the reference, of the output's shape but for axes of size 1.
+        times: an array of the example that the output is a mask for: the product is judged.
+        time_axis: which axis of the output is time.
+        parts_axis: an axis of size 2 of real arrays that holds the real and the imaginary part.
+    """
+
+    def compared(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
+        estimate = read_output(outputs, example, output)
+        others = [like(wide(read_target(example, name)), estimate.shape, name) for name in (target, times) if name]
+        arrays = [estimate, *others]
+        if parts_axis is not None:
+            arrays = [_joined(array, parts_axis) for array in arrays]
+        _, exists = frames_first(arrays[0], time_axis, mask)
+        # Before they are multiplied: zero times NaN is NaN, in the gradient too.
+        estimate, reference, *masked = of_one_type(
+            *(present(frames_first(array, time_axis, mask)[0], exists) for array in arrays)
+        )
+        return judge(estimate * masked[0] if masked else estimate, reference, exists)
+
+    return compared
+
+
+def _joined(array: jax.Array, axis: int) -> jax.Array:
+    """Real and imaginary parts along an axis as complex numbers, the axis kept with size 1."""
+    if not -array.ndim <= axis < array.ndim or array.shape[axis] != 2 or jnp.iscomplexobj(array):
+        raise InputError(f"parts_axis={axis}: {describe(array)} has no real parts of complex numbers there")
+    real, imaginary = jnp.split(array, 2, axis)
+    return jax.lax.complex(real, imaginary)
+
+
 def read_output(outputs: Arrays, example: Arrays, output: Output) -> jax.Array:
     """What a loss judges: an output, or a function of outputs and example; in floats of at least 32 bits."""
     if callable(output):
