@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import StateError
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe
 from jaxrnn.specs import Dimension
 
 Shape = tuple[Any, ...]

@@ -9,9 +9,8 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.messages import near_or_all
+from jaxrnn.messages import describe, near_or_all
 from jaxrnn.model.inspection import time_symbols
-from jaxrnn.onnx.values import describe
 from jaxrnn.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.layout import ExampleLayout, naming

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe
 from jaxrnn.training.losses.frames import (
     Arrays,
     Loss,

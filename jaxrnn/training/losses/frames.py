@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
-from jaxrnn.messages import near
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe, near
 
 Arrays = Mapping[str, Any]
 #: A loss or a metric of one example: outputs by name, the example's arrays by name, and which frames exist.
