@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError
 from jaxrnn.specs import bind, check_names, converted
 from jaxrnn.stepspec import OutputSpec, StateSpec, StepSpec, batch_note
@@ -129,8 +130,7 @@ def check_batch(batch: Any) -> None:
     Raises:
         InputError: it is none.
     """
-    is_number = isinstance(batch, (int, np.integer)) and not isinstance(batch, bool) and batch >= 0
-    if batch is not None and not is_number:
+    if batch is not None and not is_count(batch):
         raise InputError(f"batch must be a number of streams, or None for one without a batch axis, not {batch!r}")
 
 

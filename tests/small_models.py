@@ -56,13 +56,19 @@ def make_model(graph: onnx.GraphProto, *domains: str, opset: int = 17) -> onnx.M
     return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="tests")
 
 
-def step_model(*, transposed=False, seed=0, rows=1):
-    """``h' = tanh(x @ W + h @ R)`` with square weights: what is folded of W has one shape, transposed or not."""
+def step_model(*, transposed=False, seed=0, rows=1, by_size=False):
+    """``h' = tanh(x @ W + h @ R)`` with square weights: what is folded of W has one shape, transposed or not.
+
+    With ``by_size``, W is multiplied with the number of elements of x.
+    """
     rng = np.random.default_rng(seed)
     weights = [numpy_helper.from_array(rng.standard_normal((WIDTH, WIDTH)).astype(np.float32), name) for name in "WR"]
     nodes = [
         *([helper.make_node("Transpose", ["W"], ["V"], perm=[1, 0])] if transposed else []),
-        helper.make_node("MatMul", ["x", "V" if transposed else "W"], ["a"]),
+        *([helper.make_node("Size", ["x"], ["size"])] if by_size else []),
+        *([helper.make_node("Cast", ["size"], ["number"], to=TensorProto.FLOAT)] if by_size else []),
+        *([helper.make_node("Mul", ["W", "number"], ["V"])] if by_size else []),
+        helper.make_node("MatMul", ["x", "V" if transposed or by_size else "W"], ["a"]),
         helper.make_node("ReduceSum", ["a", "axis"], ["one"], keepdims=1),
         helper.make_node("MatMul", ["h", "R"], ["b"]),
         helper.make_node("Add", ["one", "b"], ["s"]),

@@ -332,7 +332,7 @@ def test_pulses_that_depart_are_told(layers, monkeypatch):
     assert not found["verified"]
     assert [item["ok"] for item in found["checks"][0]["outputs"]] == [False, False]
     text = call("stream", layers, *options, "--verify", status=1).stdout
-    assert "elements depart" in text
+    assert "elements differ" in text
     assert text.rstrip().endswith("departs")
     call("stream", layers, *options)
 

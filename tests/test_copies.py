@@ -157,5 +157,5 @@ def test_another_process():
     run(frames[0])
     with multiprocessing.get_context("spawn").Pool(1) as workers:
         outputs = workers.apply(step_of, (run, frames[1]))
-    # That process compiles as users do, and rounds in another order: see conftest.
+    # That process compiles as users do, and rounds in another order: see quick_compiling.py.
     jax.tree.map(lambda here, there: np.testing.assert_allclose(there, here, rtol=1e-6), run(frames[1]), outputs)

@@ -281,7 +281,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     for name in ("page", "comparing", "sections", "plots"):
         monkeypatch.delitem(sys.modules, f"jaxrnn.evaluation.report.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "altair", None)
-    with pytest.raises(MissingPackageError, match=r"a report needs altair: pip install 'jaxrnn\[evaluate\]'"):
+    with pytest.raises(MissingPackageError, match=r"altair is needed for a report: pip install 'jaxrnn\[evaluate\]'"):
         write_report(tmp_path / "r.html", results("it", []))
 
 

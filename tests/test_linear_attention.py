@@ -19,7 +19,7 @@ import jaxrnn
 from jaxrnn.cells.linear_attention_chunks import CHUNK
 from jaxrnn.guards import exact_types
 from jaxrnn.model.inspection import inspect_model
-from jaxrnn.onnx.operators.causal_convolution import causal_convolution
+from jaxrnn.onnx.operators.convolution import causal_convolution
 from jaxrnn.onnx.operators.linear_attention import RULES, linear_attention_operator
 from jaxrnn.streaming import transform
 

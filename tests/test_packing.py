@@ -68,6 +68,14 @@ def test_frames_of_other_sizes_work_with_the_plain_parameters():
         other.step(open_sizes, other.init(), {"x": frames_of(1, 3)["x"][0]})
 
 
+def test_what_is_folded_of_the_size_of_frames_is_for_that_size_alone():
+    model = step_model(rows="rows", by_size=True)
+    packed, other = (model.pack(model.params, dims={"rows": rows}) for rows in (2, 3))
+    assert [array.shape for array in packed.folded] == [array.shape for array in other.folded]
+    given = (model.init(), {"x": frames_of(1, 3)["x"][0]})
+    jax.tree.map(np.testing.assert_array_equal, model.step(packed, *given), model.step(model.params, *given))
+
+
 def layer(turn):
     def dense(params, x):
         return {"y": jnp.cumsum(x["x"] @ turn(params["w"]), 0)}

@@ -88,6 +88,16 @@ def test_refusals(name):
         jaxrnn.stream(function, X, axes=0)
 
 
+def test_an_assertion_about_the_length_that_says_nothing():
+    def of_twenty_frames(x):
+        if x.shape[0] != 20:
+            raise AssertionError
+        return x
+
+    with pytest.raises(jaxrnn.StreamError, match="cannot be traced over a time axis of any length: AssertionError"):
+        jaxrnn.stream(of_twenty_frames, X, axes=0)
+
+
 def test_a_refusal_names_the_scope_and_the_line():
     def network(x):
         with jax.named_scope("encoder"), jax.named_scope("norm"):

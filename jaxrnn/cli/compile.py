@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.options import (
-    check_folder,
+from jaxrnn.checks import check_writable
+from jaxrnn.cli.output import busy, console, number, print_json, print_table, shape_text
+from jaxrnn.cli.stream_options import (
     check_pulse_options,
     json_option,
     model_argument,
@@ -19,7 +20,6 @@ from jaxrnn.cli.options import (
     state_option,
     static_option,
 )
-from jaxrnn.cli.output import busy, console, number, print_json, print_table, shape_text
 from jaxrnn.messages import bytes_of
 from jaxrnn.writing import in_place_of
 
@@ -96,7 +96,7 @@ def compile_model(
     from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
 
     check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
-    check_folder(output)
+    check_writable(output)
     sizes, fixed, state = single_dims(dims), parse_static(static), parse_state(pairs)
     if is_compiled(file):
         raise ModelError(f"{file} is compiled already")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxrnn.cli.cores import share_cores
-from jaxrnn.cli.options import INTERRUPTED, json_option, settings_options
-from jaxrnn.cli.output import busy, console, number, print_json, print_table
+from jaxrnn.cli.errors import INTERRUPTED
+from jaxrnn.cli.options import json_option
+from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
+from jaxrnn.cli.settings import settings_options
 from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ INTERVAL = "95 % interval"
 @click.pass_context
 def evaluate(
     ctx: click.Context, path: Path, overrides: tuple[str, ...], processes: int, host: str | None, cluster: bool,
-    coordinator: str | None, against: Path | None, as_json: bool,
+    coordinator: str | None, against: Path | None,
 ) -> None:  # fmt: skip
     """Run a model over a corpus as SETTINGS.yaml says; write a table, a summary and a report.
 
@@ -108,10 +110,7 @@ def evaluate(
     times = times_of(prepared.evaluation, before, time.monotonic() - began)
     with busy("writing the report"):
         said = prepared.conclude(times, against).said
-    if as_json:
-        print_json({"out": str(folder), "times": times, **{key: said[key] for key in said if key != "rows"}})
-    else:
-        _print(folder, said, times)
+    show({"out": str(folder), "times": times, **{key: said[key] for key in said if key != "rows"}}, _report)
 
 
 def _place(processes: int, host: str | None, cluster: bool, coordinator: str | None) -> Host:
@@ -144,29 +143,32 @@ def _work(prepared: PreparedEvaluation, place: Host, arguments: list[str], other
         return [f"process {each.index} ended with status {each.status}: {each.log}".rstrip(": ") for each in ended()]
 
 
-def _print(folder: Path, said: Mapping[str, Any], times: Mapping[str, Any]) -> None:
-    out = console()
-    counts = said["recordings"]
+def _report(result: Mapping[str, Any]) -> Iterator[Block]:
+    counts, times, folder = result["recordings"], result["times"], Path(result["out"])
     sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
     failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""
     work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them done before"
-    out.print(f"{counts['all']} recordings{failed}, {work}")
-    rows = [
-        (name, each["n"], number(each["mean"]), _interval(each), number(each["median"]), number(each["deviation"]))
-        for name, each in said["summary"].items()
-    ]
-    columns = ("metric", "recordings", "mean", INTERVAL, "median", "standard deviation")
-    print_table(out, "Of the recordings, each for itself", columns, rows, right=columns[1:])
-    for metric, found in said["corpus"].items():
-        rows = [(name, number(each["value"]), _interval(each)) for name, each in found["values"].items()]
-        print_table(
-            out, f"{metric}, of all recordings as one", ("", "value", INTERVAL), rows, right=("value", INTERVAL)
-        )
-    out.print()
-    out.print(
-        f"table: {folder / 'results.parquet'}, summary: {folder / 'results.json'}, page: {folder / 'report.html'}"
+    yield f"{counts['all']} recordings{failed}, {work}"
+    yield Table(
+        "Of the recordings, each for itself",
+        {
+            **fields("metric"),
+            "recordings": "n",
+            **fields("mean"),
+            INTERVAL: _interval,
+            **fields("median"),
+            "standard deviation": "deviation",
+        },
+        [{"metric": name, **each} for name, each in result["summary"].items()],
+        right=(INTERVAL,),
     )
+    for metric, pooled in result["corpus"].items():
+        rows = [{"name": name, **each} for name, each in pooled["values"].items()]
+        columns = {"": "name", **fields("value"), INTERVAL: _interval}
+        yield Table(f"{metric}, of all recordings as one", columns, rows, right=(INTERVAL,))
+    yield ""
+    yield f"table: {folder / 'results.parquet'}, summary: {folder / 'results.json'}, page: {folder / 'report.html'}"
 
 
 def _interval(ends: Mapping[str, Any]) -> str:
-    return f"{number(ends['low'])} to {number(ends['high'])}"
+    return f"{text_of(ends['low'])} to {text_of(ends['high'])}"

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.options import (
-    check_folder,
+from jaxrnn.checks import check_writable
+from jaxrnn.cli.files import save_archive
+from jaxrnn.cli.output import busy, counting, print_json
+from jaxrnn.cli.stream_options import (
     check_pulse_options,
     input_options,
     json_option,
@@ -20,11 +22,9 @@ from jaxrnn.cli.options import (
     parse_state,
     parse_static,
     pulse_options,
-    save_archive,
     single_dims,
     state_option,
 )
-from jaxrnn.cli.output import busy, counting, print_json
 from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def stream(
     }
     _check_mode(symbol, of_steps, of_pulses)
     if output is not None:
-        check_folder(output)
+        check_writable(output)
     given, sizes = load_inputs(input_files, inputs_file), single_dims(dims)
     if sizes and not use_random:
         raise click.UsageError("--dim sets the sizes of random inputs: it needs --random")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.messages import near
 
 #: The files to search a folder for.
@@ -110,10 +110,8 @@ def from_manifest(path: Path, *, limit: int | None = None) -> tuple[Item, ...]:
 
 
 def _read_table(path: Path) -> Any:
-    try:
+    with optional_package("polars", "reading a manifest", "evaluate"):
         import polars
-    except ImportError as error:
-        raise MissingPackageError("reading a manifest needs polars: pip install 'jaxrnn[evaluate]'") from error
     # Names stay as they are written, 007 too. The type of a column is inferred from all of its rows.
     names: dict[str, Any] = dict.fromkeys(KEYS, polars.String)
     read_csv = functools.partial(polars.read_csv, infer_schema_length=None, schema_overrides=names)

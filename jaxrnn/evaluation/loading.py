@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.units import Unit
 
@@ -87,9 +87,7 @@ def prefetched(source: ChunkSource) -> Iterator[UnitChunk]:
     Raises:
         MissingPackageError: Grain is not installed.
     """
-    try:
+    with optional_package("grain", "evaluating a corpus", "evaluate"):
         import grain
-    except ImportError as error:
-        raise MissingPackageError("evaluating a corpus needs grain: pip install 'jaxrnn[evaluate]'") from error
     options = grain.ReadOptions(num_threads=min(THREADS, len(source)), prefetch_buffer_size=PREFETCH)
     return iter(grain.MapDataset.source(source).to_iter_dataset(options))

@@ -130,7 +130,7 @@ def _load(settings: ModelSettings) -> Model:
 
 
 def _own_system(file: File, function: str) -> System:
-    system = file.made(function, file.settings.system.arguments, "system")
+    system = file.call(function, file.settings.system.arguments, "system")
     missing = [name for name in ("start", "run", "rate", "delay", "padded") if not hasattr(system, name)]
     if missing:
         with file.at("system", "function"):

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import signal
 
 from jaxrnn.arrays import check_header, members_of, read_member, readable
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.limits import resampling
 
 #: Suffixes of files of arrays; all others are sound.
@@ -84,10 +84,8 @@ class SoundFile:
         self.length = -(-self._frames * self._up // self._down)
 
     def _opened(self) -> Any:
-        try:
+        with optional_package("soundfile", "reading sound", "audio"):
             import soundfile
-        except ImportError as error:
-            raise MissingPackageError("reading sound needs soundfile: pip install 'jaxrnn[audio]'") from error
         try:
             return soundfile.SoundFile(self.path)
         except soundfile.LibsndfileError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.counted import counting_metrics, with_counts
 from jaxrnn.evaluation.journal import Row, write_whole
 from jaxrnn.evaluation.metrics.checking import RESERVED
@@ -30,10 +30,8 @@ FORMAT = 1
 
 
 def _polars() -> Any:
-    try:
+    with optional_package("polars", "tables of results", "evaluate"):
         import polars
-    except ImportError as error:
-        raise MissingPackageError("tables of results need polars: pip install 'jaxrnn[evaluate]'") from error
     return polars
 
 

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn.errors import InputError, JaxrnnError, UnsupportedError
+from jaxrnn.checks import check_writable
+from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.model import Model
+from jaxrnn.onnx.reading import labelled
 from jaxrnn.onnx.writing import write_model
 
 
@@ -43,8 +45,8 @@ def export_onnx(model: Model, params: Mapping[str, Any], path: str | os.PathLike
     """
     _check_model(model)
     path = Path(path)
-    _check_path(path)
-    try:
+    check_writable(path)
+    with labelled(model.label):
         arrays = stored_params(model, params)
         changed = frozenset(name for name, array in arrays.items() if not _same(array, model.program.parameters[name]))
         origins = {name: origin for name, origin in model.program.origins.items() if origin is not None}
@@ -55,8 +57,6 @@ def export_onnx(model: Model, params: Mapping[str, Any], path: str | os.PathLike
             )
         known = {name: array for name, array in arrays.items() if name in origins}
         write_model(model._file, known, changed, origins, path)
-    except JaxrnnError as error:
-        raise type(error)(f"{model.label}: {error}") from error
 
 
 def stored_params(model: Model, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -108,10 +108,3 @@ def _check_model(model: Any) -> None:
             "Export the model that it was made of"
         )
     raise InputError(f"expected a model as jaxrnn.load gives it, not {type(model).__name__}")
-
-
-def _check_path(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the name of a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")

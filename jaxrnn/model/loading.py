@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.errors import JaxrnnError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.onnx.checking import check_proto
@@ -18,7 +17,7 @@ from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.loop_bounds import bound_loops
 from jaxrnn.onnx.own_operators import OwnOperators, own_operators
 from jaxrnn.onnx.program import bind
-from jaxrnn.onnx.reading import Source, label_of, read_source
+from jaxrnn.onnx.reading import Source, SourceFile, label_of, labelled, read_source
 
 
 def load(
@@ -61,22 +60,44 @@ def load(
         InputError: ``static``, ``state`` or ``max_trip_count`` does not fit the file, or one of ``operators`` is none.
     """
     label, own = label_of(source), own_operators(operators)
-    try:
-        with exact_types():
-            file = read_source(source, limits)
-            check_proto(file.proto, file.folder)
-            graph = read_graph(file.proto, limits)
-            if file.folder is not None:
-                ir.external_data.set_base_dir(graph.graph, file.folder)
-            initial = _take_initial_values(graph.graph, state or {})
-            program = bind(graph, limits, own)
-            bound_loops(program, max_trip_count)
-            check_shapes(file.proto)
-            model = Model(file, program, static=static or {}, state=state, label=label, initial=initial)
-            model._told |= {"max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
-            return model
-    except JaxrnnError as error:
-        raise type(error)(f"{label}: {error}") from error
+    told = {"max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
+    with labelled(label), exact_types():
+        return model_of(*read_model(source, limits), label, told, static=static, state=state)
+
+
+def read_model(source: Source, limits: Limits | None) -> tuple[SourceFile, ir.Model]:
+    """A file and its graph, checked as far as that needs no operator.
+
+    Raises:
+        ModelError: it is malformed, inconsistent or unsafe.
+        LimitError: its functions or sparse tensors go beyond the limits.
+        UnsupportedError: its format, not one of its operators, is not supported.
+    """
+    file = read_source(source, limits)
+    check_proto(file.proto, file.folder)
+    graph = read_graph(file.proto, limits)
+    if file.folder is not None:
+        ir.external_data.set_base_dir(graph.graph, file.folder)
+    return file, graph
+
+
+def model_of(
+    file: SourceFile,
+    graph: ir.Model,
+    label: str,
+    told: Mapping[str, Any],
+    *,
+    static: Mapping[str, Any] | None = None,
+    state: Mapping[str, str] | None = None,
+) -> Model:
+    """The model of a file and its graph; ``told`` is what else `load` takes, whose errors it raises."""
+    initial = _take_initial_values(graph.graph, state or {})
+    program = bind(graph, told["limits"], told["operators"])
+    bound_loops(program, told["max_trip_count"])
+    check_shapes(file.proto)
+    model = Model(file, program, static=static or {}, state=state, label=label, initial=initial)
+    model._told |= told
+    return model
 
 
 def _take_initial_values(graph: ir.Graph, state: Mapping[str, str]) -> dict[str, np.ndarray]:

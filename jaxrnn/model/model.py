@@ -84,8 +84,7 @@ class Model:
         """The parameters by name, in the file's layout and element types."""
         # Also when they are first asked for while something is being traced.
         with exact_types(), jax.ensure_compile_time_eval():
-            # `jnp.asarray` would compile a program for every shape.
-            return {name: jax.device_put(array) for name, array in self.program.parameters.items()}
+            return {name: jnp.array(array) for name, array in self.program.parameters.items()}
 
     @property
     def state(self) -> tuple[StateVar, ...]:
@@ -348,7 +347,7 @@ class Model:
         return jax.jit(self.apply)
 
     def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
-        """Every value that a node of the outer graph computes, by name, with its node: shows where results depart."""
+        """Every value that a node of the outer graph computes, by name, with its node: shows where results differ."""
         seen: dict[str, tuple[BoundNode, Any]] = {}
 
         def watch(node: BoundNode, outputs: Sequence[Any]) -> None:

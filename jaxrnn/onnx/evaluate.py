@@ -45,8 +45,8 @@ class Scope:
         raise KeyError(key)
 
 
-class BoundSubgraph:
-    """A subgraph bound to the scope that it reads: an implementation of `subgraphs.Subgraph`."""
+class Subgraph:
+    """A graph attribute as an operator receives it: a function of values that can also read those of outer graphs."""
 
     def __init__(self, block: Block, outer: Scope):
         self.block = block
@@ -57,9 +57,9 @@ class BoundSubgraph:
         """The number of outputs of the subgraph."""
         return len(self.block.outputs)
 
-    def with_block(self, block: Block) -> BoundSubgraph:
+    def with_block(self, block: Block) -> Subgraph:
         """Bind another graph to the same scope."""
-        return BoundSubgraph(block, self.outer)
+        return Subgraph(block, self.outer)
 
     def value_outside(self, key: ir.Value) -> Value:
         """A value of the enclosing graphs, or None where it is not computed yet."""
@@ -130,8 +130,7 @@ def call(node: BoundNode, inputs: Sequence[Value], scope: Scope, output_count: i
     """
     operator, budget = node.operator, current()
     attributes: dict[str, Any] = {
-        name: BoundSubgraph(value, scope) if isinstance(value, Block) else value
-        for name, value in node.attributes.items()
+        name: Subgraph(value, scope) if isinstance(value, Block) else value for name, value in node.attributes.items()
     }
     if operator.wants_output_count:
         attributes["output_count"] = len(node.outputs) if output_count is None else output_count

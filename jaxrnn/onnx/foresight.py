@@ -9,7 +9,7 @@ inputs could make of each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
@@ -21,6 +21,7 @@ from jax.core import Tracer
 
 from jaxrnn.errors import LimitError
 from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.slices import walk
 from jaxrnn.onnx.limits import Budget
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, is_text, settle
@@ -117,7 +118,7 @@ def _results(
         if _has_large_number([*attributes.values(), *(value for value, is_fixed in pairs if is_fixed)]):
             raise  # it may be what comes after an array that is too large
         return []
-    avals = [variable.aval for equation in _equations(jaxpr) for variable in equation.outvars]
+    avals: list[Any] = [variable.aval for equation in walk(jaxpr) for variable in equation.outvars]
     return [(aval.shape, aval.dtype) for aval in avals if hasattr(aval, "shape") and not _is_key(aval.dtype)]
 
 
@@ -130,12 +131,3 @@ def _has_large_number(values: Sequence[Any]) -> bool:
 
 def _is_key(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jax.dtypes.extended)
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Every equation of a jaxpr, of those inside its equations too."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jax.tree.leaves(equation.params, is_leaf=lambda each: hasattr(each, "jaxpr")):
-            if hasattr(inner, "jaxpr") and hasattr(inner.jaxpr, "eqns"):
-                yield from _equations(inner.jaxpr)

@@ -2,31 +2,28 @@
 
 It is written in C++ and trusts the file: an axis of 2**31, a batch of negative rank or a shape of 2**62 dimensions
 crashes the process, or takes all time and memory. The numbers that do so cannot be recognised in the file, since
-inference also computes them: two reshapes and a product make any size. So it runs in a process of its own
-(`inference_process.py`) with limited memory and time, which takes 30 ms a file. Where that crashes, gives up or cannot
-be started, evaluation reports the error instead.
+inference also computes them: two reshapes and a product make any size. So it runs in processes of its own with limited
+memory and time (`inference_process.py`, `inference_server.py`). Where that crashes, gives up or cannot be started,
+evaluation reports the error instead.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import onnx_cpp2py_export
 
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx import inference_process
 from jaxrnn.onnx.graph import graphs_of
+from jaxrnn.onnx.inference_server import InferenceServer
 
 #: Constants up to this size are passed to inference, which reads shapes and axes from them.
 _SMALL = 256
-#: Seconds until inference is given up on a busy machine; the process itself limits its processor time.
-_PATIENCE = 60
+
+_SERVER = InferenceServer()
 
 
 def check_shapes(proto: onnx.ModelProto) -> None:
@@ -70,24 +67,13 @@ def _inferred(
     proto: onnx.ModelProto, *, check_type: bool = False, strict_mode: bool = False, data_prop: bool = False
 ) -> tuple[bytes, bytes]:
     """The answer of inference: its kind and its content."""
-    gave_up = inference_process.FAILURE, b""
-    if not sys.executable or getattr(sys, "frozen", False):
-        return gave_up  # a frozen program has no interpreter to start
-    options = map(str, (check_type, strict_mode, data_prop))
-    command = [sys.executable, "-I", "-S", inference_process.__file__, _library(), *options]
     try:
         data = proto.SerializeToString()
-        answer = subprocess.run(
-            command, input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PATIENCE, check=True
-        ).stdout
-    except (EncodeError, ValueError, OSError, subprocess.SubprocessError):
-        return gave_up
-    return answer[:1], answer[1:]
-
-
-def _library() -> str:
-    """The compiled part of onnx."""
-    return str(Path(onnx_cpp2py_export.__file__))
+    except (EncodeError, ValueError):
+        data = b""
+    too_large = not 0 < len(data) <= inference_process.MEMORY
+    answer = b"" if too_large else _SERVER.ask(data, check_type, strict_mode, data_prop)
+    return (answer[:1], answer[1:]) if answer else (inference_process.FAILURE, b"")
 
 
 def _plain(message: str) -> str:

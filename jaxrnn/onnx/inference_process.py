@@ -1,49 +1,92 @@
-"""A script of its own: ONNX's inference over the model on standard input, in a process that a file may bring down.
+"""A script of its own: ONNX's inference over models on standard input, each in a process that a model may bring down.
 
-    python -I -S inference_process.py LIBRARY CHECK_TYPE STRICT_MODE DATA_PROP
+    python -I -S inference_process.py LIBRARY
 
-LIBRARY is the compiled part of onnx. It is loaded by its path, without the package around it and without NumPy, which
-takes 30 ms in place of some hundred. The first byte of the answer says what follows it: `RESULT`, `MISFIT`, or
-`FAILURE`. There may be no answer, and that is what this process is for.
+LIBRARY is the compiled part of onnx. It is loaded once and by its path, without the package around it and without
+NumPy, which takes 30 ms in place of some hundred. A request is a `HEADER` of its length and its options, and a model;
+the answer is the length of what follows. Its first byte says what that is: `RESULT`, `MISFIT` or `FAILURE`; an empty
+answer says that inference did not survive.
+
+Every model is answered by a fork of this process, which has limits of its own and takes about a millisecond. Where
+there is no ``fork``, a model may bring this process itself down. It ends when its input does.
 """
 
 from __future__ import annotations
 
+import os
+import struct
 import sys
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from typing import Any, BinaryIO
 
 #: The model with inferred shapes; what does not fit, in words; why inference gave up, in words.
 RESULT, MISFIT, FAILURE = b"=", b"!", b"?"
 
+#: The length of a model, and whether to check types, to be strict, and to propagate data.
+HEADER = struct.Struct("<Q???")
+#: The length of an answer.
+LENGTH = struct.Struct("<Q")
+
 #: What a model without its weights needs for inference is far below these, and hostile ones stop there.
 MEMORY, CPU_SECONDS = 2**30, 5
+#: Seconds that inference may take on a busy machine.
+PATIENCE = 60
 
 
 def _limit() -> None:
-    try:
-        import resource
-    except ImportError:
-        return  # not on Windows, where the caller's patience alone limits it
+    import resource
+    import signal
+
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.alarm(PATIENCE)
 
 
-def _main(library: str, *options: str) -> None:
-    _limit()
+def _inferred(onnx: Any, model: bytes, options: tuple[bool, ...]) -> bytes:
+    try:
+        return RESULT + onnx.shape_inference.infer_shapes(model, *options)
+    except Exception as error:
+        misfit = isinstance(error, onnx.shape_inference.InferenceError)
+        return (MISFIT if misfit else FAILURE) + str(error).encode(errors="replace")
+
+
+def _inferred_by_fork(onnx: Any, model: bytes, options: tuple[bool, ...]) -> bytes:
+    source, target = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            _limit()
+            with os.fdopen(target, "wb") as pipe:
+                pipe.write(_inferred(onnx, model, options))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(target)
+    with os.fdopen(source, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return b"" if status else answer
+
+
+def _serve(onnx: Any, requests: BinaryIO, answers: BinaryIO) -> None:
+    infer = _inferred_by_fork if hasattr(os, "fork") else _inferred
+    while len(header := requests.read(HEADER.size)) == HEADER.size:
+        length, *options = HEADER.unpack(header)
+        answer = infer(onnx, requests.read(length), tuple(options))
+        answers.write(LENGTH.pack(len(answer)) + answer)
+        answers.flush()
+
+
+def _main(library: str) -> None:
     loader = ExtensionFileLoader("onnx_cpp2py_export", library)
     spec = spec_from_loader(loader.name, loader)
     assert spec is not None, "a loader was given"
     onnx = module_from_spec(spec)
     loader.exec_module(onnx)
-    model = sys.stdin.buffer.read()
-    try:
-        answer = RESULT + onnx.shape_inference.infer_shapes(model, *(option == "True" for option in options))
-    except Exception as error:
-        misfit = isinstance(error, onnx.shape_inference.InferenceError)
-        answer = (MISFIT if misfit else FAILURE) + str(error).encode(errors="replace")
-    sys.stdout.buffer.write(answer)
+    onnx.defs.has_schema("Identity", "")  # the table of operators is made when it is first needed: here, not in forks
+    _serve(onnx, sys.stdin.buffer, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

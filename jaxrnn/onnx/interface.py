@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,15 @@ def spec_of(value: ir.Value) -> ArraySpec:
     return ArraySpec(
         name, dtype, tuple(_dimension(size, f"{name}_dim_{axis}") for axis, size in enumerate(value.shape))
     )
+
+
+#: A file without names for its axes calls the first ``..._dim_0``.
+_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
+
+
+def is_batch_name(dimension: str) -> bool:
+    """Whether a dimension's name is one of a batch, and so neither time nor a number of features."""
+    return _BATCH.fullmatch(dimension) is not None
 
 
 def _dimension(size: int | ir.SymbolicDim, unnamed: str) -> Dimension:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from jaxrnn.errors import ModelError
+from jaxrnn.errors import JaxrnnError, ModelError
 from jaxrnn.files import check_regular
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.limits import Limits
@@ -25,6 +27,15 @@ def label_of(source: Source) -> str:
     if isinstance(source, bytes):
         return f"model of {len(source)} bytes"
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else repr(source)
+
+
+@contextlib.contextmanager
+def labelled(label: str) -> Iterator[None]:
+    """Inside, every error of the project begins with what the model is called."""
+    try:
+        yield
+    except JaxrnnError as error:
+        raise type(error)(f"{label}: {error}") from error
 
 
 class SourceFile(NamedTuple):

@@ -102,39 +102,6 @@ def read_signature(
     return tuple(slots), variadic, attributes, OUTPUT_COUNT in wanted, OUTPUT_NAME in wanted
 
 
-def signature_problem(function: Any) -> str | None:
-    """Why a function cannot be an operator, or None."""
-    if not callable(function):
-        return f"an operator is a function, not {type(function).__name__}"
-    try:
-        _, _, attributes, *_ = read_signature(function)
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError, NameError) as error:
-        return f"its signature, which is the operator's schema, cannot be read: {error}"
-    for parameter in parameters:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            return f"**{parameter.name} would hide attributes that nobody reads: name each, as a keyword-only parameter"
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            default = attributes.get(parameter.name)
-            if default is not REQUIRED and not _is_attribute(default):
-                return (
-                    f"the attribute {parameter.name!r} has the default {default!r}, and ONNX's attributes are numbers, "
-                    "strings, and tuples of them (None: absent)"
-                )
-        elif parameter.kind is not parameter.VAR_POSITIONAL and parameter.default not in (REQUIRED, None):
-            return (
-                f"the input {parameter.name!r} has the default {parameter.default!r}: an optional input that is absent "
-                "is None. An attribute is a keyword-only parameter, after a *"
-            )
-    return None
-
-
-def _is_attribute(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_attribute, value))
-    return value is None or isinstance(value, (int, float, str))
-
-
 def operator(name: str, domain: str, version: int, function: Callable[..., Any], *, own: bool = False) -> Operator:
     """The `Operator` that a table entry describes, or a user's own function."""
     return Operator(name, domain, version, function, *read_signature(function), own)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from onnx import numpy_helper
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
 from jaxrnn.messages import bytes_of
 from jaxrnn.onnx.limits import Limits, raised
-from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label
+from jaxrnn.onnx.tensors import check_tensor, graphs_below, proto_label
 
 #: The doc string of the dense tensors: they are not in the file, so that they cannot be written back to it.
 WRITTEN_OUT = "jaxrnn: written out of a sparse tensor"
@@ -30,26 +29,15 @@ def write_out_sparse(proto: onnx.ModelProto, folder: Path | None, limits: Limits
         UnsupportedError: an attribute other than Constant's is sparse.
     """
     graphs = (proto.graph, *proto.functions)
-    if not any(_is_sparse(graph) for outer in graphs for graph in _graphs(outer)):
+    if not any(_is_sparse(graph) for outer in graphs for graph in graphs_below(outer)):
         return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     writer = _Writer(folder, limits)
     for outer in (copy.graph, *copy.functions):
-        for graph in _graphs(outer):
+        for graph in graphs_below(outer):
             writer.graph(graph)
     return copy
-
-
-def _graphs(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """A graph and those inside it."""
-    pending = [graph]
-    while pending:
-        graph = pending.pop()
-        yield graph
-        for node in graph.node:
-            for attribute in node.attribute:
-                pending += graphs_in(attribute)
 
 
 def _is_sparse(graph: onnx.GraphProto | onnx.FunctionProto) -> bool:

@@ -24,6 +24,13 @@ def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:
     return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
 
 
+def boxed(item: Any) -> np.ndarray:
+    """An item as an array without axes."""
+    box = np.empty((), object)
+    box[()] = item
+    return box
+
+
 def is_number(item: Any) -> bool:
     """Whether an item is a plain number."""
     return isinstance(item, (int, float, np.integer, np.floating))

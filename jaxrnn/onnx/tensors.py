@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -41,23 +41,33 @@ def graphs_in(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
+def graphs_below(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """A graph or function and every graph inside it, those in defaults of attributes included."""
+    pending = [graph]
+    while pending:
+        graph = pending.pop()
+        yield graph
+        pending += [inner for _, attribute in _attributes(graph) for inner in graphs_in(attribute)]
+
+
 def tensors_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Every tensor of a graph or function, subgraphs and defaults of attributes included, with what to call it."""
-    if isinstance(graph, onnx.GraphProto):
-        for tensor in graph.initializer:
-            yield f"initializer {tensor.name!r}", tensor
-    else:
-        yield from _tensors_in(graph.attribute_proto, f"function {graph.name!r}")
+    """Every tensor of a graph or function and of the graphs inside it, with what to call it."""
+    for each in graphs_below(graph):
+        if isinstance(each, onnx.GraphProto):
+            for tensor in each.initializer:
+                yield f"initializer {tensor.name!r}", tensor
+        for label, attribute in _attributes(each):
+            for tensor in ([attribute.t] if attribute.HasField("t") else []) + list(attribute.tensors):
+                yield f"{label}, attribute {attribute.name!r}", tensor
+
+
+def _attributes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, onnx.AttributeProto]]:
+    """The attributes of the nodes of one graph, and the defaults of a function, with what to call their owners."""
+    if isinstance(graph, onnx.FunctionProto):
+        yield from ((f"function {graph.name!r}", default) for default in graph.attribute_proto)
     for node in graph.node:
-        yield from _tensors_in(node.attribute, proto_label(node))
-
-
-def _tensors_in(attributes: Iterable[onnx.AttributeProto], label: str) -> Iterator[tuple[str, onnx.TensorProto]]:
-    for attribute in attributes:
-        for tensor in ([attribute.t] if attribute.HasField("t") else []) + list(attribute.tensors):
-            yield f"{label}, attribute {attribute.name!r}", tensor
-        for inner in graphs_in(attribute):
-            yield from tensors_of(inner)
+        label = proto_label(node)
+        yield from ((label, attribute) for attribute in node.attribute)
 
 
 def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> None:

@@ -102,9 +102,7 @@ def settle(value: Value) -> Value:
         return np.asarray(value)
     if value is not None and not hasattr(value, "dtype"):
         # An item of an object array: a Python int or a symbolic dimension.
-        boxed = np.empty((), object)
-        boxed[()] = value
-        value = boxed
+        value = symbols.boxed(value)
     if not is_symbolic(value):
         return value
     items = np.asarray(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.checks import check_count
+from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.frames import Frame, Frames
@@ -78,7 +78,7 @@ class StreamPool:
     """
 
     def __init__(self, stepper: Stepper, params: Any, capacity: int):
-        self.capacity = capacity = _positive(capacity)
+        self.capacity = capacity = check_count("capacity, how many streams may be open at once,", capacity)
         self._turn = threading.RLock()
         self._given = {"stepper": stepper, "params": params, "capacity": capacity}
         self._stream = Bound(stepper, params)
@@ -250,14 +250,3 @@ class StreamPool:
     def _reset_slot(self, entry: _Open) -> None:
         with exact_types():
             self._state = self._clear(self._state, entry.start, np.int32(entry.slot))
-
-
-def _positive(capacity: Any) -> int:
-    """A capacity, or an `InputError`."""
-    try:
-        number = 0 if isinstance(capacity, bool) else operator.index(capacity)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise InputError(f"capacity must be a positive integer, how many streams may be open at once, not {capacity!r}")
-    return number

@@ -181,6 +181,14 @@ class Pass(Moment):
         array, lineage = self._delayed[key]
         return dataclasses.replace(chunk, array=array, delay=delay, lineage=lineage)
 
+    def together(self, *values: Any) -> list[Any]:
+        """Values, of which chunks with frames of their own all have the largest of their delays."""
+        delays = [value.delay for value in values if isinstance(value, Chunk) and value.delay is not None]
+        return [
+            self.delayed(value, max(delays)) if isinstance(value, Chunk) and value.delay is not None else value
+            for value in values
+        ]
+
     def window(self, chunk: Chunk, history: int, kind: str, initial: Any = None) -> Any:
         """The chunk's frames with frames before it in front, from a buffer; a negative number drops frames instead.
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from jaxrnn.checks import is_count
 from jaxrnn.errors import StreamError
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.fingerprints import fingerprint
@@ -263,7 +264,7 @@ def check_pulse(pulse: int, smallest: int, multiple: int) -> int:
         StreamError: it does not fit the strides; names the smallest that do.
     """
     step = smallest * multiple
-    if isinstance(pulse, bool) or not isinstance(pulse, (int, np.integer)) or pulse < 1:
+    if not is_count(pulse, 1):
         raise StreamError(f"pulse must be a number of input frames from 1 up, not {pulse!r}")
     if pulse % step:
         fitting = ", ".join(str(step * k) for k in (1, 2, 3))

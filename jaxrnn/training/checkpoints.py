@@ -15,8 +15,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from jaxrnn.errors import InputError, MissingPackageError, TrainingError
+from jaxrnn.errors import InputError, TrainingError, optional_package
 from jaxrnn.files import check_regular
+from jaxrnn.messages import first_line
 from jaxrnn.training.sharding import is_primary
 from jaxrnn.training.snapshots import Snapshot, decode, encode
 
@@ -114,7 +115,7 @@ class Folder:
         except Exception as error:
             self._kept.best = before
             self._remove_partial()
-            reason = _first_line(error)
+            reason = first_line(error, 300).rstrip(".")
             raise TrainingError(
                 f"the checkpoint after update {step} could not be written to {self.path}: {reason}. "
                 f"{self.describe_last(step)}"
@@ -162,7 +163,7 @@ class Folder:
                 snapshot = self.load(step)
                 break
             except Exception as error:
-                damaged.append((step, _first_line(error)))
+                damaged.append((step, first_line(error, 300).rstrip(".")))
         if snapshot is None and damaged:
             reasons = "; ".join(f"{step}: {reason}" for step, reason in damaged)
             raise TrainingError(f"none of the {len(damaged)} checkpoint(s) in {self.path} can be read ({reasons})")
@@ -220,13 +221,7 @@ def _deferred_interrupts() -> Iterator[None]:
         before(*caught[0])
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300].rstrip(".")
-
-
 def _orbax() -> Any:
-    try:
+    with optional_package("orbax-checkpoint", "checkpoints", "train"):
         import orbax.checkpoint as ocp
-    except ImportError as error:
-        raise MissingPackageError("checkpoints need Orbax: pip install 'jaxrnn[train]'") from error
     return ocp

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.training.arguments import Function, check_count, check_end, check_functions, check_precision
+from jaxrnn.training.arguments import Function, check_end, check_functions, check_precision
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.examples import make_source

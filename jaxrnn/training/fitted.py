@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.writing import in_place_of
 
 
@@ -44,11 +44,9 @@ class Fitted:
             MissingPackageError: matplotlib is not installed.
             InputError: there was no update.
         """
-        try:
+        with optional_package("matplotlib", "drawing a loss curve", "plot"):
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingPackageError("drawing a loss curve needs matplotlib: pip install 'jaxrnn[plot]'") from error
         steps, losses = self._curve("loss")
         if not steps.size:
             raise InputError("there was no update, so there is no loss curve")

@@ -136,10 +136,9 @@ class Forward:
 
 def _scalar(what: str, value: Any, *, differentiable: bool = False) -> jax.Array:
     """A value as a scalar float."""
-    if isinstance(value, (int, float)) and not hasattr(value, "dtype"):
-        value = jnp.asarray(value, jnp.float32)
+    scalar: Any = jnp.asarray(value, jnp.float32) if type(value) in (bool, int, float) else value
     kinds = (jnp.floating,) if differentiable else (jnp.floating, jnp.integer, jnp.bool_)
-    if np.shape(value) != () or not any(jnp.issubdtype(getattr(value, "dtype", object), kind) for kind in kinds):
+    if np.shape(scalar) != () or not any(jnp.issubdtype(getattr(scalar, "dtype", object), kind) for kind in kinds):
         kind = "float" if differentiable else "real number"
         raise InputError(f"the {what} of an example must be one {kind}, a scalar, not {describe(value)}; take a mean")
-    return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(jnp.float32)
+    return scalar if jnp.issubdtype(scalar.dtype, jnp.floating) else scalar.astype(jnp.float32)

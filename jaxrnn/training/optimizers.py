@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.messages import near, near_or_all
 from jaxrnn.training.parameters import Patterns
 
@@ -191,8 +191,6 @@ def _positive(what: str, value: Any) -> float:
 
 
 def _optax() -> Any:
-    try:
+    with optional_package("optax", "training", "train"):
         import optax
-    except ImportError as error:
-        raise MissingPackageError("training needs optax: pip install 'jaxrnn[train]'") from error
     return optax

@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxrnn.cells import recomputing
 from jaxrnn.cells.chunks import Remat
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
-from jaxrnn.training.arguments import check_count
 from jaxrnn.training.examples import make_source
 
 #: Which axis of an example's arrays is time: one for all that have such an axis, or one by name.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from jaxrnn.errors import MissingPackageError
+from jaxrnn.errors import optional_package
 
 if TYPE_CHECKING:
     import grain
@@ -76,8 +76,6 @@ def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], 
 
 
 def _grain() -> Any:
-    try:
+    with optional_package("grain", "training", "train"):
         import grain
-    except ImportError as error:
-        raise MissingPackageError("training needs Grain: pip install 'jaxrnn[train]'") from error
     return grain

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.model.exporting import export_onnx
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
@@ -62,8 +61,9 @@ class PreparedTraining:
         for path in (export, plot):
             if path is not None:
                 _make_folder_of(path)
-        if plot is not None and importlib.util.find_spec("matplotlib") is None:
-            raise MissingPackageError("plot: drawing a loss curve needs matplotlib: pip install 'jaxrnn[plot]'")
+        if plot is not None:
+            with optional_package("matplotlib", "drawing a loss curve", "plot"):
+                import matplotlib.figure  # noqa: F401  before it trains
         arguments = dict(self.arguments)
         if resume is not None and (checkpoints := arguments["checkpoints"]) is not None:
             arguments["checkpoints"] = dataclasses.replace(checkpoints, resume=resume)
@@ -156,7 +156,7 @@ def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
         with file.at(key, "npz"):
             return NpzFiles(settings.npz)
     assert settings.function is not None, "it has one of both"
-    examples = file.made(settings.function, settings.arguments, key)
+    examples = file.call(settings.function, settings.arguments, key)
     with file.at(key, "function"):
         make_source(examples, 0 if key == "data" else None, what=key)
     return examples

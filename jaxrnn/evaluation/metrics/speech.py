@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import signal
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.metrics.collected import LIMIT, over_whole
 from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
 from jaxrnn.evaluation.metrics.sums import paired
@@ -22,10 +22,8 @@ _TOO_LITTLE, _SHORTEST = 1e-5, 0.4
 
 
 def _needed(package: str, kind: str) -> Any:
-    try:
+    with optional_package(package, f"the metric {kind}"):
         return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingPackageError(f"the metric {kind} needs {package}: pip install {package}") from error
 
 
 def _sounds(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

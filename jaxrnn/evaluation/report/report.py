@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.compare import PairedComparison, compare
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.report.content import Content, PageLimits, Results, main_of
@@ -56,10 +56,9 @@ def write_report(
             names=(baseline.name, results.name),
             same_files=False,
         )
-    try:  # all that draws, reads and writes sounds is loaded by those who write a report
+    # All that draws, reads and writes sounds is loaded by those who write a report.
+    with optional_package(None, "a report", "evaluate"):
         from jaxrnn.evaluation.report.page import render
-    except ImportError as error:
-        raise MissingPackageError(f"a report needs {error.name}: pip install 'jaxrnn[evaluate]'") from error
     content = Content(
         results,
         main_of(results.said, main),

@@ -84,23 +84,19 @@ def expand(algebra: Algebra, elements: Elements, coefficient: float = 1.0) -> Su
 def _add(algebra: Algebra, elements: Elements, coefficient: float, total: Sum) -> bool:
     body = algebra.body
     elements = body.source(elements)
+    if not body.is_fixed(elements.atom):
+        elements, factor = algebra.scaled_source(elements)
+        coefficient *= factor
     atom, at = elements
     if body.is_fixed(atom):
         total.addends.append((elements, coefficient))
         return True
     equation = body.equation_of(atom)
     name = "" if equation is None else equation.primitive.name
-    if equation is not None and name in ("add", "sub", "add_any", "neg"):
-        parts = operands_of(equation, at)
-        signs = {"sub": (1.0, -1.0), "neg": (-1.0,)}.get(name, (1.0, 1.0))
-        return all(_add(algebra, part, coefficient * sign, total) for part, sign in zip(parts, signs, strict=True))
-    if equation is not None and name in ("mul", "div"):
-        parts = operands_of(equation, at)
-        for one, other in ((0, 1), (1, 0)) if name == "mul" else ((0, 1),):
-            number = body.number(parts[other])
-            if number:
-                factor = number if name == "mul" else 1 / number
-                return _add(algebra, parts[one], coefficient * factor, total)
+    if equation is not None and name in ("add", "sub", "add_any"):
+        signs = (1.0, -1.0 if name == "sub" else 1.0)
+        parts = zip(operands_of(equation, at), signs, strict=True)
+        return all(_add(algebra, part, coefficient * sign, total) for part, sign in parts)
     if equation is not None and name == "dot_general":
         product = _product(algebra, equation, at, coefficient)
         if product is not None:

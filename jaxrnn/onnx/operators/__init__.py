@@ -4,89 +4,23 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 
 import onnx
 
 from jaxrnn.errors import UnsupportedError
-from jaxrnn.onnx.operators import (
-    activations,
-    arithmetic,
-    attention,
-    causal_convolution,
-    constants,
-    control,
-    convolution,
-    flex_attention,
-    images,
-    indexing,
-    linear_attention,
-    logic,
-    losses,
-    machine_learning,
-    matrix,
-    microsoft,
-    movement,
-    normalization,
-    older,
-    patches,
-    pooling,
-    quantization,
-    random,
-    recurrent,
-    reduction,
-    regions,
-    resize,
-    rotary,
-    sampling,
-    scattering,
-    selection,
-    sequences,
-    spectral,
-    strings,
-    training_steps,
-    types,
-)
 from jaxrnn.onnx.registry import Operator, Versions, operator
 
-FAMILIES = (
-    activations,
-    arithmetic,
-    attention,
-    causal_convolution,
-    constants,
-    control,
-    convolution,
-    flex_attention,
-    images,
-    indexing,
-    linear_attention,
-    logic,
-    losses,
-    machine_learning,
-    matrix,
-    microsoft,
-    movement,
-    normalization,
-    older,
-    patches,
-    pooling,
-    quantization,
-    random,
-    recurrent,
-    reduction,
-    regions,
-    resize,
-    rotary,
-    sampling,
-    scattering,
-    selection,
-    sequences,
-    spectral,
-    strings,
-    training_steps,
-    types,
+#: The modules with operators, each with a table ``OPERATORS``.
+FAMILIES = tuple(
+    importlib.import_module(f"{__name__}.{family}")
+    for family in """
+        activations arithmetic attention constants control convolution flex_attention images
+        indexing linear_attention logic losses machine_learning matrix microsoft movement normalization older patches
+        pooling quantization random recurrent reduction regions reshaping resize rotary sampling scattering selection
+        sequences spectral strings training_steps types
+    """.split()  # noqa: SIM905
 )
-
 
 _MAPS = "it works on maps, and values here are arrays; export the model without it (in skl2onnx, zipmap=False)"
 

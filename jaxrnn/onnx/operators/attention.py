@@ -16,8 +16,8 @@ from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.attention_masks import attention_bias
 from jaxrnn.onnx.operators.attention_products import grouped_product, probabilities, split_heads
 from jaxrnn.onnx.operators.rounding import rounded, wide_type
+from jaxrnn.onnx.operators.schemas import earlier
 from jaxrnn.onnx.operators.types import numpy_dtype
-from jaxrnn.onnx.operators.versions import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 

@@ -56,9 +56,7 @@ def shape_of(x: Value, *, start: int = 0, end: int | None = None) -> Value:
 
 def size_of(x: Value) -> Value:
     """Size: the number of elements."""
-    result = np.empty((), object)
-    result[()] = np.prod(np.array(x.shape, object)) if x.shape else 1
-    return result
+    return symbols.boxed(math.prod(x.shape))
 
 
 def value_range(start: Static, limit: Static, delta: Static, *, stash_type: int = 1) -> Value:

@@ -14,10 +14,10 @@ from jax import lax
 from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
 from jaxrnn.jaxprs.scanning import scan_cells
+from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.operators.loops import loop, types_of
-from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.reshaping import axes_of
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, traced
 
 

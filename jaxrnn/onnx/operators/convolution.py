@@ -1,4 +1,4 @@
-"""Convolution and transposed convolution, in any number of spatial dimensions."""
+"""Convolution and transposed convolution, in any number of spatial dimensions, and a causal one with a state."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn.cells import depthwise, is_depthwise, product_operands
 from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.rounding import rounded, wide_type
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
 Pads = list[tuple[Any, Any]]
+
+#: The activations of CausalConvWithState.
+ACTIVATIONS = ("none", "silu", "swish")
 
 
 def window_pads(
@@ -54,11 +59,36 @@ def per_axis(values: Sequence[int] | None, rank: int, name: str) -> tuple[int, .
     return tuple(values)
 
 
-def _kernel_sizes(kernel_shape: Sequence[int] | None, w: Any) -> tuple[int, ...]:
+def kernel_sizes(kernel_shape: Sequence[int] | None, w: Any) -> tuple[int, ...]:
+    """The spatial sizes of a weight, which an attribute ``kernel_shape`` may repeat."""
     kernel = tuple(w.shape[2:])
     if kernel_shape and tuple(kernel_shape) != kernel:
         raise ValueError(f"kernel_shape {list(kernel_shape)} does not match the weight's {list(kernel)}")
     return kernel
+
+
+def window_counts(
+    sizes: Sequence[Any], padding: Pads, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[Any, ...]:
+    """How many windows lie on each spatial axis."""
+    return tuple(
+        (size + low + high - (length - 1) * dilation - 1) // stride + 1
+        for size, (low, high), length, stride, dilation in zip(sizes, padding, kernel, strides, dilations, strict=True)
+    )
+
+
+def _operands(x: Value, w: Value, b: Value) -> tuple[jax.Array, jax.Array]:
+    """Input and weight, which have one type (the bias too) and one rank."""
+    alike(x, w, b)
+    x, w = traced(x), traced(w)
+    if w.ndim != x.ndim or x.ndim < 3:
+        raise ValueError(f"input and weight must have one rank of at least 3, not {x.ndim} and {w.ndim}")
+    return x, w
+
+
+def _biased(y: jax.Array, b: Value) -> jax.Array:
+    """The result with a bias for each channel."""
+    return y if b is None else y + traced(b).reshape((-1,) + (1,) * (y.ndim - 2))
 
 
 def convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None):
@@ -104,16 +134,13 @@ def conv(
     strides: tuple[int, ...] | None = None,
 ) -> Value:
     """Conv."""
-    alike(*(value for value in (x, w, b) if value is not None))
-    x, w = traced(x), traced(w)
-    if w.ndim != x.ndim or x.ndim < 3:
-        raise ValueError(f"input and weight must have one rank of at least 3, not {x.ndim} and {w.ndim}")
+    x, w = _operands(x, w, b)
     if x.shape[1] != w.shape[1] * group or w.shape[0] % group:
         raise ValueError(
             f"{x.shape[1]} input channels do not fit a weight for {w.shape[1]} a group, {group} groups and "
             f"{w.shape[0]} outputs"
         )
-    kernel = _kernel_sizes(kernel_shape, w)
+    kernel = kernel_sizes(kernel_shape, w)
     rank = len(kernel)
     strides, dilations = per_axis(strides, rank, "strides"), per_axis(dilations, rank, "dilations")
     padding = window_pads(auto_pad, pads, x.shape[2:], kernel, strides, dilations)
@@ -122,7 +149,7 @@ def conv(
         y = _pointwise(x, w.reshape(w.shape[:2]))
     else:
         y = convolve(x, w, strides, padding, dilations, group)
-    return y if b is None else y + traced(b).reshape((-1,) + (1,) * rank)
+    return _biased(y, b)
 
 
 def conv_transpose(
@@ -140,13 +167,10 @@ def conv_transpose(
     strides: tuple[int, ...] | None = None,
 ) -> Value:
     """ConvTranspose: a convolution of the dilated input with the flipped kernel."""
-    alike(*(value for value in (x, w, b) if value is not None))
-    x, w = traced(x), traced(w)
-    if w.ndim != x.ndim or x.ndim < 3:
-        raise ValueError(f"input and weight must have one rank of at least 3, not {x.ndim} and {w.ndim}")
+    x, w = _operands(x, w, b)
     if x.shape[1] != w.shape[0] or w.shape[0] % group:
         raise ValueError(f"{x.shape[1]} input channels do not fit a weight for {w.shape[0]} and {group} groups")
-    kernel = _kernel_sizes(kernel_shape, w)
+    kernel = kernel_sizes(kernel_shape, w)
     rank = len(kernel)
     strides, dilations = per_axis(strides, rank, "strides"), per_axis(dilations, rank, "dilations")
     extra = tuple(output_padding) if output_padding else (0,) * rank
@@ -164,10 +188,46 @@ def conv_transpose(
     blocks = w.reshape((group, w.shape[0] // group, *w.shape[1:])).swapaxes(1, 2)
     flipped = jnp.flip(blocks.reshape((math.prod(blocks.shape[:2]), *blocks.shape[2:])), tuple(range(2, w.ndim)))
     y = convolve(x, flipped, (1,) * rank, padding, dilations, group, input_dilation=strides)
-    return y if b is None else y + traced(b).reshape((-1,) + (1,) * rank)
+    return _biased(y, b)
+
+
+def causal_convolution(
+    input: Value,
+    weight: Value,
+    bias: Value = None,
+    past_state: Value = None,
+    *,
+    activation: str = "none",
+) -> list[Value]:
+    """CausalConvWithState: the output, and the last input frames as state. 16-bit products are summed in 32 bits."""
+    alike(input, weight, bias, past_state)
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
+    x, w = traced(input), traced(weight)
+    if x.ndim != 3 or w.ndim != 3 or w.shape[:2] != (x.shape[1], 1) or w.shape[2] < 1:
+        raise ValueError(
+            f"input and weight must have the shapes [batch, channels, length] and [channels, 1, k], not {x.shape} and "
+            f"{w.shape}"
+        )
+    kept = w.shape[2] - 1
+    shape = (x.shape[0], x.shape[1], kept)
+    if past_state is not None and tuple(past_state.shape) != shape:
+        raise ValueError(f"past_state has shape {tuple(past_state.shape)}, but {shape} is expected")
+    past = jnp.zeros(shape, x.dtype) if past_state is None else traced(past_state)
+    frames = jnp.concatenate([past, x], 2) if kept else x
+    wide = wide_type(x.dtype)
+    y = convolve(frames.astype(wide), w.astype(wide), (1,), [(0, 0)], (1,), x.shape[1])
+    if bias is not None:
+        if tuple(bias.shape) != (x.shape[1],):
+            raise ValueError(f"bias has shape {tuple(bias.shape)}, but ({x.shape[1]},) is expected")
+        y = y + traced(bias).astype(wide)[:, None]
+    if activation != "none":
+        y = jax.nn.silu(rounded(y, x.dtype))
+    return [y.astype(x.dtype), lax.slice_in_dim(frames, x.shape[2], None, axis=2)]
 
 
 OPERATORS = {
+    "CausalConvWithState": since(causal_convolution, 27),
     "Conv": since(conv, 1, 11, 22),
     "ConvTranspose": since(conv_transpose, 1, 11, 22),
 }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import numpy as np
 
+from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.attention_products import grouped_product, probabilities
 from jaxrnn.onnx.operators.rounding import rounded, wide_type
 from jaxrnn.onnx.operators.types import numpy_dtype
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.values import Value, describe, traced
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.reshaping import axes_of
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static, is_symbolic, traced
@@ -72,9 +72,7 @@ def _one_of(data: jax.Array, index: Any, axis: int) -> jax.Array:
     inside = symbols.less(0, start, or_equal=True), symbols.less(start, size, or_equal=False)
     if inside == (True, True):
         return lax.squeeze(lax.slice_in_dim(data, start, start + 1, 1, axis), (axis,))
-    boxed = np.empty((), object)
-    boxed[()] = index
-    return read(data, (slice(None),) * axis + (wrap_indices(boxed, size).astype(np.int32),))
+    return read(data, (slice(None),) * axis + (wrap_indices(symbols.boxed(index), size).astype(np.int32),))
 
 
 def _read_empty(data: Value, shape: tuple[Any, ...], axis: int) -> jax.Array:

@@ -13,9 +13,9 @@ from jax import lax
 
 from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
+from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.forward_mode import forward_mode_only
-from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_static, is_symbolic, traced
 
@@ -32,7 +32,7 @@ def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body
     on data becomes a while loop if it has no scan outputs. Scan outputs of a length that depends on data exist only
     outside of ``jit``, where the loop runs in Python.
     """
-    return _loop("", None, max_trip_count, cond, *carried, body=body)
+    return _Loop("", None, max_trip_count, cond, *carried, body=body).run()
 
 
 def loop_with(label: str, bound: int | None) -> Callable[..., list[Value]]:
@@ -41,70 +41,171 @@ def loop_with(label: str, bound: int | None) -> Callable[..., list[Value]]:
     With a bound, a while loop becomes a scan over so many trips, in which those after the end are masked. Reverse mode
     then works.
     """
-    return functools.partial(_loop, label, bound)
+
+    def bounded(*inputs: Value, body: Subgraph) -> list[Value]:
+        return _Loop(label, bound, *inputs, body=body).run()
+
+    return bounded
 
 
-def _loop(
-    label: str,
-    bound: int | None,
-    max_trip_count: Value = None,
-    cond: Value = None,
-    *carried: Value,
-    body: Subgraph,
-) -> list[Value]:
-    scanned = body.output_count - 1 - len(carried)
-    limit = None if max_trip_count is None else max_trip_count.reshape(())
-    go_on = np.asarray(True) if cond is None else cond.reshape(())
-    walk = TimeLoop(body, carried)
-    trips = walk.trips(limit, go_on)
-    if trips is None and limit is None and _never_ends(carried, body):
-        raise ValueError("the loop never ends: it has neither a trip count nor a condition that changes")
-    fixed = trips is not None and (limit is None or is_static(limit))
-    if trips is not None:
-        if bound is not None and isinstance(trips, int) and trips > bound and not fixed:
-            raise ValueError(_over_bound(bound, f"the loop makes {trips} trips"))
-        return _counted_loop(walk, trips, carried, body)
-    if scanned and all(is_known(leaf) for leaf in jax.tree.leaves((limit, go_on, carried))):
-        return _python_loop(limit, bound, carried, body)
-    if scanned:
-        raise StaticValueError(
-            "the loop ends by a condition on data, so the length of its scan outputs is not known while tracing; call "
-            "apply outside jit, grad and vmap"
+#: The trip, whether the condition holds, and what is carried.
+_State = tuple[jax.Array, jax.Array, tuple[Value, ...]]
+
+
+class _Loop:
+    """A Loop node on values."""
+
+    def __init__(
+        self,
+        label: str,
+        bound: int | None,
+        max_trip_count: Value = None,
+        cond: Value = None,
+        *carried: Value,
+        body: Subgraph,
+    ):
+        self.label, self.bound = label, bound
+        self.limit = None if max_trip_count is None else max_trip_count.reshape(())
+        self.go_on = np.asarray(True) if cond is None else cond.reshape(())
+        self.carried, self.body = carried, body
+        self.has_scan_outputs = body.output_count > 1 + len(carried)
+
+    def run(self) -> list[Value]:
+        """The carried values and the scan outputs."""
+        walk = TimeLoop(self.body, self.carried)
+        trips = walk.trips(self.limit, self.go_on)
+        if trips is not None:
+            of_data = self.limit is not None and not is_static(self.limit)
+            if self.bound is not None and isinstance(trips, int) and trips > self.bound and of_data:
+                raise ValueError(self._over_bound(f"the loop makes {trips} trips"))
+            return self._counted(walk, trips)
+        if self.limit is None and self._never_ends():
+            raise ValueError("the loop never ends: it has neither a trip count nor a condition that changes")
+        if self.has_scan_outputs:
+            if not all(is_known(leaf) for leaf in jax.tree.leaves((self.limit, self.go_on, self.carried))):
+                raise StaticValueError(
+                    "the loop ends by a condition on data, so the length of its scan outputs is not known while "
+                    "tracing; call apply outside jit, grad and vmap"
+                )
+            return self._in_python(self.limit, self.bound)
+        if self.bound is not None:
+            return self._as_scan(self.bound)
+        return self._as_while()
+
+    def _counted(self, walk: TimeLoop, trips: Any) -> list[Value]:
+        """A loop whose number of trips is known while tracing, perhaps as a symbolic dimension."""
+        if isinstance(trips, int) and trips <= 0:
+            return self._without_trips()
+        if isinstance(trips, int) and trips == 1:
+            _, *outputs = self.body(np.asarray(0, np.int64), np.asarray(True), *self.carried)
+            count = len(self.carried)
+            return [*outputs[:count], *(traced(value)[None] for value in outputs[count:])]
+        try:
+            return walk.run(trips)
+        except (StaticValueError, CarryTypeError) as error:
+            if not isinstance(trips, int):
+                raise StaticValueError(
+                    f"the loop makes {trips} trips, so what it carries must keep its type, and shapes and positions "
+                    f"inside must not depend on the trip ({error or 'a carried value changes its type'}); call apply "
+                    "on arrays of known length"
+                ) from error
+            # A shape or a position depends on the trip, or what is carried changes its type: every trip is a
+            # computation of its own.
+            return self._in_python(np.asarray(trips), None)
+
+    def _in_python(self, limit: Value, bound: int | None) -> list[Value]:
+        """The loop in Python, trip by trip: for shapes that depend on the trip, and for sequences."""
+        count = len(self.carried)
+        state, collected, go_on = list(self.carried), [], True
+        while go_on and (limit is None or len(collected) < int(limit)):
+            if bound is not None and len(collected) == bound:
+                raise ValueError(self._over_bound(f"the loop goes on after {bound} trips"))
+            condition, *outputs = self.body(np.asarray(len(collected), np.int64), np.asarray(True), *state)
+            state = outputs[:count]
+            collected.append(outputs[count:])
+            go_on = bool(np.asarray(condition).reshape(()))
+        if not collected:
+            return self._without_trips()
+        return [*state, *(jnp.stack([traced(value) for value in column]) for column in zip(*collected, strict=True))]
+
+    def _without_trips(self) -> list[Value]:
+        """What a loop without trips gives: what it carries, and scan outputs of no frames."""
+        if not self.has_scan_outputs:
+            return list(self.carried)
+        scan_outputs = _AbstractTrip(self.carried, self.body).scan_outputs
+        return [*self.carried, *(jnp.zeros((0, *item.shape), item.dtype) for item in scan_outputs)]
+
+    def _never_ends(self) -> bool:
+        try:
+            return _AbstractTrip(self.carried, self.body).never_ends
+        except StaticValueError:
+            return False  # a loop that is computed trip by trip in Python may end by itself
+
+    def _start(self) -> _State:
+        """The state before the first trip of a loop of unknown length, whose carry has to keep its type."""
+        trip = _AbstractTrip(self.carried, self.body)
+        if not trip.carry_keeps_its_type:
+            raise TypeError(
+                "how often the loop runs depends on data, so what it carries must keep its type: it begins as "
+                f"{types_of(trip.before)}, and one trip makes {types_of(trip.after)} of it"
+            )
+        return jnp.zeros((), jnp.int64), traced(self.go_on), all_traced(self.carried)
+
+    def _step(self, state: _State) -> _State:
+        trip, condition, values = state
+        condition, *outputs = self.body(trip, condition, *values)
+        return trip + 1, traced(condition).reshape(()), all_traced(outputs)
+
+    def _is_unfinished(self, state: _State) -> jax.Array:
+        trip, condition, _ = state
+        return condition if self.limit is None else condition & (trip < traced(self.limit).astype(jnp.int64))
+
+    def _as_while(self) -> list[Value]:
+        """A loop without scan outputs whose trip count depends on data."""
+        _, _, values = lax.while_loop(self._is_unfinished, self._step, self._start())
+        if not self.label:
+            return list(values)
+        reason = (
+            f"{self.label}: its trip count depends on data, so that it runs as a while loop, which has no reverse-mode "
+            "derivative. Say how many trips it makes at most: jaxrnn.load(..., max_trip_count=...) takes a number, or "
+            "one for each node by name; forward mode (jax.jvp) needs none"
         )
-    if bound is not None:
-        return _bounded_loop(bound, limit, go_on, carried, body)
-    values = _while_loop(limit, go_on, carried, body)
-    reason = (
-        f"{label}: its trip count depends on data, so that it runs as a while loop, which has no reverse-mode "
-        "derivative. Say how many trips it makes at most: jaxrnn.load(..., max_trip_count=...) takes a number, or one "
-        "for each node by name; forward mode (jax.jvp) needs none"
-    )
-    return [jax.tree.map(lambda leaf: forward_mode_only(leaf, reason), value) for value in values] if label else values
+        return [jax.tree.map(lambda leaf: forward_mode_only(leaf, reason), value) for value in values]
 
+    def _as_scan(self, bound: int) -> list[Value]:
+        """The same as a scan. Beyond the bound it raises where the trip count is known, and gives NaN under ``jit``."""
+        start = self._start()
+        limit = self.limit
+        known = int(limit) if limit is not None and is_static(limit) and not is_symbolic(limit) else None
+        enough = known is not None and known <= bound
+        current().check((known if enough else bound,), np.int64)
+        trips = jnp.arange(known if enough else bound, dtype=jnp.int64)
 
-def _counted_loop(walk: TimeLoop, trips: Any, carried: Sequence[Value], body: Subgraph) -> list[Value]:
-    """A loop whose number of trips is known while tracing, perhaps as a symbolic dimension."""
-    if isinstance(trips, int) and trips <= 0:
-        return [*carried, *_no_frames(carried, body)]
-    if isinstance(trips, int) and trips == 1:
-        _, *outputs = body(np.asarray(0, np.int64), np.asarray(True), *carried)
-        return [*outputs[: len(carried)], *(traced(value)[None] for value in outputs[len(carried) :])]
-    try:
-        return walk.run(trips)
-    except (StaticValueError, CarryTypeError) as error:
-        if not isinstance(trips, int):
-            raise StaticValueError(
-                f"the loop makes {trips} trips, so what it carries must keep its type, and shapes and positions inside "
-                f"must not depend on the trip ({error or 'a carried value changes its type'}); call apply on arrays of "
-                "known length"
-            ) from error
-        # A shape or a position depends on the trip, or what is carried changes its type: every trip is a computation
-        # of its own.
-        return _python_loop(np.asarray(trips), None, carried, body)
+        def trip(state: _State, _: jax.Array) -> tuple[_State, None]:
+            choose = functools.partial(jnp.where, self._is_unfinished(state))
+            # After its end the loop repeats its first trip and discards it: a step from the final state may have an
+            # infinite derivative, which times a zero cotangent is NaN. A cond would avoid that too, but would store a
+            # copy of every weight for each trip.
+            after = self._step(jax.tree.map(choose, state, start))
+            return jax.tree.map(choose, after, state), None
 
+        def scan() -> _State:
+            return in_chunks(functools.partial(lax.scan, trip), start, trips)[0]
 
-def _over_bound(bound: int, what: str) -> str:
-    return f"{what}, but max_trip_count={bound} was given when the model was loaded; give a larger bound"
+        # A loop without trips must not run its first one either.
+        last = lax.cond(self._is_unfinished(start), scan, lambda: start)
+        values = list(last[2])
+        if enough:
+            return values
+        beyond = self._is_unfinished(last)
+        if is_known(beyond):
+            if bool(beyond):
+                raise ValueError(self._over_bound(f"the loop goes on after {bound} trips"))
+            return values
+        return jax.tree.map(functools.partial(_spoiled, beyond), values)
+
+    def _over_bound(self, what: str) -> str:
+        return f"{what}, but max_trip_count={self.bound} was given when the model was loaded; give a larger bound"
 
 
 class _AbstractTrip:
@@ -126,103 +227,8 @@ class _AbstractTrip:
         self.carry_keeps_its_type = _signatures(self.after) == _signatures(self.before)
 
 
-def _never_ends(carried: Sequence[Value], body: Subgraph) -> bool:
-    try:
-        return _AbstractTrip(carried, body).never_ends
-    except StaticValueError:
-        return False  # a loop that is computed trip by trip in Python may end by itself
-
-
-def _no_frames(carried: Sequence[Value], body: Subgraph) -> list[Value]:
-    """The scan outputs of a loop without trips."""
-    if body.output_count == 1 + len(carried):
-        return []
-    return [jnp.zeros((0, *item.shape), item.dtype) for item in _AbstractTrip(carried, body).scan_outputs]
-
-
 def _signatures(values: Any) -> Any:
     return jax.tree.map(lambda value: (tuple(value.shape), value.dtype), values)
-
-
-def _python_loop(limit: Value, bound: int | None, carried: Sequence[Value], body: Subgraph) -> list[Value]:
-    """The loop in Python, trip by trip: for shapes that depend on the trip, and for sequences."""
-    count = len(carried)
-    state, collected, go_on = list(carried), [], True
-    while go_on and (limit is None or len(collected) < int(limit)):
-        if bound is not None and len(collected) == bound:
-            raise ValueError(_over_bound(bound, f"the loop goes on after {bound} trips"))
-        condition, *outputs = body(np.asarray(len(collected), np.int64), np.asarray(True), *state)
-        state = outputs[:count]
-        collected.append(outputs[count:])
-        go_on = bool(np.asarray(condition).reshape(()))
-    if not collected:
-        return [*carried, *_no_frames(carried, body)]
-    return [*state, *(jnp.stack([traced(value) for value in column]) for column in zip(*collected, strict=True))]
-
-
-#: The trip, whether the condition holds, and what is carried.
-_State = tuple[jax.Array, jax.Array, tuple[Value, ...]]
-
-
-def _steps(
-    limit: Value, go_on: Value, carried: Sequence[Value], body: Subgraph
-) -> tuple[_State, Callable[..., _State], Callable[..., jax.Array]]:
-    """The initial state of a loop of unknown length, its step, and the function that tells whether it goes on."""
-    trace = _AbstractTrip(carried, body)
-    if not trace.carry_keeps_its_type:
-        raise TypeError(
-            "how often the loop runs depends on data, so what it carries must keep its type: it begins as "
-            f"{types_of(trace.before)}, and one trip makes {types_of(trace.after)} of it"
-        )
-
-    def step(trip: Value, condition: Value, values: tuple[Value, ...]) -> _State:
-        condition, *outputs = body(trip, condition, *values)
-        return trip + 1, traced(condition).reshape(()), all_traced(outputs)
-
-    def unfinished(trip: Value, condition: Value, values: tuple[Value, ...]) -> jax.Array:
-        return condition if limit is None else condition & (trip < traced(limit).astype(jnp.int64))
-
-    return (jnp.zeros((), jnp.int64), traced(go_on), all_traced(carried)), step, unfinished
-
-
-def _while_loop(limit: Value, go_on: Value, carried: Sequence[Value], body: Subgraph) -> list[Value]:
-    """A loop without scan outputs whose trip count depends on data."""
-    start, step, unfinished = _steps(limit, go_on, carried, body)
-    _, _, values = lax.while_loop(lambda state: unfinished(*state), lambda state: step(*state), start)
-    return list(values)
-
-
-def _bounded_loop(bound: int, limit: Value, go_on: Value, carried: Sequence[Value], body: Subgraph) -> list[Value]:
-    """The same as a scan. Beyond the bound it raises where the trip count is known, and returns NaN under ``jit``."""
-    start, step, unfinished = _steps(limit, go_on, carried, body)
-
-    known = int(limit) if limit is not None and is_static(limit) and not is_symbolic(limit) else None
-    enough = known is not None and known <= bound
-    current().check((known if enough else bound,), np.int64)
-    trips = jnp.arange(known if enough else bound, dtype=jnp.int64)
-
-    def trip(state: _State, _: jax.Array) -> tuple[_State, None]:
-        choose = functools.partial(jnp.where, unfinished(*state))
-        # After its end the loop repeats its first trip and discards it: a step from the final state may have an
-        # infinite derivative, which times a zero cotangent is NaN. A cond would avoid that too, but would store a copy
-        # of every weight for each trip.
-        after = step(*jax.tree.map(choose, state, start))
-        return jax.tree.map(choose, after, state), None
-
-    def run() -> _State:
-        return in_chunks(functools.partial(lax.scan, trip), start, trips)[0]
-
-    # A loop without trips must not run its first one either.
-    last = lax.cond(unfinished(*start), run, lambda: start)
-    values = list(last[2])
-    if enough:
-        return values
-    beyond = unfinished(*last)
-    if is_known(beyond):
-        if bool(beyond):
-            raise ValueError(_over_bound(bound, f"the loop goes on after {bound} trips"))
-        return values
-    return jax.tree.map(functools.partial(_spoiled, beyond), values)
 
 
 def _spoiled(wrong: jax.Array, value: jax.Array) -> jax.Array:

@@ -30,7 +30,7 @@ def negative_log_likelihood(
 
     The loss of a class that does not exist is NaN, unless it is ``ignore_index``. The mean of no samples is NaN.
     """
-    alike(*(value for value in (input, weight) if value is not None))
+    alike(input, weight)
     x, target = traced(input), traced(target)
     if x.ndim < 2 or target.shape != (x.shape[0], *x.shape[2:]):
         raise ValueError(f"scores of shape {x.shape} need classes of shape [N, ...], not {target.shape}")

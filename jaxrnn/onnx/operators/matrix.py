@@ -21,7 +21,7 @@ def gemm(
     a: Value, b: Value, c: Value = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0
 ) -> Value:
     """Gemm: alpha A' B' + beta C."""
-    alike(*(value for value in (a, b, c) if value is not None))
+    alike(a, b, c)
     a, b = traced(a), traced(b)
     result = product(a.T if transA else a, b.T if transB else b)
     if alpha != 1.0:

@@ -1,11 +1,10 @@
-"""Operators that only move elements: reshaping, concatenating, slicing, padding.
+"""Operators that only move elements: concatenating, slicing, repeating, padding, reversing.
 
 They accept static and traced values, symbolic dimensions included.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,85 +15,11 @@ from jax import lax
 from jax.core import max_dim, min_dim
 
 from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.reshaping import axes_of
+from jaxrnn.onnx.operators.schemas import as_attributes, earlier
 from jaxrnn.onnx.registry import Foldable, Static, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, is_symbolic, operands, traced
-
-
-def axes_of(axes: Value, rank: int) -> tuple[int, ...]:
-    """Axes as non-negative ints, each in range and none twice."""
-    normalized = []
-    for axis in dimensions(np.asarray(axes, np.int64)):
-        if not -rank <= axis < rank:
-            raise ValueError(f"axis {axis} is out of range for rank {rank}")
-        normalized.append(axis % rank)
-    if len(set(normalized)) < len(normalized):
-        raise ValueError(f"an axis is given twice: {normalized}")
-    return tuple(normalized)
-
-
-@moves_text
-def reshape(data: Value, shape: Static, *, allowzero: int = 0) -> Value:
-    """Reshape: 0 keeps a dimension (unless ``allowzero``), -1 is inferred."""
-    sizes = list(dimensions(shape))
-    for index, size in enumerate(sizes):
-        if isinstance(size, int) and size == 0 and not allowzero:
-            if index >= len(data.shape):
-                raise ValueError(f"shape {sizes}: the 0 at {index} copies a dimension that the input does not have")
-            sizes[index] = data.shape[index]
-    if any(isinstance(size, int) and size < -1 for size in sizes) or sizes.count(-1) > 1:
-        raise ValueError(f"shape {sizes}: sizes are at least 0, and at most one is -1")
-    return data.reshape(tuple(sizes))
-
-
-@moves_text
-def transpose(data: Value, *, perm: tuple[int, ...] | None = None) -> Value:
-    """Transpose; the axes are reversed where no permutation is given."""
-    return data.transpose(perm) if perm is not None else data.transpose()
-
-
-@moves_text
-def squeeze(data: Value, axes: Static | None = None) -> Value:
-    """Squeeze the given axes, or all of size 1."""
-    rank = len(data.shape)
-    if axes is None:
-        chosen = [index for index, size in enumerate(data.shape) if isinstance(size, int) and size == 1]
-    else:
-        chosen = axes_of(axes, rank)
-    for axis in chosen:
-        if data.shape[axis] != 1:
-            raise ValueError(f"axis {axis} has size {data.shape[axis]}, not 1")
-    return data.reshape(tuple(size for index, size in enumerate(data.shape) if index not in chosen))
-
-
-@moves_text
-def squeeze_1(data: Value, *, axes: tuple[int, ...] | None = None) -> Value:
-    """Squeeze, axes as attribute."""
-    return squeeze(data, None if axes is None else np.asarray(axes, np.int64))
-
-
-@moves_text
-def unsqueeze(data: Value, axes: Static) -> Value:
-    """Unsqueeze: the axes count in the output."""
-    chosen = axes_of(axes, len(data.shape) + axes.size)
-    sizes = iter(data.shape)
-    return data.reshape(tuple(1 if i in chosen else next(sizes) for i in range(len(data.shape) + len(chosen))))
-
-
-@moves_text
-def unsqueeze_1(data: Value, *, axes: tuple[int, ...]) -> Value:
-    """Unsqueeze, axes as attribute."""
-    return unsqueeze(data, np.asarray(axes, np.int64))
-
-
-@moves_text
-def flatten(x: Value, *, axis: int = 1) -> Value:
-    """Flatten to two dimensions, cut at an axis."""
-    rank = len(x.shape)
-    if not -rank <= axis <= rank:
-        raise ValueError(f"axis {axis} is out of range for rank {rank}")
-    cut = axis + rank if axis < 0 else axis
-    return x.reshape((math.prod(x.shape[:cut]), math.prod(x.shape[cut:])))
 
 
 @moves_text
@@ -122,21 +47,17 @@ def split(x: Value, split: Static | None = None, *, axis: int = 0, num_outputs: 
         sizes = [each] * (parts - 1) + [size - each * (parts - 1)]
     if sum(sizes) != size or len(sizes) != output_count:
         raise ValueError(f"sizes {list(sizes)} for {output_count} outputs do not add up to axis {axis} of size {size}")
-    results, start = [], 0
-    for part in sizes:
-        results.append(cut(x, axis, start, start + part))
-        start = start + part
-    return results
+    return parts_of(x, axis, sizes)
 
 
-@moves_text
-def split_2(x: Value, *, axis: int = 0, split: tuple[int, ...] | None = None, output_count: int):
-    """Split, sizes as attribute."""
-    sizes = None if split is None else np.asarray(split, np.int64)
-    return _split(x, sizes, axis=axis, output_count=output_count)
-
-
-_split = split
+def parts_of(x: Value, axis: int, sizes: Sequence[Any]) -> list[Value]:
+    """Consecutive parts of these sizes along an axis."""
+    parts: list[Value] = []
+    start: Any = 0
+    for size in sizes:
+        parts.append(cut(x, axis, start, start + size))
+        start = start + size
+    return parts
 
 
 def cut(x: Value, axis: int, start: Any, stop: Any, step: int = 1) -> Value:
@@ -158,13 +79,6 @@ def slice_(data: Value, starts: Static, ends: Static, axes: Static | None = None
     for axis, start, end, step in zip(chosen, dimensions(starts), dimensions(ends), strides, strict=True):
         data = _slice_axis(data, axis, start, end, step)
     return data
-
-
-@moves_text
-def slice_1(data: Value, *, starts: tuple[int, ...], ends: tuple[int, ...], axes: tuple[int, ...] | None = None):
-    """Slice, bounds as attributes."""
-    as_array = lambda values: np.asarray(values, np.int64)  # noqa: E731
-    return slice_(data, as_array(starts), as_array(ends), None if axes is None else as_array(axes))
 
 
 def _slice_axis(data: Value, axis: int, start: Any, end: Any, step: int) -> Value:
@@ -256,30 +170,6 @@ def pad_2(data: Value, *, pads: tuple[int, ...], mode: str = "constant", value: 
 
 
 @moves_text
-def depth_to_space(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
-    """DepthToSpace: blocks of channels become blocks of pixels."""
-    n, c, h, w = x.shape
-    if mode == "DCR":
-        blocks = x.reshape((n, blocksize, blocksize, c // blocksize**2, h, w)).transpose((0, 3, 4, 1, 5, 2))
-    elif mode == "CRD":
-        blocks = x.reshape((n, c // blocksize**2, blocksize, blocksize, h, w)).transpose((0, 1, 4, 2, 5, 3))
-    else:
-        raise ValueError(f"mode must be DCR or CRD, not {mode!r}")
-    return blocks.reshape((n, c // blocksize**2, h * blocksize, w * blocksize))
-
-
-@moves_text
-def space_to_depth(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
-    """SpaceToDepth: blocks of pixels become blocks of channels."""
-    n, c, h, w = x.shape
-    blocks = x.reshape((n, c, h // blocksize, blocksize, w // blocksize, blocksize))
-    order = {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)}
-    if mode not in order:
-        raise ValueError(f"mode must be DCR or CRD, not {mode!r}")
-    return blocks.transpose(order[mode]).reshape((n, c * blocksize**2, h // blocksize, w // blocksize))
-
-
-@moves_text
 def triangle(x: Value, k: Static | None = None, *, upper: int = 1) -> Value:
     """Trilu: the part above or below a diagonal; the rest is 0."""
     offset = 0 if k is None else int(k.reshape(()))
@@ -301,18 +191,11 @@ def reverse_sequence(x: Value, sequence_lens: Value, *, batch_axis: int = 1, tim
 
 OPERATORS = {
     "Concat": since(concat, 4, 11, 13),
-    "DepthToSpace": since(depth_to_space, 1, 11, 13, 28),
     "Expand": since(expand, 8, 13),
-    "Flatten": since(flatten, 1, 9, 11, 13, 21, 23, 24, 25),
     "Pad": since(pad_2, 2) | since(pad, 11, 13, 18, 19, 21, 23, 24, 25),
-    "Reshape": since(reshape, 5, 13, 14, 19, 21, 23, 24, 25),
     "ReverseSequence": since(reverse_sequence, 10, 28),
-    "Slice": since(slice_1, 1) | since(slice_, 10, 11, 13),
-    "SpaceToDepth": since(space_to_depth, 1, 13, 28),
-    "Split": since(split_2, 2, 11) | since(split, 13, 18),
-    "Squeeze": since(squeeze_1, 1, 11) | since(squeeze, 13, 21, 23, 24, 25),
+    "Slice": since(earlier(as_attributes(slice_, "starts", "ends", "axes"), "steps"), 1) | since(slice_, 10, 11, 13),
+    "Split": since(earlier(as_attributes(split, "split"), "num_outputs"), 2, 11) | since(split, 13, 18),
     "Tile": since(tile, 6, 13),
-    "Transpose": since(transpose, 1, 13, 21, 23, 24, 25),
     "Trilu": since(triangle, 14),
-    "Unsqueeze": since(unsqueeze_1, 1, 11) | since(unsqueeze, 13, 21, 23, 24, 25),
 }

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.operators.types import numpy_dtype
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
@@ -49,14 +50,24 @@ def batch_normalization(
     return [y, mean * keep + used_mean * take, var * keep + used_var * take][:output_count]
 
 
-def batch_normalization_7(x: Value, scale: Value, bias: Value, mean: Value, var: Value, *, epsilon: float = 1e-5,
-                          momentum: float = 0.9, spatial: int = 1, output_count: int = 1) -> list[Value]:  # fmt: skip
+@inherits(batch_normalization, "epsilon", "momentum")
+def batch_normalization_7(
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    var: Value,
+    *,
+    spatial: int = 1,
+    output_count: int = 1,
+    **kept: Any,
+) -> list[Value]:
     """BatchNormalization before opset 14, for inference: with one output there is nothing to train."""
     if not spatial:
         raise ValueError("spatial=0 (statistics for every element) is not supported")
     if output_count > 1:
         raise ValueError("BatchNormalization with more than one output (training before opset 14) is not supported")
-    return batch_normalization(x, scale, bias, mean, var, epsilon=epsilon, momentum=momentum)
+    return batch_normalization(x, scale, bias, mean, var, **kept)
 
 
 def instance_normalization(x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxrnn.onnx.operators import activations, arithmetic, logic, matrix, normalization, pooling
-from jaxrnn.onnx.operators.versions import earlier
+from jaxrnn.onnx.operators.schemas import earlier, inherits
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, describe, traced
 
@@ -40,27 +40,23 @@ def prelu(x: Value, slope: Value) -> Value:
     return activations.prelu(x, traced(slope).reshape(shape))
 
 
-def gemm(
-    a: Value, b: Value, c: Value, *, alpha: float = 1.0, beta: float = 1.0, broadcast: int = 0, transA: int = 0,
-    transB: int = 0,
-) -> Value:  # fmt: skip
+@inherits(matrix.gemm)
+def gemm(a: Value, b: Value, c: Value, *, broadcast: int = 0, **scaling: Any) -> Value:
     """Gemm; C is repeated along the axes that it lacks only if asked to."""
-    result = matrix.gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    result = matrix.gemm(a, b, c, **scaling)
     if not broadcast and tuple(c.shape) != tuple(result.shape):
         raise ValueError(f"C must be {describe(result)} without broadcast=1, not {describe(c)}")
     return result
 
 
+@inherits(normalization.batch_normalization_7)
 def batch_normalization(
-    x: Value, scale: Value, bias: Value, mean: Value, var: Value, *, epsilon: float = 1e-5, is_test: int = 0,
-    momentum: float = 0.9, spatial: int = 1, output_count: int = 1,
-) -> list[Value]:  # fmt: skip
+    x: Value, scale: Value, bias: Value, mean: Value, var: Value, *, is_test: int = 0, **attributes: Any
+) -> list[Value]:
     """BatchNormalization for inference."""
     if not is_test:
         raise ValueError("BatchNormalization with is_test=0 (training) is not supported; export it for inference")
-    return normalization.batch_normalization_7(
-        x, scale, bias, mean, var, epsilon=epsilon, momentum=momentum, spatial=spatial, output_count=output_count
-    )
+    return normalization.batch_normalization_7(x, scale, bias, mean, var, **attributes)
 
 
 def _all_aligned(family: Any, version: int, *names: str) -> dict[str, Any]:

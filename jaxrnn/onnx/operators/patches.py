@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn.onnx.operators.arithmetic import alike
-from jaxrnn.onnx.operators.convolution import per_axis, window_pads
+from jaxrnn.onnx.operators.convolution import kernel_sizes, per_axis, window_counts, window_pads
 from jaxrnn.onnx.operators.rounding import wide_type
 from jaxrnn.onnx.operators.sampling import linear_taps, sample
 from jaxrnn.onnx.registry import Static, since
@@ -32,14 +32,12 @@ def deform_conv(
     strides: tuple[int, ...] | None = None,
 ) -> Value:
     """DeformConv: a convolution whose taps are moved by the offsets and interpolate between elements."""
-    alike(*(value for value in (x, w, offset, b, mask) if value is not None))
+    alike(x, w, offset, b, mask)
     x, w, offset = traced(x), traced(w), traced(offset)
     dtype, working = x.dtype, wide_type(x.dtype)
-    rank, kernel = x.ndim - 2, tuple(w.shape[2:])
+    rank, kernel = x.ndim - 2, kernel_sizes(kernel_shape, w)
     if rank < 1 or w.ndim != x.ndim or offset.ndim != x.ndim:
         raise ValueError(f"input, weight and offset must have one rank, not {x.ndim}, {w.ndim} and {offset.ndim}")
-    if kernel_shape and tuple(kernel_shape) != kernel:
-        raise ValueError(f"kernel_shape {list(kernel_shape)} does not match the weight's {list(kernel)}")
     batch, channels = x.shape[:2]
     if channels != w.shape[1] * group or w.shape[0] % group or channels % offset_group:
         raise ValueError(
@@ -48,12 +46,7 @@ def deform_conv(
         )
     strides, dilations = per_axis(strides, rank, "strides"), per_axis(dilations, rank, "dilations")
     padding = window_pads("NOTSET", pads, x.shape[2:], kernel, strides, dilations)
-    sizes = tuple(
-        (size + low + high - (length - 1) * dilation - 1) // stride + 1
-        for size, (low, high), length, dilation, stride in zip(
-            x.shape[2:], padding, kernel, dilations, strides, strict=True
-        )
-    )
+    sizes = window_counts(x.shape[2:], padding, kernel, strides, dilations)
     points, places = math.prod(kernel), math.prod(sizes)
     if offset.shape != (batch, offset_group * points * rank, *sizes):
         raise ValueError(f"the offset must be {(batch, offset_group * points * rank, *sizes)}, not {offset.shape}")
@@ -102,10 +95,7 @@ def col2im(
         raise ValueError(f"the input must have 3 axes and image and block one rank, not {x.ndim}, {len(image)}, {rank}")
     strides, dilations = per_axis(strides, rank, "strides"), per_axis(dilations, rank, "dilations")
     padding = window_pads("NOTSET", pads, image, kernel, strides, dilations)
-    counts = [
-        (size + low + high - (length - 1) * dilation - 1) // stride + 1
-        for size, (low, high), length, dilation, stride in zip(image, padding, kernel, dilations, strides, strict=True)
-    ]
+    counts = window_counts(image, padding, kernel, strides, dilations)
     if x.shape[1] % math.prod(kernel) or x.shape[2] != math.prod(counts):
         raise ValueError(
             f"an image of {list(image)} in blocks of {list(kernel)} needs [batch, channels * {math.prod(kernel)}, "

@@ -12,6 +12,7 @@ from jax import lax
 
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.convolution import Pads, per_axis, window_pads
+from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value, dimensions, traced
 
@@ -22,12 +23,13 @@ class Windows:
     def __init__(
         self,
         x: Any,
-        kernel_shape: Sequence[int],
-        strides: Sequence[int] | None,
-        dilations: Sequence[int] | None,
-        pads: Sequence[int] | None,
-        auto_pad: str,
-        ceil_mode: int,
+        *,
+        kernel_shape: tuple[int, ...],
+        auto_pad: str = "NOTSET",
+        ceil_mode: int = 0,
+        dilations: tuple[int, ...] | None = None,
+        pads: tuple[int, ...] | None = None,
+        strides: tuple[int, ...] | None = None,
     ):
         rank = x.ndim - 2
         self.kernel = per_axis(kernel_shape, rank, "kernel_shape")
@@ -67,21 +69,11 @@ class Windows:
         )
 
 
-def max_pool(
-    x: Value,
-    *,
-    kernel_shape: tuple[int, ...],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    storage_order: int = 0,
-    strides: tuple[int, ...] | None = None,
-    output_count: int = 1,
-) -> Value:
+@inherits(Windows)
+def max_pool(x: Value, *, storage_order: int = 0, output_count: int = 1, **geometry: Any) -> Value:
     """MaxPool; the second output is the flat index of each maximum."""
     x = traced(x)
-    windows = Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    windows = Windows(x, **geometry)
     lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
     # JAX has no derivative of a maximum over windows with holes.
     y = windows.reduce(x, lowest, lax.max) if set(windows.dilations) == {1} else _by_axis(x, windows, lowest)
@@ -143,20 +135,11 @@ def _max_indices(x: Any, windows: Windows, lowest: Any, storage_order: int) -> A
     return index + count * jnp.asarray(channels, jnp.int64)
 
 
-def average_pool(
-    x: Value,
-    *,
-    kernel_shape: tuple[int, ...],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Value:
+@inherits(Windows)
+def average_pool(x: Value, *, count_include_pad: int = 0, **geometry: Any) -> Value:
     """AveragePool; the padding counts as elements only with ``count_include_pad``, what rounding up adds never."""
     x = traced(x)
-    windows = Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    windows = Windows(x, **geometry)
     total = windows.reduce(x, 0, lax.add)
     padded = any(low or high for low, high in windows.pads) and not count_include_pad
     if not padded and not any(windows.overhang):
@@ -168,20 +151,11 @@ def average_pool(
     return total / windows.reduce(ones, 0, lax.add)
 
 
-def lp_pool(
-    x: Value,
-    *,
-    kernel_shape: tuple[int, ...],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: tuple[int, ...] | None = None,
-    p: int = 2,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Value:
+@inherits(Windows)
+def lp_pool(x: Value, *, p: int = 2, **geometry: Any) -> Value:
     """LpPool."""
     x = traced(x)
-    windows = Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    windows = Windows(x, **geometry)
     return windows.reduce(jnp.abs(x) ** p, 0, lax.add) ** x.dtype.type(1 / p)
 
 

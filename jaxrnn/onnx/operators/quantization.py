@@ -14,7 +14,8 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx.operators.convolution import conv
-from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.reshaping import axes_of
+from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.operators.types import convert, numpy_dtype
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, dtype_of, traced
@@ -211,25 +212,13 @@ def _convolved(x: Value, w: Value, x_zero_point: Value, w_zero_point: Value, b: 
     return conv(wide_x, wide_w, b, **window)
 
 
-def conv_integer(
-    x: Value,
-    w: Value,
-    x_zero_point: Value = None,
-    w_zero_point: Value = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Value:
+@inherits(conv)
+def conv_integer(x: Value, w: Value, x_zero_point: Value = None, w_zero_point: Value = None, **window: Any) -> Value:
     """ConvInteger: the convolution of the operands less their zero points; int32, which wraps around."""
-    window = {"auto_pad": auto_pad, "dilations": dilations, "group": group}
-    window |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
     return _convolved(x, w, x_zero_point, w_zero_point, None, **window)
 
 
+@inherits(conv)
 def q_linear_conv(
     x: Value,
     x_scale: Value,
@@ -240,17 +229,9 @@ def q_linear_conv(
     y_scale: Value,
     y_zero_point: Value,
     B: Value = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    **window: Any,
 ) -> Value:
     """QLinearConv: the convolution of two quantised operands, quantised; the bias is in units of both their scales."""
-    window = {"auto_pad": auto_pad, "dilations": dilations, "group": group}
-    window |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
     product = _convolved(x, w, x_zero_point, w_zero_point, B, **window)
     of_kernel = _of_channels(w_scale, w, "w_scale")
     scales = traced(x_scale).reshape(()) * (of_kernel[:, 0] if of_kernel.ndim else of_kernel)

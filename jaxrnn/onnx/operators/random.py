@@ -9,6 +9,7 @@ every member of a ``jax.vmap``. For others in every call, make the numbers an in
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx.operators.rounding import wide_type
+from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.operators.types import numpy_dtype
 from jaxrnn.onnx.registry import Foldable, since
 from jaxrnn.onnx.values import Value, dtype_of, is_known, traced
@@ -34,70 +36,54 @@ def _float_type(dtype: np.dtype) -> np.dtype:
     return dtype
 
 
-def _normal(shape: tuple[Any, ...], dtype: np.dtype, key: jax.Array, mean: float, scale: float) -> Value:
+def _normal(
+    shape: tuple[Any, ...],
+    dtype: np.dtype,
+    *,
+    mean: float = 0.0,
+    scale: float = 1.0,
+    seed: float | None = None,
+    output_name: str = "",
+) -> Value:
     number = _float_type(dtype).type
-    return number(mean) + number(scale) * jax.random.normal(key, shape, dtype)
+    return number(mean) + number(scale) * jax.random.normal(_key(seed, output_name), shape, dtype)
 
 
-def _uniform(shape: tuple[Any, ...], dtype: np.dtype, key: jax.Array, low: float, high: float) -> Value:
+def _uniform(
+    shape: tuple[Any, ...],
+    dtype: np.dtype,
+    *,
+    high: float = 1.0,
+    low: float = 0.0,
+    seed: float | None = None,
+    output_name: str = "",
+) -> Value:
     number = _float_type(dtype).type
-    return number(low) + number(high - low) * jax.random.uniform(key, shape, dtype)
+    return number(low) + number(high - low) * jax.random.uniform(_key(seed, output_name), shape, dtype)
+
+
+def _of_shape(draw: Callable[..., Value]) -> Callable[..., Value]:
+    """RandomNormal and RandomUniform: of a fixed shape."""
+
+    @inherits(draw)
+    def apply(*, dtype: int = 1, shape: tuple[int, ...], **drawn: Any) -> Value:
+        return draw(shape, numpy_dtype(dtype), **drawn)
+
+    return apply
+
+
+def _like_input(draw: Callable[..., Value]) -> Callable[..., Value]:
+    """RandomNormalLike and RandomUniformLike: in the shape of the input."""
+
+    @inherits(draw)
+    def apply(input: Value, *, dtype: int | None = None, **drawn: Any) -> Value:
+        return draw(tuple(input.shape), _like(input, dtype), **drawn)
+
+    return apply
 
 
 def _like(input: Value, dtype: int | None) -> np.dtype:
     return dtype_of(input) if dtype is None else numpy_dtype(dtype)
-
-
-def random_normal(
-    *,
-    dtype: int = 1,
-    mean: float = 0.0,
-    scale: float = 1.0,
-    seed: float | None = None,
-    shape: tuple[int, ...],
-    output_name: str = "",
-) -> Value:
-    """RandomNormal of a fixed shape."""
-    return _normal(shape, numpy_dtype(dtype), _key(seed, output_name), mean, scale)
-
-
-def random_normal_like(
-    input: Value,
-    *,
-    dtype: int | None = None,
-    mean: float = 0.0,
-    scale: float = 1.0,
-    seed: float | None = None,
-    output_name: str = "",
-) -> Value:
-    """RandomNormalLike: in the shape of the input."""
-    return _normal(tuple(input.shape), _like(input, dtype), _key(seed, output_name), mean, scale)
-
-
-def random_uniform(
-    *,
-    dtype: int = 1,
-    high: float = 1.0,
-    low: float = 0.0,
-    seed: float | None = None,
-    shape: tuple[int, ...],
-    output_name: str = "",
-) -> Value:
-    """RandomUniform of a fixed shape."""
-    return _uniform(shape, numpy_dtype(dtype), _key(seed, output_name), low, high)
-
-
-def random_uniform_like(
-    input: Value,
-    *,
-    dtype: int | None = None,
-    high: float = 1.0,
-    low: float = 0.0,
-    seed: float | None = None,
-    output_name: str = "",
-) -> Value:
-    """RandomUniformLike: in the shape of the input."""
-    return _uniform(tuple(input.shape), _like(input, dtype), _key(seed, output_name), low, high)
 
 
 def bernoulli(input: Value, *, dtype: int | None = None, seed: float | None = None, output_name: str = "") -> Value:
@@ -165,8 +151,8 @@ OPERATORS = {
     "Bernoulli": since(bernoulli, 15, 22),
     "Dropout": since(dropout_7, 7, 10) | since(dropout, 12, 13, 22),
     "Multinomial": since(multinomial, 7, 22),
-    "RandomNormal": since(random_normal, 1, 22),
-    "RandomNormalLike": since(random_normal_like, 1, 22),
-    "RandomUniform": since(random_uniform, 1, 22),
-    "RandomUniformLike": since(random_uniform_like, 1, 22),
+    "RandomNormal": since(_of_shape(_normal), 1, 22),
+    "RandomNormalLike": since(_like_input(_normal), 1, 22),
+    "RandomUniform": since(_of_shape(_uniform), 1, 22),
+    "RandomUniformLike": since(_like_input(_uniform), 1, 22),
 }

@@ -13,21 +13,21 @@ import numpy as np
 from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, parse_activations, run
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, is_known, is_static, traced
 
-MakeCell = Callable[[tuple[Any, ...]], Cell]
-
 
 def make_cells(
-    make: MakeCell,
+    make: Callable[[tuple[Any, ...], float | None], Cell],
     default: tuple[str, ...],
+    clip: float | None,
     direction: str,
     activations: Sequence[str] | None,
     alpha: Sequence[float] | None,
     beta: Sequence[float] | None,
 ) -> list[Cell]:
-    """One cell for each direction, with its own activations."""
+    """One cell for each direction, with its own activations; a ``clip`` of 0 is none."""
     if direction not in DIRECTIONS:
         raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, not {direction!r}")
     count = len(DIRECTIONS[direction])
@@ -38,7 +38,7 @@ def make_cells(
         )
     parsed = parse_activations(names, alpha or (), beta or ())
     each = len(default)
-    return [make(parsed[index * each : (index + 1) * each]) for index in range(count)]
+    return [make(parsed[index * each : (index + 1) * each], clip or None) for index in range(count)]
 
 
 def check_shapes(
@@ -110,21 +110,32 @@ def checked_lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | 
 
 
 def _layer(
-    cells: list[Cell],
+    make: Callable[[tuple[Any, ...], float | None], Cell],
+    default: tuple[str, ...],
     x: Value,
     w: Value,
     r: Value,
     b: Value,
     sequence_lens: Value,
     initial: Sequence[Value],
-    p: Value,
-    hidden_size: int | None,
-    direction: str,
-    layout: int,
+    p: Value = None,
+    *,
+    activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None,
+    activations: tuple[str, ...] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
     output_count: int,
 ) -> list[Value]:
-    """A recurrent operator: outputs Y and the final carries, in the layout of the node."""
-    alike(*(value for value in (x, w, r, b, p, *initial) if value is not None))
+    """A recurrent operator: outputs Y and the final carries, in the layout of the node.
+
+    Its keyword-only parameters are the attributes that all of them have. ``make`` makes a cell of activations and the
+    bound of ``clip``.
+    """
+    cells = make_cells(make, default, clip, direction, activations, activation_alpha, activation_beta)
+    alike(x, w, r, b, p, *initial)
     if layout not in (0, 1):
         raise ValueError(f"layout must be 0 or 1, not {layout}")
     x, w, r = traced(x), traced(w), traced(r)
@@ -147,11 +158,7 @@ def _layer(
     return [y, *final][:output_count]
 
 
-def clip_of(clip: float | None) -> float | None:
-    """The bound of an attribute ``clip``; 0 means none."""
-    return clip if clip else None
-
-
+@inherits(_layer)
 def lstm(
     X: Value,
     W: Value,
@@ -162,26 +169,16 @@ def lstm(
     initial_c: Value = None,
     P: Value = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
-    layout: int = 0,
-    output_count: int,
+    **layer: Any,
 ) -> list[Value]:
     """LSTM: Y, Y_h, Y_c."""
-    make: MakeCell = lambda functions: LSTM(functions, clip_of(clip), bool(input_forget))  # type: ignore[arg-type]  # noqa: E731
-    default = ("Sigmoid", "Tanh", "Tanh")
-    cells = make_cells(make, default, direction, activations, activation_alpha, activation_beta)
+    make: Any = lambda functions, clip: LSTM(functions, clip, bool(input_forget))  # noqa: E731
     initial = (initial_h, initial_c)
-    return _layer(
-        cells, X, W, R, B, sequence_lens, initial, P, hidden_size, direction, layout, output_count
-    )  # fmt: skip
+    return _layer(make, ("Sigmoid", "Tanh", "Tanh"), X, W, R, B, sequence_lens, initial, P, **layer)
 
 
+@inherits(_layer)
 def gru(
     X: Value,
     W: Value,
@@ -190,47 +187,20 @@ def gru(
     sequence_lens: Value = None,
     initial_h: Value = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
     linear_before_reset: int = 0,
-    output_count: int,
+    **layer: Any,
 ) -> list[Value]:
     """GRU: Y, Y_h."""
-    make: MakeCell = lambda functions: GRU(functions, clip_of(clip), bool(linear_before_reset))  # type: ignore[arg-type]  # noqa: E731
-    cells = make_cells(make, ("Sigmoid", "Tanh"), direction, activations, activation_alpha, activation_beta)
-    return _layer(
-        cells, X, W, R, B, sequence_lens, (initial_h,), None, hidden_size, direction, layout, output_count
-    )  # fmt: skip
+    make: Any = lambda functions, clip: GRU(functions, clip, bool(linear_before_reset))  # noqa: E731
+    return _layer(make, ("Sigmoid", "Tanh"), X, W, R, B, sequence_lens, (initial_h,), **layer)
 
 
+@inherits(_layer)
 def rnn(
-    X: Value,
-    W: Value,
-    R: Value,
-    B: Value = None,
-    sequence_lens: Value = None,
-    initial_h: Value = None,
-    *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
-    output_count: int,
+    X: Value, W: Value, R: Value, B: Value = None, sequence_lens: Value = None, initial_h: Value = None, **layer: Any
 ) -> list[Value]:
     """RNN: Y, Y_h."""
-    make: MakeCell = lambda functions: RNN(functions, clip_of(clip))  # type: ignore[arg-type]  # noqa: E731
-    cells = make_cells(make, ("Tanh",), direction, activations, activation_alpha, activation_beta)
-    return _layer(
-        cells, X, W, R, B, sequence_lens, (initial_h,), None, hidden_size, direction, layout, output_count
-    )  # fmt: skip
+    return _layer(RNN, ("Tanh",), X, W, R, B, sequence_lens, (initial_h,), **layer)
 
 
 #: Inputs whose shapes are the same in either layout, but for the first two axes of X.

@@ -10,49 +10,39 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.reshaping import axes_of
+from jaxrnn.onnx.operators.schemas import as_attributes, earlier
 from jaxrnn.onnx.registry import Static, Versions, since
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced
 
 Reducer = Callable[..., Any]
 
 
-def _reduce(function: Reducer, data: Value, axes: Value, keepdims: int, noop_with_empty_axes: int = 0) -> Value:
-    if axes is None or np.size(axes) == 0:
-        if noop_with_empty_axes:
-            return function(traced(data)[None], axis=(0,), keepdims=False)
-        chosen = tuple(range(len(data.shape)))
-    else:
-        chosen = axes_of(axes, len(data.shape))
-    if function in _ON_SHAPES and is_static(data) and data.size:
-        fold = _ON_SHAPES[function]
-        if not is_symbolic(data) or fold is np.prod or fold is np.sum:
-            return np.asarray(fold(data, axis=chosen, keepdims=bool(keepdims)), dtype=data.dtype)
-    data = traced(data)
-    return function(data, axis=chosen, keepdims=bool(keepdims)).astype(data.dtype)
-
-
-def axes_as_input(function: Reducer) -> Callable[..., Value]:
-    """A reduction whose axes are an input."""
+def reducing(function: Reducer) -> Callable[..., Value]:
+    """A reduction over axes, which are an input."""
 
     def apply(data: Value, axes: Static | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
-        return _reduce(function, data, axes, keepdims, noop_with_empty_axes)
-
-    return apply
-
-
-def axes_as_attribute(function: Reducer) -> Callable[..., Value]:
-    """A reduction whose axes are an attribute."""
-
-    def apply(data: Value, *, axes: tuple[int, ...] | None = None, keepdims: int = 1) -> Value:
-        return _reduce(function, data, axes, keepdims)
+        if axes is None or axes.size == 0:
+            if noop_with_empty_axes:
+                return function(traced(data)[None], axis=(0,), keepdims=False)
+            chosen = tuple(range(len(data.shape)))
+        else:
+            chosen = axes_of(axes, len(data.shape))
+        if function in _ON_SHAPES and is_static(data) and data.size:
+            fold = _ON_SHAPES[function]
+            if not is_symbolic(data) or fold is np.prod or fold is np.sum:
+                return np.asarray(fold(data, axis=chosen, keepdims=bool(keepdims)), dtype=data.dtype)
+        data = traced(data)
+        return function(data, axis=chosen, keepdims=bool(keepdims)).astype(data.dtype)
 
     return apply
 
 
 def versions(function: Reducer, attribute: tuple[int, ...], input_: tuple[int, ...]) -> Versions:
     """The table entry of one reduction: with axes as attribute, then as input."""
-    return since(axes_as_attribute(function), *attribute) | since(axes_as_input(function), *input_)
+    reduction = reducing(function)
+    older = earlier(as_attributes(reduction, "axes"), "noop_with_empty_axes")
+    return since(older, *attribute) | since(reduction, *input_)
 
 
 def _sum(x, axis, keepdims):

@@ -19,9 +19,9 @@ from jaxrnn.onnx.operators.interpolation import (
     positions,
     working_type,
 )
-from jaxrnn.onnx.operators.movement import axes_of
 from jaxrnn.onnx.operators.resampling import resample
-from jaxrnn.onnx.operators.versions import earlier
+from jaxrnn.onnx.operators.reshaping import axes_of
+from jaxrnn.onnx.operators.schemas import earlier
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value, dimensions, is_text, traced
 

@@ -18,8 +18,8 @@ from jax import lax
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.indexing import element_index, wrap_indices, wrap_tuples
-from jaxrnn.onnx.operators.movement import axes_of
-from jaxrnn.onnx.operators.versions import earlier
+from jaxrnn.onnx.operators.reshaping import axes_of
+from jaxrnn.onnx.operators.schemas import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced

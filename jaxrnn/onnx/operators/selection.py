@@ -7,7 +7,8 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.reshaping import axes_of
+from jaxrnn.onnx.operators.schemas import as_attributes, earlier
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, traced
@@ -23,11 +24,6 @@ def top_k(x: Value, k: Static, *, axis: int = -1, largest: int = 1, sorted: int 
     order = jnp.argsort(x, axis=-1, stable=True, descending=bool(largest))[..., :count]
     values = jnp.take_along_axis(x, order, -1)
     return [jnp.moveaxis(values, -1, axis), jnp.moveaxis(order.astype(jnp.int64), -1, axis)]
-
-
-def top_k_1(x: Value, *, k: int, axis: int = -1) -> list[Value]:
-    """TopK, k as attribute."""
-    return top_k(x, np.asarray([k], np.int64), axis=axis)
 
 
 @moves_text
@@ -93,6 +89,6 @@ OPERATORS = {
     "Compress": since(compress, 9, 11, 28),
     "NonMaxSuppression": since(non_max_suppression, 10, 11),
     "NonZero": since(non_zero, 9, 13),
-    "TopK": since(top_k_1, 1) | since(top_k, 10, 11, 24),
+    "TopK": since(earlier(as_attributes(top_k, "k"), "largest", "sorted"), 1) | since(top_k, 10, 11, 24),
     "Unique": since(unique, 11, 28),
 }

@@ -7,12 +7,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.constants import shape_of
 from jaxrnn.onnx.operators.indexing import gather
-from jaxrnn.onnx.operators.movement import axes_of, concat, cut, squeeze, unsqueeze
+from jaxrnn.onnx.operators.movement import concat, parts_of
+from jaxrnn.onnx.operators.reshaping import axes_of, squeeze, unsqueeze
 from jaxrnn.onnx.registry import Static, since
-from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Stacked, Value, describe, dimensions, is_sequence, traced
 
@@ -102,11 +103,7 @@ def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 
         sizes = tuple(min(each, size - start) for start in range(0, size, each))
     if sum(sizes) != size or any(isinstance(part, int) and part < 0 for part in sizes):
         raise ValueError(f"the sizes {list(sizes)} do not add up to axis {axis} of size {size}")
-    parts: list[Value] = []
-    start: Any = 0
-    for part in sizes:
-        parts.append(cut(input, axis, start, start + part))
-        start = start + part
+    parts = parts_of(input, axis, sizes)
     if split is None and not keepdims:
         parts = [squeeze(part, np.asarray([axis])) for part in parts]
     return tuple(parts)

@@ -11,8 +11,9 @@ from jax import lax
 from jax.core import max_dim
 
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.operators.movement import axes_of
+from jaxrnn.onnx.operators.reshaping import axes_of
 from jaxrnn.onnx.operators.rounding import wide_type
+from jaxrnn.onnx.operators.schemas import as_attributes
 from jaxrnn.onnx.operators.types import convert, numpy_dtype
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value, dimensions, traced
@@ -22,38 +23,21 @@ def dft(
     x: Value, dft_length: Static | None = None, axis: Static | None = None, *, inverse: int = 0, onesided: int = 0
 ) -> Value:
     """DFT along an axis of ``[..., 1]`` real or ``[..., 2]`` complex numbers; by default the last one of the signal."""
-    along = -2 if axis is None else _scalar(axis, "axis")
-    return _transformed(x, dft_length, along, bool(inverse), bool(onesided))
-
-
-def dft_17(x: Value, dft_length: Static | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0) -> Value:
-    """DFT, the axis as attribute."""
-    return _transformed(x, dft_length, axis, bool(inverse), bool(onesided))
-
-
-def _scalar(value: np.ndarray, name: str) -> Any:
-    """A static input of one number, which may be symbolic."""
-    if value.size != 1:
-        raise ValueError(f"{name} must be one number, not {value.size}")
-    return dimensions(value)[0]
-
-
-def _transformed(x: Value, dft_length: Any, axis: int, inverse: bool, onesided: bool) -> Value:
     x = traced(x)
-    (axis,) = axes_of([axis], x.ndim)
-    if axis == x.ndim - 1 or x.shape[-1] not in (1, 2):
+    (along,) = axes_of([-2 if axis is None else _scalar(axis, "axis")], x.ndim)
+    if along == x.ndim - 1 or x.shape[-1] not in (1, 2):
         raise ValueError(
             f"the last axis holds real and imaginary parts, so it has size 1 or 2 and is not transformed; the input is "
-            f"{x.shape} and the axis {axis}"
+            f"{x.shape} and the axis {along}"
         )
-    size = x.shape[axis]
+    size = x.shape[along]
     if dft_length is not None:
         length = _scalar(dft_length, "dft_length")
     else:
         length = 2 * (size - 1) if inverse and onesided else size
     if not isinstance(length, int):
         raise ValueError(
-            f"a Fourier transform along axis {axis} of open size {size} needs a known dft_length, not {length}: bind "
+            f"a Fourier transform along axis {along} of open size {size} needs a known dft_length, not {length}: bind "
             "the size, or cut the signal into frames first (STFT)"
         )
     if length < 1:
@@ -62,12 +46,19 @@ def _transformed(x: Value, dft_length: Any, axis: int, inverse: bool, onesided: 
     if onesided and inverse:
         if x.shape[-1] == 1:
             raise ValueError("a one-sided spectrum is complex: its last axis has size 2, not 1")
-        return _inverse_of_half(values, length, axis)[..., None].astype(dtype)
+        return _inverse_of_half(values, length, along)[..., None].astype(dtype)
     if onesided:
         if x.shape[-1] == 2:
             raise ValueError("only a real signal, with a last axis of size 1, has a one-sided spectrum")
-        return _parts(jnp.fft.rfft(_fitted(values, length, axis), axis=axis), dtype)
-    return _parts(_spectrum(_fitted(values, length, axis), axis, inverse), dtype)
+        return _parts(jnp.fft.rfft(_fitted(values, length, along), axis=along), dtype)
+    return _parts(_spectrum(_fitted(values, length, along), along, bool(inverse)), dtype)
+
+
+def _scalar(value: np.ndarray, name: str) -> Any:
+    """A static input of one number, which may be symbolic."""
+    if value.size != 1:
+        raise ValueError(f"{name} must be one number, not {value.size}")
+    return dimensions(value)[0]
 
 
 def _spectrum(x: Any, axis: int, inverse: bool = False) -> Any:
@@ -234,7 +225,7 @@ def mel_weight_matrix(
 
 OPERATORS = {
     "BlackmanWindow": since(cosine_window(0.42, -0.5, 0.08), 17),
-    "DFT": since(dft_17, 17) | since(dft, 20),
+    "DFT": since(as_attributes(dft, axis=1), 17) | since(dft, 20),
     "HammingWindow": since(cosine_window(25 / 46, -21 / 46), 17),
     "HannWindow": since(cosine_window(0.5, -0.5), 17),
     "MelWeightMatrix": since(mel_weight_matrix, 17),

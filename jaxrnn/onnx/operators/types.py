@@ -1,6 +1,8 @@
-"""Changes of element type."""
+"""Changes of element type, between numbers and strings too."""
 
 from __future__ import annotations
+
+import math
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -9,8 +11,8 @@ import onnx_ir as ir
 from jax import lax
 
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.operators.text_casts import numbers, written
 from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.text import text_array
 from jaxrnn.onnx.values import TEXT, Value, dtype_of, is_symbolic, is_text, static, traced
 
 _FLOAT8 = frozenset(
@@ -21,6 +23,9 @@ _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 
 #: By rounding mode: the least fraction bits of a float32 that round up to the next power of two.
 _ROUNDS_UP_FROM = {"up": 1, "nearest": 0x400000, "down": 0x800000}
+
+#: What Cast calls the floats that are no numbers.
+_SPECIAL = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
 
 #: Types that ONNX knows and XLA does not.
 _WITHOUT_XLA = frozenset((ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2))
@@ -64,6 +69,47 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
             # A value out of range loses its high bits, as between integers; XLA would clamp it.
             return x.astype(np.int32).astype(dtype)
     return x.astype(dtype)
+
+
+def written(x: np.ndarray) -> np.ndarray:
+    """Numbers as strings: floats with the fewest digits that read back as the same number, booleans as 1 and 0."""
+    if x.dtype.kind == "c":
+        raise TypeError("complex numbers cannot be written as strings")
+    if x.dtype.kind not in "iuf":
+        x = x.astype(np.float32 if jnp.issubdtype(x.dtype, jnp.floating) else np.int64)
+    items = map(str, x.ravel())
+    return text_array([_SPECIAL.get(item, item.removesuffix(".0")) for item in items], x.shape)
+
+
+def numbers(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Strings as numbers: int64 or uint64 where the type that is wanted is an integer, else float64 or bool.
+
+    The fraction of a number that becomes an integer is cut off.
+
+    Raises:
+        ValueError: a string is no number, or one that the type cannot hold.
+    """
+    items = x.ravel().tolist()
+    if jnp.issubdtype(dtype, jnp.integer):
+        info = jnp.iinfo(dtype)
+        whole = [_integer(item) for item in items]
+        outside = next((item for item in whole if not info.min <= item <= info.max), None)
+        if outside is not None:
+            raise ValueError(f"the number {outside} does not fit the type {dtype.name}")
+        return np.array(whole, np.uint64 if dtype == np.uint64 else np.int64).reshape(x.shape)
+    words = {"true": 1.0, "false": 0.0} if dtype.kind == "b" else {}
+    found = np.array([words[item.lower()] if item.lower() in words else float(item) for item in items], np.float64)
+    return (found != 0 if dtype.kind == "b" else found).reshape(x.shape)
+
+
+def _integer(item: str) -> int:
+    try:
+        return int(item)
+    except ValueError:
+        number = float(item)
+        if not math.isfinite(number):
+            raise ValueError(f"{item!r} is no integer") from None
+        return math.trunc(number)
 
 
 def _to_float8(x: Value, dtype: np.dtype, saturate: bool) -> Value:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.onnx.blocks import BoundNode, captured
-from jaxrnn.onnx.evaluate import BoundSubgraph, Scope, call
+from jaxrnn.onnx.evaluate import Scope, Subgraph, call
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.state.flows import Flow
 from jaxrnn.onnx.time_loops import TimeLoop
@@ -79,7 +79,7 @@ class Abstract:
 
         def count(arguments: Sequence[Value], scope: Scope) -> None:
             limit, condition, *carried = arguments
-            loop = TimeLoop(BoundSubgraph(self.node.attributes["body"], scope), carried)
+            loop = TimeLoop(Subgraph(self.node.attributes["body"], scope), carried)
             trips.append(loop.trips(limit, np.asarray(True) if condition is None else condition))
 
         self._eval_shape(count)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import LimitError
-from jaxrnn.onnx.batch_names import is_batch_name
+from jaxrnn.onnx.interface import is_batch_name
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.dataflow import follow
 from jaxrnn.onnx.state.flows import DataFlow, NotFollowedError

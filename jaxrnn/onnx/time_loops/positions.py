@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.subgraphs import Subgraph
+from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.time_loops.body import FIXED, FREE, LoopBody
 from jaxrnn.onnx.time_loops.hoisting import hoist_reads
 from jaxrnn.onnx.values import Value, is_static

@@ -49,7 +49,7 @@ class Condition:
             if size is None:
                 return None
             if not isinstance(size, int) or size < _HUGE:
-                bounds.append(_positive(size))
+                bounds.append(max_dim(size, 0))
             else:
                 without_end = size
         if not is_static(go_on):
@@ -70,9 +70,9 @@ class Condition:
             before = [line.first - line.slope for line in claims]
             if not all(any(_equal(each, other) for other in before) for each in started.below_zero):
                 return None
-            bounds += [_positive(count) for count in counts]
+            bounds += [max_dim(count, 0) for count in counts]
         else:
-            bounds += [_at_least_one(count) for count in counts]
+            bounds += [max_dim(count, 1) for count in counts]
         return functools.reduce(_least, bounds) if bounds else without_end
 
     def _claims(self, key: ir.Value) -> list[Line] | None:
@@ -139,14 +139,6 @@ def _count(line: Line) -> Any:
         return -(before // line.slope)
     ends = symbols.less(line.first, 0, or_equal=False) is False
     return 0 if ends else None
-
-
-def _positive(size: Any) -> Any:
-    return max(size, 0) if isinstance(size, int) else max_dim(size, 0)
-
-
-def _at_least_one(size: Any) -> Any:
-    return max(size, 1) if isinstance(size, int) else max_dim(size, 1)
 
 
 def _least(first: Any, second: Any) -> Any:

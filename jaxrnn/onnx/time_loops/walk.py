@@ -13,8 +13,8 @@ from jax import lax
 
 from jaxrnn.cells import in_chunks
 from jaxrnn.jaxprs.scanning import scan_cells
+from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.subgraphs import Subgraph
 from jaxrnn.onnx.time_loops.body import Growth
 from jaxrnn.onnx.time_loops.positions import Positions
 from jaxrnn.onnx.time_loops.reads import frames_of, read_of

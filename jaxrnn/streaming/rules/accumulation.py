@@ -29,7 +29,7 @@ def _highest(dtype: Any) -> Any:
     return np.inf if jnp.issubdtype(dtype, np.inexact) else jnp.iinfo(dtype).max
 
 
-#: By the name that follows "cum" and "reduce_": how two parts join, and what joins without effect.
+#: By the last part of a primitive's name: how two parts join, and what joins without effect.
 _MONOIDS: dict[str, tuple[Combine, Callable[[Any], Any]]] = {
     "sum": (lax.add, lambda dtype: 0),
     "prod": (lax.mul, lambda dtype: 1),
@@ -40,6 +40,11 @@ _MONOIDS: dict[str, tuple[Combine, Callable[[Any], Any]]] = {
     "or": (lax.bitwise_or, lambda dtype: 0),
     "xor": (lax.bitwise_xor, lambda dtype: 0),
 }
+
+
+def identity_of(name: str, dtype: Any) -> Any:
+    """What joins without effect: 0 for sums, the lowest value for maxima."""
+    return _MONOIDS[name][1](dtype)
 
 
 def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:

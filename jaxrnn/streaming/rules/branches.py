@@ -12,7 +12,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
-from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made, templates_of
+from jaxrnn.streaming.rules.templates import Template, around, array_of, arrays_of, made, templates_of
 from jaxrnn.streaming.values import Chunk, union
 
 
@@ -23,19 +23,15 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     heads, bodies = params["cond_nconsts"], params["body_nconsts"]
     test_consts, body_consts = operands[:heads], operands[heads : heads + bodies]
     start = [run.spread(value) if isinstance(value, Chunk) else value for value in operands[heads + bodies :]]
-    delays = [value.delay for value in start if isinstance(value, Chunk) and value.delay is not None]
-    start = [run.delayed(value, max(delays)) if isinstance(value, Chunk) else value for value in start]
+    start = run.together(*start)
     kinds = [Template.of(value) for value in start]
 
     def inner(part: Any, values: list[Any]) -> tuple[list[Any], Pass]:
         child = run.child("", None)
         return interpret(child, part, values), child
 
-    def around(arrays: Any) -> list[Any]:
-        return [kind.around(array) for kind, array in zip(kinds, arrays, strict=True)]
-
     def body(arrays: Any) -> list[Any]:
-        values, child = inner(params["body_jaxpr"], [*body_consts, *around(arrays)])
+        values, child = inner(params["body_jaxpr"], [*body_consts, *around(kinds, arrays)])
         same = all(
             Template.of(value).is_same_as[:4] == kind.is_same_as[:4] for value, kind in zip(values, kinds, strict=True)
         )
@@ -47,7 +43,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         return arrays_of(values)
 
     def test(arrays: Any) -> Any:
-        values, _ = inner(params["cond_jaxpr"], [*test_consts, *around(arrays)])
+        values, _ = inner(params["cond_jaxpr"], [*test_consts, *around(kinds, arrays)])
         return array_of(values[0])
 
     last = lax.while_loop(test, body, [jnp.asarray(array_of(value)) for value in start])
@@ -65,8 +61,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
     def trial(place: int, delays: list[Any] | None, held: Any) -> Any:
         def branch(arrays: Any) -> Any:
             child = run.child(f"{prefix}{place}/", held)
-            values = [kind.around(array) for kind, array in zip(inputs, arrays, strict=True)]
-            outs = interpret(child, branches[place], values)
+            outs = interpret(child, branches[place], around(inputs, arrays))
             if delays is not None:
                 outs = [_late(child, out, delay) for out, delay in zip(outs, delays, strict=True)]
             return outs, child

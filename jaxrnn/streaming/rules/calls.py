@@ -12,7 +12,7 @@ from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.templates import Template, arrays_of, templates_of
+from jaxrnn.streaming.rules.templates import Template, around, arrays_of, templates_of
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: By primitive, the parameter that holds the inner function.
@@ -45,11 +45,12 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     ):
         with run.inside():
             return interpret(run, body, operands)
-    operands = _together(run, operands)
+    # With one delay, what runs inside needs no buffers.
+    operands = tuple(run.together(*operands))
     inputs = [Template.of(value) for value in operands]
     trial = run.child("", None)
     outputs = templates_of(
-        lambda arrays: interpret(trial, body, [t.around(a) for t, a in zip(inputs, arrays, strict=True)]),
+        lambda arrays: interpret(trial, body, around(inputs, arrays)),
         arrays_of(operands),
     )
     delays = {template.delay for template in (*inputs, *outputs)} - {None}
@@ -64,17 +65,6 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         for result, t in zip(results, outputs, strict=True)
         if t.chunk is not None
     ]
-
-
-def _together(run: Pass, operands: Any) -> tuple[Any, ...]:
-    """Operands with the same delay, so that what runs inside needs no buffers."""
-    delays = [value.delay for value in operands if isinstance(value, Chunk) and value.delay is not None]
-    if not delays:
-        return tuple(operands)
-    return tuple(
-        run.delayed(value, max(delays)) if isinstance(value, Chunk) and value.delay is not None else value
-        for value in operands
-    )
 
 
 def _symbolic(equation: JaxprEqn) -> tuple[Any, list[Any]]:
@@ -101,8 +91,7 @@ class PassArguments:
         child = self.run.child("", None, local=True)
         for name, array in zip(self.names, arrays, strict=True):
             setattr(child, name, array)
-        values = [template.around(array) for template, array in zip(templates, operands, strict=True)]
-        results = interpret(child, jaxpr, values)
+        results = interpret(child, jaxpr, around(templates, operands))
         return [child.spread(value) if isinstance(value, Chunk) else value for value in results]
 
 

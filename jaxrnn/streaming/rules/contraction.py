@@ -11,7 +11,7 @@ from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.dimensions import symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.accumulation import accumulate
-from jaxrnn.streaming.rules.elementwise import known_by, reach_of
+from jaxrnn.streaming.rules.elementwise import align, known_by, reach_of
 from jaxrnn.streaming.values import Chunk, FinalValue, is_length, union
 
 
@@ -24,13 +24,9 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     (axis,) = symbolic_axes(out_shape(equation))
     if isinstance(left, Chunk) and isinstance(right, Chunk):
         # Batched over time: elsewhere, two time axes would meet in the result.
-        left, right = run.spread(left), run.spread(right)
-        assert left.delay is not None
-        assert right.delay is not None
+        left, right = run.together(run.spread(left), run.spread(right))
         if left.outer != right.outer:
             run.refuse("its operands hold time and another axis merged in different orders", "merge both alike")
-        delay = max(left.delay, right.delay)
-        left, right = run.delayed(left, delay), run.delayed(right, delay)
         like, reach = left, union(left.reach, right.reach)
     else:
         like = left if isinstance(left, Chunk) else right
@@ -49,20 +45,12 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     (summed_left, summed_right), _ = equation.params["dimension_numbers"]
     if not isinstance(left, Chunk) or not isinstance(right, Chunk):
         run.refuse("it multiplies a stream with a constant as long as time", "use a kernel of fixed length")
-    left, right = run.spread(left), run.spread(right)
-    assert left.delay is not None
-    assert right.delay is not None
-    paired = (
-        summed_left.index(left.axis) == summed_right.index(right.axis)
-        if (left.axis in summed_left and right.axis in summed_right)
-        else False
-    )
+    left, right = run.together(run.spread(left), run.spread(right))
+    paired = (left.axis, right.axis) in zip(summed_left, summed_right, strict=True)
     if not paired or left.outer != right.outer:
         run.refuse("it sums over one time axis while another stays", "sum over time on both sides alike")
-    delay = max(left.delay, right.delay)
-    left, right = run.fill(run.delayed(left, delay), 0), run.fill(run.delayed(right, delay), 0)
-    (part,) = run.bind(equation, [left.array, right.array])
-    return accumulate(run, part, left.timeline, delay, jnp.add, 0)
+    (part,) = run.bind(equation, [run.fill(left, 0).array, run.fill(right, 0).array])
+    return accumulate(run, part, left.timeline, left.delay, jnp.add, 0)
 
 
 def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
@@ -88,14 +76,12 @@ def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
 
 def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Sorting inside a frame."""
-    from jaxrnn.streaming.rules.elementwise import align
-
     arrays, like = align(run, operands)
     if equation.params["dimension"] == like.axis:
         run.refuse("it sorts all of time", "sort along another axis")
     shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
     results = run.bind(equation, [jnp.broadcast_to(array, shape) for array in arrays])
-    return [run.make(result, like.axis, like.timeline, like.delay, like.reach) for result in results]
+    return [run.same(like, result) for result in results]
 
 
 def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:

@@ -78,20 +78,14 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     if name in ("select_n", "clamp") and ranks:
         arrays = _same_shape(name, arrays)
     results = run.bind(equation, arrays)
-    if like.delay is None:
-        return [run.make(result, like.axis, like.timeline, None, like.reach, affine) for result in results]
     return [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
 
 
 def _same_shape(name: str, arrays: list[Any]) -> list[Any]:
     """The arrays of equal shape; a scalar stays one where the operation lets it choose or limit whole arrays."""
-    shape = np.broadcast_shapes(*(np.shape(array) for array in arrays))
-    scalar_first = name == "select_n"
-    free = [index for index, array in enumerate(arrays) if np.ndim(array) == 0]
-    if name == "clamp":
-        return [array if index in free else jnp.broadcast_to(array, shape) for index, array in enumerate(arrays)]
+    shape = np.broadcast_shapes(*map(np.shape, arrays))
     return [
-        array if scalar_first and index == 0 and np.ndim(array) == 0 else jnp.broadcast_to(array, shape)
+        array if np.ndim(array) == 0 and (name == "clamp" or index == 0) else jnp.broadcast_to(array, shape)
         for index, array in enumerate(arrays)
     ]
 

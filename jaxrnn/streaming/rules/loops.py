@@ -14,7 +14,7 @@ from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import over_time
-from jaxrnn.streaming.rules.templates import Template, array_of, arrays_of, made, slice_kind, templates_of
+from jaxrnn.streaming.rules.templates import Template, around, array_of, arrays_of, made, slice_kind, templates_of
 from jaxrnn.streaming.values import Chunk, union
 
 #: A loop whose iterations differ in delay is written out up to so many of them.
@@ -41,14 +41,11 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         with child.inside():
             return interpret(child, body, values)
 
-    def first_slices() -> list[Any]:
-        return [lax.index_in_dim(jnp.asarray(array_of(value)), 0, 0, keepdims=False) for value in xs]
-
     def results_for(carry_kinds: list[Template]) -> list[Template]:
         def trial(carry: list[Any]) -> list[Any]:
-            slices = [kind.around(array) for kind, array in zip(slice_kinds, first_slices(), strict=True)]
-            inside = [kind.around(array) for kind, array in zip(carry_kinds, carry, strict=True)]
-            return inner(run.child(prefix, None), [*fixed, *inside, *slices])
+            slices = [lax.index_in_dim(jnp.asarray(array_of(value)), 0, 0, keepdims=False) for value in xs]
+            values = [*fixed, *around(carry_kinds, carry), *around(slice_kinds, slices)]
+            return inner(run.child(prefix, None), values)
 
         return templates_of(trial, arrays_of(start))
 
@@ -72,10 +69,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
         slices, held = xs
         child = run.child(prefix, None if created else dict(zip(names, held, strict=True)))
-        inside = [kind.around(array) for kind, array in zip(carry_kinds, carry, strict=True)]
-        values = inner(
-            child, [*fixed, *inside, *(kind.around(array) for kind, array in zip(slice_kinds, slices, strict=True))]
-        )
+        values = inner(child, [*fixed, *around(carry_kinds, carry), *around(slice_kinds, slices)])
         if created:
             names[:] = sorted(child.new)
         return arrays_of(values[:carries]), (arrays_of(values[carries:]), [child.new[name] for name in names])

@@ -15,7 +15,7 @@ from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere
-from jaxrnn.streaming.rules.time import split_time
+from jaxrnn.streaming.rules.time import concatenate_time, split_time
 from jaxrnn.streaming.values import Chunk, FinalValue, is_known, is_length, settled_since
 
 
@@ -111,12 +111,10 @@ def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     """Joining along another axis than time."""
     dimension = equation.params["dimension"]
     if is_symbolic(out_shape(equation)[dimension]):
-        from jaxrnn.streaming.rules.time import concatenate_time
-
         return concatenate_time(run, equation, *operands)
     arrays, like = align(run, operands)
     arrays = _along_time(arrays, like)
-    return run.make(lax.concatenate(arrays, dimension), like.axis, like.timeline, like.delay, like.reach)
+    return run.same(like, lax.concatenate(arrays, dimension))
 
 
 def stack(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
@@ -124,8 +122,7 @@ def stack(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     new = equation.params["axis"]
     arrays, like = align(run, operands)
     array = jnp.stack(_along_time(arrays, like), new)
-    axis = like.axis + (new <= like.axis)
-    return run.make(array, axis, like.timeline, like.delay, like.reach)
+    return run.same(like, array, like.axis + (new <= like.axis))
 
 
 def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:

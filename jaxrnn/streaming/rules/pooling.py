@@ -5,23 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.accumulation import identity_of
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import Chunk, union
-
-
-def _identity(name: str, dtype: Any) -> Any:
-    """What a pooling operation pads with."""
-    if name == "reduce_window_sum":
-        return 0
-    limits = (-np.inf, np.inf) if jnp.issubdtype(dtype, np.inexact) else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
-    return limits[0 if name == "reduce_window_max" else 1]
 
 
 def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
@@ -43,7 +35,8 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
         low=low,
     )
     size = out_shape(equation)[axis]
-    value = starts[0] if starts else _identity(equation.primitive.name, x.array.dtype)
+    kind = equation.primitive.name.removeprefix("reduce_window_")
+    value = starts[0] if starts else identity_of(kind, x.array.dtype)
     if (window.length, window.stride, window.spacing, low) == (1, 1, 1, 0) and not is_symbolic(high) and high == 0:
         return run.frame_by_frame(equation, x, *starts)
     part = framed(run, x, window, high, value, size, "history")

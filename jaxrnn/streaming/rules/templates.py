@@ -45,6 +45,11 @@ class Template:
         return (self.chunk.axis, self.chunk.delay, self.chunk.outer, str(self.chunk.timeline.size), self.chunk.reach)
 
 
+def around(kinds: Sequence[Template], arrays: Sequence[Any]) -> list[Any]:
+    """The values of these kinds that hold the arrays."""
+    return [kind.around(array) for kind, array in zip(kinds, arrays, strict=True)]
+
+
 def array_of(value: Any) -> Any:
     """The array of a value.
 

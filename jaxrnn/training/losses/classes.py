@@ -7,7 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.messages import describe
 from jaxrnn.training.losses.frames import (
     Arrays,
@@ -25,10 +25,8 @@ from jaxrnn.training.losses.frames import (
     wide,
 )
 
-try:
+with optional_package("optax", "losses", "train"):
     import optax
-except ImportError as error:
-    raise MissingPackageError("losses need optax: pip install 'jaxrnn[train]'") from error
 
 #: What an output holds: numbers before softmax or sigmoid (logarithms of probabilities too), or probabilities.
 Scale = Literal["logits", "probabilities"]

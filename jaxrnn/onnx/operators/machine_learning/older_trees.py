@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrnn.onnx.operators.machine_learning.forest import MODES, Forest, aggregated
 from jaxrnn.onnx.operators.machine_learning.scores import best, label_at, labels_of, of_two, transformed
-from jaxrnn.onnx.operators.versions import earlier
+from jaxrnn.onnx.operators.schemas import earlier, inherits
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
@@ -25,9 +25,23 @@ def _numbers(floats: tuple[float, ...], tensor: np.ndarray | None) -> np.ndarray
 class _Nodes:
     """The nodes of an older ensemble, leaves among them, by tree and number."""
 
-    def __init__(self, attributes: dict[str, Any]):
-        trees, numbers = attributes["nodes_treeids"], attributes["nodes_nodeids"]
-        modes = np.asarray(attributes["nodes_modes"], object)
+    def __init__(
+        self,
+        *,
+        nodes_falsenodeids: tuple[int, ...] = (),
+        nodes_featureids: tuple[int, ...] = (),
+        nodes_hitrates: tuple[float, ...] = (),
+        nodes_hitrates_as_tensor: np.ndarray | None = None,
+        nodes_missing_value_tracks_true: tuple[int, ...] = (),
+        nodes_modes: tuple[str, ...] = (),
+        nodes_nodeids: tuple[int, ...] = (),
+        nodes_treeids: tuple[int, ...] = (),
+        nodes_truenodeids: tuple[int, ...] = (),
+        nodes_values: tuple[float, ...] = (),
+        nodes_values_as_tensor: np.ndarray | None = None,
+    ):
+        del nodes_hitrates, nodes_hitrates_as_tensor  # for an engine that sorts its nodes
+        trees, numbers, modes = nodes_treeids, nodes_nodeids, np.asarray(nodes_modes, object)
         unknown = set(modes.tolist()) - {*MODES[:-1], "LEAF"}
         if unknown or not len(trees) == len(numbers) == modes.size:
             raise ValueError(f"nodes need a tree, a number and a mode each; unknown modes: {sorted(unknown)}")
@@ -45,26 +59,26 @@ class _Nodes:
                 raise ValueError(f"{name} has {array.size} entries for {modes.size} nodes")
             return array[inner].astype(dtype)
 
-        def children(name: str) -> np.ndarray:
-            targets = inside(name, attributes[name], np.int64)
+        def children(name: str, numbers: tuple[int, ...]) -> np.ndarray:
+            targets = inside(name, numbers, np.int64)
             places = [of.get((trees[node], int(child)), -1) for node, child in zip(inner, targets, strict=True)]
             if -1 in places:
                 raise ValueError(f"{name} leads to a node that there is not")
             return np.asarray(places, np.int32)
 
-        thresholds = _numbers(attributes["nodes_values"], attributes.get("nodes_values_as_tensor"))
-        missing = attributes["nodes_missing_value_tracks_true"] or (0,) * modes.size
+        thresholds = _numbers(nodes_values, nodes_values_as_tensor)
+        missing = nodes_missing_value_tracks_true or (0,) * modes.size
         roots = {tree: of[tree, number] for tree, number in reversed(keys)}
         self.leaf_count = modes.size - count
         self.first_leaf = count
         self.place = of
         self.forest = Forest(
-            features=inside("nodes_featureids", attributes["nodes_featureids"], np.int32),
+            features=inside("nodes_featureids", nodes_featureids, np.int32),
             modes=np.asarray([MODES.index(mode) for mode in modes[inner]], np.int32),
             thresholds=inside("nodes_values", thresholds, thresholds.dtype),
             members=np.zeros((count, 0), np.float32),
-            if_true=children("nodes_truenodeids"),
-            if_false=children("nodes_falsenodeids"),
+            if_true=children("nodes_truenodeids", nodes_truenodeids),
+            if_false=children("nodes_falsenodeids", nodes_falsenodeids),
             missing_is_true=inside("nodes_missing_value_tracks_true", missing, bool),
             roots=np.asarray(list(roots.values()), np.int32),
         )
@@ -79,52 +93,17 @@ class _Nodes:
         return np.asarray(places, np.int64), np.asarray(targets, np.int64), weights
 
 
-def _scores(x: Value, attributes: dict[str, Any], prefix: str, targets: int, how: str) -> tuple[jax.Array, np.ndarray]:
-    """The aggregated votes of all trees, float32, and the weights of the votes."""
-    nodes = _Nodes(attributes)
-    weights = _numbers(attributes[f"{prefix}_weights"], attributes.get(f"{prefix}_weights_as_tensor"))
-    ids = (attributes[f"{prefix}_treeids"], attributes[f"{prefix}_nodeids"], attributes[f"{prefix}_ids"])
-    votes = nodes.votes(*ids, weights)
-    leaves = nodes.forest.leaves(jnp.atleast_2d(traced(x)))
-    total = aggregated(leaves, (votes[0], votes[1], votes[2]), (nodes.leaf_count, targets), how)
-    return total, weights
+def _total(
+    x: Value, nodes: dict[str, Any], votes: tuple[Any, Any, Any], weights: np.ndarray, targets: int, how: str
+) -> jax.Array:
+    """The aggregated votes of all trees, ``[batch, targets]``, which are the trees, nodes and targets of ``votes``."""
+    ensemble = _Nodes(**nodes)
+    place, target, weight = ensemble.votes(*votes, weights)
+    leaves = ensemble.forest.leaves(jnp.atleast_2d(traced(x)))
+    return aggregated(leaves, (place, target, weight), (ensemble.leaf_count, targets), how)
 
 
-def _regressor(x: Value, attributes: dict[str, Any]) -> Value:
-    targets = attributes["n_targets"]
-    total, _ = _scores(x, attributes, "target", targets, attributes["aggregate_function"])
-    base = _numbers(attributes["base_values"], attributes.get("base_values_as_tensor"))
-    if base.size not in (0, targets):
-        raise ValueError(f"base_values has {base.size} entries for {targets} targets")
-    y = total + base.astype(total.dtype) if base.size else total
-    return transformed(y.astype(jnp.float32), attributes["post_transform"])
-
-
-def _classifier(x: Value, attributes: dict[str, Any], output_count: int) -> list[Value]:
-    labels = labels_of(attributes["classlabels_strings"], attributes["classlabels_int64s"])
-    total, weights = _scores(x, attributes, "class", labels.size, "SUM")
-    base = _numbers(attributes["base_values"], attributes.get("base_values_as_tensor")).astype(total.dtype)
-    ids = set(attributes["class_ids"])
-    transform = attributes["post_transform"]
-    one_of_two = labels.size == 2 and len(ids) == 1
-    if one_of_two and ids == {0} and base.size < 2:
-        # Votes for one class score the second one, as shares of 1 where no weight is negative.
-        share = bool(np.all(weights >= 0))
-        score = (total[:, :1] + base if base.size else total[:, :1]).astype(jnp.float32)
-        second = score[:, 0] > (0.5 if share else 0)
-        scores = of_two(score, transform, share=share)
-        return [label_at(second.astype(jnp.int32), labels), scores][:output_count]
-    if base.size not in (0, labels.size):
-        raise ValueError(f"base_values has {base.size} entries for {labels.size} classes")
-    scores = (total + base if base.size else total).astype(jnp.float32)
-    if one_of_two and ids == {1} and not base.size:
-        limit = 0.5 if np.all(weights >= 0) else 0
-        label = label_at((scores[:, 1] > limit).astype(jnp.int32), labels)
-    else:
-        label = best(scores, labels)
-    return [label, transformed(scores, transform)][:output_count]
-
-
+@inherits(_Nodes)
 def tree_ensemble_regressor(
     x: Value,
     *,
@@ -132,28 +111,26 @@ def tree_ensemble_regressor(
     base_values: tuple[float, ...] = (),
     base_values_as_tensor: np.ndarray | None = None,
     n_targets: int = 1,
-    nodes_falsenodeids: tuple[int, ...] = (),
-    nodes_featureids: tuple[int, ...] = (),
-    nodes_hitrates: tuple[float, ...] = (),
-    nodes_hitrates_as_tensor: np.ndarray | None = None,
-    nodes_missing_value_tracks_true: tuple[int, ...] = (),
-    nodes_modes: tuple[str, ...] = (),
-    nodes_nodeids: tuple[int, ...] = (),
-    nodes_treeids: tuple[int, ...] = (),
-    nodes_truenodeids: tuple[int, ...] = (),
-    nodes_values: tuple[float, ...] = (),
-    nodes_values_as_tensor: np.ndarray | None = None,
     post_transform: str = "NONE",
     target_ids: tuple[int, ...] = (),
     target_nodeids: tuple[int, ...] = (),
     target_treeids: tuple[int, ...] = (),
     target_weights: tuple[float, ...] = (),
     target_weights_as_tensor: np.ndarray | None = None,
+    **nodes: Any,
 ) -> Value:
     """TreeEnsembleRegressor: one float32 column for each target."""
-    return _regressor(x, locals())
+    weights = _numbers(target_weights, target_weights_as_tensor)
+    votes = (target_treeids, target_nodeids, target_ids)
+    total = _total(x, nodes, votes, weights, n_targets, aggregate_function)
+    base = _numbers(base_values, base_values_as_tensor)
+    if base.size not in (0, n_targets):
+        raise ValueError(f"base_values has {base.size} entries for {n_targets} targets")
+    y = total + base.astype(total.dtype) if base.size else total
+    return transformed(y.astype(jnp.float32), post_transform)
 
 
+@inherits(_Nodes)
 def tree_ensemble_classifier(
     x: Value,
     *,
@@ -166,22 +143,31 @@ def tree_ensemble_classifier(
     class_weights_as_tensor: np.ndarray | None = None,
     classlabels_int64s: tuple[int, ...] | None = None,
     classlabels_strings: tuple[str, ...] | None = None,
-    nodes_falsenodeids: tuple[int, ...] = (),
-    nodes_featureids: tuple[int, ...] = (),
-    nodes_hitrates: tuple[float, ...] = (),
-    nodes_hitrates_as_tensor: np.ndarray | None = None,
-    nodes_missing_value_tracks_true: tuple[int, ...] = (),
-    nodes_modes: tuple[str, ...] = (),
-    nodes_nodeids: tuple[int, ...] = (),
-    nodes_treeids: tuple[int, ...] = (),
-    nodes_truenodeids: tuple[int, ...] = (),
-    nodes_values: tuple[float, ...] = (),
-    nodes_values_as_tensor: np.ndarray | None = None,
     post_transform: str = "NONE",
     output_count: int = 2,
+    **nodes: Any,
 ) -> list[Value]:
     """TreeEnsembleClassifier: labels and float32 scores."""
-    return _classifier(x, locals(), output_count)
+    labels = labels_of(classlabels_strings, classlabels_int64s)
+    weights = _numbers(class_weights, class_weights_as_tensor)
+    total = _total(x, nodes, (class_treeids, class_nodeids, class_ids), weights, labels.size, "SUM")
+    base = _numbers(base_values, base_values_as_tensor).astype(total.dtype)
+    one_of_two = labels.size == 2 and len(set(class_ids)) == 1
+    share = bool(np.all(weights >= 0))
+    if one_of_two and class_ids[0] == 0 and base.size < 2:
+        # Votes for one class score the second one, as shares of 1 where no weight is negative.
+        score = (total[:, :1] + base if base.size else total[:, :1]).astype(jnp.float32)
+        second = score[:, 0] > (0.5 if share else 0)
+        scores = of_two(score, post_transform, share=share)
+        return [label_at(second.astype(jnp.int32), labels), scores][:output_count]
+    if base.size not in (0, labels.size):
+        raise ValueError(f"base_values has {base.size} entries for {labels.size} classes")
+    scores = (total + base if base.size else total).astype(jnp.float32)
+    if one_of_two and class_ids[0] == 1 and not base.size:
+        label = label_at((scores[:, 1] > (0.5 if share else 0)).astype(jnp.int32), labels)
+    else:
+        label = best(scores, labels)
+    return [label, transformed(scores, post_transform)][:output_count]
 
 
 def _before_tensors(function: Callable[..., Any]) -> Callable[..., Any]:

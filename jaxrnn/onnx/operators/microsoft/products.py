@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -10,6 +12,7 @@ from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.convolution import conv
 from jaxrnn.onnx.operators.matrix import gemm
 from jaxrnn.onnx.operators.microsoft.activations import activate, coefficients_of
+from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
@@ -40,6 +43,7 @@ def fused_matmul(
     return result if alpha == 1.0 else result * result.dtype.type(alpha)
 
 
+@inherits(gemm)
 def fused_gemm(
     a: Value,
     b: Value,
@@ -49,10 +53,7 @@ def fused_gemm(
     activation_alpha: float | None = None,
     activation_beta: float | None = None,
     activation_gamma: float | None = None,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
+    **scaling: Any,
 ) -> Value:
     """FusedGemm: an activation of what Gemm gives; its coefficients go by name."""
     coefficients = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
@@ -60,10 +61,11 @@ def fused_gemm(
     unknown = [name for name, value in coefficients.items() if value is not None and name not in names]
     if unknown:
         raise ValueError(f"the activation {activation!r} has no coefficient {unknown[0]!r}")
-    result = gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    result = gemm(a, b, c, **scaling)
     return activate(result, activation, [coefficients.get(name) for name in names])
 
 
+@inherits(conv)
 def fused_conv(
     x: Value,
     w: Value,
@@ -72,16 +74,10 @@ def fused_conv(
     *,
     activation: str = "",
     activation_params: tuple[float, ...] = (),
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    **window: Any,
 ) -> Value:
     """FusedConv: an activation of what Conv gives, plus a tensor where one is given."""
-    window = {"auto_pad": auto_pad, "dilations": dilations, "group": group}
-    y = conv(x, w, b, **window, kernel_shape=kernel_shape, pads=pads, strides=strides)
+    y = conv(x, w, b, **window)
     return activate(y if z is None else y + traced(z), activation, activation_params)
 
 

@@ -6,7 +6,7 @@ integers come out the same. A function of one tensor is a table of its 256 value
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -28,40 +28,42 @@ def _zero(zero_point: Value) -> jax.Array:
     return jnp.zeros((), jnp.int32) if zero_point is None else wide(zero_point).reshape(())
 
 
-def q_linear_add(
-    a: Value,
-    a_scale: Value,
-    a_zero_point: Value,
-    b: Value,
-    b_scale: Value,
-    b_zero_point: Value,
-    c_scale: Value,
-    c_zero_point: Value = None,
-) -> Value:
-    """QLinearAdd, with broadcasting."""
-    left = quotient(_number(a_scale), _number(c_scale), _FLOAT)
-    right = quotient(_number(b_scale), _number(c_scale), _FLOAT)
-    zeros = [_zero(value).astype(jnp.float32) for value in (a_zero_point, b_zero_point, c_zero_point)]
+def _of_two(total: Callable[..., jax.Array]) -> Callable[..., Value]:
+    """An operator of two quantised tensors, with broadcasting.
+
+    Args:
+        total: its result in units of the result's scale, zero point included: of the two tensors as integers, and of
+            the three scales and the three zero points as scalars.
+    """
+
+    def apply(
+        a: Value,
+        a_scale: Value,
+        a_zero_point: Value,
+        b: Value,
+        b_scale: Value,
+        b_zero_point: Value,
+        c_scale: Value,
+        c_zero_point: Value = None,
+    ) -> Value:
+        scales = list(map(_number, (a_scale, b_scale, c_scale)))
+        zeros = list(map(_zero, (a_zero_point, b_zero_point, c_zero_point)))
+        return quantized(total(wide(a), wide(b), scales, zeros), jnp.zeros((), jnp.int32), dtype_of(a))
+
+    return apply
+
+
+def _sum(a: jax.Array, b: jax.Array, scales: Sequence[jax.Array], zeros: Sequence[jax.Array]) -> jax.Array:
+    left, right = quotient(scales[0], scales[2], _FLOAT), quotient(scales[1], scales[2], _FLOAT)
+    zeros = [zero.astype(jnp.float32) for zero in zeros]
     fixed = zeros[2] - (left * zeros[0] + right * zeros[1])
-    total = fixed + wide(a).astype(jnp.float32) * left + wide(b).astype(jnp.float32) * right
-    return quantized(total, jnp.zeros((), jnp.int32), dtype_of(a))
+    return fixed + a.astype(jnp.float32) * left + b.astype(jnp.float32) * right
 
 
-def q_linear_mul(
-    a: Value,
-    a_scale: Value,
-    a_zero_point: Value,
-    b: Value,
-    b_scale: Value,
-    b_zero_point: Value,
-    c_scale: Value,
-    c_zero_point: Value = None,
-) -> Value:
-    """QLinearMul, with broadcasting."""
-    factor = quotient(_number(a_scale) * _number(b_scale), _number(c_scale), _FLOAT)
-    product = (wide(a) - _zero(a_zero_point)) * (wide(b) - _zero(b_zero_point))
-    scaled = product.astype(jnp.float32) * factor + _zero(c_zero_point).astype(jnp.float32)
-    return quantized(scaled, jnp.zeros((), jnp.int32), dtype_of(a))
+def _product(a: jax.Array, b: jax.Array, scales: Sequence[jax.Array], zeros: Sequence[jax.Array]) -> jax.Array:
+    factor = quotient(scales[0] * scales[1], scales[2], _FLOAT)
+    product = (a - zeros[0]) * (b - zeros[1])
+    return product.astype(jnp.float32) * factor + zeros[2].astype(jnp.float32)
 
 
 def _by_table(x: Value, function: Callable[[jax.Array], jax.Array]) -> Value:
@@ -118,10 +120,10 @@ def q_linear_global_average_pool(
 
 
 OPERATORS = {
-    "com.microsoft::QLinearAdd": since(q_linear_add, 1),
+    "com.microsoft::QLinearAdd": since(_of_two(_sum), 1),
     "com.microsoft::QLinearConcat": since(q_linear_concat, 1),
     "com.microsoft::QLinearGlobalAveragePool": since(q_linear_global_average_pool, 1),
     "com.microsoft::QLinearLeakyRelu": since(q_linear_leaky_relu, 1),
-    "com.microsoft::QLinearMul": since(q_linear_mul, 1),
+    "com.microsoft::QLinearMul": since(_of_two(_product), 1),
     "com.microsoft::QLinearSigmoid": since(q_linear_sigmoid, 1),
 }

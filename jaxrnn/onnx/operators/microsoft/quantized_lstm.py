@@ -16,7 +16,7 @@ from jaxrnn.cells import LSTM
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.cells.sequence import masked_output, masked_update
 from jaxrnn.onnx.operators.quantization import dynamic_quantize_linear, wide
-from jaxrnn.onnx.operators.recurrent import checked_lengths, clip_of, make_cells
+from jaxrnn.onnx.operators.recurrent import checked_lengths, make_cells
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
@@ -126,8 +126,9 @@ def dynamic_quantize_lstm(
     """DynamicQuantizeLSTM: Y, Y_h, Y_c as of LSTM, from matrices that are transposed to those of LSTM."""
     if W_scale is None or R_scale is None:
         raise ValueError("the scales of W and R must be given")
-    make: Any = lambda functions: RuntimeLSTM(functions, clip_of(clip), bool(input_forget))  # noqa: E731
-    cells = make_cells(make, ("Sigmoid", "Tanh", "Tanh"), direction, activations, activation_alpha, activation_beta)
+    make: Any = lambda functions, clip: RuntimeLSTM(functions, clip, bool(input_forget))  # noqa: E731
+    default = ("Sigmoid", "Tanh", "Tanh")
+    cells = make_cells(make, default, clip, direction, activations, activation_alpha, activation_beta)
     x = traced(X)
     time, batch, features = x.shape
     if len(R.shape) != 3:
