@@ -48,7 +48,7 @@ class Imported(nnx.Module):
             return {name: jnp.asarray(self.weights[name].get_value()) for name in self.model.program.parameters}
 
     def update(self, params: Mapping[str, Any]) -> None:
-        """Set parameters, in place: all of them, or those that are given.
+        """Set some or all parameters, in place.
 
         Args:
             params: arrays by name, of the file's shapes and element types.

@@ -63,19 +63,16 @@ def _on_examples(
         def row(index: int) -> tuple[Any, Any, Any]:
             return jax.tree.map(lambda x: jax.device_put(x[index]), (carry, arrays, mask))
 
-    gradients = jax.jit(
-        jax.value_and_grad(
-            lambda chosen, state, example, mask: forward.measure(
-                {**params, **chosen}, state, example, mask, chunk.ragged
-            )[0]
-        )
-    )
-    chosen = {name: params[name] for name in trained}
+    def loss_of(values: Arrays, state: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
+        return forward.measure({**params, **values}, state, example, mask, chunk.ragged)[0]
+
+    gradients = jax.jit(jax.value_and_grad(loss_of))
+    values = {name: params[name] for name in trained}
     for index in map(int, np.flatnonzero(weights)):
         for name, array in {**arrays, **carry}.items():
             if not finite(array[index]):
                 return f"{name!r} of {labels[index]} holds {_kind(array[index])}"
-        loss, gradient = gradients(chosen, *row(index))
+        loss, gradient = gradients(values, *row(index))
         bad = [name for name in trained if not finite(gradient[name])]
         if np.isfinite(loss) and not bad:
             continue

@@ -89,8 +89,8 @@ def _inputs(model: Model, mode: str) -> tuple[ArraySpec, ...]:
 
 def _symbols(model: Model) -> list[str]:
     """Open dimensions of the inputs of a step that could be time."""
-    found = (size for info in model.spec.inputs for size in info.shape or () if size in time_symbols(model))
-    return [str(size) for size in dict.fromkeys(found) if size != model.spec.batch_symbol]
+    sizes = (size for info in model.spec.inputs for size in info.shape or () if size in time_symbols(model))
+    return [str(size) for size in dict.fromkeys(sizes) if size != model.spec.batch_symbol]
 
 
 def _symbol(model: Model, mode: str, time_axis: TimeAxis, example: Example) -> str | None:
