@@ -23,7 +23,8 @@ from jaxrnn.evaluation import Chain, Stage, evaluate, from_manifest
 def main(manifest: Path, out: Path) -> None:
     """Evaluate the packaged denoiser on the recordings that MANIFEST lists."""
     try:
-        denoiser = Chain((Stage(jaxrnn.load(PACKAGED), "magnitude", "mask"),), size=256, hop=128, window="sqrt_hann")
+        stage = Stage(jaxrnn.load(PACKAGED), takes="magnitude", gives="mask")
+        denoiser = Chain((stage,), size=256, hop=128, window="sqrt_hann")
         metrics = ["si_sdr", "si_sdr_improvement", "sdr"]
         results = evaluate(denoiser, from_manifest(manifest), metrics, out, slices=["snr", "noise"], keep=True)
     except jaxrnn.JaxrnnError as error:

@@ -29,7 +29,7 @@ out: out
 
 
 def denoiser():
-    return Chain((Stage(jaxrnn.load(PACKAGED), "magnitude", "mask"),), 256, 128, "sqrt_hann")
+    return Chain((Stage(jaxrnn.load(PACKAGED), takes="magnitude", gives="mask"),), 256, 128, "sqrt_hann")
 
 
 def sound(samples, seed=0):

@@ -155,7 +155,7 @@ MISTAKES = {
         ["{gru}", "--random", "--input", "x={dir}/one.npy"],
         "float32[frames, 1, 1, 3] has rank 4, but got float32[1, 1, 3]",
     ),
-    "two lengths": (["{gru}", "--inputs", "{dir}/uneven.npz"], "different numbers of frames: {{'x': 9, 'gain': 4}}"),
+    "two lengths": (["{gru}", "--inputs", "{dir}/uneven.npz"], "different numbers of frames: x: 9, gain: 4"),
     "no frames": (["{gru}", "--input", "x={dir}/empty.npy"], "no frames"),
     "a missing input": (["{gru}", "--input", "x={dir}/x.npy"], "no recording of input(s) gain: float32[1]"),
     "too many steps": (["{gru}", "--random", "--input", "x={dir}/x.npy", "--steps", "10"], "have 9 frames"),
@@ -219,7 +219,7 @@ def test_a_model_that_forgets_its_state_is_refused(tmp_path, command):
 
 
 def held_model() -> onnx.ModelProto:
-    """Rows of a table, times a gain that is held constant, summed up to each frame and over all of them."""
+    """Rows of a table, times a gain that is constant in time, summed up to each frame and over all of them."""
     table = np.random.default_rng(2).standard_normal((7, FEATURES)).astype(np.float32)
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["rows"]),
@@ -230,7 +230,7 @@ def held_model() -> onnx.ModelProto:
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,
-        "held",
+        "constants",
         [info("ids", TensorProto.INT64, ["batch", "frames"]), info("gain", TensorProto.FLOAT, ["width"])],
         [
             info("sums", TensorProto.FLOAT, ["batch", "frames", FEATURES]),
@@ -325,8 +325,8 @@ def test_pulses_of_real_models(models, name, pulse, smallest, delay):
 
 
 def test_pulses_that_depart_are_told(layers, monkeypatch):
-    joined = stepping._joined
-    monkeypatch.setattr(stepping, "_joined", lambda *arguments: 1.01 * joined(*arguments))
+    joined = stepping._whole
+    monkeypatch.setattr(stepping, "_whole", lambda *arguments: 1.01 * joined(*arguments))
     options = ("--symbol", "T", "--random", "--frames", 5)
     found = call_json("stream", layers, *options, "--verify", status=1)
     assert not found["verified"]

@@ -37,7 +37,7 @@ from jaxrnn.evaluation.recordings import open_recording
 
 def dtln(models):
     one, two = jaxrnn.load(models / "dtln_1.onnx"), jaxrnn.load(models / "dtln_2.onnx")
-    return Chain((Stage(one, "magnitude", "mask"), Stage(two, "samples", "samples")), 512, 128)
+    return Chain((Stage(one, takes="magnitude", gives="mask"), Stage(two, gives="samples")), 512, 128)
 
 
 def test_dtln_is_its_reference_however_it_is_cut_and_whatever_runs_beside_it(models, audio):
@@ -57,7 +57,7 @@ def test_dtln_is_its_reference_however_it_is_cut_and_whatever_runs_beside_it(mod
 
 def test_silero_is_its_reference_however_it_is_cut(models, audio):
     model = jaxrnn.load(models / "silero_vad_16k_op15.onnx", static={"sr": np.asarray(RATE)})
-    system = Chain((Stage(model, "samples", "result"),), 576, 512)
+    system = Chain((Stage(model),), 576, 512)
     samples = soundfile.read(audio / "speech_16k.wav", dtype="float32")[0][: 10 * RATE + 100]
     reference = np.load(audio / "silero_reference.npy").reshape(-1)
     alone, beside = through(system, [{"samples": samples}, {"samples": sound(5_000)}], 40_960)
@@ -87,7 +87,7 @@ def test_the_packaged_denoiser_as_a_chain_is_what_the_demo_gives(chunk):
 def test_an_offline_model_in_chunks_is_the_model_on_the_whole_recording(models, name, pulse, shapes):
     """Recordings that end inside a chunk, where one does, and one pulse before that."""
     model = jaxrnn.load(models / f"{name}.onnx")
-    system = Offline(model, pulse=pulse)
+    system = Offline(model.stream(pulse=pulse), model.params)
     chunk, generator = 20 * pulse, np.random.default_rng(0)
     lengths = [2 * chunk + 7 * pulse, 2 * chunk, chunk - pulse]
     recordings = [
@@ -102,10 +102,10 @@ def test_an_offline_model_in_chunks_is_the_model_on_the_whole_recording(models, 
             axis = shape.index("S")
             rest = [size for place, size in enumerate(shape) if place != axis]
             inputs[info.name] = np.moveaxis(array.reshape(len(array), *rest), 0, axis)
-        wanted = model(inputs)
+        wanted, axes = model(inputs), model.stream(pulse=pulse).axes
         assert found.keys() == set(system.delay)
         for output, values in found.items():
-            whole = np.moveaxis(np.asarray(wanted[output]), system._streamed.axes[output], 0)
+            whole = np.moveaxis(np.asarray(wanted[output]), axes[output], 0)
             np.testing.assert_allclose(values.reshape(whole.shape), whole, rtol=1e-4, atol=1e-5)
 
 
@@ -408,7 +408,8 @@ def test_arrays_of_another_shape_are_rows_with_errors(tmp_path):
 def with_other_weights(chain):
     """As after one step of training: nothing but numbers differ."""
     (stage,) = chain.stages
-    return dataclasses.replace(chain, params=[{name: array + 1e-6 for name, array in stage.model.params.items()}])
+    params = {name: array + 1e-6 for name, array in stage.stepper.params.items()}
+    return dataclasses.replace(chain, stages=(dataclasses.replace(stage, params=params),))
 
 
 def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path):

@@ -72,6 +72,7 @@ MODEL = {
     "apply",
     "declared_state",
     "dimensions",
+    "fingerprint",
     "flush",
     "growing_dimensions",
     "init",

@@ -12,6 +12,9 @@ import numpy as np
 
 from jaxrnn.cli.files import load_archive, load_array
 
+#: Steps or pulses over random inputs, if nobody asks for another number.
+STEPS = 500
+
 model_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 static_option = click.option(

@@ -39,7 +39,8 @@ class Evaluation:
         metrics: by which each is judged.
         out: a folder for results; units that are finished there are not computed again.
         facts: what else determines the results (files, settings of a system of one's own), so that another evaluation
-            is not mixed with this one. A `Chain` and an `Offline` are identified without it, parameters included.
+            is not mixed with this one. A `Chain` and an `Offline` are identified without it, parameters included;
+            a stepper of one's own by its `fingerprint`, or by its spec where it has none.
         batch: recordings in a batch.
         chunk: seconds of each recording in a chunk; for arrays, frames over the system's rate.
         keep: whether to write the outputs.

@@ -114,11 +114,13 @@ def _system(file: File) -> System:
         return _own_system(file, settings.function)
     if (stream := settings.stream) is not None:
         with file.at("system", "stream"):
-            return Offline(_load(stream.model), symbol=stream.symbol, pulse=stream.pulse, rate=settings.rate)
+            model = _load(stream.model)
+            return Offline(model.stream(stream.symbol, stream.pulse), model.params, rate=settings.rate)
     stages = []
     for place, stage in enumerate(settings.stages):
         with file.at("system", "stages", place):
-            stages.append(Stage(_load(stage.model), stage.takes, stage.gives, stage.input, stage.output))
+            options = stage.model_dump(exclude={"model"})
+            stages.append(Stage(_load(stage.model), **options))
     frames = settings.frames
     assert frames is not None, "it has one of the three"
     with file.at("system"):

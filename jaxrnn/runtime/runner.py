@@ -48,18 +48,18 @@ class Runner:
     Args:
         stepper: a model whose state is external, a streamed function, a compiled file, or one's own `Stepper`.
         params: its parameters, plain or packed; the stepper's own by default.
-        held: inputs without a time axis, where the state before the first frame is computed from them.
+        constants: inputs without a time axis, where the state before the first frame is computed from them.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
         InputError: the parameters do not fit, or the object is no stepper of arrays by name.
     """
 
-    def __init__(self, stepper: Stepper, params: Any = None, held: Arrays | None = None):
-        self._given = {"stepper": stepper, "params": params, "held": held}
+    def __init__(self, stepper: Stepper, params: Any = None, constants: Arrays | None = None):
+        self._given = {"stepper": stepper, "params": params, "constants": constants}
         self._stream = Bound(stepper, params)
         self._turn = threading.Lock()
-        self._start = self._stream.start(held)
+        self._start = self._stream.start(constants)
         self._layout = Layout(self._start)
         self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
         # 64-bit types, which JAX narrows elsewhere, take a context, and entering it takes time.

@@ -78,7 +78,7 @@ def checked(params: Mapping[str, Any], expected: Mapping[str, np.ndarray]) -> di
         if not hasattr(value, "dtype") or value.dtype != array.dtype or tuple(value.shape) != array.shape:
             raise InputError(f"params[{name!r}] must be {describe(array)}, not {describe(value)}")
         with exact_types():
-            values[name] = jax.device_put(value)
+            values[name] = jax.device_put(np.array(value))  # a copy, which the caller cannot change
     return values
 
 
