@@ -40,7 +40,7 @@ def test_a_model(again):
     x = {"x": np.ones((3, 2, 3), np.float32)}
     found = again(layers)
     equal(found(x), layers(x))
-    assert (found.label, found._told) == (layers.label, layers._told)
+    assert (found.label, found._load_options) == (layers.label, layers._load_options)
     steps, frame = step_model(), frames_of(1)["x"][0]
     found = again(steps)
     packed = steps.pack(steps.params)

@@ -182,7 +182,7 @@ def test_calls_that_do_not_fit():
     for valid in (3, -1, jnp.int32(3), 0.5):
         with pytest.raises(jaxrnn.InputError, match="valid must be from 0 to the 2 frame"):
             streamed.flush(None, state, {"x": frames}, valid)
-    with pytest.raises(jaxrnn.InputError, match=r"x\['x'\]: float32\[frames of x\['x'\], 3\] got float32\[2, 4\]"):
+    with pytest.raises(jaxrnn.InputError, match=r"x\['x'\]: float32\[frames, 3\] got float32\[2, 4\]"):
         streamed.run(None, {"x": np.zeros((2, 4), np.float32)})
 
 

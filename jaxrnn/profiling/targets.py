@@ -165,8 +165,8 @@ def of_stepper(
     sample = draw(seed)
     with exact_types():
         lead = 0 if symbol is not None or batch is None else 1
-        held = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.held}
-        state = stepper.init(streams, params=params, held=held or None)
+        constants = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.constants}
+        state = stepper.init(streams, params=params, constants=constants or None)
     details = [
         pairs_of({**sample.dims, **(sizes or {})}),
         "" if batch is None else f"batch {batch}",

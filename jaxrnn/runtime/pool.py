@@ -84,8 +84,8 @@ class StreamPool:
         self._stream = Bound(stepper, params)
         self._frames = Frames(self._stream.spec.inputs, capacity)
         #: The state before the first step, where it depends on no input.
-        first = self._stream.start(self._stream.example_held())
-        self._fresh = None if self._stream.spec.held else first
+        first = self._stream.start(self._stream.example_constants())
+        self._fresh = None if self._stream.spec.constants else first
         self._state: Any = None
         self._free = list(reversed(range(capacity)))
         self._open: dict[int, _Open] = {}
@@ -133,21 +133,21 @@ class StreamPool:
         return len(self._open)
 
     @_in_turn
-    def open(self, held: Arrays | None = None) -> int:
+    def open(self, constants: Arrays | None = None) -> int:
         """Begin a stream with a fresh state; its id, which is never used again.
 
         Args:
-            held: inputs without a time axis, only needed where the state before the first frame is computed from them,
-                as in `Stepper.init`.
+            constants: inputs without a time axis, only needed where the state before the first frame is computed from
+                them, as in `Stepper.init`.
 
         Raises:
             StateError: the pool is full.
-            InputError: held inputs are needed and were not given, or do not fit.
+            InputError: constants are needed and were not given, or do not fit.
         """
         if not self._free:
             raise StateError(f"all {self.capacity} streams are open; close one, or make the pool larger")
         with exact_types():
-            start = self._fresh if held is None and self._fresh is not None else self._stream.start(held)
+            start = self._fresh if constants is None and self._fresh is not None else self._stream.start(constants)
             if self._state is None:
                 # A pool of one keeps the leading axis too.
                 self._state = jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, (self.capacity, *x.shape))), start)

@@ -57,7 +57,7 @@ def stream(
             each must have a multiple of the smallest number: one second may be 100 frames of features and 16,000
             samples. The numbers themselves do not matter.
         axes: the time axis of each leaf of x, as an integer or a pytree of them (a prefix of x); None for leaves that
-            are held constant.
+            are constant in time.
         params: an example of the parameters.
         pulse: input frames in each step, those of the leaf with the fewest frames; None for the fewest that fit.
         multiple: what every length is a multiple of, for functions that work on such lengths only.

@@ -14,6 +14,7 @@ from jaxrnn.model.exporting import export_onnx
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
 from jaxrnn.settings.functions import build
+from jaxrnn.settings.options import check_options
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.fit import fit
@@ -21,8 +22,7 @@ from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.loading import load_checkpoint
 from jaxrnn.training.losses import Loss
 from jaxrnn.training.npz_files import NpzFiles
-from jaxrnn.training.optax_names import named_algorithm, named_schedule
-from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.optimizers import Optimizer, Schedule, find_optimizer, find_schedule, refusals_of
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
 from jaxrnn.training.settings import ExamplesSettings, LossSettings, ScheduleSettings, TrainingSettings
 from jaxrnn.training.validation import validate
@@ -132,15 +132,23 @@ def _function(
 
 
 def _optimizer(file: File) -> Optimizer:
-    settings = file.settings.optimizer
-    algorithm, rate = settings.name, settings.learning_rate
+    settings, rate = file.settings.optimizer, file.settings.optimizer.learning_rate
     if isinstance(rate, ScheduleSettings):
         with file.at("optimizer", "learning_rate"):
-            rate = named_schedule(rate.schedule, rate.options)
+            rate = _schedule(rate)
     with file.at("optimizer"):
-        if settings.options:
-            algorithm, rate = named_algorithm(settings.name, settings.options, rate), None
-        return Optimizer(algorithm, rate, settings.clip_norm, settings.train, settings.freeze)
+        options = check_options(find_optimizer(settings.name), {**settings.options, "learning_rate": rate})
+        rate = options.pop("learning_rate")
+        return Optimizer(settings.name, rate, settings.clip_norm, settings.train, settings.freeze, options)
+
+
+def _schedule(settings: ScheduleSettings) -> Schedule:
+    make = find_schedule(settings.schedule)
+    options = check_options(make, settings.options)
+    with refusals_of(make):
+        schedule = make(**options)
+        float(schedule(0))
+    return schedule
 
 
 def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:

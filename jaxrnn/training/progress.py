@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from jaxrnn.progress import progress_bar
 
-
-class Shown(Protocol):
-    """Where a training says how far it is."""
-
-    def __call__(self, done: int, updates: int, loss: float, validation: float | None) -> None:
-        """So much of the total is done, after so many updates, with this loss."""
-        ...
+#: Where a training says how far it is: what is done of the total, updates, their loss, perhaps a validation loss.
+Shown = Callable[[int, int, float, float | None], None]
 
 
 @contextlib.contextmanager

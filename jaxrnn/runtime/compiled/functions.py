@@ -35,6 +35,11 @@ class Functions:
         self._loaded: dict[str, Any] = {}
         self._bound: dict[str, Any] = {}
 
+    @property
+    def fingerprint(self) -> str:
+        """What tells the file from others: the digest of its content."""
+        return self._archive.digest
+
     def __copy__(self) -> Self:
         return self  # nothing of it changes
 
@@ -72,7 +77,7 @@ class Functions:
                     f"{self.spec.label} was compiled for {made}, but JAX runs on {here} here; compile it for that"
                 )
             call = exported.call
-            if name in ("step", "flush"):
+            if not name.endswith(BATCHED) and name + BATCHED in self._serialised:
                 call = _mappable(call, lambda *arguments: self._function(name + BATCHED)(*arguments))
             self._loaded[name] = jax.jit(call)
         return self._loaded[name]
