@@ -25,7 +25,7 @@ def progress_bar(
         total: what progress counts up to.
         texts: stand beside the bar, with ``{task.completed}``, ``{task.total}`` and ``{task.fields[NAME]}`` filled in.
         shown: whether to show a bar; None to show it if standard error is a terminal.
-        stays: whether the bar is left on the screen.
+        stays: whether the bar is left on the screen. Where there is no terminal, only the last state of it is written.
         fields: by name, before there is progress; ``completed`` is what was done before.
 
     Yields:
@@ -39,8 +39,9 @@ def progress_bar(
 
     columns = [TextColumn(what), BarColumn(), *map(TextColumn, texts), TimeRemainingColumn()]
     console = Console(stderr=True, highlight=False)
-    with Progress(*columns, console=console, transient=not stays, auto_refresh=False) as bar:
-        task, drawn = bar.add_task("", total=total, **fields), 0.0
+    with Progress(*columns, console=console, transient=console.is_terminal and not stays, auto_refresh=False) as bar:
+        task, drawn = bar.add_task("", total=total, **fields), time.monotonic()
+        bar.refresh()
 
         def show(completed: float, **fields: Any) -> None:
             nonlocal drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import jaxrnn
 from jaxrnn.errors import optional_package
 from jaxrnn.messages import bytes_of, first_line, near, near_or_all, pairs_of
+from jaxrnn.progress import progress_bar
 
 
 def test_sizes_names_and_errors():
@@ -58,3 +60,24 @@ def test_commands_that_read_settings_name_a_missing_package(tmp_path, package):
     install = "pip install 'jaxrnn[train]' or pip install 'jaxrnn[evaluate]'"
     line = f"error: {package} is needed for files of settings: {install}"
     assert run.stderr.splitlines() == [line] * 2
+
+
+def test_progress_is_shown_where_it_is_wanted(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for shown, terminal, texts in (
+        (None, True, {"counting", "at start", "at item 3"}),
+        (None, False, set()),
+        (True, False, {"counting", "at item 3"}),
+        (False, True, set()),
+    ):
+        stream = Terminal() if terminal else io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress_bar("counting", 3, "at {task.fields[place]}", shown=shown, place="start") as show:
+            for done in (1, 2, 3):
+                show(done, place=f"item {done}")
+        written = stream.getvalue()
+        assert {text for text in ("counting", "at start", "at item 3") if text in written} == texts
+        assert bool(written) == bool(texts)

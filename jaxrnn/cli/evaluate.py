@@ -104,7 +104,7 @@ def evaluate(
             for line in failures():
                 click.echo(line, err=True)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; the same command continues in {folder}", err=True)
+        click.echo(f"interrupted; run the same command again to continue in {folder}", err=True)
         ctx.exit(INTERRUPTED)
     if not prepared.evaluation.is_complete:
         raise InputError("not all recordings are finished; run the same command again")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from jaxrnn.evaluation.hosts import Host, shared
 from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.results import Results, read_results
 from jaxrnn.evaluation.systems import System
+from jaxrnn.progress import progress_bar
 
 
 def evaluate(
@@ -99,20 +99,11 @@ def run(evaluation: Evaluation, host: Host, progress: bool | None = None) -> dic
 @contextlib.contextmanager
 def _showing(progress: bool | None, evaluation: Evaluation) -> Iterator[Callable[[set[int]], None]]:
     """Show a progress bar in seconds of recordings; yields a function of the numbers of the finished units."""
-    if not (sys.stderr.isatty() if progress is None else progress):
-        yield lambda finished: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
     seconds = {unit.index: evaluation.seconds(unit) for unit in evaluation.units}
-    text = TextColumn("{task.completed:.0f} of {task.total:.0f} s of recordings")
-    columns = (TextColumn("evaluating"), BarColumn(), text, TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
-        task = bar.add_task("", total=sum(seconds.values()))
 
-        def show(finished: set[int]) -> None:
-            bar.update(task, completed=sum(seconds[index] for index in finished & seconds.keys()))
+    def total_of(finished: set[int]) -> float:
+        return sum(seconds[index] for index in finished & seconds.keys())
 
-        show(evaluation.journal.finished())
-        yield show
+    text, before = "{task.completed:.0f} of {task.total:.0f} s of recordings", evaluation.journal.finished()
+    with progress_bar("evaluating", total_of(set(seconds)), text, shown=progress, completed=total_of(before)) as bar:
+        yield lambda finished: bar(total_of(finished))
