@@ -9,18 +9,26 @@ from typing import Any
 
 import jax
 
+from jaxrnn.checks import check_count
+from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.packing import low_precision_type
 from jaxrnn.model import Model
+from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.blocks import Block
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.peaks import Peaks
 from jaxrnn.profiling.precision import STEPS, LowPrecision, differences_of
 from jaxrnn.profiling.results import Profile
-from jaxrnn.profiling.targets import FullPrecision, Target, of_stepper, target
+from jaxrnn.profiling.targets import FullPrecision, Target, of_graph, of_stepper
 from jaxrnn.profiling.traces import time_calls
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.stepper import Stepper
 from jaxrnn.streaming import Streamed
+
+KINDS = ("apply", "step", "scan", "stream")
+#: Frames of a recording in one call, if nobody asks for another number.
+LENGTH = 100
 
 
 def profile_model(
@@ -61,10 +69,48 @@ def profile_model(
         InputError: an argument does not fit, or does not belong to ``what``.
         StateError: the model forgets its state after every call, so that it has neither steps nor scans.
     """
-    chosen = target(
-        model, what, inputs or {}, dims or {}, batch=batch, length=length, stream=stream, seed=seed, dtype=dtype
-    )
-    return _profiled(chosen, dict(operators_of(model)), peaks, seed)
+    if what is None:
+        kinds = {variable.kind for variable in model.state}
+        what = "stream" if stream is not None else "step" if kinds == {"external"} else "apply"
+    if what not in KINDS:
+        raise InputError(f"a model's {what!r} cannot be profiled; what can: {', '.join(KINDS)}")
+    if stream is not None and what != "stream":
+        raise InputError(f"a streamed function was given, but {what!r} is asked for; what='stream' profiles it")
+    for name, count in {"batch": batch, "length": length}.items():
+        if count is not None:
+            check_count(name, count)
+    if length is not None and what in ("step", "stream"):
+        raise InputError(f"length is about the whole graph and scans, not about a {what}")
+    low, inputs, dims = low_precision_type(dtype), inputs or {}, dims or {}
+    if what == "apply":
+        if batch is not None:
+            raise InputError("batch is about steps, scans and streams; here, dims gives the size of an open dimension")
+        if low is not None:
+            raise InputError("dtype is about the weights of steps, scans and streams, not about the whole graph")
+        target = of_graph(model, inputs, dims, length=length, seed=seed)
+    else:
+        stepper, sizes = (stream or _stream(model, dims), dims) if what == "stream" else (model, None)
+        target = of_stepper(
+            stepper,
+            model.params,
+            inputs,
+            {} if what == "stream" else dims,
+            batch=batch,
+            seed=seed,
+            frames=(length or LENGTH) if what == "scan" else None,
+            low=low,
+            model=model,
+            sizes=sizes,
+        )
+    return _profiled(target, dict(operators_of(model)), peaks, seed)
+
+
+def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
+    symbols = time_symbols(model)
+    if len(symbols) != 1:
+        listed = ", ".join(symbols) or "none"
+        raise InputError(f"{model.label}: say which dimension is time, with model.stream; those that can be: {listed}")
+    return model.stream(symbols[0], None, dims=dims)
 
 
 def profile_stepper(

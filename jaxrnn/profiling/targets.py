@@ -8,20 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs.packing import Packed, low_precision_type
+from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.messages import pairs_of
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.stepper import Stepper, StepSpec
-from jaxrnn.streaming import Streamed
 from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs
-
-KINDS = ("apply", "step", "scan", "stream")
-#: Frames of a recording in one call, if nobody asks for another number.
-LENGTH = 100
 
 
 @dataclass(frozen=True)
@@ -60,48 +54,18 @@ class Target:
     full: FullPrecision | None = None
 
 
-def target(
-    model: Model,
-    what: str | None,
-    given: Mapping[str, Any],
-    dims: Mapping[str, int],
-    *,
-    batch: int | None,
-    length: int | None,
-    stream: Streamed | None,
-    seed: int,
-    dtype: Any,
+def of_graph(
+    model: Model, given: Mapping[str, Any], dims: Mapping[str, int], *, length: int | None, seed: int
 ) -> Target:
-    """What `profile_model` runs."""
-    if what is None:
-        kinds = {variable.kind for variable in model.state}
-        what = "stream" if stream is not None else "step" if kinds == {"external"} else "apply"
-    if what not in KINDS:
-        raise InputError(f"a model's {what!r} cannot be profiled; what can: {', '.join(KINDS)}")
-    if stream is not None and what != "stream":
-        raise InputError(f"a streamed function was given, but {what!r} is asked for; what='stream' profiles it")
-    for name, count in {"batch": batch, "length": length}.items():
-        if count is not None:
-            check_count(name, count)
-    if length is not None and what in ("step", "stream"):
-        raise InputError(f"length is about the whole graph and scans, not about a {what}")
-    low = low_precision_type(dtype)
-    if what == "apply":
-        if low is not None:
-            raise InputError("dtype is about the weights of steps, scans and streams, not about the whole graph")
-        return _of_apply(model, given, dims, batch, length, seed)
-    if what == "stream":
-        streamed = stream or _stream(model, dims)
-        return of_stepper(streamed, model.params, given, {}, batch=batch, seed=seed, low=low, model=model, sizes=dims)
-    frames = (length or LENGTH) if what == "scan" else None
-    return of_stepper(model, model.params, given, dims, batch=batch, frames=frames, seed=seed, low=low, model=model)
+    """The whole graph.
 
-
-def _of_apply(
-    model: Model, given: Mapping[str, Any], dims: Mapping[str, int], batch: int | None, length: int | None, seed: int
-) -> Target:
-    if batch is not None:
-        raise InputError("batch is about steps, scans and streams; here, dims gives the size of an open dimension")
+    Args:
+        model: its parameters are arguments of the function.
+        given: inputs by name; the others are random.
+        dims: sizes of open dimensions.
+        length: the size of the one open dimension that can be time.
+        seed: of the random inputs.
+    """
     if length is not None:
         symbols = time_symbols(model)
         if len(symbols) != 1:
@@ -111,9 +75,8 @@ def _of_apply(
             raise InputError(f"length is {length}, but dims gives {symbols[0]}={dims[symbols[0]]}")
         dims = {**dims, symbols[0]: length}
     sample = random_inputs(model, given, dims=dims, seed=seed)
-    return Target(
-        _label(model.label, "apply", pairs_of(sample.dims)), model.apply, (model.params, sample.inputs), sample
-    )
+    label = _label(model.label, "apply", pairs_of(sample.dims))
+    return Target(label, model.apply, (model.params, sample.inputs), sample)
 
 
 def of_stepper(
@@ -186,14 +149,6 @@ def _what(spec: StepSpec, frames: int | None) -> str:
     if frames is not None:
         return f"scan of {frames} frames"
     return f"pulse of {spec.pulse}" if spec.streams else "step"
-
-
-def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
-    symbols = time_symbols(model)
-    if len(symbols) != 1:
-        listed = ", ".join(symbols) or "none"
-        raise InputError(f"{model.label}: say which dimension is time, with model.stream; those that can be: {listed}")
-    return model.stream(symbols[0], None, dims=dims)
 
 
 def _label(name: str, what: str, *details: str) -> str:
