@@ -13,7 +13,6 @@ from jaxrnn.cli.errors import MismatchError, wants_json
 from jaxrnn.cli.inputs import seed_option
 from jaxrnn.cli.options import Number, json_option
 from jaxrnn.cli.output import Block, Table, show
-from jaxrnn.errors import InputError
 from jaxrnn.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def demo(out: Path | None, seconds: float, snr: float, seed: int) -> None:
 
     if out is not None:
         need_matplotlib()
-        _make_folder(out)
+        out.mkdir(parents=True, exist_ok=True)
     result, signals = _run(seconds, snr, seed)
     if out is not None:
         result["files"] = [str(path) for path in _write(out, result, signals)]
@@ -102,13 +101,6 @@ def _verify(model: Model, noisy: np.ndarray) -> tuple[str, float]:
     return report.engine, max(output.max_abs or 0.0 for output in outputs)
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {folder} cannot be made: {error.strerror}") from error
-
-
 def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray]) -> list[Path]:
     from jaxrnn.demo.writing import write_spectrograms, write_wav
 
@@ -119,12 +111,9 @@ def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray])
     }
     recordings = {folder / f"{name}.wav": samples for name, samples in signals.items()}
     picture = folder / "spectrogram.png"
-    try:
-        for path, samples in recordings.items():
-            write_wav(path, samples)
-        write_spectrograms(picture, {titles[name]: samples for name, samples in signals.items()})
-    except OSError as error:
-        raise InputError(f"--out {folder} cannot be written: {error.strerror}") from error
+    for path, samples in recordings.items():
+        write_wav(path, samples)
+    write_spectrograms(picture, {titles[name]: samples for name, samples in signals.items()})
     return [*recordings, picture]
 
 

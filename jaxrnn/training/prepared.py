@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from jaxrnn.errors import InputError, optional_package
+from jaxrnn.files import check_replaceable
 from jaxrnn.model.exporting import export_onnx
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
@@ -170,11 +172,10 @@ def _devices(count: int | None) -> list[Any] | None:
     return jax.devices()[:count]
 
 
-def _make_folder_of(path: os.PathLike[str]) -> None:
-    folder = os.path.dirname(os.path.abspath(path))
+def _make_folder_of(path: Path) -> None:
+    folder = path.absolute().parent
     try:
-        os.makedirs(folder, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{os.fspath(path)} cannot be written: {error.strerror}: {folder}") from error
-    if os.path.isdir(path):
-        raise InputError(f"{os.fspath(path)} is a folder; give the name of a file in it")
+        raise InputError(f"{path} cannot be written: {error.strerror}: {folder}") from error
+    check_replaceable(path)
