@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
+import onnx
 
 STATIC = "static"
 FOLDABLE = "foldable"
@@ -33,12 +34,23 @@ OUTPUT_COUNT = "output_count"
 OUTPUT_NAME = "output_name"
 REQUIRED = inspect.Parameter.empty
 
+#: ONNX's own numbers of opsets have 32 bits, and a file's 64.
+_NEWEST = 2**31 - 1
+
 Versions = dict[int, Callable[..., Any]]
 
 
 def since(function: Callable[..., Any], *versions: int) -> Versions:
     """The table entry for one function that implements the operator as of each of these opset versions."""
     return dict.fromkeys(versions, function)
+
+
+def schema_of(domain: str, name: str, opset: int) -> onnx.defs.OpSchema | None:
+    """The definition of an operator that an opset contains; None where ONNX does not define it."""
+    try:
+        return onnx.defs.get_schema(name, min(max(opset, 0), _NEWEST), domain)
+    except onnx.defs.SchemaError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,11 @@ class Operator:
     def slot(self, index: int) -> InputSlot | None:
         """The declared input at this position, or None where the operator takes fewer."""
         return self.slots[index] if index < len(self.slots) else self.variadic
+
+    @functools.cached_property
+    def schema(self) -> onnx.defs.OpSchema | None:
+        """ONNX's definition of it; None where there is none."""
+        return schema_of(self.domain, self.name, self.since)
 
     def __str__(self) -> str:
         return f"{self.domain + '::' if self.domain else ''}{self.name}-{self.since}"
