@@ -61,9 +61,9 @@ class Limits:
             if wrong:
                 raise InputError(f"Limits: {field.name} must be a positive integer, not {value!r}")
 
-    def beside(self, held: int) -> Limits:
-        """The limits of a file that holds so many bytes itself."""
-        return replace(self, constant_bytes=self.constant_bytes + _FOLDED * held)
+    def for_file(self, size: int) -> Limits:
+        """The limits of a file that has so many bytes of constants itself."""
+        return replace(self, constant_bytes=self.constant_bytes + _FOLDED * size)
 
 
 class Budget:

@@ -101,10 +101,10 @@ def _marks(hint: Any) -> tuple[str, ...]:
 def read_signature(
     function: Callable[..., Any],
 ) -> tuple[tuple[InputSlot, ...], InputSlot | None, dict[str, Any], bool, bool]:
-    """The slots, the variadic slot, the attributes with defaults, and whether the output count and name are wanted."""
+    """The slots, the variadic slot, the attributes with defaults, and whether it takes the output count and name."""
     inner = function.func if isinstance(function, functools.partial) else function
     hints = typing.get_type_hints(inner, include_extras=True)
-    slots, variadic, attributes, wanted = [], None, {}, set()
+    slots, variadic, attributes, of_outputs = [], None, {}, set()
     for parameter in inspect.signature(function).parameters.values():
         marks = _marks(hints.get(parameter.name))
         slot = InputSlot(parameter.name, STATIC in marks, FOLDABLE in marks, parameter.default is REQUIRED)
@@ -113,10 +113,10 @@ def read_signature(
         elif parameter.kind is not parameter.KEYWORD_ONLY:
             slots.append(slot)
         elif parameter.name in (OUTPUT_COUNT, OUTPUT_NAME):
-            wanted.add(parameter.name)
+            of_outputs.add(parameter.name)
         else:
             attributes[parameter.name] = parameter.default
-    return tuple(slots), variadic, attributes, OUTPUT_COUNT in wanted, OUTPUT_NAME in wanted
+    return tuple(slots), variadic, attributes, OUTPUT_COUNT in of_outputs, OUTPUT_NAME in of_outputs
 
 
 def operator(name: str, domain: str, version: int, function: Callable[..., Any], *, own: bool = False) -> Operator:
