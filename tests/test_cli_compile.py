@@ -8,6 +8,7 @@ from test_cli import call, call_json
 from tiers import of_tiers
 
 import jaxrnn
+import jaxrnn.runtime.compiled
 from jaxrnn.cli.errors import MISMATCH
 
 

@@ -12,6 +12,7 @@ from tiers import of_tiers
 from verifier import peer_outputs
 
 import jaxrnn
+import jaxrnn.runtime.compiled
 from jaxrnn.cli import stepping
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.runtime.compiled.format import MAGIC
