@@ -20,7 +20,7 @@ def function_of(case):
     """A drawn node as a function of its float operands, all outputs wanted, and these operands."""
     operator, arrays, attributes, _, opset = case
     lengths = {name: arrays[name] for name in ("sequence_lens",) if name in arrays}
-    varied = {name: jnp.asarray(array) for name, array in arrays.items() if name not in lengths}
+    varied = {name: jnp.array(array) for name, array in arrays.items() if name not in lengths}
     model = jaxrnn.load(build(operator, arrays, attributes, [True] * len(OUTPUTS[operator]), opset, arrays))
     return lambda arrays: model.apply({}, {**arrays, **lengths}), varied
 

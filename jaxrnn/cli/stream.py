@@ -12,7 +12,7 @@ import click
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.files import save_archive
 from jaxrnn.cli.inputs import Inputs, input_options
-from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option
+from jaxrnn.cli.options import ModelFile, Number, json_option, model_file, output_option
 from jaxrnn.cli.output import busy, counting, show
 from jaxrnn.cli.pulses import Pulses, check_pulse_options, pulse_options
 
@@ -41,16 +41,16 @@ STEPS = 500
     help="With --symbol: compare the outputs with those of the model on the whole recording, and on short parts of it "
     "whose lengths do not fit the pulse. Exit status 1 where they differ by more than 'jaxrnn verify' allows.",
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="HZ", help="Samples a second, with --hop.")
+@click.option("--rate", type=Number(0, min_open=True), metavar="HZ", help="Samples a second, with --hop.")
 @click.option(
     "--hop",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="SAMPLES",
     help="New samples a step; with --symbol, samples a frame.",
 )
 @click.option(
     "--step-seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="SECONDS",
     help="What a step lasts, without --rate.",
 )
@@ -120,7 +120,7 @@ def stream(
     with precision:
         with busy(f"tracing {name}"):
             stepper, sample, total = recordings_for(source, given, pulses, limit, frames, STEPS)
-        with busy(f"compiling {name}"), sample.blamed():
+        with busy(f"compiling {name}"), sample.naming_assumptions():
             ready = stepping.make_ready(stepper, source.params, sample.inputs, sample.dims)
         with counting("streaming", total // stepper.spec.pulse) as indices:
             ran = stepping.run(ready, sample.inputs, total, indices)
@@ -129,7 +129,7 @@ def stream(
             ran = dataclasses.replace(ran, outputs={name: ran.outputs[name] for name in names})
         checks = None
         if verify and source.model is not None:
-            with busy(f"verifying {name}"), sample.blamed():
+            with busy(f"verifying {name}"), sample.naming_assumptions():
                 checks = check_lengths(source.model, ready, sample.inputs, total, ran.outputs, pulses.shortest)
     streams = stepper.spec.streams
     if output is not None:
