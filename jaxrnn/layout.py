@@ -59,7 +59,7 @@ class Layout:
         return {name: jnp.concatenate(arrays) for name, arrays in parts.items()}
 
     def unpack(self, state: State) -> dict[str, Any]:
-        """The entries, by name, behind the batch that the vectors have in front."""
+        """The entries, by name, after the batch that the vectors have in front."""
         entries = {}
         for name, place in self.places.items():
             vector = state[place.vector]

@@ -200,14 +200,14 @@ def advance(
     rest = stepper.flush(params, after, tail, frames - steps * np.int32(spec.pulse))
     arrays, counts = {}, {}
     for each in timed:
-        body, given = outputs[each.name], steps * np.int32(each.sizes[each.time_axis or 0])
+        body, certain = outputs[each.name], steps * np.int32(each.sizes[each.time_axis or 0])
         if each.name in rest.outputs:
-            arrays[each.name] = _followed(body, rest.outputs[each.name], given, each.time_axis or 0)
-            counts[each.name] = given + jnp.where(frames < room, rest.counts[each.name], np.int32(0))
+            arrays[each.name] = _followed(body, rest.outputs[each.name], certain, each.time_axis or 0)
+            counts[each.name] = certain + jnp.where(frames < room, rest.counts[each.name], np.int32(0))
         elif spec.pulse > spec.multiple or each.delay:
             raise InputError(f"{spec.label}: its flush gives nothing of {each.name!r}, of which frames may be left")
         else:
-            arrays[each.name], counts[each.name] = body, given
+            arrays[each.name], counts[each.name] = body, certain
     return arrays, counts, after
 
 

@@ -259,7 +259,7 @@ def lead_of(specs: Sequence[ArraySpec], state: Any) -> tuple[Any, ...]:
         value, shape = state[spec.name], spec.shape
         assert shape is not None
         if not hasattr(value, "dtype") or value.dtype != spec.dtype:
-            raise StateError(f"state {_told(spec)}, not {describe(value)}")
+            raise StateError(f"state {_expected(spec)}, not {describe(value)}")
         extra = max(len(value.shape) - len(shape), 0)
         leads[spec.name], core = tuple(value.shape[:extra]), tuple(value.shape[extra:])
         fits = len(core) == len(shape) and all(
@@ -267,7 +267,7 @@ def lead_of(specs: Sequence[ArraySpec], state: Any) -> tuple[Any, ...]:
         )
         if not fits or extra > 1:
             more = "; map over all axes in front but one with jax.vmap" if fits else ""
-            raise StateError(f"state {_told(spec)}, not {describe(value)}{more}")
+            raise StateError(f"state {_expected(spec)}, not {describe(value)}{more}")
         named = ((expected, size) for expected, size in zip(shape, core, strict=True) if isinstance(expected, str))
         same = all(sizes.setdefault(expected, size) == size for expected, size in named)
         if leads[spec.name] != leads[names[0]] or not same:
@@ -275,7 +275,7 @@ def lead_of(specs: Sequence[ArraySpec], state: Any) -> tuple[Any, ...]:
     return next(iter(leads.values()), ())
 
 
-def _told(spec: ArraySpec) -> str:
+def _expected(spec: ArraySpec) -> str:
     shown = ArraySpec.__str__(spec).partition(": ")[2]
     return f"{spec.name!r} must be {shown} (in a batch, with one axis in front)"
 

@@ -1,8 +1,8 @@
 """`Stepper`: the protocol of a pure step, which a model, a streamed function and a compiled file share with one's own.
 
 A stepper has four parts: ``spec`` describes the arrays, ``init`` makes the state before the first frame, ``step`` takes
-a pulse of frames, ``flush`` gives what is left when a recording has ended. All of them are pure. A model whose call is
-one step is a stream of pulse 1, delay 0 and an empty flush.
+a pulse, which is so many input frames, ``flush`` gives what is left when a recording has ended. All of them are pure. A
+model whose call is one step is a stream of pulse 1, delay 0 and an empty flush.
 """
 
 from __future__ import annotations
@@ -199,13 +199,13 @@ def whole_pulse(spec: StepSpec, tail: Any, valid: Any, lead: tuple[Any, ...] = (
         if tail is not None or isinstance(valid, Tracer) or np.any(np.asarray(valid) != 0):
             raise InputError(f"{spec.label} has no tail: a step takes a whole frame, and keeps nothing back")
         return None
-    given = {} if tail is None else tail
-    if not isinstance(given, Mapping):
-        raise InputError(f"the tail must be a dict of arrays by name, not {type(given).__name__}")
-    check_names(spec.inputs, given)
+    parts = {} if tail is None else tail
+    if not isinstance(parts, Mapping):
+        raise InputError(f"the tail must be a dict of arrays by name, not {type(parts).__name__}")
+    check_names(spec.inputs, parts)
     arrays = {}
     for each in spec.inputs:
-        value = given.get(each.name)
+        value = parts.get(each.name)
         if value is None and each.time_axis is None:
             raise InputError(f"input {each.name!r} is constant in time: the tail must have it")
         if value is None:

@@ -154,8 +154,11 @@ def test_integers_of_64_bits():
     )
     model = jaxrnn.load(make_model(graph))
     x = 2**40 + np.arange(13)
-    (found,) = through(Offline(model.stream(pulse=2), model.params), [{"samples": x}], 4)
+    system = Offline(model.stream(pulse=2), model.params)
+    (found,) = through(system, [{"samples": x}], 4)
     np.testing.assert_array_equal(found["y"], np.cumsum(x))
+    with pytest.raises(InputError, match=r"input x: int64\[2\] takes no float32 of a recording"):
+        through(system, recordings((4,)), 4)
 
 
 def frames_of(samples):

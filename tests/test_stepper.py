@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 
 import jax
@@ -13,6 +14,7 @@ from test_cli_stream import gru_step_model
 
 import jaxrnn
 from jaxrnn.profiling import profile_stepper
+from jaxrnn.recordings import scan
 from jaxrnn.specs import ArraySpec
 from jaxrnn.stepper import Flushed, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
 
@@ -228,6 +230,38 @@ def test_many_pulses_in_one_call():
     equal(streamed.run(None, {"x": x, "level": level}), smooth({"x": x, "level": level}))
     with pytest.raises(jaxrnn.InputError, match=r"9 input frame.* no whole number of pulses of 2"):
         streamed.scan(None, streamed.init(), {"x": x, "level": level})
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_many_steps_of_a_file(name, tmp_path):
+    """A scan is step after step, of one stream, of a batch, and mapped; an object of one's own needs none itself."""
+    own, loaded, x = OWN[name], compiled(OWN[name], tmp_path), recording(6)
+    expected, state = scan(own, getattr(own, "params", None), own.init(), {"x": x})
+    outputs, after = loaded.scan(None, loaded.init(), {"x": x})
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), (outputs, after), (expected, state))
+    frames = 0 if own.spec.streams else 1
+    both = np.stack([2 * x, x], frames)
+    batched, _ = loaded.scan(None, loaded.init(2), {"x": both})
+    mapped, _ = jax.vmap(loaded.scan, (None, None, 0))(loaded.params, loaded.init(), {"x": np.stack([2 * x, x])})
+    np.testing.assert_allclose(np.moveaxis(batched["y"], frames, 0)[1], expected["y"], rtol=1e-6)
+    np.testing.assert_allclose(mapped["y"][1], expected["y"], rtol=1e-6)
+    with pytest.raises(jaxrnn.InputError, match=r"needs a leading axis of 3|must be 3, not 2"):
+        loaded.scan(None, loaded.init(3), {"x": both})
+
+
+def test_many_steps_in_a_batch_with_a_name(tmp_path):
+    onnx.save(gru_step_model("streams"), tmp_path / "gru.onnx")
+    model = jaxrnn.load(tmp_path / "gru.onnx", state={"h": "h_out"})
+    jaxrnn.save_compiled(model, tmp_path / "gru.jaxrnn")
+    loaded, rng = jaxrnn.load_compiled(tmp_path / "gru.jaxrnn"), np.random.default_rng(0)
+    x = rng.normal(size=(3, 5, 1, 1, 3)).astype(np.float32)  # streams, frames, and a frame of one stream
+    inputs = {"x": x, "gain": np.ones((3, 5, 1), np.float32)}
+    mapped, _ = jax.vmap(loaded.scan, (None, None, 0))(loaded.params, loaded.init(), inputs)
+    named = {"x": np.concatenate(x, axis=2), "gain": inputs["gain"][0]}
+    outputs, _ = loaded.scan(None, loaded.init(3), named)
+    expected, _ = model.scan(model.params, model.init(3), named)
+    np.testing.assert_allclose(outputs["y"], expected["y"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(mapped["y"], axis=3), expected["y"], rtol=1e-5, atol=1e-6)
 
 
 def test_a_recording_through_a_model_in_steps(models):

@@ -102,8 +102,12 @@ class Network:
         return jax.vmap(one)(state, dict(frames), counts)
 
     def _input(self, each: ArraySpec, frames: jax.Array) -> jax.Array:
-        """Frames ``[time, ...]`` as an input of a recording."""
+        """Frames ``[time, ...]`` as an input of a recording; floats may round, but are no integers."""
         one = self.fitted(each, math.prod(frames.shape[1:]))
+        assert each.dtype is not None, "it has a shape"
+        kinds = (jnp.complexfloating, jnp.inexact)
+        if any(jnp.issubdtype(frames.dtype, kind) and not jnp.issubdtype(each.dtype, kind) for kind in kinds):
+            raise InputError(f"{self.spec.label}: input {each} takes no {frames.dtype} of a recording")
         frames = frames.astype(each.dtype)
         axis = one.time_axis
         if axis is None:

@@ -64,7 +64,7 @@ class Offline:
 
     @property
     def multiple(self) -> int:
-        """A chunk holds whole pulses."""
+        """A chunk holds whole pulses, the input frames of a step."""
         return self._network.spec.pulse
 
     @property

@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 class System(Protocol):
     """Recordings in, outputs out, a batch at a time and a chunk of each at a time.
 
-    `run` is given frames that follow on those of the call before. A stream whose frames have ended is filled up with
+    `run` takes the frames that follow on those of the call before. A stream whose frames have ended is filled up with
     zeros; that changes nothing in the others.
 
     A system may also have ``identity``, plain values of all that decides on what it gives, its parameters among them:
@@ -32,7 +32,7 @@ class System(Protocol):
 
     @property
     def rate(self) -> int:
-        """Samples a second that sound is wanted in."""
+        """Samples a second of the sound that it takes."""
         ...
 
     @property
@@ -60,11 +60,11 @@ class System(Protocol):
         ...
 
     def padded(self, frames: int) -> int:
-        """How many frames a recording of so many takes, zeros behind it included, until all of it has come out."""
+        """How many frames a recording of so many takes, zeros after it included, until all of it has come out."""
         ...
 
     def expected(self, output: str, frames: int) -> int | None:
-        """How many frames an output of a recording has, behind its delay; None for all that come."""
+        """How many frames an output of a recording has, after its delay; None for all that come."""
         ...
 
     def run(

@@ -197,7 +197,7 @@ class Model(WholeGraph):
         multiple: int = 1,
         constraints: Sequence[str] = (),
     ) -> Streamed:
-        """Turn the model over a whole recording into one that runs on pulses of frames, exactly.
+        """Turn the model over a whole recording into one that runs on pulses of it, so many frames a step, exactly.
 
         `Streamed.step` takes and gives dicts by the names of the file, and equals `apply` from the first frame to the
         last. The batch of the file is 1; `Streamed.init` makes states of more streams.

@@ -1,4 +1,4 @@
-"""A model as a pickle: its file, and what `load` was told of it."""
+"""A model as a pickle: its file, and the options of `load`."""
 
 from __future__ import annotations
 

@@ -152,8 +152,8 @@ class Steps:
         return Step.trace(self._plain_step, *shapes)
 
     def _plain_step(self, params: Arrays, inputs: Arrays, state: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-        given = {str(variable.input): state[name] for name, variable in self.state.items()}
-        results = self.model.apply(params, {**inputs, **given})
+        carried = {str(variable.input): state[name] for name, variable in self.state.items()}
+        results = self.model.apply(params, {**inputs, **carried})
         outputs = {name: value for name, value in results.items() if name not in self._output_of}
         return outputs, {name: results[str(variable.output)] for name, variable in self.state.items()}
 

@@ -50,8 +50,8 @@ def stream_model(
     """`Model.stream`."""
     names = open_dimensions(model)
     if not any(_times(name, symbol) for name in names):
-        found = ", ".join(names) or "none"
-        raise InputError(f"{model.label}: no input has a dimension {symbol!r}; dimensions left open: {found}")
+        listed = ", ".join(names) or "none"
+        raise InputError(f"{model.label}: no input has a dimension {symbol!r}; dimensions left open: {listed}")
     unknown = [name for name in dims if name not in names or _times(name, symbol)]
     if unknown:
         raise InputError(f"{model.label}: dims gives {unknown[0]!r}; dimensions left open: {', '.join(names)}")

@@ -66,12 +66,12 @@ class WholeGraph:
         self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
         self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
         self._compilable = True
-        #: What `load` was given besides ``static`` and ``state``: it makes the model again of a pickle.
+        #: The other options of `load`, without ``static`` and ``state``: they make the model of a pickle again.
         self._load_options: dict[str, Any] = {}
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """What tells the graph, and what `load` was given with it, from others; values of parameters do not count."""
+        """What tells the graph, and the options of `load`, from others; values of parameters do not count."""
         return fingerprint_of(self.program, (self.static, self.declared_state, self.initial_values))
 
     @functools.cached_property
@@ -169,19 +169,19 @@ class WholeGraph:
     def _evaluate(self, params: Arrays, inputs: Arrays, watch: Any) -> dict[str, Any]:
         with exact_types():
             self._check_params(params)
-            given = {**self.initial_values, **inputs} if self.initial_values else inputs
-            bound = {**self.static, **bind_inputs(self.inputs, given)}
+            complete = {**self.initial_values, **inputs} if self.initial_values else inputs
+            bound = {**self.static, **bind_inputs(self.inputs, complete)}
             arguments = [bound[str(key.name)] for key in self.program.block.inputs]
             outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
             self._check_strings(outputs, (params, arguments))
             named = zip((info.name for info in self.outputs), outputs, strict=True)
             return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
 
-    def _check_strings(self, outputs: Sequence[Any], given: Any) -> None:
+    def _check_strings(self, outputs: Sequence[Any], arguments: Any) -> None:
         """Refuse outputs that hold strings where they would have to pass through a transformation."""
         with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
         # Under jit, what is made anew is traced too.
-        if with_text and any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves(given), jnp.zeros(()))):
+        if with_text and any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves(arguments), jnp.zeros(()))):
             raise StaticValueError(
                 f"output {with_text[0]} holds strings, which no function under jit, grad or vmap can give, because JAX "
                 "has none; call apply outside them"

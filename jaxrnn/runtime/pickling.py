@@ -25,7 +25,7 @@ def on_host(tree: Any) -> Any:
 
 
 def on_device(tree: Any) -> Any:
-    """The pytree that `on_host` was given."""
+    """The pytree of `on_host`, as it was."""
     with exact_types():
         return jax.tree.map(lambda leaf: jnp.array(leaf.array) if isinstance(leaf, OnHost) else leaf, tree)
 

@@ -23,15 +23,15 @@ from jaxrnn.runtime.pickling import on_device, on_host
 from jaxrnn.stepper import Stepper
 
 Arrays = Mapping[str, Any]
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def _in_turn(method: Callable[Concatenate[Any, Given], Result]) -> Callable[Concatenate[Any, Given], Result]:
+def _in_turn(method: Callable[Concatenate[Any, Arguments], Result]) -> Callable[Concatenate[Any, Arguments], Result]:
     """A method of a pool that waits until no other of its methods runs."""
 
     @functools.wraps(method)
-    def alone(self: Any, *arguments: Given.args, **named: Given.kwargs) -> Result:
+    def alone(self: Any, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         with self._turn:
             return method(self, *arguments, **named)
 
@@ -80,7 +80,7 @@ class StreamPool:
     def __init__(self, stepper: Stepper, params: Any, capacity: int):
         self.capacity = capacity = check_count("capacity, how many streams may be open at once,", capacity)
         self._turn = threading.RLock()
-        self._given = {"stepper": stepper, "params": params, "capacity": capacity}
+        self._arguments = {"stepper": stepper, "params": params, "capacity": capacity}
         self._stream = Bound(stepper, params)
         self._frames = Frames(self._stream.spec.inputs, capacity)
         #: The state before the first step, where it depends on no input.
@@ -112,7 +112,7 @@ class StreamPool:
             name: _Open(entry.slot, on_host(entry.start), deque(entry.queue)) for name, entry in self._open.items()
         }
         return {
-            "given": on_host(self._given),
+            "arguments": on_host(self._arguments),
             "streams": streams,
             "free": list(self._free),
             "next": self._next,
@@ -121,7 +121,7 @@ class StreamPool:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**on_device(state["given"]))
+        self.__init__(**on_device(state["arguments"]))
         self._open, self._free, self._next = state["streams"], state["free"], state["next"]
         self._frames = state["frames"]
         for entry in self._open.values():
@@ -159,7 +159,7 @@ class StreamPool:
 
     @_in_turn
     def push(self, stream: int, frame: Arrays) -> None:
-        """Queue one frame of a stream, or one whole pulse: inputs by name, as one step of a single stream takes them.
+        """Queue the inputs of one step of a stream, by name, without a batch: a frame, or a pulse (`StepSpec.pulse`).
 
         Raises:
             StateError: there is no such stream.

@@ -54,7 +54,7 @@ class Runner:
     """
 
     def __init__(self, stepper: Stepper, params: Any = None, constants: Arrays | None = None):
-        self._given = {"stepper": stepper, "params": params, "constants": constants}
+        self._arguments = {"stepper": stepper, "params": params, "constants": constants}
         self._stream = Bound(stepper, params)
         self._turn = threading.Lock()
         self._start = self._stream.start(constants)
@@ -75,10 +75,10 @@ class Runner:
         return self.__copy__()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"given": on_host(self._given), "state": on_host(self._state)}
+        return {"arguments": on_host(self._arguments), "state": on_host(self._state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**on_device(state["given"]))
+        self.__init__(**on_device(state["arguments"]))
         self._state = on_device(state["state"])
 
     def _joined_step(self, vectors: dict[str, Any], inputs: Arrays) -> tuple[_Joined, dict[str, Any]]:

@@ -49,11 +49,11 @@ class Pulses:
         Raises:
             InputError: they are missing, differ in structure, shape or dtype, or were packed for another function.
         """
-        given = plain(params, self.plan)
+        unpacked = plain(params, self.plan)
         expected, structure = jax.tree.flatten(self.example)
-        if given is None and expected:
+        if unpacked is None and expected:
             raise InputError("the function was streamed with parameters: give params")
-        leaves, shape = jax.tree.flatten(given)
+        leaves, shape = jax.tree.flatten(unpacked)
         if shape != structure:
             raise InputError(f"params must be a pytree like those that the function was streamed with, {structure}")
         for leaf, want in zip(leaves, expected, strict=True):
@@ -63,7 +63,7 @@ class Pulses:
                     f"params hold {array.dtype.name}{list(array.shape)} where the function was streamed with "
                     f"{want.dtype.name}{list(want.shape)}"
                 )
-        return given
+        return unpacked
 
     def init(self, params: Any, constants: list[Any] | None) -> State:
         """The state before the first frame.
@@ -130,10 +130,10 @@ class Pulses:
 
     def pack(self, params: Any, dtype: Any) -> Packed:
         """As `Streamed.pack`."""
-        given = self.params(params)
-        stages = self._stages(given)
+        unpacked = self.params(params)
+        stages = self._stages(unpacked)
         purpose = Purpose(self.plan.fingerprint, folding_of(stages), self.spec.pulse, self.plan.label)
-        return Packed(given, fold(stages, given, low_precision_type(dtype)), purpose)
+        return Packed(unpacked, fold(stages, unpacked, low_precision_type(dtype)), purpose)
 
     def flush(self, params: Any, state: State, arrays: list[Any], units: int, existing: Any) -> tuple[Any, Any]:
         """The outputs of a pass over so many units that ends after the existing frames, and their counts."""

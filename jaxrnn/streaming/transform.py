@@ -37,7 +37,7 @@ def stream(
     multiple: int = 1,
     constraints: Sequence[str] = (),
 ) -> Streamed:
-    """Turn a function over a whole recording into one that runs on pulses of it, exactly.
+    """Turn a function over a whole recording into one that runs on pulses of it, so many frames a step, exactly.
 
     For every length of the recording, and however it is cut, the outputs of `Streamed.step` and `Streamed.flush`,
     concatenated, less the first `Streamed.delay` frames, are those of the function on the whole recording.

@@ -39,7 +39,7 @@ def archive(
     params = packed(stepper, params, dims)
     leaves, rebuild = _leaves_of(params)
     shapes = [_shape(leaf) for leaf in leaves]
-    sizes = _given({name: dims[name] for each in stepper.spec.state for name in each.symbols if name in dims})
+    sizes = _dims_argument({name: dims[name] for each in stepper.spec.state for name in each.symbols if name in dims})
     constants = stream.example_constants() or {}
 
     def init(leaves: Any, constants: Arrays) -> State:
@@ -75,7 +75,7 @@ def _sized(spec: StepSpec, dims: Mapping[str, int]) -> StepSpec:
     return spec.sized(dims)
 
 
-def _given(dims: Mapping[str, int]) -> dict[str, Any]:
+def _dims_argument(dims: Mapping[str, int]) -> dict[str, Any]:
     """Sizes as an argument; none for steppers that leave nothing open."""
     return {"dims": dims} if dims else {}
 

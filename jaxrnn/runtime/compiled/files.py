@@ -25,7 +25,7 @@ def save_compiled(
     """Write a stepper to a file, whole or not at all: its step, its flush, and the scan of a model in steps.
 
     Parameters are in the file once; those of a model in steps packed. The number of streams stays open, and so is the
-    number of frames of a scan. A streamed function is compiled for its pulse.
+    number of frames of a scan. A streamed function is compiled for its pulse, the input frames of a step.
 
     Args:
         stepper: a model whose state is external, a streamed function, or one's own `Stepper`.

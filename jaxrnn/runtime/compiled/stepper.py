@@ -61,17 +61,13 @@ class CompiledStepper(Functions):
 
     def _constants(self, constants: Any) -> dict[str, Any]:
         specs = [spec for spec in self.spec.inputs if spec.name in self.spec.constants]
-        given = (
-            {}
-            if constants is None
-            else {name: constants[name] for name in self.spec.constants if constants.get(name) is not None}
-        )
-        if len(given) < len(specs):
+        arrays = {name: array for name, array in (constants or {}).items() if array is not None}
+        if any(spec.name not in arrays for spec in specs):
             raise InputError(
                 f"the state before the first frame is computed from constants: call init(constants=...) with "
                 f"{', '.join(self.spec.constants)}"
             )
-        return bind(specs, given)
+        return bind(specs, {spec.name: arrays[spec.name] for spec in specs})
 
     def step(self, params: Sequence[Any] | None, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
         """One step.
