@@ -29,8 +29,8 @@ def main(manifest: Path, out: Path) -> None:
         results = evaluate(denoiser, from_manifest(manifest), metrics, out, slices=["snr", "noise"], keep=True)
     except jaxrnn.JaxrnnError as error:
         raise click.ClickException(str(error)) from error
-    for name, found in results.said["summary"].items():
-        click.echo(f"{name}: {found['mean']:.2f} dB ({found['low']:.2f} to {found['high']:.2f})")
+    for name, summary in results.document["summary"].items():
+        click.echo(f"{name}: {summary['mean']:.2f} dB ({summary['low']:.2f} to {summary['high']:.2f})")
     click.echo(f"wrote {out / 'results.parquet'}, {out / 'results.json'} and {out / 'report.html'}")
 
 

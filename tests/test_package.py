@@ -50,7 +50,6 @@ EVALUATION = {
     "NoValueError",
     "Offline",
     "Piece",
-    "Resampling",
     "Results",
     "Stage",
     "System",

@@ -127,7 +127,7 @@ def _read_table(path: Path) -> Any:
 
 
 def checked(items: Iterable[Item]) -> tuple[Item, ...]:
-    """The items in the order of their ids, which must be unique and usable as relative paths.
+    """Items in the order of their ids, which must be unique and usable as relative paths.
 
     Raises:
         InputError: two items have one id, or an id leads out of the folder of results.
@@ -135,7 +135,9 @@ def checked(items: Iterable[Item]) -> tuple[Item, ...]:
     result = tuple(sorted(items, key=lambda item: item.id))
     for first, second in itertools.pairwise(result):
         if first.id == second.id:
-            raise InputError(f"two recordings are called {first.id!r}: {first.path} and {second.path}; give them ids")
+            raise InputError(
+                f"two recordings are called {first.id!r}: {first.path} and {second.path}; give them different ids"
+            )
     for item in result:
         if item.id.startswith("/") or ".." in item.id.split("/") or not item.id.strip():
             raise InputError(f"{item.path}: the id {item.id!r} cannot name a file below the folder of results")
