@@ -17,6 +17,7 @@ import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.training import Optimizer, Sequences, Validation, fit, validate
 from jaxrnn.training.forward import Forward
+from jaxrnn.training.optimizers import learning_rate
 from jaxrnn.training.time_axes import make_layout
 
 RATE = 0.05
@@ -149,6 +150,25 @@ def test_apply_follows_a_joined_optax_chain():
     assert furthest({name: fitted.params[name] for name in trained}, trained) < 1e-4
     assert same({n: fitted.params[n] for n in ("W", "scale")}, {n: start[n] for n in ("W", "scale")})
     assert list(fitted.params) == list(model.params)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["adafactor", "adamw", "lamb", "rprop", "sgd", "sm3"])
+def test_a_named_optimizer_is_that_of_optax(name):
+    """With its learning rate in its state, and nothing else of it."""
+    rng = np.random.default_rng(0)
+    draws = [{"a": rng.standard_normal((4, 3)), "b": rng.standard_normal(3)} for _ in range(4)]
+    start, *gradients = [jax.device_put(jax.tree.map(np.float32, each)) for each in draws]
+    optimizer, plain = Optimizer(name, learning_rate=0.05), getattr(optax, name)(0.05)
+    found, expected = start, start
+    with jax.numpy_dtype_promotion("standard"):
+        state, plain_state = optimizer.init(start), plain.init(start)
+        for gradient in gradients:
+            found, state = optimizer.update(gradient, state, found, jnp.float32(1))
+            updates, plain_state = plain.update(gradient, plain_state, expected)
+            expected = optax.apply_updates(expected, updates)
+            assert float(learning_rate(state)) == np.float32(0.05)
+    assert furthest(found, expected) < 1e-6
 
 
 def test_padding_changes_nothing_even_where_it_is_not_finite():

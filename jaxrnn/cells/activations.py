@@ -36,19 +36,19 @@ def _elu(x, alpha):
     return jnp.where(x >= 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
 
 
-#: Name in lower case: the function, and the defaults of the coefficients that it takes (alpha, then beta).
+#: Each function by ONNX's name, and the defaults of the coefficients that it takes (alpha, then beta).
 _FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
-    "relu": (jax.nn.relu, ()),
-    "tanh": (jnp.tanh, ()),
-    "sigmoid": (jax.nn.sigmoid, ()),
-    "softsign": (jax.nn.soft_sign, ()),
-    "softplus": (jax.nn.softplus, ()),
-    "affine": (_affine, (1.0, 0.0)),
-    "leakyrelu": (_leaky_relu, (0.01,)),
-    "thresholdedrelu": (_thresholded_relu, (1.0,)),
-    "scaledtanh": (_scaled_tanh, (1.0, 1.0)),
-    "hardsigmoid": (_hard_sigmoid, (0.2, 0.5)),
-    "elu": (_elu, (1.0,)),
+    "Relu": (jax.nn.relu, ()),
+    "Tanh": (jnp.tanh, ()),
+    "Sigmoid": (jax.nn.sigmoid, ()),
+    "Softsign": (jax.nn.soft_sign, ()),
+    "Softplus": (jax.nn.softplus, ()),
+    "Affine": (_affine, (1.0, 0.0)),
+    "LeakyRelu": (_leaky_relu, (0.01,)),
+    "ThresholdedRelu": (_thresholded_relu, (1.0,)),
+    "ScaledTanh": (_scaled_tanh, (1.0, 1.0)),
+    "HardSigmoid": (_hard_sigmoid, (0.2, 0.5)),
+    "Elu": (_elu, (1.0,)),
 }
 
 
@@ -65,7 +65,7 @@ class Activation:
         return function(x, *(jnp.asarray(value, x.dtype) for value in self.coefficients))
 
 
-SIGMOID, TANH = Activation("sigmoid"), Activation("tanh")
+SIGMOID, TANH = Activation("Sigmoid"), Activation("Tanh")
 
 
 def value_and_slope(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -83,14 +83,12 @@ def parse_activations(
     Raises:
         ValueError: a name is unknown.
     """
-    queues = [list(alphas), list(betas)]
-    result = []
-    for name in names:
-        key = name.lower()
-        if key not in _FUNCTIONS:
-            known = "Relu, Tanh, Sigmoid, Softsign, Softplus, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, "
-            raise ValueError(f"unknown activation {name!r}; there are: {known}HardSigmoid, Elu")
-        _, defaults = _FUNCTIONS[key]
-        taken = [queue.pop(0) if queue else default for queue, default in zip(queues, defaults, strict=False)]
-        result.append(Activation(key, tuple(float(value) for value in taken)))
+    queues, result = [list(alphas), list(betas)], []
+    known = {name.lower(): name for name in _FUNCTIONS}
+    for spelling in names:
+        if (name := known.get(spelling.lower())) is None:
+            raise ValueError(f"unknown activation {spelling!r}; there are: {', '.join(_FUNCTIONS)}")
+        _, defaults = _FUNCTIONS[name]
+        coefficients = [queue.pop(0) if queue else default for queue, default in zip(queues, defaults, strict=False)]
+        result.append(Activation(name, tuple(map(float, coefficients))))
     return tuple(result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax
 from flax import nnx
 
 from jaxrnn.errors import InputError
+from jaxrnn.messages import near_or_all
 
 
 def parameter(array: jax.Array, name: str) -> nnx.Param[jax.Array]:
@@ -63,9 +63,7 @@ def named(*patterns: str, of: nnx.Module | None = None) -> Named:
         names = [name for _, value in nnx.to_flat_state(nnx.state(of)) if (name := onnx_name(value)) is not None]
         for pattern in patterns:
             if not any(_matches(name, pattern) for name in names):
-                close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.3)
-                hint = f"; near: {', '.join(map(repr, close))}" if close else ""
-                raise InputError(f"no parameter matches {pattern!r} among {len(names)} imported ones{hint}")
+                raise InputError(f"no imported parameter matches {pattern!r}{near_or_all(pattern, names)}")
     return Named(patterns)
 
 

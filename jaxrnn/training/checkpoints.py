@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import os
 import shutil
 import signal
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 from jaxrnn.errors import InputError, TrainingError, optional_package
 from jaxrnn.files import check_regular
 from jaxrnn.messages import first_line
+from jaxrnn.training.options import Checkpoints
 from jaxrnn.training.sharding import is_primary
 from jaxrnn.training.snapshots import Snapshot, decode, encode
 
@@ -45,8 +45,7 @@ class Folder:
     """The checkpoints of one training.
 
     Args:
-        path: the folder; it is made if it is not there.
-        keep: how many of the newest ones stay, besides the best.
+        options: the folder, which is made if it is not there, and how many of the newest ones stay besides the best.
         reading: only read; the folder must be there.
 
     Raises:
@@ -54,15 +53,16 @@ class Folder:
         MissingPackageError: Orbax is not installed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, keep: int = 1, reading: bool = False):
-        self.path = Path(path).absolute()
-        self._kept = _Kept(keep, self._is_ours)
+    def __init__(self, options: Checkpoints, *, reading: bool = False):
+        self.options = options
+        self.path = Path(options.folder).absolute()
+        self._kept = _Kept(options.keep, self._is_ours)
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"checkpoints: {self.path} is a file, not a folder")
         if reading and not self.path.is_dir():
             raise InputError(f"there is no folder {self.path}")
         ocp = _orbax()
-        options = ocp.CheckpointManagerOptions(
+        policies = ocp.CheckpointManagerOptions(
             create=not reading,
             read_only=reading,
             save_interval_steps=0 if reading else 1,
@@ -75,7 +75,7 @@ class Folder:
         )
         try:
             with _quiet():
-                self._manager = ocp.CheckpointManager(self.path, options=options, item_names=ITEMS)
+                self._manager = ocp.CheckpointManager(self.path, options=policies, item_names=ITEMS)
         except OSError as error:
             raise InputError(f"checkpoints: the folder {self.path} cannot be used: {error}") from error
 

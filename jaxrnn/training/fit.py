@@ -140,7 +140,7 @@ def fit(
     if validation is not None:
         whole = dataclasses.replace(layout, sequences=sequences.whole)
         measured = Forward(model, whole, loss, functions, compute_dtype)
-        validator = Validator(measured, validation.data, batch_size, devices)
+        validator = Validator(measured, validation, batch_size, devices)
     settings = training_facts(
         model,
         layout,
@@ -157,8 +157,8 @@ def fit(
         state = TrainState(updates.begin({name: start[name] for name in trained}), settings, changed)
         folder = None
         if checkpoints is not None:
-            folder = stack.enter_context(closing(Folder(checkpoints.folder, keep=checkpoints.keep)))
-            _resume(state, placement, folder, checkpoints.resume)
+            folder = stack.enter_context(closing(Folder(checkpoints)))
+            _resume(state, placement, folder)
         loop = TrainingLoop(
             updates=updates,
             batches=Batches(source, layout, placement),
@@ -166,9 +166,7 @@ def fit(
             steps=steps,
             state=state,
             validator=validator,
-            validation=validation,
             folder=folder,
-            checkpoints=checkpoints,
             progress=progress,
         )
         stopped = loop.run()
@@ -179,11 +177,11 @@ def fit(
     return Fitted(best, last, state.history, state.step, best_step, stopped)
 
 
-def _resume(state: TrainState, placement: Placement, folder: Folder, resume: bool) -> None:
+def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
     """Go on from the newest checkpoint of a folder, if it has one."""
     if not folder.steps():
         return
-    if not resume:
+    if not folder.options.resume:
         raise TrainingError(
             f"resume=False, but {folder.path} has checkpoints already, after updates {folder.steps()}; choose another "
             "folder, or delete it"

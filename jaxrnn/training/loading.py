@@ -14,6 +14,7 @@ from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.facts import digest_of_all
+from jaxrnn.training.options import Checkpoints
 from jaxrnn.training.snapshots import Snapshot
 
 
@@ -38,7 +39,7 @@ def load_checkpoint(
         TrainingError: the checkpoint is damaged.
         MissingPackageError: Orbax is not installed.
     """
-    with closing(Folder(folder, reading=True)) as opened:
+    with closing(Folder(Checkpoints(folder), reading=True)) as opened:
         steps = opened.steps()
         if not steps:
             raise InputError(f"there is no checkpoint in {opened.path}")

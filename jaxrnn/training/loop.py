@@ -13,7 +13,6 @@ from jaxrnn.errors import JaxrnnError, TrainingError
 from jaxrnn.training.batches import Batch, BatchChunk, Batches
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.diagnosis import explain
-from jaxrnn.training.options import Checkpoints, Validation
 from jaxrnn.training.order import Order, Position
 from jaxrnn.training.padding import check_padding
 from jaxrnn.training.progress import Shown, showing
@@ -46,9 +45,7 @@ class TrainingLoop:
         steps: updates, or None.
         state: where it begins.
         validator: measures the validation examples; None where there are none.
-        validation: how often, and what ends the training early.
         folder: of the checkpoints; None to keep none.
-        checkpoints: how often.
         progress: whether to show progress.
     """
 
@@ -58,9 +55,7 @@ class TrainingLoop:
     steps: int | None
     state: TrainState
     validator: Validator | None
-    validation: Validation | None
     folder: Folder | None
-    checkpoints: Checkpoints | None
     progress: bool | None
     _pending: _PendingUpdate | None = None
     _padding_checked: bool = False
@@ -84,7 +79,7 @@ class TrainingLoop:
                 raise
 
     def _run(self, show: Shown) -> str:
-        if self.state.step and _is_due(self.validation, self.state.step):
+        if self.state.step and _is_due(self.validator, self.state.step):
             self._validate(show)
         if not (self._complete or self._out_of_patience):
             with closing(self.batches.make(self.order, self.state.counters.position.batch)) as made:
@@ -119,7 +114,7 @@ class TrainingLoop:
             position = Position(batch.number, index).after(len(batch.chunks))
             self._pending = _PendingUpdate(batch, chunk, arrays, after, report, position)
             arrays = after
-            validates, saves = _is_due(self.validation, step), _is_due(self.checkpoints, step)
+            validates, saves = _is_due(self.validator, step), _is_due(self.folder, step)
             if validates or saves:
                 self._settle(show)
             if validates:
@@ -190,7 +185,7 @@ class TrainingLoop:
 
     @property
     def _out_of_patience(self) -> bool:
-        patience = None if self.validation is None else self.validation.patience
+        patience = None if self.validator is None else self.validator.options.patience
         return patience is not None and self.state.counters.patience_counter >= patience
 
     @property
@@ -203,5 +198,5 @@ class TrainingLoop:
         return self.state.counters.position.batch if self.steps is None else self.state.step
 
 
-def _is_due(options: Validation | Checkpoints | None, step: int) -> bool:
-    return options is not None and step % options.every == 0
+def _is_due(what: Validator | Folder | None, step: int) -> bool:
+    return what is not None and step % what.options.every == 0

@@ -14,7 +14,7 @@ from jaxrnn.training.arguments import Function, check_functions, check_precision
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.forward import Forward
-from jaxrnn.training.options import SEQUENCES, Sequences
+from jaxrnn.training.options import SEQUENCES, Sequences, Validation
 from jaxrnn.training.order import sequence_order
 from jaxrnn.training.parameters import checked
 from jaxrnn.training.sharding import Placement
@@ -62,7 +62,7 @@ def validate(
     compute_dtype = check_precision(compute_dtype)
     values = checked(params, model.program.parameters)
     layout = make_layout(model, sequences.whole, *make_source(data, None).get(0))
-    validator = Validator(Forward(model, layout, loss, functions, compute_dtype), data, batch_size, devices)
+    validator = Validator(Forward(model, layout, loss, functions, compute_dtype), Validation(data), batch_size, devices)
     with jax.enable_x64(layout.wide):
         return validator(validator.placement.replicate(values))
 
@@ -72,18 +72,17 @@ class Validator:
 
     Args:
         forward: what is computed of each example.
-        data: the examples.
+        options: the examples, and how often a training measures them.
         batch_size: examples in a batch.
         devices: the devices that a batch is split over; None for all.
     """
 
-    def __init__(
-        self, forward: Forward, data: Sequence[Mapping[str, Any]], batch_size: int, devices: Sequence[Any] | None
-    ):
-        self._count, size = len(data), min(batch_size, len(data))
+    def __init__(self, forward: Forward, options: Validation, batch_size: int, devices: Sequence[Any] | None):
+        self.options, self._count = options, len(options.data)
+        size = min(batch_size, self._count)
         self._order = sequence_order(self._count, size)
         self.placement = Placement(devices, size)
-        self._batches = Batches(make_source(data, None), forward.layout, self.placement)
+        self._batches = Batches(make_source(options.data, None), forward.layout, self.placement)
         self._forward, self._carry = forward, fresh_carry(forward, self.placement)
 
         def sums(params: Any, carry: Any, arrays: Any, mask: Any, weights: Any, ragged: bool) -> Any:

@@ -99,7 +99,7 @@ def _rnn(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Pol
     kind = algebra.terms[monomial[0]].kind
     if kind == "relu" and sign < 0:
         return None
-    return _matched(algebra, RNN((Activation(kind),)), (hidden,), [(monomial[0], sign)])
+    return _matched(algebra, RNN((Activation(kind.capitalize()),)), (hidden,), [(monomial[0], sign)])
 
 
 def _gru(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Polynomial) -> Match | None:

@@ -55,14 +55,13 @@ def cross_entropy(
     check_scale(scale)
 
     def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        scores, axis = classes_last(read_output(outputs, example, output), class_axis, time_axis)
-        labels = read_target(example, target)
+        array, labels = read_output(outputs, example, output), read_target(example, target)
+        scores, axis = classes_last(array, class_axis, time_axis)
+        logits, exists = _logits(scores, axis, mask, scale)
         if jnp.issubdtype(labels.dtype, jnp.floating):
-            shares = jnp.moveaxis(like(wide(labels), _moved_back(scores, class_axis), target), class_axis, -1)
-            logits, exists = _logits(scores, axis, mask, scale)
+            shares = jnp.moveaxis(like(wide(labels), array.shape, target), class_axis, -1)
             shares, _ = frames_first(shares.astype(logits.dtype), axis, mask)
             return masked_mean(optax.softmax_cross_entropy(logits, present(shares, exists)), exists)
-        logits, exists = _logits(scores, axis, mask, scale)
         labels, _ = frames_first(like(labels.astype(jnp.int32), scores.shape[:-1], target), axis, mask)
         counts, labels = valid_labels(labels, exists, logits.shape[-1], ignore_label)
         return mean_where(optax.softmax_cross_entropy_with_integer_labels(logits, labels), counts)
@@ -218,10 +217,3 @@ def _logits(scores: jax.Array, axis: int | None, mask: jax.Array, scale: Scale) 
     if scale == "logits":
         return present(scores, exists), exists
     return jnp.log(jnp.maximum(present(scores, exists, 1), jnp.finfo(scores.dtype).tiny)), exists
-
-
-def _moved_back(scores: jax.Array, class_axis: int) -> tuple[int, ...]:
-    """The shape of the output, whose classes were put last."""
-    sizes = list(scores.shape[:-1])
-    sizes.insert(class_axis % scores.ndim, scores.shape[-1])
-    return tuple(sizes)
