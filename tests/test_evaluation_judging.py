@@ -13,7 +13,7 @@ import soundfile
 from evaluation_cases import RATE, noisy, rng, value
 
 from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.evaluation import METRICS, Evaluation, Item, Piece, build_metric, latency, over_whole, si_sdr
+from jaxrnn.evaluation import METRICS, Column, Evaluation, Item, Piece, build_metric, latency, over_whole, si_sdr
 from jaxrnn.evaluation.judging import Judge
 from jaxrnn.evaluation.metrics import check_metrics
 from jaxrnn.evaluation.metrics.counts import detection
@@ -140,7 +140,7 @@ def test_functions_of_ones_own_are_found_by_name_and_fail_alone(tmp_path):
         build_metric(f"{here}:made", {"limit": 0.05}),
         build_metric("si_sdr", {"called": "quality"}),
     ]
-    assert (metrics[0].unit, metrics[0].higher_is_better) == ("V", False)
+    assert metrics[0].columns == (Column("whole_mean", "V", False),)
     row = judged(metrics, output, reference)
     assert row["whole_mean"] == pytest.approx(whole_mean(output, reference, 0))
     assert row["sum_rate"] == RATE

@@ -74,7 +74,7 @@ def check_metrics(metrics: Sequence[Metric], system: System, corpus: Sequence[It
         if metric.needs_source and system.per_frame[output] != 1:
             raise InputError(f"the metric {metric.name} needs an output with a frame for each of the recording's")
         metric.start(frame_rate(system, output))
-        keys = [column.name for column in metric.known_columns] + ([metric.pool.key] if metric.pool else [])
+        keys = [column.name for column in metric.columns] + ([metric.pool.key] if metric.pool else [])
         for key in dict.fromkeys([metric.name, *keys]):
             owner = taken.setdefault(key, f"the metric {metric.name}")
             if owner != f"the metric {metric.name}" or keys.count(key) > 1:
