@@ -205,11 +205,17 @@ def test_a_metric_that_does_not_fit_is_told_before_anything_runs(monkeypatch):
         ([METRICS["level"]("place")], corpus, "the manifest"),
         ([METRICS["level"]("seconds")], corpus, "the table of results"),
         ([], [Item("a", Path("a.wav"), None, {"notes": 1})], "'notes'"),
+        ([over_whole(whole_mean, "pla"), over_whole(whole_mean, "pla_ce")], corpus, "pla may give columns pla_"),
+        (
+            [over_whole(whole_mean, "own")],
+            [Item("a", Path("a"), Path("b"), {"own_size": 1})],
+            "manifest has 'own_size'",
+        ),
     ]
     for metrics, items, said in cases:
         with pytest.raises(InputError, match=said):
             check_metrics(metrics, Gain(), items)
-    check_metrics([METRICS["level"](), detection(output="score")], Gain(), corpus)
+    check_metrics([METRICS["level"](), detection(output="score"), over_whole(whole_mean, "pla")], Gain(), corpus)
     monkeypatch.setitem(__import__("sys").modules, "pystoi", None)
     with pytest.raises(MissingPackageError, match="pip install pystoi"):
         build_metric("stoi")
