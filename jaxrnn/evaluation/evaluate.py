@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from jaxrnn.evaluation.hosts import Host, shared
 from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.results import Results, read_results
 from jaxrnn.evaluation.systems import System
+from jaxrnn.progress import progress_bar
 
 
 def evaluate(
@@ -88,31 +87,15 @@ def run(evaluation: Evaluation, host: Host, progress: bool | None = None) -> dic
         The times of the run, for the units that were not finished before: ``seconds``, ``seconds_of_recordings`` and
         ``times_real_time``.
     """
-    before, began = evaluation.journal.finished(), time.monotonic()
-    with _showing(progress, evaluation) as show:
-        evaluation.run(shared(evaluation, host), lambda unit, rows: show(evaluation.journal.finished()))
-    took = time.monotonic() - began
-    sound = sum(evaluation.seconds(unit) for unit in evaluation.units if unit.index not in before)
-    return {"seconds": took, "seconds_of_recordings": sound, "times_real_time": sound / took if sound else None}
-
-
-@contextlib.contextmanager
-def _showing(progress: bool | None, evaluation: Evaluation) -> Iterator[Callable[[set[int]], None]]:
-    """Show a progress bar in seconds of recordings; yields a function of the numbers of the finished units."""
-    if not (sys.stderr.isatty() if progress is None else progress):
-        yield lambda finished: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
     seconds = {unit.index: evaluation.seconds(unit) for unit in evaluation.units}
-    text = TextColumn("{task.completed:.0f} of {task.total:.0f} s of recordings")
-    columns = (TextColumn("evaluating"), BarColumn(), text, TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
-        task = bar.add_task("", total=sum(seconds.values()))
 
-        def show(finished: set[int]) -> None:
-            bar.update(task, completed=sum(seconds[index] for index in finished & seconds.keys()))
+    def finished() -> float:
+        units = evaluation.journal.finished()
+        return sum(length for index, length in seconds.items() if index in units)
 
-        show(evaluation.journal.finished())
-        yield show
+    before, began, total = finished(), time.monotonic(), sum(seconds.values())
+    text = "{task.completed:.0f} of {task.total:.0f} s of recordings"
+    with progress_bar("evaluating", total, text, shown=progress, completed=before) as show:
+        evaluation.run(shared(evaluation, host), lambda unit, rows: show(finished()))
+    took, sound = time.monotonic() - began, total - before
+    return {"seconds": took, "seconds_of_recordings": sound, "times_real_time": sound / took if sound else None}
