@@ -1,9 +1,8 @@
-"""Checks of arguments that many functions take: numbers of something, and files to write."""
+"""Checks of whole numbers that are arguments."""
 
 from __future__ import annotations
 
 import operator
-from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError
@@ -26,15 +25,3 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     if not is_count(value, least):
         raise InputError(f"{name} must be a whole number from {least} on, not {value!r}")
     return operator.index(value)
-
-
-def check_writable(path: Path) -> None:
-    """Refuse a file whose folder is not there, before any work is done.
-
-    Raises:
-        InputError: says what is missing.
-    """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the name of a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")

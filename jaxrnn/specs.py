@@ -50,6 +50,11 @@ class ArraySpec:
         return self.dtype is not None and self.dtype.kind == "O"
 
     @property
+    def is_wide(self) -> bool:
+        """Whether JAX has its element type only where ``jax_enable_x64`` is set."""
+        return self.dtype is not None and self.dtype.name in ("int64", "uint64", "float64", "complex128")
+
+    @property
     def nbytes(self) -> int:
         """Its size in bytes, with 1 for every open dimension."""
         assert self.dtype is not None

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jaxrnn.files import check_replaceable
+
 
 @contextmanager
 def in_place_of(path: Path) -> Iterator[Path]:
@@ -20,7 +22,11 @@ def in_place_of(path: Path) -> Iterator[Path]:
 
     Yields:
         The path to write to.
+
+    Raises:
+        InputError: something else than a file is in its place.
     """
+    check_replaceable(path)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         written = Path(folder, path.name)
         yield written

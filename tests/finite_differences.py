@@ -52,7 +52,7 @@ def moved(point, direction, step):
 def random_like(tree, seed):
     """Standard normal arrays of the shapes of a pytree."""
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=np.shape(leaf)), leaf.dtype), tree)
+    return jax.tree.map(lambda leaf: jnp.array(rng.normal(size=np.shape(leaf)), leaf.dtype), tree)
 
 
 def dot(first, second):
@@ -85,7 +85,7 @@ def network(path, wide, **static):
 
 def floats(inputs, dtype=np.float64):
     """The inputs that have derivatives, in one type."""
-    return {name: jnp.asarray(value, dtype) for name, value in inputs.items() if value.dtype.kind == "f"}
+    return {name: jnp.array(value, dtype) for name, value in inputs.items() if value.dtype.kind == "f"}
 
 
 def mean_squares(outputs):

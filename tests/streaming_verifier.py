@@ -167,12 +167,12 @@ def check_gradients(
         def scaled(weight: Any, x: Any) -> Any:
             return function(jnp.tanh(x * weight))
 
-        weight = jnp.asarray(0.7)
+        weight = jnp.array(0.7)
         streamed = stream(
             scaled, example, axes=axis, params=weight, pulse=None, multiple=multiple, constraints=constraints
         )
         total = length * multiple
-        x = jnp.asarray(recording([total if d == axis else size for d, size in enumerate(shape)], np.float64))
+        x = jnp.array(recording([total if d == axis else size for d, size in enumerate(shape)], np.float64))
 
         def loss(run: Callable[..., Any]) -> Callable[..., Any]:
             def of(weight: Any, x: Any) -> Any:

@@ -224,7 +224,15 @@ def test_attributes_that_refer_to_nothing(proto, words):
             look(proto)
 
 
-@pytest.mark.parametrize("build", [mistyped_constant, quantised_with_flat_weights, referring_to_graphs])
+def mistyped_scan():
+    """A Scan from zeros, which are looked at as the start of a recurrence."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("h", "x", "h_next")]
+    body = helper.make_graph([node("Add", ["h", "x"], ["h_next"])], "body", ends[:2], ends[2:])
+    zeros = numpy_helper.from_array(np.zeros(3, np.float32), "zeros")
+    return model(node("Scan", ["zeros", "x"], ["y"], body=body, num_scan_inputs=1.0), initializers=[zeros])
+
+
+@pytest.mark.parametrize("build", [mistyped_constant, mistyped_scan, quantised_with_flat_weights, referring_to_graphs])
 def test_looking_into_a_file_that_cannot_be_run(build):
     for look in (inspect_model, jaxrnn.load):
         with contextlib.suppress(jaxrnn.JaxrnnError):

@@ -17,6 +17,7 @@ from small_models import FEATURES, a_little_wrong, layers_model, make_model, ope
 
 from jaxrnn import Model, load
 from jaxrnn.cli import COMMANDS, main
+from jaxrnn.cli.output import Table, console, fields, print_block
 
 COUNTS = {"dtln_1": 363_393, "dtln_2": 624_384, "filter_net": 258_300, "silero_vad_16k_op15": 309_633}
 
@@ -63,6 +64,26 @@ def test_module_runs_and_help_imports_little():
     run = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=False)
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == "error: missing.onnx: the file cannot be read: No such file or directory\n"
+
+
+def test_tables_write_values_by_their_kind(capsys):
+    rows = [
+        {"name": "a", "shape": [1, "S"], "size": 12345, "largest_change": 0.123456, "dims": {"S": 2, "batch": 1}},
+        {"name": "b", "shape": [], "size": 7, "largest_change": None, "dims": {}},
+    ]
+    columns = {**fields("name", "shape", "size", "largest change", "dims"), "twice": lambda row: 2 * row["size"]}
+    print_block(console(), Table("Things", columns, rows))
+    print_block(console(), Table("Nothing", columns))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "",
+        "Things",
+        "name   shape      size   largest change   dims            twice",
+        "───────────────────────────────────────────────────────────────",
+        "a      [1, S]   12,345           0.1235   S=2, batch=1   24,690",
+        "b      []            7                -                      14",
+        "",
+        "Nothing",
+    ]
 
 
 def test_inspect_tells_everything(layers):
@@ -254,8 +275,11 @@ MISTAKES = {
     "sizes for nothing": (["run", "{model}", "--dim", "T=4"], "--random"),
     "unknown static": (["run", "{model}", "--static", "sr=1"], "there is no input 'sr'"),
     "bad static": (["run", "{model}", "--static", "x=abc"], "neither a number"),
+    "no file to write": (["run", "{model}", "--random", "-o", "{dir}/fifo"], "is a FIFO, not a regular file"),
     "no folder": (["run", "{model}", "--random", "-o", "{dir}/none/out.npz"], "there is no folder"),
     "bad option": (["inspect", "{model}", "--bogus"], "--bogus"),
+    "no tolerance": (["verify", "{model}", "--atol", "nan"], "nan is not a number"),
+    "no duration": (["demo", "--seconds", "nan"], "nan is not a number"),
     "bad engine": (["verify", "{model}", "--engine", "tract"], "tract"),
 }
 
@@ -267,6 +291,7 @@ def test_mistakes_are_one_clear_error(layers, tmp_path, mistake):
     np.savez(tmp_path / "x.npz", x=np.zeros(3, np.float32))
     np.save(tmp_path / "pickle.npy", np.array([{}], object))
     (tmp_path / "text.npy").write_text("no array")
+    os.mkfifo(tmp_path / "fifo")
     arguments, message = MISTAKES[mistake]
     arguments = [argument.format(dir=tmp_path, model=layers) for argument in arguments]
     result = call(*arguments, status=2)

@@ -12,8 +12,8 @@ from tiers import of_tiers
 from verifier import peer_outputs
 
 import jaxrnn
-from jaxrnn.cli import compile as compile_command
 from jaxrnn.cli import stepping
+from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.runtime.compiled.format import MAGIC
 
 FEATURES, HIDDEN, FRAMES = 3, 4, 9
@@ -131,7 +131,7 @@ def test_compile_says_what_it_wrote_and_has_verified(gru, tmp_path):
     assert "not verified" in elsewhere
 
 
-def test_compile_writes_nothing_that_departs(gru, tmp_path, monkeypatch):
+def test_compile_writes_nothing_that_differs(gru, tmp_path, monkeypatch):
     load = jaxrnn.runtime.compiled.load_compiled
 
     def load_wrongly(path):
@@ -140,7 +140,7 @@ def test_compile_writes_nothing_that_departs(gru, tmp_path, monkeypatch):
         return compiled
 
     monkeypatch.setattr(jaxrnn.runtime.compiled, "load_compiled", load_wrongly)
-    said = call_json("compile", gru, "-o", tmp_path / "gru.jaxrnn", *STATE, status=compile_command.MISMATCH)
+    said = call_json("compile", gru, "-o", tmp_path / "gru.jaxrnn", *STATE, status=MISMATCH)
     assert "nothing was written: a step or the flush of the compiled file differs" in said["error"]
     assert [path.name for path in tmp_path.iterdir()] == ["gru.onnx"]
 
@@ -324,7 +324,7 @@ def test_pulses_of_real_models(models, name, pulse, smallest, delay):
     assert {item["name"]: item["delay"] for item in found["outputs"]} == delay
 
 
-def test_pulses_that_depart_are_told(layers, monkeypatch):
+def test_pulses_that_differ(layers, monkeypatch):
     joined = stepping._whole
     monkeypatch.setattr(stepping, "_whole", lambda *arguments: 1.01 * joined(*arguments))
     options = ("--symbol", "T", "--random", "--frames", 5)
@@ -333,7 +333,7 @@ def test_pulses_that_depart_are_told(layers, monkeypatch):
     assert [item["ok"] for item in found["checks"][0]["outputs"]] == [False, False]
     text = call("stream", layers, *options, "--verify", status=1).stdout
     assert "elements differ" in text
-    assert text.rstrip().endswith("departs")
+    assert text.rstrip().endswith("differs")
     call("stream", layers, *options)
 
 

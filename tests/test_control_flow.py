@@ -190,7 +190,7 @@ def test_loop_of_known_trips_is_one_scan_with_a_gradient():
     jaxpr = str(jax.make_jaxpr(loaded.apply)(loaded.params, inputs))
     assert jaxpr.count("scan[") == 1
     assert "while[" not in jaxpr
-    slope = jax.grad(lambda a: loaded.apply(loaded.params, {"a0": a})["a_last"].sum())(jnp.asarray(inputs["a0"]))
+    slope = jax.grad(lambda a: loaded.apply(loaded.params, {"a0": a})["a_last"].sum())(jnp.array(inputs["a0"]))
     np.testing.assert_allclose(slope, 0.5**6)
 
 

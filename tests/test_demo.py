@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -173,6 +174,16 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     with in_place_of(path) as written:
         written.write_bytes(b"new")
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"new")]
+
+
+def test_a_file_is_not_written_in_place_of_a_device(tmp_path):
+    device = tmp_path / "device"
+    os.mkfifo(device)
+    with pytest.raises(jaxrnn.InputError, match="is a FIFO, not a regular file"), in_place_of(device):
+        pytest.fail("written")
+    with pytest.raises(jaxrnn.InputError, match="is a folder"), in_place_of(tmp_path):
+        pytest.fail("written")
+    assert device.is_fifo()
 
 
 @pytest.mark.thorough

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from evaluation_cases import through
-from small_models import WIDTH, step_model
+from onnx import TensorProto, helper, numpy_helper
+from small_models import WIDTH, make_model, step_model
 from test_stepper import FLOAT, Delayed, Smoother
 
 import jaxrnn
@@ -140,6 +141,21 @@ def test_a_chain_of_several(tmp_path):
     (found,) = through(chain, recordings((61,)), 24)
     x = frames_of(recordings((61,))[0]["samples"])
     np.testing.assert_allclose(found["y"], plain(following)(faded(x)["y"])["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_integers_of_64_bits():
+    """Whatever the caller's JAX makes of them."""
+    graph = helper.make_graph(
+        [helper.make_node("CumSum", ["x", "zero"], ["y"])],
+        "counting",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["S"])],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, ["S"])],
+        [numpy_helper.from_array(np.array(0), "zero")],
+    )
+    model = jaxrnn.load(make_model(graph))
+    x = 2**40 + np.arange(13)
+    (found,) = through(Offline(model.stream(pulse=2), model.params), [{"samples": x}], 4)
+    np.testing.assert_array_equal(found["y"], np.cumsum(x))
 
 
 def frames_of(samples):

@@ -71,7 +71,7 @@ def test_values_state_and_gradients(name):
     assert len(internal) == export.expected["internal"], internal
 
     inputs, _ = export.calls[0]
-    direction = {key: jnp.asarray(recording(value.shape)) for key, value in model.params.items()}
+    direction = {key: jnp.array(recording(value.shape)) for key, value in model.params.items()}
 
     def loss(params):
         outputs = model.apply(params, inputs).values()
@@ -96,7 +96,7 @@ def test_carried_steps(name):
     model, held = export.model, export.expected["external"]
     step = jax.jit(model.step)
     with exact_types():
-        state = {key: jnp.asarray(export.calls[0][0][key]) for key in held}
+        state = {key: jnp.array(export.calls[0][0][key]) for key in held}
         for index, (inputs, outputs) in enumerate(export.calls):
             data = {key: value for key, value in inputs.items() if key not in held}
             found, state = step(model.params, state, data)

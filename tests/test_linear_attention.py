@@ -136,8 +136,8 @@ def test_derivatives(rule, group, decays, rates, length):
 def test_a_frame_that_clears_the_state():
     """A factor of 0, whose logarithm is -inf, is one like any other, and nothing behind it loses precision."""
     rng = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(rng.normal(size=(1, 6, 2)), jnp.float32) for _ in range(3))
-    decay = jnp.asarray([[[-0.1], [-0.2], [-jnp.inf], [-0.1], [-0.3], [-0.1]]], jnp.float32)
+    q, k, v = (jnp.array(rng.normal(size=(1, 6, 2)), jnp.float32) for _ in range(3))
+    decay = jnp.array([[[-0.1], [-0.2], [-jnp.inf], [-0.1], [-0.3], [-0.1]]], jnp.float32)
 
     def run(q, k, v, decay):
         return linear_attention_operator(*(q, k, v, None, decay), q_num_heads=1, kv_num_heads=1, update_rule="gated")

@@ -108,7 +108,7 @@ def test_values_are_the_while_loops(bound, most):
         for act in (bounded.apply, jax.jit(bounded.apply)):
             # A few additions, each rounded, and the engine's own square root.
             assert_same(act(bounded.params, inputs), expected, atol=1e-6)
-    rows = jnp.asarray([*STARTS], jnp.float32)
+    rows = jnp.array([*STARTS], jnp.float32)
     mapped, wanted = (
         jax.vmap(lambda a, each=each: each.apply(each.params, {"n": np.array(most), "a0": a, "s0": start}))(rows)
         for each in (bounded, free)
@@ -124,7 +124,7 @@ def test_derivatives_are_those_of_the_loop_written_out():
         def total(params, a, s, remat=None):
             return wide.apply(params, {"n": np.array(50), "a0": a, "s0": s}, remat=remat)["s_last"]
 
-        rows, start = jnp.asarray([*STARTS]), jnp.asarray(0.5)
+        rows, start = jnp.array([*STARTS]), jnp.array(0.5)
         expected = [jax.grad(lambda *x: roots(*x)[1], (0, 1, 2))(wide.params, a, start) for a in rows]
         alone = jax.grad(total, (0, 1, 2))
         recomputed = jax.jit(jax.grad(functools.partial(total, remat=4), (0, 1, 2)))
@@ -161,7 +161,7 @@ def test_nested_loops():
             def last(params, a, t, m):
                 return wide.apply(params, {"m": m, "a0": a, "t0": t})["t_last"]
 
-            point = (wide.params, jnp.asarray(0.8), jnp.asarray(0.5))
+            point = (wide.params, jnp.array(0.8), jnp.array(0.5))
             slopes = jax.jit(jax.grad(last, (0, 1, 2)))(*point, np.array(trips))
             written_out = jax.grad(nested, (0, 1, 2))(*point, trips)
             jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-13, atol=1e-13), slopes, written_out)
@@ -190,7 +190,7 @@ def test_more_trips_than_the_bound_are_never_silent():
         assert int(found) == np.iinfo(np.int64).min if name == "k_last" else np.isnan(found)
     slope = jax.jit(jax.grad(lambda params, a: last(params, a)["s_last"], (0, 1)))(tight.params, inputs["a0"])
     assert np.isnan(jax.tree.leaves(slope)).all()
-    rows = jnp.asarray([*STARTS], jnp.float32)
+    rows = jnp.array([*STARTS], jnp.float32)
     mapped = jax.vmap(lambda a: last(tight.params, a))(rows)
     np.testing.assert_array_equal(np.isnan(mapped["s_last"]), [False, False, False, True])
     np.testing.assert_array_equal(mapped["k_last"][:3], [0, 1, 2])
@@ -250,7 +250,7 @@ def test_without_a_bound_reverse_mode_says_what_to_do():
         def total(a):
             return free.apply(free.params, {"n": np.array(50), "a0": a, "s0": np.float64(0)})["s_last"]
 
-        rows = jnp.asarray([*STARTS])
+        rows = jnp.array([*STARTS])
         mapped = jax.vmap(total)
         backwards = (jax.grad(total), jax.jit(jax.grad(total)), jax.vmap(jax.grad(total)), jax.hessian(total))
         for act in backwards:
@@ -278,7 +278,7 @@ def test_a_bounded_loop_in_a_stream():
         [loop], [value("n", INT64, []), value("x", shape=["S", 2])], [value("y", shape=["S", 2])], CONSTANTS[:1]
     )
     loaded = jaxrnn.load(proto, max_trip_count=5)
-    streamed, x, count = loaded.stream(pulse=2), jnp.asarray(rng_array(7, 2)), np.array(3)
+    streamed, x, count = loaded.stream(pulse=2), jnp.array(rng_array(7, 2)), np.array(3)
 
     def loss(run):
         return lambda params, x: jnp.sum(run(params, {"n": count, "x": x})["y"] ** 3)
@@ -301,14 +301,14 @@ def test_rows_of_an_old_scan_that_have_ended():
     inputs = [value("lens", INT64, [2]), value("h0", shape=[2, 3]), value("xs", shape=[2, 5, 3])]
     proto = model([scan], inputs, [value("h_last"), value("ys")], CONSTANTS[:1], opset=8)
     loaded = jaxrnn.load(proto)
-    lengths, h0, xs = np.array([5, 2]), jnp.asarray(rng_array(2, 3)), np.abs(rng_array(2, 5, 3, seed=1)) + 0.1
+    lengths, h0, xs = np.array([5, 2]), jnp.array(rng_array(2, 3)), np.abs(rng_array(2, 5, 3, seed=1)) + 0.1
     xs[1, 2:] = 0
 
     def loss(params, h0, xs):
         results = loaded.apply(params, {"lens": lengths, "h0": h0, "xs": xs})
         return jnp.sum(results["h_last"]) + jnp.sum(results["ys"])
 
-    slopes = jax.jit(jax.grad(loss, (0, 1, 2)))(loaded.params, h0, jnp.asarray(xs))
+    slopes = jax.jit(jax.grad(loss, (0, 1, 2)))(loaded.params, h0, jnp.array(xs))
     weights = np.array([[6, 5, 4, 3, 2], [3, 2, 0, 0, 0]], np.float32)[..., None]  # in h_last, and in every later y
     np.testing.assert_allclose(slopes[2], np.where(weights > 0, 0.75 * weights / np.maximum(xs, 0.1), 0), rtol=1e-6)
     expected = np.sum(weights * np.log(np.maximum(xs, 0.1)))

@@ -64,7 +64,7 @@ def test_gradients_are_those_of_finite_differences(case):
             key: array.astype(np.promote_types(array.dtype, np.float64)) if array.dtype.kind in "fc" else array
             for key, array in outputs.items()
         }
-        x = jnp.asarray(wide[name])
+        x = jnp.array(wide[name])
         # Real and imaginary parts apart: JAX's gradient with respect to complex numbers is a convention.
         parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
 
@@ -90,7 +90,7 @@ def test_batches_x64_and_half_precision(case):
         assert same.dtype == np.float32
         np.testing.assert_allclose(same, value, rtol=1e-5, atol=1e-6)
     if outputs[name].dtype == np.float32:
-        half = jax.jit(loss)({name: jnp.asarray(outputs[name], jnp.bfloat16)}, example, ALL)
+        half = jax.jit(loss)({name: jnp.array(outputs[name], jnp.bfloat16)}, example, ALL)
         assert half.dtype == np.float32
         if case not in FLAT:
             np.testing.assert_allclose(half, value, rtol=0.05, atol=0.05)

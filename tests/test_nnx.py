@@ -354,7 +354,7 @@ def test_parameters_go_in_and_out(counting):
         ({"encoder.0.w": jnp.zeros((3, 4))}, r"no parameter 'encoder.0.w' \(did you mean 'encoder.0.W'\?\)"),
         ({"step": jnp.zeros((4, 3))}, r"float32\[4, 4\], not float32\[4, 3\]"),
         ({"step": np.zeros((4, 4))}, r"float32\[4, 4\], not float64\[4, 4\]"),
-        ({"step": [[0.0] * 4] * 4}, r"not a list"),
+        ({"step": [[0.0] * 4] * 4}, "float32.*, not list"),
     ):
         with pytest.raises(jaxrnn.InputError, match=said):
             module.update({**good, **bad})

@@ -61,7 +61,7 @@ def test_adam_is_adam():
     """Three steps against optax, whose epsilon stands elsewhere and is therefore 0."""
     optimizer = optax.adam(0.1, b1=0.9, b2=0.999, eps=0)
     tensors = [np.float32([1, -2, 3]), np.float32([[0.5]])]
-    state, expected = optimizer.init(tensors), [jnp.asarray(x) for x in tensors]
+    state, expected = optimizer.init(tensors), [jnp.array(x) for x in tensors]
     moments = [np.zeros_like(x) for x in tensors * 2]
     for count in range(1, 4):
         slopes = [np.sin(x + count).astype(np.float32) for x in tensors]
@@ -73,7 +73,7 @@ def test_adam_is_adam():
         with exact_types():
             found = [np.asarray(value) for value in jax.jit(loaded.apply)({}, arrays).values()]
         with jax.numpy_dtype_promotion("standard"):  # which optax is written for
-            updates, state = optimizer.update([jnp.asarray(s) for s in slopes], state)
+            updates, state = optimizer.update([jnp.array(s) for s in slopes], state)
             expected = optax.apply_updates(expected, updates)
         tensors, moments = found[:2], found[2:]
         for ours, theirs in zip(tensors, expected, strict=True):

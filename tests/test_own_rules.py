@@ -108,6 +108,13 @@ def test_the_signature_is_the_schema():
     assert inspected.problem is None
 
 
+def test_any_number_may_be_the_version_of_a_domain():
+    """ONNX's own table of definitions takes numbers of 32 bits."""
+    proto = model_of(helper.make_node("Doubled", ["x"], ["y"], domain="mine", times=2))
+    proto.opset_import[1].version = 2**40
+    np.testing.assert_array_equal(jaxrnn.load(proto, operators=MINE)({"x": X})["y"], 2 * X)
+
+
 def test_operators_take_the_place_of_the_packages():
     proto = model_of(helper.make_node("Tanh", ["x"], ["y"]))
     plain, own = jaxrnn.load(proto), jaxrnn.load(proto, operators={("ai.onnx", "Tanh"): cubed})

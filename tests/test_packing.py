@@ -85,7 +85,7 @@ def layer(turn):
 
 def streamed_layer(turn, pulse=2, **options):
     example = {"x": jax.ShapeDtypeStruct((8, N), jnp.float32)}
-    params = {"w": jnp.asarray(np.random.default_rng(0).standard_normal((N, N)), jnp.float32)}
+    params = {"w": jnp.array(np.random.default_rng(0).standard_normal((N, N)), jnp.float32)}
     return jaxrnn.stream(layer(turn), example, axes=0, params=params, pulse=pulse, **options), params
 
 

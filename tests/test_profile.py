@@ -105,7 +105,7 @@ def test_a_product_and_a_loop_of_products():
     check_sums(found)
     (row,) = found.rows("region")
     np.testing.assert_allclose(row.flops_share, row.flops / row.seconds / PEAKS.flops)
-    np.testing.assert_allclose(row.bytes_share, row.nbytes / row.seconds / PEAKS.cache)
+    np.testing.assert_allclose(row.bytes_share, row.nbytes / row.seconds / PEAKS.bandwidth(0))
 
     square = np.full((32, 32), 0.01, np.float32)
 

@@ -88,7 +88,7 @@ def test_written_out_cells(choices):
 
 def arrays(*shapes, seed=0):
     rng = np.random.default_rng(seed)
-    return [jnp.asarray(0.6 * rng.normal(size=shape)) for shape in shapes]
+    return [jnp.array(0.6 * rng.normal(size=shape)) for shape in shapes]
 
 
 HIDDEN = 4
@@ -272,6 +272,6 @@ def test_a_streamed_scan():
     streamed = model.stream(symbol="S", pulse=2)
     xs = {"xs": inputs["xs"]}
     with exact_types():
-        found = streamed.run(model.params, xs)
+        found = jax.jit(streamed.run)(model.params, xs)
     assert_close(found, model.apply(model.params, xs), 1e-6)
     assert [variable.name for variable in streamed.state if "cells" in str(variable.name)]

@@ -142,7 +142,7 @@ def test_no_elements():
 def test_gradients(mode, scale):
     """In float64, by shifts and by gathering, stretched filters included."""
     with jax.enable_x64(True):
-        x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 4)))
+        x = jnp.array(np.random.default_rng(0).normal(size=(2, 5, 4)))
         attributes = {"mode": mode, "antialias": int(mode != "nearest")}
         function = jax.jit(lambda x: jnp.sum(jnp.sin(resize(x, None, scales(1, scale, 1.5), **attributes))))
         check_grads(function, (x,), order=1, modes=("rev", "fwd"), atol=1e-7, rtol=1e-7)
@@ -191,7 +191,7 @@ def test_a_model_streams():
     model = jaxrnn.load(make_model(graph, opset=19))
     streamed = model.stream(pulse=2)
     x = floats(1, 2, 5)
-    found = streamed.run(model.params, {"x": x})["y"]
+    found = jax.jit(streamed.run)(model.params, {"x": x})["y"]
     expected = model.apply(model.params, {"x": x})["y"]
     assert found.shape == (1, 4, 30)
     np.testing.assert_allclose(found, expected, atol=1e-6)

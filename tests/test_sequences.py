@@ -52,7 +52,7 @@ def drawn(cell, *, bias=True, peephole=False):
     )
     x = rng.normal(size=(TIME, BATCH, FEATURES))
     initial = tuple(rng.normal(size=(BATCH, HIDDEN)) for _ in range(cell.carries))
-    return jax.tree.map(jnp.asarray, (weights, x, initial))
+    return jax.tree.map(jnp.array, (weights, x, initial))
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_the_rule_gives_what_jax_derives(cell, parts, reverse, lengths, remat):
     with jax.enable_x64(True):
         arguments = drawn(cell, **parts)
         rng = np.random.default_rng(1)
-        lengths = None if lengths is None else jnp.asarray(lengths)
-        seen = jnp.asarray(rng.normal(size=(TIME, BATCH, HIDDEN)))
-        direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), arguments)
+        lengths = None if lengths is None else jnp.array(lengths)
+        seen = jnp.array(rng.normal(size=(TIME, BATCH, HIDDEN)))
+        direction = jax.tree.map(lambda leaf: jnp.array(rng.normal(size=leaf.shape)), arguments)
 
         def loss(run, *arguments):
             y, final = run(*arguments)

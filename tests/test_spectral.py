@@ -148,7 +148,7 @@ def test_a_model_streams():
     model = jaxrnn.load(make_model(graph, opset=18))
     assert not model.params
     x = {"signal": normal(1, 200, 1)}
-    found = model.stream(pulse=48).run(model.params, x)["energies"]
+    found = jax.jit(model.stream(pulse=48).run)(model.params, x)["energies"]
     expected = peer_outputs(model.proto, x)["energies"]
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.max(expected))
 

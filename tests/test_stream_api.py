@@ -31,7 +31,7 @@ def network(params, x):
     return {"y": y, "final": final, "energy": jnp.sum(y**2)}
 
 
-PARAMS = {"weight": jnp.asarray([0.5, 0.2, -0.3]), "initial": jnp.asarray([0.1, 0.2, 0.3])}
+PARAMS = {"weight": jnp.array([0.5, 0.2, -0.3]), "initial": jnp.array([0.1, 0.2, 0.3])}
 EXAMPLE = {"x": X, "gain": jax.ShapeDtypeStruct((3,), np.float32)}
 AXES = {"x": 0, "gain": None}
 
@@ -94,15 +94,16 @@ def test_batches(streamed):
     batch = 3
     x = [inputs_of(2, seed) for seed in range(batch)]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *x)
-    together, state = jax.jit(streamed.step)(PARAMS, streamed.init(batch, params=PARAMS), stacked)
-    mapped, _ = jax.vmap(streamed.step, (None, None, 0))(PARAMS, streamed.init(params=PARAMS), stacked)
-    flushed = streamed.flush(PARAMS, state, {**stacked, "x": stacked["x"][:, :1]}, np.asarray([1, 0, 1]))
+    first, step, flush = streamed.init(params=PARAMS), jax.jit(streamed.step), jax.jit(streamed.flush)
+    together, state = step(PARAMS, streamed.init(batch, params=PARAMS), stacked)
+    mapped, _ = jax.jit(jax.vmap(streamed.step, (None, None, 0)))(PARAMS, first, stacked)
+    flushed = flush(PARAMS, state, {**stacked, "x": stacked["x"][:, :1]}, np.asarray([1, 0, 1]))
     assert flushed.counts["y"].shape == (batch,)
     for index in range(batch):
-        alone, own = streamed.step(PARAMS, streamed.init(params=PARAMS), x[index])
+        alone, own = step(PARAMS, first, x[index])
         np.testing.assert_allclose(together["y"][index], alone["y"], rtol=1e-6)
         np.testing.assert_allclose(mapped["y"][index], alone["y"], rtol=1e-6)
-        rest = streamed.flush(PARAMS, own, {**x[index], "x": x[index]["x"][:1]}, [1, 0, 1][index])
+        rest = flush(PARAMS, own, {**x[index], "x": x[index]["x"][:1]}, [1, 0, 1][index])
         assert int(rest.counts["y"]) == int(flushed.counts["y"][index])
         np.testing.assert_allclose(flushed.outputs["final"][index], rest.outputs["final"], rtol=1e-6)
 
@@ -115,8 +116,8 @@ def test_one_state_for_every_pulse():
         x = recording((12, 3))
         one = two = first.init()
         for start in (0, 6):
-            _, one = first.step(None, one, x[start : start + 6])
-        _, two = first.with_pulse(12).step(None, two, x)
+            _, one = jax.jit(first.step)(None, one, x[start : start + 6])
+        _, two = jax.jit(first.with_pulse(12).step)(None, two, x)
         for key, value in first.entries(one).items():
             np.testing.assert_allclose(value, first.entries(two)[key], rtol=1e-5, atol=1e-5, err_msg=f"{name}: {key}")
 
@@ -150,7 +151,7 @@ def test_gradient_through_a_loop_of_steps(streamed):
     def offline(params):
         return jnp.sum(network(params, x)["y"][:4] ** 2)
 
-    found, expected = jax.grad(loss)(PARAMS), jax.grad(offline)(PARAMS)
+    found, expected = jax.jit(jax.grad(loss))(PARAMS), jax.jit(jax.grad(offline))(PARAMS)
     for name in PARAMS:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
 
@@ -169,7 +170,7 @@ def test_leaves_of_different_rate():
     streamed = jaxrnn.stream(both, example, axes=0, pulse=2)
     assert streamed.rate == (1, 4)
     x = {"samples": recording((28,)), "features": recording((7, 3))}
-    for found, expected in zip(streamed.run(None, x), both(x), strict=True):
+    for found, expected in zip(jax.jit(streamed.run, static_argnums=0)(None, x), both(x), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(
         jaxrnn.InputError,
@@ -224,10 +225,10 @@ def test_reach_is_what_the_jacobian_shows(name):
     """Look-ahead and receptive field bound what outputs depend on, and nothing less does."""
     function = CASES[name].function
     streamed = jaxrnn.stream(function, X, axes=0, pulse=60)
-    x = jnp.asarray(recording((24, 3)))
+    x = jnp.array(recording((24, 3)))
     rates = jax.tree.leaves(streamed.rate, is_leaf=lambda item: item is None)
     ahead, span = 0, 0
-    for rate, jacobian in zip(rates, jax.tree.leaves(jax.jacobian(function)(x)), strict=True):
+    for rate, jacobian in zip(rates, jax.tree.leaves(jax.jit(jax.jacobian(function))(x)), strict=True):
         if rate is None:
             continue
         depends = np.asarray(jnp.any(jacobian != 0, axis=(*range(1, jacobian.ndim - 2), jacobian.ndim - 1)))

@@ -213,7 +213,7 @@ def test_tokens_and_a_held_initial_state():
     model = jaxrnn.load(tokens_model())
     streamed = model.stream(pulse=2)
     inputs = {"tokens": np.array([[1, 2, 3, 6, 0]]), "h0": recording((1, 1, 4))}
-    found, expected = streamed.run(model.params, inputs), model(inputs)
+    found, expected = jax.jit(streamed.run)(model.params, inputs), model(inputs)
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
     with pytest.raises(jaxrnn.InputError, match="computed from constants"):
@@ -251,5 +251,5 @@ def test_a_cell_that_begins_from_the_first_frame():
         streamed = model.stream(pulse=pulse)
         for frames in (1, 2, 7):
             inputs = {"x": recording((frames, 1, 3))}
-            found = streamed.run(model.params, inputs)["y"]
+            found = jax.jit(streamed.run)(model.params, inputs)["y"]
             np.testing.assert_allclose(found, model(inputs)["y"], atol=1e-6)

@@ -124,7 +124,7 @@ def test_what_follows_from_a_length(case):
     for frames in (4, 5, 9):
         inputs = {"x": np.random.default_rng(frames).normal(size=(1, frames, 3)).astype(np.float32)}
         expected = peer_outputs(proto, inputs)["y"]
-        for found in (model(**inputs), streamed.run(model.params, inputs)):
+        for found in (model(**inputs), jax.jit(streamed.run)(model.params, inputs)):
             np.testing.assert_allclose(found["y"], expected, atol=1e-5)
 
 

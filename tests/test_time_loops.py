@@ -267,7 +267,7 @@ def test_a_length_that_may_be_zero():
     for frames in (1, 2, 3, 8):
         x = samples(frames)
         y, last = offline(model, x, "gather", "concat", 2)
-        for found in (model(given=x), streamed.run(model.params, {"given": x})):
+        for found in (model(given=x), jax.jit(streamed.run)(model.params, {"given": x})):
             np.testing.assert_allclose(found["y"], y, atol=1e-5)
             np.testing.assert_allclose(found["h_last"], last, atol=1e-5)
 

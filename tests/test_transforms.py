@@ -17,7 +17,7 @@ from jaxrnn.jaxprs.step import Step
 
 def arrays(*shapes, seed=0):
     rng = np.random.default_rng(seed)
-    return [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
+    return [jnp.array(rng.normal(size=shape)) for shape in shapes]
 
 
 def lstm_between_layers(params, frame, carry):

@@ -154,10 +154,16 @@ def test_comparison_agrees(here, peer, options):
 @pytest.mark.parametrize(
     ("here", "peer", "options", "reason"), [row[1:] for row in DIFFERENT], ids=[row[0] for row in DIFFERENT]
 )
-def test_comparison_departs(here, peer, options, reason):
+def test_comparison_differs(here, peer, options, reason):
     result = compare("value", _plain(here), _plain(peer), **options)
     assert not result.ok
     assert re.search(reason, result.reason)
+
+
+@pytest.mark.parametrize("option", [{"atol": -1.0}, {"rtol": float("nan")}])
+def test_what_is_no_tolerance_is_refused(option):
+    with pytest.raises(InputError, match="must be a number from 0 on"):
+        compare("value", np.ones(2), np.ones(2), **option)
 
 
 def _plain(value):
@@ -212,7 +218,7 @@ def test_bad_dimensions_are_refused(dims, message):
         random_inputs(load(_lookup_model()), dims=dims)
 
 
-def test_assumed_sizes_are_blamed():
+def test_assumed_sizes_are_named():
     """Sixteen samples do not fit into frames of ten."""
     graph = helper.make_graph(
         [helper.make_node("Reshape", ["x", "shape"], ["y"], name="frames")],
@@ -221,6 +227,6 @@ def test_assumed_sizes_are_blamed():
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["F", 10])],
         [numpy_helper.from_array(np.array([-1, 10]), "shape")],
     )
-    with pytest.raises(NodeError, match=r"'frames'[\s\S]*S=16, which nobody asked for[\s\S]*--dim S=SIZE"):
+    with pytest.raises(NodeError, match=r"'frames'[\s\S]*assumed sizes: S=16[\s\S]*--dim S=SIZE"):
         verify(make_model(graph))
     assert verify(make_model(graph), dims={"S": 30}).ok

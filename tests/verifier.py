@@ -75,7 +75,7 @@ def loss_of(model, fixed, varied_names):
         floats = [value for value in outputs.values() if jnp.issubdtype(value.dtype, jnp.floating)]
         return sum(jnp.mean(value**2) for value in floats)
 
-    return loss, {name: jnp.asarray(fixed[name]) for name in varied_names}
+    return loss, {name: jnp.array(fixed[name]) for name in varied_names}
 
 
 def in_float64(proto):

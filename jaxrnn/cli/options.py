@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.checks import check_writable
 from jaxrnn.cli.errors import ask_for_json
 from jaxrnn.cli.files import load_array
+from jaxrnn.files import check_writable
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -46,6 +47,17 @@ def grouped(name: str, make: Callable[..., Any], *options: Decorator) -> Decorat
 def parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """A callback that makes of an option's value what the command takes."""
     return lambda ctx, parameter, value: None if value is None else parse(value)
+
+
+class Number(click.FloatRange):
+    """A number in a range; NaN, which no comparison refuses, and infinities are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, or a usage error."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
 
 
 def _json(ctx: click.Context, parameter: click.Parameter, chosen: bool) -> None:

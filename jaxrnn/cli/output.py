@@ -198,20 +198,3 @@ def counting(what: str, count: int) -> Iterator[Iterator[int]]:
                 show_progress(index + 1)
 
         yield numbers()
-
-
-def print_table(
-    out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
-) -> None:
-    """Print a table under a title; the columns named in ``right`` are aligned to the right."""
-    print_block(out, Table(title, columns, list(rows), right))
-
-
-def shape_text(shape: Sequence[int | str] | None) -> str:
-    """A shape as it is written in messages: ``[1, S, 8]``, or ``[...]`` where the rank is not known."""
-    return "[...]" if shape is None else f"[{', '.join(map(str, shape))}]"
-
-
-def number(value: float | None) -> str:
-    """A measured number with a few digits, or a dash where there is none."""
-    return "-" if value is None else f"{value:.4g}"

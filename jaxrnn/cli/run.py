@@ -40,7 +40,7 @@ def run(file: ModelFile, given: Inputs, output: Path | None) -> None:
     arrays = restore_types(model.inputs, given.arrays)
     sample = random_inputs(model, arrays, dims=given.dims, seed=given.seed) if given.random else None
     start = time.perf_counter()
-    with busy(f"running {file.path.name}"), sample.blamed() if sample else nullcontext():
+    with busy(f"running {file.path.name}"), sample.naming_assumptions() if sample else nullcontext():
         outputs = model(sample.inputs if sample else arrays)
         # The items of a sequence get an index after their name.
         named = [pair for info in model.outputs for pair in _arrays(info.name, outputs[info.name])]

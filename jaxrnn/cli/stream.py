@@ -9,29 +9,20 @@ from typing import Any
 
 import click
 
-from jaxrnn.checks import check_writable
+from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.files import save_archive
-from jaxrnn.cli.output import busy, counting, print_json
-from jaxrnn.cli.stream_options import (
-    STEPS,
-    check_pulse_options,
-    input_options,
-    json_option,
-    load_inputs,
-    model_argument,
-    pulse_options,
-    single_dims,
-    state_option,
-)
+from jaxrnn.cli.inputs import Inputs, input_options
+from jaxrnn.cli.options import ModelFile, Number, json_option, model_file, output_option
+from jaxrnn.cli.output import busy, counting, show
+from jaxrnn.cli.pulses import Pulses, check_pulse_options, pulse_options
 
-MISMATCH = 1
+#: Steps or pulses over random inputs, if nobody asks for another number.
+STEPS = 500
 
 
 @click.command()
-@model_argument
-@input_options
-@state_option
-@click.option("--random", "use_random", is_flag=True, help="Make the recordings that are not given at random.")
+@model_file
+@input_options(random="Make the recordings that are not given at random.")
 @click.option(
     "--steps",
     "limit",
@@ -50,51 +41,38 @@ MISMATCH = 1
     help="With --symbol: compare the outputs with those of the model on the whole recording, and on short parts of it "
     "whose lengths do not fit the pulse. Exit status 1 where they differ by more than 'jaxrnn verify' allows.",
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="HZ", help="Samples a second, with --hop.")
+@click.option("--rate", type=Number(0, min_open=True), metavar="HZ", help="Samples a second, with --hop.")
 @click.option(
     "--hop",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="SAMPLES",
     help="New samples a step; with --symbol, samples a frame.",
 )
 @click.option(
     "--step-seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="SECONDS",
     help="What a step lasts, without --rate.",
 )
-@click.option(
-    "--output",
-    "-o",
-    metavar="OUT.npz",
-    type=click.Path(path_type=Path),
-    help="Write the outputs: of steps stacked along the first axis, with the last state as state/NAME; of pulses as "
-    "the model gives them for the whole recording.",
+@output_option(
+    "OUT.npz",
+    "Write the outputs: of steps stacked along the first axis, with the last state as state/NAME; of pulses as the "
+    "model gives them for the whole recording.",
 )
 @json_option
 @click.pass_context
 def stream(
     ctx: click.Context,
-    file: Path,
-    input_files: tuple[str, ...],
-    inputs_file: Path | None,
-    static: tuple[str, ...],
-    dims: tuple[str, ...],
-    seed: int,
-    pairs: tuple[str, ...],
-    use_random: bool,
+    file: ModelFile,
+    given: Inputs,
+    pulses: Pulses,
     limit: int | None,
-    symbol: str | None,
-    pulse: int | None,
     frames: int | None,
-    multiple: int | None,
-    shortest: int | None,
     verify: bool,
     rate: float | None,
     hop: float | None,
     step_seconds: float | None,
     output: Path | None,
-    as_json: bool,
 ) -> None:
     """Run a model over recordings in steps or pulses, its state carried on, and time each of them.
 
@@ -128,34 +106,21 @@ def stream(
 
     from jaxrnn.cli import stepping
     from jaxrnn.cli.stream_checks import check_lengths
-    from jaxrnn.cli.stream_report import print_report, report_of
-    from jaxrnn.cli.stream_source import Asked, open_source, recordings_for
+    from jaxrnn.cli.stream_report import facts_of, report
+    from jaxrnn.cli.stream_source import open_source, recordings_for
 
     duration = _duration(rate, hop, step_seconds)
-    of_steps = {"--steps": limit, "--step-seconds": step_seconds}
-    of_pulses = {
-        "--pulse": pulse,
-        "--frames": frames,
-        "--multiple": multiple,
-        "--shortest": shortest,
-        "--verify": verify or None,
-    }
-    _check_mode(symbol, of_steps, of_pulses)
-    if output is not None:
-        check_writable(output)
-    given, sizes = load_inputs(input_files, inputs_file), single_dims(dims)
-    if sizes and not use_random:
-        raise click.UsageError("--dim sets the sizes of random inputs: it needs --random")
+    check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify or None})
+    _check_mode(pulses.symbol, {"--steps": limit, "--step-seconds": step_seconds})
     # A step is shorter than handing it to another thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    source = open_source(file, static, pairs, symbol)
-    asked = Asked(given, sizes, use_random, seed, symbol, limit, frames, multiple or 1, shortest or 1)
+    source, name = open_source(file, pulses.symbol), file.path.name
     # Where results are compared, both sides compute at full precision, as in 'jaxrnn verify'.
     precision = jax.default_matmul_precision("highest") if verify else contextlib.nullcontext()
     with precision:
-        with busy(f"tracing {file.name}"):
-            stepper, sample, total = recordings_for(source, pulse, asked)
-        with busy(f"compiling {file.name}"), sample.blamed():
+        with busy(f"tracing {name}"):
+            stepper, sample, total = recordings_for(source, given, pulses, limit, frames, STEPS)
+        with busy(f"compiling {name}"), sample.naming_assumptions():
             ready = stepping.make_ready(stepper, source.params, sample.inputs, sample.dims)
         with counting("streaming", total // stepper.spec.pulse) as indices:
             ran = stepping.run(ready, sample.inputs, total, indices)
@@ -164,14 +129,14 @@ def stream(
             ran = dataclasses.replace(ran, outputs={name: ran.outputs[name] for name in names})
         checks = None
         if verify and source.model is not None:
-            with busy("verifying"), sample.blamed():
-                checks = check_lengths(source.model, ready, sample.inputs, total, ran.outputs, asked.shortest)
+            with busy(f"verifying {name}"), sample.naming_assumptions():
+                checks = check_lengths(source.model, ready, sample.inputs, total, ran.outputs, pulses.shortest)
     streams = stepper.spec.streams
     if output is not None:
         state = {} if streams else {f"state/{name}": array for name, array in ran.state.items()}
         save_archive(output, {**ran.outputs, **state})
-    result = report_of(file, symbol, ready, sample, total, ran, checks, duration, output)
-    print_json(result) if as_json else print_report(result, seed, streams=streams)
+    result = facts_of(file.path, pulses.symbol, ready, sample, total, ran, checks, duration, output)
+    show(result, lambda facts: report(facts, given.seed, streams=streams))
     if result["verified"] is False:
         ctx.exit(MISMATCH)
 
@@ -187,9 +152,8 @@ def _duration(rate: float | None, hop: float | None, step_seconds: float | None)
     return hop / rate
 
 
-def _check_mode(symbol: str | None, of_steps: dict[str, Any], of_pulses: dict[str, Any]) -> None:
-    """Refuse the options of one way of running in the other."""
-    check_pulse_options(symbol, of_pulses)
-    given = next((option for option, value in of_steps.items() if value), None)
-    if symbol is not None and given is not None:
-        raise click.UsageError(f"{given} is about steps; with --symbol, give --frames, and --rate with --hop")
+def _check_mode(symbol: str | None, of_steps: dict[str, Any]) -> None:
+    """Refuse the options of steps where a step is a pulse."""
+    option = next((option for option, value in of_steps.items() if value), None)
+    if symbol is not None and option is not None:
+        raise click.UsageError(f"{option} is about steps; with --symbol, give --frames, and --rate with --hop")

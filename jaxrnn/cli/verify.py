@@ -9,7 +9,7 @@ import click
 
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.inputs import Inputs, input_options
-from jaxrnn.cli.options import ModelFile, json_option, stateless_file
+from jaxrnn.cli.options import ModelFile, Number, json_option, stateless_file
 from jaxrnn.cli.output import COMPARED, Block, Line, Table, busy, fields, plain, show, text_of, verdict
 from jaxrnn.messages import pairs_of
 
@@ -19,12 +19,12 @@ from jaxrnn.messages import pairs_of
 @input_options(several=True)
 @click.option(
     "--atol",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     help="Absolute tolerance. [default: 1e-5, more for float16 and narrower types, 0 for integers]",
 )
 @click.option(
     "--rtol",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     help="Relative tolerance. [default: 1e-4, more for float16 and narrower types, 0 for integers]",
 )
 @click.option(

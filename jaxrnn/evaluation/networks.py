@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,7 @@ import jax.numpy as jnp
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.identity import stepper_identity
 from jaxrnn.evaluation.systems import Piece
+from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.recordings import advance
 from jaxrnn.runtime.bound import Bound, packed
@@ -41,6 +44,10 @@ class Network:
     def spec(self) -> StepSpec:
         """That of the stepper, for one stream."""
         return self._bound.spec
+
+    def types(self) -> AbstractContextManager[Any]:
+        """Inside, arrays keep the types of 64 bits that the stepper takes."""
+        return exact_types() if any(each.is_wide for each in self.spec.inputs) else contextlib.nullcontext()
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class Offline:
             if name not in parts:
                 raise InputError(f"{spec.label}: the recordings hold {', '.join(parts)}, but no {each.name!r}")
             arrays[each.name] = parts[name]
-        return self._advance(self._params, carry, arrays, frames, ending=ending)
+        with self._network.types():
+            return self._advance(self._params, carry, arrays, frames, ending=ending)
 
     @functools.cached_property
     def _params(self) -> Any:

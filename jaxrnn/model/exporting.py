@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn.checks import check_writable
 from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn.files import check_writable
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.model import Model
 from jaxrnn.onnx.reading import labelled

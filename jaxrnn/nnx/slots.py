@@ -1,4 +1,4 @@
-"""The arrays of one step as a Flax cell has them: the batch in front, and no axes of size 1 behind it.
+"""The arrays of one step as a Flax cell has them: the batch in front, and no axes of size 1 after it.
 
 An ONNX step takes ``[1, batch, features]`` or ``[batch, 1, features]`` or, from a file that fixed its batch,
 ``[1, 1, features]``; a cell of Flax takes ``[batch, features]``.
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import StateError
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe
 from jaxrnn.specs import Dimension
 
 Shape = tuple[Any, ...]

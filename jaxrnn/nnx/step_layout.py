@@ -60,12 +60,12 @@ def step_layout(model: Model, dims: Mapping[str, int]) -> StepLayout:
             "jaxrnn.nnx.Module"
         )
     symbol = model.spec.batch_symbol
-    given = _slot(inputs[0].name, _frame(inputs[0], symbol, dims), symbol)
+    slot = _slot(inputs[0].name, _frame(inputs[0], symbol, dims), symbol)
     states = tuple(_slot(variable.name, variable.shape, symbol) for variable in model.state)
     output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
-    every = [given, *states, *([output] if output else [])]
+    every = [slot, *states, *([output] if output else [])]
     carry = CarryForm(states, names or {slot.name: slot.name for slot in states})
-    return StepLayout(given, output, carry, batched=any(slot.axis is None for slot in every))
+    return StepLayout(slot, output, carry, batched=any(each.axis is None for each in every))
 
 
 def _frame(info: ArraySpec, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:

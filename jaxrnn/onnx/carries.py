@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
@@ -59,19 +61,34 @@ def starts_recurrence(node: ir.Node | None, index: int) -> bool:
 
 def _is_carried(node: ir.Node, index: int) -> bool:
     """Whether a Scan or Loop updates an input, and does not just hand it to every step unchanged."""
-    body = next((graph for name, graph in subgraphs_of(node) if name == "body"), None)
-    if body is None:
-        return False
-    if node.op_type == "Loop":
-        place, slots, results = index - 2, body.inputs[2:], body.outputs[1:]
-    else:
-        old = node.version is not None and node.version < 9
-        attribute = node.attributes.get("num_scan_inputs")
-        scanned = 0 if attribute is None else attribute.as_int()
-        place, slots, results = index - old, body.inputs[: len(body.inputs) - scanned], body.outputs
+    first, slots, results = loop_slots(node)
+    place = index - first
     if not 0 <= place < min(len(slots), len(results)):
         return False
     end = results[place]
     while (maker := end.producer()) is not None and maker.op_type == "Identity" and maker.inputs[0] is not None:
         end = maker.inputs[0]
     return end is not slots[place]
+
+
+def loop_slots(node: ir.Node) -> tuple[int, Sequence[ir.Value], Sequence[ir.Value]]:
+    """What a Scan or Loop carries, also one that loading refuses.
+
+    Returns:
+        The number of the node's first input that it carries, the inputs of the body that hold the carried values, and
+        its outputs from the first updated one on.
+    """
+    body = next((graph for name, graph in subgraphs_of(node) if name == "body"), None)
+    if body is None:
+        return 0, (), ()
+    if node.op_type == "Loop":
+        return 2, body.inputs[2:], body.outputs[1:]
+    first = int(node.version is not None and node.version < 9)  # after the lengths of the sequences
+    scanned = attribute_of(node, "num_scan_inputs", ir.AttributeType.INT, 0)
+    return first, body.inputs[: max(len(body.inputs) - scanned, 0)], body.outputs
+
+
+def attribute_of(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -> Any:
+    """An attribute, or the default where it is missing or has another type, which loading refuses."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.type != kind else attribute.value

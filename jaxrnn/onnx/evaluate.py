@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
@@ -152,11 +151,9 @@ def call(node: BoundNode, inputs: Sequence[Value], scope: Scope, output_count: i
 
 def check_sequences(node: BoundNode, inputs: Sequence[Value]) -> None:
     """Refuse a sequence where the operator takes a tensor."""
-    operator = node.operator
     for place, value in enumerate(inputs):
-        if is_sequence(value) and onnx.defs.has(operator.name, operator.since, operator.domain):
-            formal = onnx.defs.get_schema(operator.name, operator.since, operator.domain).inputs
-            declared = formal[min(place, len(formal) - 1)]
+        if is_sequence(value) and (schema := node.operator.schema) is not None:
+            declared = schema.inputs[min(place, len(schema.inputs) - 1)]
             if not any(kind.startswith(("seq(", "optional(")) for kind in declared.types):
                 raise ValueError(f"the input {declared.name} is a sequence, but the operator takes a tensor")
 

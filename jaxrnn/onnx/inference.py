@@ -101,7 +101,7 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     graph.initializer.extend(each for each in proto.graph.initializer if not is_left_out(each.name, each))
     for node in proto.graph.node:
-        held = [attribute.t for attribute in node.attribute if attribute.name == "value" and attribute.HasField("t")]
-        if node.op_type != "Constant" or not held or not is_left_out(node.output[0], held[0]):
+        tensors = [attribute.t for attribute in node.attribute if attribute.name == "value" and attribute.HasField("t")]
+        if node.op_type != "Constant" or not tensors or not is_left_out(node.output[0], tensors[0]):
             graph.node.append(node)
     return copy

@@ -55,9 +55,9 @@ class Limits:
         for field in fields(self):
             check_count(f"Limits: {field.name}", getattr(self, field.name))
 
-    def beside(self, held: int) -> Limits:
-        """The limits of a file that holds so many bytes itself."""
-        return replace(self, constant_bytes=self.constant_bytes + _FOLDED * held)
+    def for_file(self, size: int) -> Limits:
+        """The limits of a file that has so many bytes of constants itself."""
+        return replace(self, constant_bytes=self.constant_bytes + _FOLDED * size)
 
 
 class Budget:

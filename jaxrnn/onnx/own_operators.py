@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.graph import normal_domain
-from jaxrnn.onnx.operators import find_operator, schema_version
-from jaxrnn.onnx.registry import REQUIRED, Operator, operator, read_signature
+from jaxrnn.onnx.operators import find_operator
+from jaxrnn.onnx.registry import REQUIRED, Operator, operator, read_signature, schema_of
 
 #: By domain and name.
 OwnOperators = Mapping[tuple[str, str], Callable[..., Any]]
@@ -51,7 +51,8 @@ def operator_of(node: ir.Node, own: OwnOperators) -> Operator:
     function = own.get((domain, node.op_type))
     if function is None or node.version is None:
         return find_operator(domain, node.op_type, node.version)
-    version = schema_version(domain, node.op_type, node.version) or node.version
+    schema = schema_of(domain, node.op_type, node.version)
+    version = node.version if schema is None else schema.since_version
     return operator(node.op_type, domain, version, function, own=True)
 
 

@@ -71,8 +71,8 @@ def bind(model: ir.Model, limits: Limits | None = None, own: OwnOperators | None
         array = constant_of(value)
         assert array is not None, "only constants are named as parameters"
         arrays[name] = array
-    held = sum(array.nbytes for array in constants.values() if array is not None)
-    block.limits = (limits or Limits()).beside(held)
+    size = sum(array.nbytes for array in constants.values() if array is not None)
+    block.limits = (limits or Limits()).for_file(size)
     return Program(block, arrays, {name: origin_of(value) for value, name in names.items()})
 
 

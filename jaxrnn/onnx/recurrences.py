@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.carries import CELLS, LOOPS, QUANTIZED, STATEFUL
+from jaxrnn.onnx.carries import CELLS, LOOPS, QUANTIZED, STATEFUL, attribute_of, loop_slots
 from jaxrnn.onnx.graph import normal_domain, subgraphs_of
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import spec_of
@@ -70,9 +69,7 @@ def _find(graph: ir.Graph) -> Iterator[RecurrentInfo]:
         elif node.op_type in STATEFUL:
             yield _stateful(where, node)
         elif node.op_type in LOOPS:
-            body = _attribute(node, "body", ir.AttributeType.GRAPH, None)
-            if body is not None:
-                yield _loop(where, node, body)
+            yield _loop(where, node)
 
 
 def _cell(where: str, node: ir.Node, features: int = -1) -> RecurrentInfo:
@@ -81,8 +78,8 @@ def _cell(where: str, node: ir.Node, features: int = -1) -> RecurrentInfo:
     w, r, b, p = (_shape(inputs[index]) for index in (1, 2, 3, 7))
     present = [shape for value, shape in zip((*inputs[1:4], inputs[7]), (w, r, b, p), strict=True) if value is not None]
     known = [int(np.prod(shape)) for shape in present if shape is not None]
-    direction = _attribute(node, "direction", ir.AttributeType.STRING, "forward")
-    hidden = _attribute(node, "hidden_size", ir.AttributeType.INT, None)
+    direction = attribute_of(node, "direction", ir.AttributeType.STRING, "forward")
+    hidden = attribute_of(node, "hidden_size", ir.AttributeType.INT, None)
     return RecurrentInfo(
         name=node_label(node),
         operator=node.op_type,
@@ -92,12 +89,6 @@ def _cell(where: str, node: ir.Node, features: int = -1) -> RecurrentInfo:
         hidden_size=r[features] if r and len(r) >= -features else hidden,
         weights=sum(known) if len(known) == len(present) else None,
     )
-
-
-def _attribute(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -> Any:
-    """An attribute, or the default where it is missing or has another type, which loading refuses."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None or attribute.type != kind else attribute.value
 
 
 def _stateful(where: str, node: ir.Node) -> RecurrentInfo:
@@ -129,13 +120,10 @@ def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
     return tuple(size for size in value.shape if isinstance(size, int))
 
 
-def _loop(where: str, node: ir.Node, body: ir.Graph) -> RecurrentInfo:
-    if node.op_type == "Loop":
-        carried, direction = body.inputs[2:], None
-    else:
-        scanned = _attribute(node, "num_scan_inputs", ir.AttributeType.INT, 0)
-        carried = body.inputs[: max(len(body.inputs) - scanned, 0)]
-        directions = set(_attribute(node, "scan_input_directions", ir.AttributeType.INTS, (0,)))
+def _loop(where: str, node: ir.Node) -> RecurrentInfo:
+    direction = None
+    if node.op_type == "Scan":
+        directions = set(attribute_of(node, "scan_input_directions", ir.AttributeType.INTS, (0,)))
         direction = "mixed" if len(directions) > 1 else "reverse" if directions == {1} else "forward"
-    carries = tuple(str(spec_of(value)) for value in carried)
+    carries = tuple(str(spec_of(value)) for value in loop_slots(node)[1])
     return RecurrentInfo(node_label(node), node.op_type, where, direction, carries=carries)

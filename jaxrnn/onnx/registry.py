@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
+import onnx
 
 STATIC = "static"
 FOLDABLE = "foldable"
@@ -33,12 +34,23 @@ OUTPUT_COUNT = "output_count"
 OUTPUT_NAME = "output_name"
 REQUIRED = inspect.Parameter.empty
 
+#: ONNX's own numbers of opsets have 32 bits, and a file's 64.
+_NEWEST = 2**31 - 1
+
 Versions = dict[int, Callable[..., Any]]
 
 
 def since(function: Callable[..., Any], *versions: int) -> Versions:
     """The table entry for one function that implements the operator as of each of these opset versions."""
     return dict.fromkeys(versions, function)
+
+
+def schema_of(domain: str, name: str, opset: int) -> onnx.defs.OpSchema | None:
+    """The definition of an operator that an opset contains; None where ONNX does not define it."""
+    try:
+        return onnx.defs.get_schema(name, min(max(opset, 0), _NEWEST), domain)
+    except onnx.defs.SchemaError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,11 @@ class Operator:
         """The declared input at this position, or None where the operator takes fewer."""
         return self.slots[index] if index < len(self.slots) else self.variadic
 
+    @functools.cached_property
+    def schema(self) -> onnx.defs.OpSchema | None:
+        """ONNX's definition of it; None where there is none."""
+        return schema_of(self.domain, self.name, self.since)
+
     def __str__(self) -> str:
         return f"{self.domain + '::' if self.domain else ''}{self.name}-{self.since}"
 
@@ -84,10 +101,10 @@ def _marks(hint: Any) -> tuple[str, ...]:
 def read_signature(
     function: Callable[..., Any],
 ) -> tuple[tuple[InputSlot, ...], InputSlot | None, dict[str, Any], bool, bool]:
-    """The slots, the variadic slot, the attributes with defaults, and whether the output count and name are wanted."""
+    """The slots, the variadic slot, the attributes with defaults, and whether it takes the output count and name."""
     inner = function.func if isinstance(function, functools.partial) else function
     hints = typing.get_type_hints(inner, include_extras=True)
-    slots, variadic, attributes, wanted = [], None, {}, set()
+    slots, variadic, attributes, of_outputs = [], None, {}, set()
     for parameter in inspect.signature(function).parameters.values():
         marks = _marks(hints.get(parameter.name))
         slot = InputSlot(parameter.name, STATIC in marks, FOLDABLE in marks, parameter.default is REQUIRED)
@@ -96,10 +113,10 @@ def read_signature(
         elif parameter.kind is not parameter.KEYWORD_ONLY:
             slots.append(slot)
         elif parameter.name in (OUTPUT_COUNT, OUTPUT_NAME):
-            wanted.add(parameter.name)
+            of_outputs.add(parameter.name)
         else:
             attributes[parameter.name] = parameter.default
-    return tuple(slots), variadic, attributes, OUTPUT_COUNT in wanted, OUTPUT_NAME in wanted
+    return tuple(slots), variadic, attributes, OUTPUT_COUNT in of_outputs, OUTPUT_NAME in of_outputs
 
 
 def operator(name: str, domain: str, version: int, function: Callable[..., Any], *, own: bool = False) -> Operator:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import ModelError
@@ -32,9 +31,9 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
     inputs = present_inputs(node)
     if operator.variadic is None and len(inputs) > len(operator.slots):
         raise ModelError(f"{label}: {len(inputs)} inputs, but the operator takes at most {len(operator.slots)}")
-    most = _most_outputs(operator)
-    if len(node.outputs) > most:
-        raise ModelError(f"{label}: {len(node.outputs)} outputs, but the operator gives at most {most}")
+    schema = operator.schema
+    if schema is not None and len(node.outputs) > schema.max_output:
+        raise ModelError(f"{label}: {len(node.outputs)} outputs, but the operator gives at most {schema.max_output}")
     for index, slot in enumerate(operator.slots):
         if slot.required and (index >= len(inputs) or inputs[index] is None):
             raise ModelError(f"{label}: the input {slot.name!r} is missing")
@@ -69,20 +68,8 @@ def _check_attributes(node: ir.Node, operator: Operator, label: str) -> None:
 
 def _attribute_types(operator: Operator) -> dict[str, ir.AttributeType]:
     """The types of an operator's attributes; empty where onnx does not define the operator."""
-    try:
-        schema = onnx.defs.get_schema(operator.name, operator.since, operator.domain)
-    except onnx.defs.SchemaError:
-        return {}
-    kinds: dict[str, Any] = {name: attribute.type for name, attribute in schema.attributes.items()}
-    return {name: ir.AttributeType(int(kind)) for name, kind in kinds.items()}
-
-
-def _most_outputs(operator: Operator) -> float:
-    """The most outputs of an operator, if onnx defines it."""
-    try:
-        return onnx.defs.get_schema(operator.name, operator.since, operator.domain).max_output
-    except onnx.defs.SchemaError:
-        return float("inf")
+    defined: dict[str, Any] = {} if operator.schema is None else operator.schema.attributes
+    return {name: ir.AttributeType(int(attribute.type)) for name, attribute in defined.items()}
 
 
 def _known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:

@@ -49,7 +49,7 @@ def _is_sparse(graph: onnx.GraphProto | onnx.FunctionProto) -> bool:
 class _Writer:
     def __init__(self, folder: Path | None, limits: Limits):
         self._folder, self._limits = folder, limits
-        self._bytes = self._held = 0
+        self._bytes = self._source_bytes = 0
 
     def graph(self, graph: onnx.GraphProto | onnx.FunctionProto) -> None:
         """Write out the sparse tensors of one graph, in place."""
@@ -89,10 +89,10 @@ class _Writer:
         tensor.doc_string = WRITTEN_OUT
         return tensor
 
-    def _reserve(self, size: int, held: int, shape: tuple[int, ...], label: str) -> None:
+    def _reserve(self, size: int, source_bytes: int, shape: tuple[int, ...], label: str) -> None:
         self._bytes += size
-        self._held += held
-        allowed = self._limits.beside(self._held).constant_bytes
+        self._source_bytes += source_bytes
+        allowed = self._limits.for_file(self._source_bytes).constant_bytes
         if self._bytes * _COPIES > allowed:
             raise LimitError(
                 f"{label} of shape {list(shape)} takes {bytes_of(size)} when it is written out, and all of them "

@@ -144,7 +144,7 @@ def _check_external(tensor: onnx.TensorProto, expected: int, label: str, folder:
     if not _inside(Path(os.path.realpath(path)), folder):
         raise outside
     try:
-        held = check_regular(path).stat().st_size
+        file_size = check_regular(path).stat().st_size
     except OSError as error:
         raise ModelError(f"{where} cannot be read: {error.strerror or error}") from error
     for key in ("offset", "length"):
@@ -153,8 +153,8 @@ def _check_external(tensor: onnx.TensorProto, expected: int, label: str, folder:
     offset, length = int(entries.get("offset", 0)), int(entries.get("length", expected))
     if length != expected:
         raise ModelError(f"{where}: length {length} is given, but the shape {list(tensor.dims)} needs {expected} bytes")
-    if offset + length > held:
-        raise ModelError(f"{where}: bytes {offset} to {offset + length} are needed, but the file ends at {held}")
+    if offset + length > file_size:
+        raise ModelError(f"{where}: bytes {offset} to {offset + length} are needed, but the file ends at {file_size}")
 
 
 def _inside(path: Path, folder: Path) -> bool:

@@ -97,7 +97,7 @@ def profile_stepper(
 
 def _profiled(chosen: Target, nodes: Mapping[str, str], peaks: Peaks | bool, seed: int) -> Profile:
     # Otherwise JAX narrows 64-bit arguments before the function sees them.
-    with exact_types(), chosen.sample.blamed():
+    with exact_types(), chosen.sample.naming_assumptions():
         profiled = profile(chosen.function, *chosen.arguments, label=chosen.label, nodes=nodes, peaks=peaks)
         if chosen.full is None:
             return profiled

@@ -39,16 +39,6 @@ class Peaks:
         larger = [size for size in sorted(self.bandwidths) if size >= working_set]
         return self.bandwidths[larger[0] if larger else max(self.bandwidths)]
 
-    @property
-    def cache(self) -> float:
-        """Bytes a second on an array that fits a core's own cache."""
-        return self.bandwidths[min(self.bandwidths)]
-
-    @property
-    def memory(self) -> float:
-        """Bytes a second on an array that fits no cache."""
-        return self.bandwidths[max(self.bandwidths)]
-
 
 def measure_peaks(dtype: Any = "float32", sizes: Sequence[int] = SIZES) -> Peaks:
     """Measure the machine, in about two seconds on a CPU core.

@@ -23,8 +23,6 @@ Arrays = Mapping[str, Any]
 
 _AS_IT_IS = contextlib.nullcontext()
 
-_WIDE = {"int64", "uint64", "float64", "complex128"}
-
 
 class Runner:
     """One live stream, NumPy in and NumPy out; it holds its state and is not a pure function.
@@ -63,8 +61,7 @@ class Runner:
         self._layout = Layout(self._start)
         self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
         # 64-bit types, which JAX narrows elsewhere, take a context, and entering it takes time.
-        declared = {str(dtype) for dtype in self._dtypes.values()} | self._layout.vectors.keys()
-        self._wide = not _WIDE.isdisjoint(declared)
+        self._wide = any(each.is_wide for each in (*self._stream.spec.inputs, *self._stream.spec.state))
         self._step = jax.jit(self._joined_step)
         self.reset()
 

@@ -72,7 +72,7 @@ class Plan:
     Attributes:
         leaves: the arrays of the input.
         clock: the timelines; `clock.unit` is the smallest pulse, in frames of the trace.
-        facts: what the passes have found.
+        facts: what the passes learn.
         outputs: what each output is, without its array.
         output_structure: the tree of the outputs.
         results: shape and dtype of each output, for the smallest pulse.
@@ -162,9 +162,9 @@ class Plan:
 
     def _nothing(self, units: int, constants: Sequence[Any]) -> list[Any]:
         """Input that does not exist."""
-        given = iter(constants)
+        values = iter(constants)
         return [
-            next(given)
+            next(values)
             if leaf.axis is None
             else jnp.full(leaf.frames(units * self.clock.unit), self.absent.of(leaf.dtype), leaf.dtype)
             for leaf in self.leaves

@@ -9,21 +9,11 @@ import jax
 import numpy as np
 
 from jaxrnn.cells import matrix_products_in
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 
 #: A loss or metric ``(outputs, example, mask) -> scalar`` of one example: arrays by name, and ``bool[frames]``.
 Function = Callable[[dict[str, Any], dict[str, Any], jax.Array], Any]
-
-
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number that is large enough.
-
-    Raises:
-        InputError: it is not one.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name} must be a whole number from {least} on, not {value!r}")
-    return int(value)
 
 
 def check_functions(loss: Any, metrics: Any) -> dict[str, Function]:

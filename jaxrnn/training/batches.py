@@ -50,7 +50,7 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """This process's examples of a batch, not yet padded; ``real`` says which rows do more than fill the devices."""
+    """This process's rows of a batch, not yet padded; those that are not ``real`` only fill up the devices."""
 
     batch: int
     examples: list[Example]
@@ -94,7 +94,7 @@ class Batches:
         return label, self._layout.read(label, value)
 
     def _sizes(self, rows: _Rows) -> list[int]:
-        """What other processes must know to pad alike: fewest and most frames; lengths and rates of the arrays."""
+        """What every process must know to pad alike: fewest and most frames; lengths and rates of the arrays."""
         frames = [self._layout.frames(example) for example in rows.examples]
         sizes = [min(frames), max(frames)]
         for name, axis in self._layout.axes.items():
@@ -152,10 +152,10 @@ class Batches:
 
 
 def _lengthened(array: np.ndarray, axis: int, length: int, unit: int) -> np.ndarray:
-    """An array made longer: its last frame of ``unit`` elements again and again, or zeros where it holds integers.
+    """An array padded at its end with copies of its last frame of ``unit`` elements, or with zeros if it has integers.
 
-    What is after the end counts nowhere, but it goes through the model and the loss. A frame that has been there
-    before is finite in both, with its gradient, where zeros may give the logarithm of 0.
+    Padding counts nowhere, but goes through the model and the loss. A copy of a frame is finite in both, with its
+    gradient, as the frame is; the logarithm of 0 is not.
     """
     missing = length - array.shape[axis]
     if not missing:

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.messages import near_or_all
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe, near_or_all
 from jaxrnn.specs import ArraySpec
 
 #: One example: arrays by name, those of the model's inputs and any others.

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.training.arguments import Function, check_count, check_end, check_functions, check_precision
+from jaxrnn.training.arguments import Function, check_end, check_functions, check_precision
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.examples import make_source
@@ -83,10 +84,10 @@ def fit(
         metrics: more functions like the loss, by name; measured on the validation examples, or on the batches where
             there are none.
         validation: examples that are not trained on, or a `Validation`, which also says how often they are measured.
-        checkpoints: a folder to write checkpoints to, or `Checkpoints`. A training that finds one there goes on from
-            it.
+        checkpoints: a folder to write checkpoints to, or `Checkpoints`. A training resumes from the newest one there.
         params: the parameters to begin with; the file's by default.
-        devices: the devices that a batch is split over; all by default. Rows that do not count fill it up.
+        devices: the devices that a batch is split over; all by default. If it does not divide by their number, rows
+            that do not count fill it up.
         compute_dtype: ``"bfloat16"`` for matrix products in that type; parameters and their sums stay as they are.
         seed: of everything that is drawn.
         progress: whether to show a progress bar on standard error; by default, if that is a terminal.
@@ -189,11 +190,11 @@ def _resume(state: TrainState, placement: Placement, folder: Folder, resume: boo
         )
     snapshot = folder.newest(set_aside=True)
     assert snapshot is not None, "there are checkpoints"
-    others = differences(snapshot.settings, state.settings)
-    if others:
-        more = f" (and {len(others) - 5} more)" if len(others) > 5 else ""
+    differing = differences(snapshot.settings, state.settings)
+    if differing:
+        more = f" (and {len(differing) - 5} more)" if len(differing) > 5 else ""
         raise TrainingError(
-            f"the checkpoints in {folder.path} are of another training: {'; '.join(others[:5])}{more}. Choose another "
-            "folder, or the same settings"
+            f"the checkpoints in {folder.path} are of another training: {'; '.join(differing[:5])}{more}. "
+            "Choose another folder, or the same settings"
         )
     state.restore(snapshot, placement)

@@ -9,8 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.messages import near_or_all
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe, near_or_all
 from jaxrnn.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.options import Sequences

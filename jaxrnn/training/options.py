@@ -1,4 +1,4 @@
-"""What `fit` is asked for, in groups: how sequences are run, validation, checkpoints. Each checks itself when made."""
+"""The groups of options of `fit`: sequences, validation, checkpoints. Each is checked when it is made."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxrnn.cells import recomputing
 from jaxrnn.cells.chunks import Remat
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
-from jaxrnn.training.arguments import check_count
 from jaxrnn.training.examples import make_source
 
 #: Which axis of an example's arrays is time: one for all that have such an axis, or one by name.
@@ -31,8 +31,8 @@ class Sequences:
             arrays without a name are constant. Lengths may then be unequal, and rates too. An output's axis may be
             named where ``scan`` is to put its frames elsewhere than in front.
         chunk: frames in each chunk of truncated back-propagation through time. There is one update for each chunk; the
-            state is carried on without its gradient, and starts anew with each batch. An example without a frame left
-            counts nowhere. None for whole sequences.
+            state is carried on without its gradient, and starts anew with each batch. An example that has ended does
+            not count. None for whole sequences.
         bucket: lengths are padded to multiples of it, so that fewer lengths are compiled.
         remat: what the backward pass of recurrences computes again to need less memory: None, ``"sqrt"``, or frames.
 

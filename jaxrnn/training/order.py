@@ -52,8 +52,8 @@ def drawn_order(batch_size: int, batches: int) -> Order:
 def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], T]) -> Generator[T | BaseException]:
     """What a function makes of each batch, or what it raises: in one background thread, one call after another.
 
-    Errors are values here. Each process must hear of another's; and Grain's thread would end without a word on one
-    that is no ``Exception``, such as a KeyboardInterrupt, and be waited for without end.
+    Errors are values here: every process must learn of an error in another one. And Grain's thread dies silently of
+    what is no ``Exception``, such as a KeyboardInterrupt, so that its reader would wait forever.
 
     Args:
         order: the order.
@@ -69,10 +69,10 @@ def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], 
             return error
 
     alone = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    made = order.map_with_index(attempt)[start:].to_iter_dataset(alone)
+    batches = order.map_with_index(attempt)[start:].to_iter_dataset(alone)
     # Closing it waits for the thread: when a training has ended, the caller's data is read no more.
-    with closing(iter(grain.experimental.ThreadPrefetchIterDataset(made, prefetch_buffer_size=1))) as batches:
-        yield from batches
+    with closing(iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=1))) as ahead:
+        yield from ahead
 
 
 def _grain() -> Any:

@@ -64,11 +64,11 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk
     if forward.layout.mode == "scan":
         return
     without, padded = run(sides)
-    expected, found, differ = losses((without, padded))
+    expected, actual, differ = losses((without, padded))
     if differ:
         changed = [name for name in without if _differ(without[name], padded[name], tolerance)]
         raise InputError(
-            f"{said} from {expected:.6g} to {found:.6g}, through output {(changed or list(without))[0]!r}: the model "
+            f"{said} from {expected:.6g} to {actual:.6g}, through output {(changed or list(without))[0]!r}: the model "
             "looks ahead, takes a mean over time, or gives its last state. Train it on examples of one length, with "
             "batch_size=1 and bucket=1, in mode 'scan' if it has a state, or through an input of the file that takes "
             "lengths"
@@ -84,7 +84,7 @@ def _cut(array: np.ndarray, axis: int | None, frames: int, padded: int) -> np.nd
 def _made_up(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[Outputs, Outputs]:
     """Outputs of these shapes that agree where both exist, as those of a scan do; zeros where only the longer one does.
 
-    The numbers are between 0 and 1, where any loss is at home.
+    The numbers are between 0 and 1, where every loss is defined.
     """
     rng, without, padded = np.random.default_rng(0), {}, {}
     for name, shape in short.items():
@@ -96,9 +96,9 @@ def _made_up(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[Outputs
 
 
 def _differ(without: Any, padded: Any, tolerance: float) -> bool:
-    expected, found = np.asarray(without, np.float64), np.asarray(padded, np.float64)
-    found = found[tuple(slice(0, size) for size in expected.shape)]
+    expected, actual = np.asarray(without, np.float64), np.asarray(padded, np.float64)
+    actual = actual[tuple(slice(0, size) for size in expected.shape)]
     scale = np.abs(expected).max(initial=0.0) + 1e-6
-    return found.shape != expected.shape or not np.allclose(
-        found, expected, rtol=0, atol=tolerance * scale, equal_nan=True
+    return actual.shape != expected.shape or not np.allclose(
+        actual, expected, rtol=0, atol=tolerance * scale, equal_nan=True
     )

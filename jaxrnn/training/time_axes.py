@@ -9,9 +9,8 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.messages import near_or_all
+from jaxrnn.messages import describe, near_or_all
 from jaxrnn.model.inspection import time_symbols
-from jaxrnn.onnx.values import describe
 from jaxrnn.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.layout import ExampleLayout, naming
@@ -90,8 +89,8 @@ def _inputs(model: Model, mode: str) -> tuple[ArraySpec, ...]:
 
 def _symbols(model: Model) -> list[str]:
     """Open dimensions of the inputs of a step that could be time."""
-    found = (size for info in model.spec.inputs for size in info.shape or () if size in time_symbols(model))
-    return [str(size) for size in dict.fromkeys(found) if size != model.spec.batch_symbol]
+    sizes = (size for info in model.spec.inputs for size in info.shape or () if size in time_symbols(model))
+    return [str(size) for size in dict.fromkeys(sizes) if size != model.spec.batch_symbol]
 
 
 def _symbol(model: Model, mode: str, time_axis: TimeAxis, example: Example) -> str | None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn.training.arguments import Function, check_count, check_functions, check_precision
+from jaxrnn.checks import check_count
+from jaxrnn.training.arguments import Function, check_functions, check_precision
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.forward import Forward

@@ -9,6 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn.errors import InputError
+
 #: Tolerances of float32 and float64; types with fewer digits get some of their own rounding steps.
 ATOL, RTOL, STEPS = 1e-5, 1e-4, 8
 
@@ -39,7 +41,14 @@ class Comparison:
 
 
 def tolerances(dtype: np.dtype, atol: float | None, rtol: float | None) -> tuple[float, float]:
-    """The tolerances for an element type: what the caller said, else the defaults; integers must be equal."""
+    """The tolerances for an element type: those of the caller, else the defaults; by default integers must be equal.
+
+    Raises:
+        InputError: a tolerance is negative or NaN.
+    """
+    for name, tolerance in (("atol", atol), ("rtol", rtol)):
+        if tolerance is not None and not tolerance >= 0:
+            raise InputError(f"{name} must be a number from 0 on, not {tolerance}")
     if not jnp.issubdtype(dtype, jnp.inexact):
         return atol or 0.0, rtol or 0.0
     least = STEPS * float(jnp.finfo(dtype).eps)

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.messages import bytes_of
+from jaxrnn.messages import bytes_of, pairs_of
 from jaxrnn.model import Model
 from jaxrnn.onnx.interface import is_batch_name
 from jaxrnn.onnx.limits import Limits
@@ -45,17 +45,17 @@ class Sample:
     random: tuple[str, ...]
 
     @contextlib.contextmanager
-    def blamed(self) -> Iterator[None]:
-        """Adds to an error of evaluation that sizes were assumed, which may be why nothing fits."""
+    def naming_assumptions(self) -> Iterator[None]:
+        """Errors of evaluation that are raised inside name the assumed sizes, which may be why nothing fits."""
         try:
             yield
         except JaxrnnError as error:
             if not self.assumed:
                 raise
-            sizes = ", ".join(f"{name}={self.dims[name]}" for name in self.assumed)
+            sizes = pairs_of({name: self.dims[name] for name in self.assumed})
             raise type(error)(
-                f"{error}\n(the random inputs have {sizes}, which nobody asked for; if they do not fit, "
-                f"give others: --dim {self.assumed[-1]}=SIZE, or dims={{{self.assumed[-1]!r}: SIZE}})"
+                f"{error}\n(the random inputs have assumed sizes: {sizes}; if they do not fit, give others: "
+                f"--dim {self.assumed[-1]}=SIZE, or dims={{{self.assumed[-1]!r}: SIZE}})"
             ) from error
 
 

@@ -140,7 +140,7 @@ def verify(
             failures.append(str(error))
             continue
         return Report(model.label, peer.name, tuple(failures), atol, rtol, seed, cases)
-    with samples[0].blamed():
+    with samples[0].naming_assumptions():
         raise PeerError(f"{model.label}: nothing to compare with: {'; '.join(failures)}")
 
 
@@ -162,7 +162,7 @@ def _check(
     rtol: float | None,
     nodes: bool,
 ) -> Case:
-    with jax.default_matmul_precision("highest"), sample.blamed():
+    with jax.default_matmul_precision("highest"), sample.naming_assumptions():
         here = model(sample.inputs)
         values = _intermediates(model, sample.inputs) if nodes else {}
     there = peer.run(_feeds(model, sample.inputs, static))

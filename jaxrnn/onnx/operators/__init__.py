@@ -6,16 +6,14 @@ import difflib
 import functools
 import importlib
 
-import onnx
-
 from jaxrnn.errors import UnsupportedError
-from jaxrnn.onnx.registry import Operator, Versions, operator
+from jaxrnn.onnx.registry import Operator, Versions, operator, schema_of
 
 #: The modules with operators, each with a table ``OPERATORS``.
 FAMILIES = tuple(
     importlib.import_module(f"{__name__}.{family}")
     for family in """
-        activations arithmetic attention constants control convolution flex_attention images
+        activations arithmetic attention constants control convolution images
         indexing linear_attention logic losses machine_learning matrix microsoft movement normalization older patches
         pooling quantization random recurrent reduction regions reshaping resize rotary sampling scattering selection
         sequences spectral strings training_steps types
@@ -64,7 +62,8 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
             f"{full_name} (opset {opset}) is not implemented; {reason}, or "
             "load(..., operators={(domain, name): function}) adds one's own"
         )
-    version = schema_version(domain, name, opset)
+    schema = schema_of(domain, name, opset)
+    version = None if schema is None else schema.since_version
     if version is None:
         version = max((known for known in versions if known <= opset), default=None)
         if version is None:
@@ -76,18 +75,6 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
             "convert the file to a newer opset with onnx.version_converter"
         )
     return operator(name, domain, version, versions[version])
-
-
-_NEWEST = 2**31 - 1
-
-
-def schema_version(domain: str, name: str, opset: int) -> int | None:
-    """The version of the operator's definition that this opset contains, or None where onnx does not define it."""
-    try:
-        # ONNX's own numbers have 32 bits, and a file's 64.
-        return onnx.defs.get_schema(name, min(max(opset, 0), _NEWEST), domain).since_version
-    except onnx.defs.SchemaError:
-        return None
 
 
 def _nearest(domain: str, name: str) -> str:

@@ -1,7 +1,7 @@
-"""Attention: scaled dot products of queries and keys, with masks, windows and caches.
+"""Attention: scaled dot products of queries and keys, with masks, windows and caches, or with graphs of the file's own.
 
 Every intermediate value is rounded to the type that the specification gives it. 16-bit products accumulate in 32 bits.
-Source: operator Attention of the ONNX specification, opsets 23 to 25.
+Source: operators Attention, opsets 23 to 25, and FlexAttention of the ONNX specification.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.attention_masks import attention_bias
 from jaxrnn.onnx.operators.attention_products import grouped_product, probabilities, split_heads
@@ -19,7 +20,7 @@ from jaxrnn.onnx.operators.rounding import rounded, wide_type
 from jaxrnn.onnx.operators.schemas import earlier
 from jaxrnn.onnx.operators.types import numpy_dtype
 from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.values import Value, traced
+from jaxrnn.onnx.values import Value, describe, traced
 
 #: The values of ``qk_matmul_output_mode``: what the fourth output holds.
 RAW, CAPPED, BIASED, PROBABILITIES = range(4)
@@ -94,6 +95,10 @@ def _check_attributes(
         raise ValueError("q_num_heads and kv_num_heads are for inputs of rank 3; those of rank 4 have an axis of heads")
     if mode not in (RAW, CAPPED, BIASED, PROBABILITIES):
         raise ValueError(f"qk_matmul_output_mode must be 0, 1, 2 or 3, not {mode}")
+    _check_scale(scale)
+
+
+def _check_scale(scale: float | None) -> None:
     if scale is not None and scale < 0:
         raise ValueError(f"scale must not be negative, as Q and K are multiplied with its square root, not {scale}")
 
@@ -119,7 +124,7 @@ def _with_past(k: jax.Array, v: jax.Array, past: tuple[Value, Value], valid: Val
     return caches[0], caches[1], past[0].shape[2]
 
 
-def _check_shapes(q: jax.Array, k: jax.Array, v: jax.Array, valid: Value) -> None:
+def _check_shapes(q: jax.Array, k: jax.Array, v: jax.Array, valid: Value = None) -> None:
     if k.shape[0] != q.shape[0] or k.shape[:3] != v.shape[:3] or k.shape[3] != q.shape[3]:
         raise ValueError(
             f"queries {q.shape}, keys {k.shape} and values {v.shape} do not fit: one batch, one head size for "
@@ -156,4 +161,48 @@ attention = earlier(_attention, short_masks=True)
 attention_24 = earlier(_attention, *_WINDOWS, short_masks=True)
 attention_23 = earlier(_attention, *_WINDOWS, "nonpad_kv_seqlen", short_masks=False)
 
-OPERATORS = {"Attention": since(attention_23, 23) | since(attention_24, 24) | since(attention, 25)}
+
+def flex_attention(
+    Q: Value,
+    K: Value,
+    V: Value,
+    *,
+    prob_mod: Subgraph | None = None,
+    scale: float | None = None,
+    score_mod: Subgraph | None = None,
+    softmax_precision: int | None = None,
+) -> Value:
+    """FlexAttention. From the scores on, everything is computed in the type of the softmax."""
+    alike(Q, K, V)
+    q, k, v = traced(Q), traced(K), traced(V)
+    if not q.ndim == k.ndim == v.ndim == 4:
+        raise ValueError(f"Q, K and V must have rank 4, but their shapes are {q.shape}, {k.shape} and {v.shape}")
+    _check_shapes(q, k, v)
+    _check_scale(scale)
+    dtype = q.dtype
+    wide = wide_type(dtype)
+    kind = numpy_dtype(softmax_precision) if softmax_precision else wide
+    root = np.sqrt(np.float32(scale if scale is not None else 1 / max(q.shape[3], 1) ** 0.5)).astype(dtype).astype(wide)
+    q, k = (rounded(x.astype(wide) * root, dtype).astype(dtype) for x in (q, k))
+    scores = rounded(grouped_product(q, k.swapaxes(2, 3)), dtype)
+    scores = _modified(score_mod, rounded(scores, kind), kind, "score_mod")
+    chances = _modified(prob_mod, probabilities(scores, kind), kind, "prob_mod")
+    return rounded(grouped_product(chances.astype(kind), v.astype(kind)), kind).astype(dtype)
+
+
+def _modified(modifier: Subgraph | None, x: jax.Array, kind: np.dtype, name: str) -> jax.Array:
+    """Scores or probabilities, modified by a graph of the file."""
+    if modifier is None:
+        return x
+    results = modifier(x.astype(kind))
+    if len(results) != 1 or tuple(results[0].shape) != tuple(x.shape):
+        shown = ", ".join(map(describe, results))
+        raise ValueError(f"{name} must give one tensor of the shape {x.shape} that it takes, not {shown}")
+    alike(results[0], np.zeros((), kind))
+    return rounded(traced(results[0]), kind)
+
+
+OPERATORS = {
+    "Attention": since(attention_23, 23) | since(attention_24, 24) | since(attention, 25),
+    "ai.onnx.preview::FlexAttention": since(flex_attention, 1),
+}

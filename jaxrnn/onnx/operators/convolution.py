@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,68 +12,13 @@ from jax import lax
 from jaxrnn.cells import depthwise, is_depthwise, product_operands
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import rounded, wide_type
+from jaxrnn.onnx.operators.schemas import inherits
+from jaxrnn.onnx.operators.windows import Pads, Windows, kernel_of
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
-Pads = list[tuple[Any, Any]]
-
 #: The activations of CausalConvWithState.
 ACTIVATIONS = ("none", "silu", "swish")
-
-
-def window_pads(
-    auto_pad: str,
-    pads: Sequence[int] | None,
-    sizes: Sequence[Any],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-) -> Pads:
-    """The padding before and after each spatial axis, from ``pads`` or by the rule that ``auto_pad`` names."""
-    rank = len(kernel)
-    if auto_pad in ("NOTSET", ""):
-        flat = tuple(pads) if pads else (0,) * (2 * rank)
-        if len(flat) != 2 * rank:
-            raise ValueError(f"pads has {len(flat)} entries; two for each of the {rank} spatial axes are expected")
-        return list(zip(flat[:rank], flat[rank:], strict=True))
-    if auto_pad == "VALID":
-        return [(0, 0)] * rank
-    if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
-        raise ValueError(f"auto_pad must be NOTSET, VALID, SAME_UPPER or SAME_LOWER, not {auto_pad!r}")
-    result: Pads = []
-    for size, window, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        needed = (-(-size // stride) - 1) * stride + (window - 1) * dilation + 1 - size
-        total = max(needed, 0)
-        small = total // 2
-        result.append((small, total - small) if auto_pad == "SAME_UPPER" else (total - small, small))
-    return result
-
-
-def per_axis(values: Sequence[int] | None, rank: int, name: str) -> tuple[int, ...]:
-    """An attribute with one entry for each spatial axis; ones where it is absent."""
-    if not values:
-        return (1,) * rank
-    if len(values) != rank:
-        raise ValueError(f"{name} has {len(values)} entries for {rank} spatial axes")
-    return tuple(values)
-
-
-def kernel_sizes(kernel_shape: Sequence[int] | None, w: Any) -> tuple[int, ...]:
-    """The spatial sizes of a weight, which an attribute ``kernel_shape`` may repeat."""
-    kernel = tuple(w.shape[2:])
-    if kernel_shape and tuple(kernel_shape) != kernel:
-        raise ValueError(f"kernel_shape {list(kernel_shape)} does not match the weight's {list(kernel)}")
-    return kernel
-
-
-def window_counts(
-    sizes: Sequence[Any], padding: Pads, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> tuple[Any, ...]:
-    """How many windows lie on each spatial axis."""
-    return tuple(
-        (size + low + high - (length - 1) * dilation - 1) // stride + 1
-        for size, (low, high), length, stride, dilation in zip(sizes, padding, kernel, strides, dilations, strict=True)
-    )
 
 
 def _operands(x: Value, w: Value, b: Value) -> tuple[jax.Array, jax.Array]:
@@ -121,17 +65,15 @@ def _pointwise(x, w):
     return jnp.moveaxis(y, -1, 1) if x_first else jnp.moveaxis(y, 0, 1)
 
 
+@inherits(Windows)
 def conv(
     x: Value,
     w: Value,
     b: Value = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
     group: int = 1,
     kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    **geometry: Any,
 ) -> Value:
     """Conv."""
     x, w = _operands(x, w, b)
@@ -140,54 +82,44 @@ def conv(
             f"{x.shape[1]} input channels do not fit a weight for {w.shape[1]} a group, {group} groups and "
             f"{w.shape[0]} outputs"
         )
-    kernel = kernel_sizes(kernel_shape, w)
-    rank = len(kernel)
-    strides, dilations = per_axis(strides, rank, "strides"), per_axis(dilations, rank, "dilations")
-    padding = window_pads(auto_pad, pads, x.shape[2:], kernel, strides, dilations)
-    if set(kernel) == set(strides) == {1} and group == 1 and not any(low or high for low, high in padding):
+    windows = Windows(x.shape[2:], kernel_of(w, kernel_shape), **geometry)
+    is_padded = any(low or high for low, high in windows.pads)
+    if set(windows.kernel) == set(windows.strides) == {1} and group == 1 and not is_padded:
         # A matrix product: XLA would transpose the weight of such a convolution in every call.
-        y = _pointwise(x, w.reshape(w.shape[:2]))
-    else:
-        y = convolve(x, w, strides, padding, dilations, group)
-    return _biased(y, b)
+        return _biased(_pointwise(x, w.reshape(w.shape[:2])), b)
+    return _biased(convolve(x, w, windows.strides, windows.pads, windows.dilations, group), b)
 
 
+@inherits(Windows)
 def conv_transpose(
     x: Value,
     w: Value,
     b: Value = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
     group: int = 1,
     kernel_shape: tuple[int, ...] | None = None,
     output_padding: tuple[int, ...] | None = None,
     output_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    **geometry: Any,
 ) -> Value:
     """ConvTranspose: a convolution of the dilated input with the flipped kernel."""
     x, w = _operands(x, w, b)
     if x.shape[1] != w.shape[0] or w.shape[0] % group:
         raise ValueError(f"{x.shape[1]} input channels do not fit a weight for {w.shape[0]} and {group} groups")
-    kernel = kernel_sizes(kernel_shape, w)
-    rank = len(kernel)
-    strides, dilations = per_axis(strides, rank, "strides"), per_axis(dilations, rank, "dilations")
+    windows = Windows(x.shape[2:], kernel_of(w, kernel_shape), **geometry)
+    rank, strides, reach = len(windows.kernel), windows.strides, windows.reach
     extra = tuple(output_padding) if output_padding else (0,) * rank
-    reach = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     full = [stride * (n - 1) + r for n, stride, r in zip(x.shape[2:], strides, reach, strict=True)]
-    if output_shape or auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+    if output_shape or windows.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         target = tuple(output_shape)[-rank:] if output_shape else [n * s for n, s in zip(x.shape[2:], strides)]  # noqa: B905
-        totals = [length + e - size for length, e, size in zip(full, extra, target, strict=True)]
-        halves = [total // 2 for total in totals]
-        crop = [(h, t - h) if auto_pad == "SAME_UPPER" else (t - h, h) for h, t in zip(halves, totals, strict=True)]
+        crop = windows.halves([length + e - size for length, e, size in zip(full, extra, target, strict=True)])
     else:
-        crop = window_pads(auto_pad, pads, x.shape[2:], kernel, strides, dilations)
+        crop = windows.pads
     padding = [(r - 1 - low, r - 1 - high + e) for r, (low, high), e in zip(reach, crop, extra, strict=True)]
     # [C, M / group, k...] becomes [M, C / group, k...], flipped along the kernel's axes.
     blocks = w.reshape((group, w.shape[0] // group, *w.shape[1:])).swapaxes(1, 2)
     flipped = jnp.flip(blocks.reshape((math.prod(blocks.shape[:2]), *blocks.shape[2:])), tuple(range(2, w.ndim)))
-    y = convolve(x, flipped, (1,) * rank, padding, dilations, group, input_dilation=strides)
+    y = convolve(x, flipped, (1,) * rank, padding, windows.dilations, group, input_dilation=strides)
     return _biased(y, b)
 
 

@@ -32,7 +32,7 @@ def concat(*inputs: Value, axis: int) -> Value:
 
 @moves_text
 def split(x: Value, split: Static | None = None, *, axis: int = 0, num_outputs: int | None = None, output_count: int):
-    """Split by given sizes, or evenly with a smaller last part."""
+    """Split into parts of known sizes, or evenly with a smaller last part."""
     (axis,) = axes_of([axis], len(x.shape))
     size = x.shape[axis]
     if split is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -78,18 +79,28 @@ def instance_normalization(x: Value, scale: Value, bias: Value, *, epsilon: floa
     return (x - mean) * lax.rsqrt(var + x.dtype.type(epsilon)) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
 
 
+def normalized(x: jax.Array, axis: int, epsilon: float, *, centred: bool) -> tuple[jax.Array, Any, jax.Array]:
+    """An array over the root of its mean square along the axes from ``axis`` on, less its mean first if ``centred``.
+
+    Returns:
+        It, its mean or None, and the inverse of the root.
+    """
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    mean = jnp.mean(x, axes, keepdims=True) if centred else None
+    x = x if mean is None else x - mean
+    inverse = lax.rsqrt(jnp.mean(x * x, axes, keepdims=True) + x.dtype.type(epsilon))
+    return x * inverse, mean, inverse
+
+
 def layer_normalization(
     x: Value, scale: Value, bias: Value = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1,
     output_count: int = 1,
 ) -> list[Value]:  # fmt: skip
     """LayerNormalization over the axes from ``axis`` on, in the precision of ``stash_type``."""
     x = traced(x)
-    axes = tuple(range(axis % x.ndim, x.ndim))
     wide = x.astype(numpy_dtype(stash_type)) if stash_type else x
-    mean = jnp.mean(wide, axes, keepdims=True)
-    centred = wide - mean
-    inverse = lax.rsqrt(jnp.mean(centred * centred, axes, keepdims=True) + wide.dtype.type(epsilon))
-    y = (centred * inverse).astype(x.dtype) * traced(scale)
+    y, mean, inverse = normalized(wide, axis, epsilon, centred=True)
+    y = y.astype(x.dtype) * traced(scale)
     if bias is not None:
         y = y + traced(bias)
     return [y, mean, inverse][:output_count]
@@ -98,10 +109,8 @@ def layer_normalization(
 def rms_normalization(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Value:
     """RMSNormalization over the axes from ``axis`` on, in the precision of ``stash_type``."""
     x, scale = traced(x), traced(scale)
-    axes = tuple(range(axis % x.ndim, x.ndim))
-    wide = x.astype(numpy_dtype(stash_type))
-    inverse = lax.rsqrt(jnp.mean(wide * wide, axes, keepdims=True) + wide.dtype.type(epsilon))
-    return ((wide * inverse).astype(scale.dtype) * scale).astype(scale.dtype)
+    y, _, _ = normalized(x.astype(numpy_dtype(stash_type)), axis, epsilon, centred=False)
+    return (y.astype(scale.dtype) * scale).astype(scale.dtype)
 
 
 def group_normalization(

@@ -10,13 +10,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn.onnx.operators.arithmetic import alike
-from jaxrnn.onnx.operators.convolution import kernel_sizes, per_axis, window_counts, window_pads
 from jaxrnn.onnx.operators.rounding import wide_type
 from jaxrnn.onnx.operators.sampling import linear_taps, sample
+from jaxrnn.onnx.operators.schemas import inherits
+from jaxrnn.onnx.operators.windows import Windows, kernel_of
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value, dimensions, traced
 
 
+@inherits(Windows, "dilations", "pads", "strides")
 def deform_conv(
     x: Value,
     w: Value,
@@ -24,18 +26,16 @@ def deform_conv(
     b: Value = None,
     mask: Value = None,
     *,
-    dilations: tuple[int, ...] | None = None,
     group: int = 1,
     kernel_shape: tuple[int, ...] | None = None,
     offset_group: int = 1,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    **geometry: Any,
 ) -> Value:
     """DeformConv: a convolution whose taps are moved by the offsets and interpolate between elements."""
     alike(x, w, offset, b, mask)
     x, w, offset = traced(x), traced(w), traced(offset)
     dtype, working = x.dtype, wide_type(x.dtype)
-    rank, kernel = x.ndim - 2, kernel_sizes(kernel_shape, w)
+    rank, kernel = x.ndim - 2, kernel_of(w, kernel_shape)
     if rank < 1 or w.ndim != x.ndim or offset.ndim != x.ndim:
         raise ValueError(f"input, weight and offset must have one rank, not {x.ndim}, {w.ndim} and {offset.ndim}")
     batch, channels = x.shape[:2]
@@ -44,17 +44,16 @@ def deform_conv(
             f"{channels} input channels do not fit a weight for {w.shape[1]} a group, {group} groups, {w.shape[0]} "
             f"outputs and {offset_group} groups of offsets"
         )
-    strides, dilations = per_axis(strides, rank, "strides"), per_axis(dilations, rank, "dilations")
-    padding = window_pads("NOTSET", pads, x.shape[2:], kernel, strides, dilations)
-    sizes = window_counts(x.shape[2:], padding, kernel, strides, dilations)
+    windows = Windows(x.shape[2:], kernel, **geometry)
+    sizes = windows.counts
     points, places = math.prod(kernel), math.prod(sizes)
     if offset.shape != (batch, offset_group * points * rank, *sizes):
         raise ValueError(f"the offset must be {(batch, offset_group * points * rank, *sizes)}, not {offset.shape}")
     moved = offset.reshape(batch, offset_group, *kernel, rank, *sizes).astype(working)
     axes = []
     for axis in range(rank):
-        at = jnp.arange(sizes[axis], dtype=working) * strides[axis] - padding[axis][0]
-        tap = jnp.arange(kernel[axis], dtype=working) * dilations[axis]
+        at = jnp.arange(sizes[axis], dtype=working) * windows.strides[axis] - windows.pads[axis][0]
+        tap = jnp.arange(kernel[axis], dtype=working) * windows.dilations[axis]
         place = moved[:, :, *(slice(None),) * rank, axis]
         place = place + at.reshape([-1 if d == axis else 1 for d in range(rank)])
         axes.append(place + tap.reshape([-1 if d == axis else 1 for d in range(2 * rank)]))
@@ -79,23 +78,15 @@ def deform_conv(
     return y.astype(dtype)
 
 
-def col2im(
-    x: Value,
-    image_shape: Static,
-    block_shape: Static,
-    *,
-    dilations: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Value:
+@inherits(Windows, "dilations", "pads", "strides")
+def col2im(x: Value, image_shape: Static, block_shape: Static, **geometry: Any) -> Value:
     """Col2Im: overlap-add of blocks at every place of an image, one axis after the other."""
     x, image, kernel = traced(x), dimensions(image_shape), dimensions(block_shape)
     rank = len(kernel)
     if x.ndim != 3 or len(image) != rank:
         raise ValueError(f"the input must have 3 axes and image and block one rank, not {x.ndim}, {len(image)}, {rank}")
-    strides, dilations = per_axis(strides, rank, "strides"), per_axis(dilations, rank, "dilations")
-    padding = window_pads("NOTSET", pads, image, kernel, strides, dilations)
-    counts = window_counts(image, padding, kernel, strides, dilations)
+    windows = Windows(image, kernel, **geometry)
+    counts = windows.counts
     if x.shape[1] % math.prod(kernel) or x.shape[2] != math.prod(counts):
         raise ValueError(
             f"an image of {list(image)} in blocks of {list(kernel)} needs [batch, channels * {math.prod(kernel)}, "
@@ -104,7 +95,8 @@ def col2im(
     y = x.reshape(x.shape[0], x.shape[1] // math.prod(kernel), *kernel, *counts)
     for axis in range(rank):
         # The blocks' axis of this step is always the first, for the one before has gone.
-        y = _folded(y, 2, 2 + rank, strides[axis], dilations[axis], padding[axis][0], image[axis])
+        stride, dilation, low = windows.strides[axis], windows.dilations[axis], windows.pads[axis][0]
+        y = _folded(y, 2, 2 + rank, stride, dilation, low, image[axis])
     return y
 
 

@@ -11,41 +11,27 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.operators.convolution import Pads, per_axis, window_pads
 from jaxrnn.onnx.operators.schemas import inherits
+from jaxrnn.onnx.operators.windows import Windows, per_axis
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value, dimensions, traced
 
 
-class Windows:
-    """The geometry of a pooling operator: kernel, strides, dilations and padding of each spatial axis."""
+class PoolingWindows(Windows):
+    """The windows of a pooling operator, which may reach beyond the padding where their number is rounded up.
 
-    def __init__(
-        self,
-        x: Any,
-        *,
-        kernel_shape: tuple[int, ...],
-        auto_pad: str = "NOTSET",
-        ceil_mode: int = 0,
-        dilations: tuple[int, ...] | None = None,
-        pads: tuple[int, ...] | None = None,
-        strides: tuple[int, ...] | None = None,
-    ):
-        rank = x.ndim - 2
-        self.kernel = per_axis(kernel_shape, rank, "kernel_shape")
-        self.strides = per_axis(strides, rank, "strides")
-        self.dilations = per_axis(dilations, rank, "dilations")
-        self.pads: Pads = window_pads(auto_pad, pads, x.shape[2:], self.kernel, self.strides, self.dilations)
-        #: What rounding up adds after the padding.
-        self.overhang = [0] * rank
-        if ceil_mode:
-            for axis in range(rank):
-                self.overhang[axis] = self._overhang(x.shape[2 + axis], axis)
+    Attributes:
+        overhang: what rounding up adds after the padding.
+    """
 
-    def _overhang(self, size: Any, axis: int) -> Any:
-        low, high = self.pads[axis]
-        reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
-        span, stride = size + low + high - reach, self.strides[axis]
+    @inherits(Windows)
+    def __init__(self, x: Any, *, kernel_shape: tuple[int, ...], ceil_mode: int = 0, **geometry: Any):
+        super().__init__(x.shape[2:], per_axis(kernel_shape, x.ndim - 2, "kernel_shape"), **geometry)
+        self.overhang = [self._overhang(axis) if ceil_mode else 0 for axis in range(x.ndim - 2)]
+
+    def _overhang(self, axis: int) -> Any:
+        (low, high), size, stride = self.pads[axis], self.sizes[axis], self.strides[axis]
+        span = size + low + high - self.reach[axis]
         steps = -(-span // stride)
         if steps * stride >= size + low:
             steps -= 1  # the last window may not begin in the padding after the image
@@ -69,11 +55,11 @@ class Windows:
         )
 
 
-@inherits(Windows)
+@inherits(PoolingWindows)
 def max_pool(x: Value, *, storage_order: int = 0, output_count: int = 1, **geometry: Any) -> Value:
     """MaxPool; the second output is the flat index of each maximum."""
     x = traced(x)
-    windows = Windows(x, **geometry)
+    windows = PoolingWindows(x, **geometry)
     lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
     # JAX has no derivative of a maximum over windows with holes.
     y = windows.reduce(x, lowest, lax.max) if set(windows.dilations) == {1} else _by_axis(x, windows, lowest)
@@ -83,7 +69,11 @@ def max_pool(x: Value, *, storage_order: int = 0, output_count: int = 1, **geome
 
 
 def _over_windows(
-    arrays: Sequence[Any], fillers: Sequence[Any], windows: Windows, axis: int, combine: Callable[..., Sequence[Any]]
+    arrays: Sequence[Any],
+    fillers: Sequence[Any],
+    windows: PoolingWindows,
+    axis: int,
+    combine: Callable[..., Sequence[Any]],
 ) -> Sequence[Any]:
     """The elements of the windows along one axis, combined by a function that may count an element twice.
 
@@ -107,14 +97,14 @@ def _over_windows(
     return [lax.slice_in_dim(part, 0, part.shape[axis], windows.strides[axis - 2], axis) for part in parts]
 
 
-def _by_axis(x: Any, windows: Windows, lowest: Any) -> Any:
+def _by_axis(x: Any, windows: PoolingWindows, lowest: Any) -> Any:
     """The maximum of every window, along one axis after another."""
     for axis in range(2, x.ndim):
         (x,) = _over_windows([x], [lowest], windows, axis, lambda one, other: [jnp.maximum(one[0], other[0])])
     return x
 
 
-def _max_indices(x: Any, windows: Windows, lowest: Any, storage_order: int) -> Any:
+def _max_indices(x: Any, windows: PoolingWindows, lowest: Any, storage_order: int) -> Any:
     """The flat index of the first maximum of every window, along one axis after another."""
     spatial = x.shape[2:]
     count = math.prod(spatial)
@@ -135,11 +125,11 @@ def _max_indices(x: Any, windows: Windows, lowest: Any, storage_order: int) -> A
     return index + count * jnp.asarray(channels, jnp.int64)
 
 
-@inherits(Windows)
+@inherits(PoolingWindows)
 def average_pool(x: Value, *, count_include_pad: int = 0, **geometry: Any) -> Value:
     """AveragePool; the padding counts as elements only with ``count_include_pad``, what rounding up adds never."""
     x = traced(x)
-    windows = Windows(x, **geometry)
+    windows = PoolingWindows(x, **geometry)
     total = windows.reduce(x, 0, lax.add)
     padded = any(low or high for low, high in windows.pads) and not count_include_pad
     if not padded and not any(windows.overhang):
@@ -151,11 +141,11 @@ def average_pool(x: Value, *, count_include_pad: int = 0, **geometry: Any) -> Va
     return total / windows.reduce(ones, 0, lax.add)
 
 
-@inherits(Windows)
+@inherits(PoolingWindows)
 def lp_pool(x: Value, *, p: int = 2, **geometry: Any) -> Value:
     """LpPool."""
     x = traced(x)
-    windows = Windows(x, **geometry)
+    windows = PoolingWindows(x, **geometry)
     return windows.reduce(jnp.abs(x) ** p, 0, lax.add) ** x.dtype.type(1 / p)
 
 
@@ -175,23 +165,18 @@ def global_lp_pool(x: Value, *, p: int = 2) -> Value:
     return jnp.sum(jnp.abs(x) ** p, tuple(range(2, x.ndim)), keepdims=True) ** x.dtype.type(1 / p)
 
 
+@inherits(Windows, "pads", "strides")
 def max_unpool(
-    x: Value,
-    indices: Value,
-    output_shape: Static | None = None,
-    *,
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    x: Value, indices: Value, output_shape: Static | None = None, *, kernel_shape: tuple[int, ...], **geometry: Any
 ) -> Value:
     """MaxUnpool: each value back at its flat index, zeros elsewhere."""
     x = traced(x)
-    rank = x.ndim - 2
-    strides = per_axis(strides, rank, "strides")
-    before = window_pads("NOTSET", pads, x.shape[2:], kernel_shape, strides, (1,) * rank)
+    windows = Windows(x.shape[2:], per_axis(kernel_shape, x.ndim - 2, "kernel_shape"), **geometry)
     natural = tuple(
         (size - 1) * stride + kernel - low - high
-        for size, stride, kernel, (low, high) in zip(x.shape[2:], strides, kernel_shape, before, strict=True)
+        for size, stride, kernel, (low, high) in zip(
+            windows.sizes, windows.strides, windows.kernel, windows.pads, strict=True
+        )
     )
     shape = (*x.shape[:2], *natural)
     flat = jnp.zeros(math.prod(shape), x.dtype).at[traced(indices).reshape(-1)].set(x.reshape(-1)).reshape(shape)

@@ -49,7 +49,7 @@ def transpose(data: Value, *, perm: tuple[int, ...] | None = None) -> Value:
 
 @moves_text
 def squeeze(data: Value, axes: Static | None = None) -> Value:
-    """Squeeze the given axes, or all of size 1."""
+    """Squeeze some axes, or all of size 1."""
     rank = len(data.shape)
     if axes is None:
         chosen = [index for index, size in enumerate(data.shape) if isinstance(size, int) and size == 1]

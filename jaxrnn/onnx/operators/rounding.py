@@ -28,8 +28,8 @@ def rounded(x: jax.Array, dtype: Any) -> jax.Array:
     """The value rounded to a type, in the `wide_type` of that type."""
     x = x.astype(wide_type(x.dtype))
     info = jnp.finfo(dtype)
-    held = lax.reduce_precision(x, info.nexp, info.nmant) if is_low_precision(dtype) else x
-    return held.astype(wide_type(dtype))
+    reduced = lax.reduce_precision(x, info.nexp, info.nmant) if is_low_precision(dtype) else x
+    return reduced.astype(wide_type(dtype))
 
 
 def widest(*dtypes: Any) -> np.dtype:

@@ -41,8 +41,8 @@ def as_attributes(function: Callable[..., Any], *names: str, **defaults: int) ->
 
     @functools.wraps(function)
     def version(*inputs: Any, **attributes: Any) -> Any:
-        given = {name: attributes.pop(name, default) for name, default in moved.items()}
-        arrays = {name: None if value is None else np.asarray(value, np.int64) for name, value in given.items()}
+        values = {name: attributes.pop(name, default) for name, default in moved.items()}
+        arrays = {name: None if value is None else np.asarray(value, np.int64) for name, value in values.items()}
         return function(*inputs, **arrays, **attributes)
 
     kept = [each for each in signature.parameters.values() if each.name not in moved]

@@ -87,7 +87,7 @@ def sequence_length(input_sequence: Value) -> Value:
 
 @moves_text
 def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 0, keepdims: int = 1) -> Value:
-    """SplitToSequence: parts of the given sizes, or of one size with a smaller last part, or single slices."""
+    """SplitToSequence: parts of known sizes, or of one size with a smaller last part, or single slices."""
     (axis,) = axes_of([axis], len(input.shape))
     size = input.shape[axis]
     if split is not None and split.ndim:

@@ -82,7 +82,7 @@ def written(x: np.ndarray) -> np.ndarray:
 
 
 def numbers(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Strings as numbers: int64 or uint64 where the type that is wanted is an integer, else float64 or bool.
+    """Strings as numbers: int64 or uint64 for an integer type, else float64 or bool.
 
     The fraction of a number that becomes an integer is cut off.
 
@@ -98,8 +98,8 @@ def numbers(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
             raise ValueError(f"the number {outside} does not fit the type {dtype.name}")
         return np.array(whole, np.uint64 if dtype == np.uint64 else np.int64).reshape(x.shape)
     words = {"true": 1.0, "false": 0.0} if dtype.kind == "b" else {}
-    found = np.array([words[item.lower()] if item.lower() in words else float(item) for item in items], np.float64)
-    return (found != 0 if dtype.kind == "b" else found).reshape(x.shape)
+    parsed = np.array([words[item.lower()] if item.lower() in words else float(item) for item in items], np.float64)
+    return (parsed != 0 if dtype.kind == "b" else parsed).reshape(x.shape)
 
 
 def _integer(item: str) -> int:

@@ -58,9 +58,9 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
     inputs = [Template.of(value) for value in operands]
     created = run.state is None
 
-    def trial(place: int, delays: list[Any] | None, held: Any) -> Any:
+    def trial(place: int, delays: list[Any] | None, state: Any) -> Any:
         def branch(arrays: Any) -> Any:
-            child = run.child(f"{prefix}{place}/", held)
+            child = run.child(f"{prefix}{place}/", state)
             outs = interpret(child, branches[place], around(inputs, arrays))
             if delays is not None:
                 outs = [_late(child, out, delay) for out, delay in zip(outs, delays, strict=True)]
@@ -85,10 +85,10 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
         return [made(run, kind, array_of(out)) for kind, out in zip(shown, outs, strict=True)]
 
     def choice(place: int) -> Any:
-        def branch(arrays: Any, held: Any) -> Any:
-            outs, child = trial(place, delays, held)(arrays)
+        def branch(arrays: Any, state: Any) -> Any:
+            outs, child = trial(place, delays, state)(arrays)
             results[:] = map(Template.of, outs)
-            return arrays_of(outs), {**held, **child.new}
+            return arrays_of(outs), {**state, **child.new}
 
         return branch
 

@@ -137,19 +137,19 @@ def _with_vjp(moment: PassArguments, equation: JaxprEqn, inputs: list[Template],
     def on_chunks(when: Any, *arrays: Any) -> list[Any]:
         return arrays_of(moment.interpret(when, equation.params["call_jaxpr"], inputs, arrays))
 
-    def go(when: Any, *arrays: Any) -> Any:
+    def with_residuals(when: Any, *arrays: Any) -> Any:
         values = moment.interpret(when, forward, inputs, arrays)
         residuals[:] = map(Template.of, values[count:])
         return arrays_of(values[:count]), (when, arrays_of(values[count:]))
 
-    def come(kept: Any, cotangents: Any) -> Any:
-        when, arrays = kept
+    def pull_back(residual_arrays: Any, cotangents: Any) -> Any:
+        when, arrays = residual_arrays
         values = arrays_of(moment.interpret(when, backward, [*residuals, *outputs], [*arrays, *cotangents]))
         differentiable = [jnp.issubdtype(shape.dtype, jnp.inexact) for shape in shapes]
         gradients = [value if moves else None for value, moves in zip(values, differentiable, strict=True)]
         return ([None] * len(moment.names), *gradients)
 
-    on_chunks.defvjp(go, come)
+    on_chunks.defvjp(with_residuals, pull_back)
     return on_chunks
 
 

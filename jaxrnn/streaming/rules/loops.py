@@ -67,18 +67,18 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     names: list[str] = sorted(name for name in (run.state or {}) if name.startswith(prefix))
 
     def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
-        slices, held = xs
-        child = run.child(prefix, None if created else dict(zip(names, held, strict=True)))
+        slices, states = xs
+        child = run.child(prefix, None if created else dict(zip(names, states, strict=True)))
         values = inner(child, [*fixed, *around(carry_kinds, carry), *around(slice_kinds, slices)])
         if created:
             names[:] = sorted(child.new)
         return arrays_of(values[:carries]), (arrays_of(values[carries:]), [child.new[name] for name in names])
 
-    held = [] if created else [run.state[name] for name in names if run.state is not None]
+    states = [] if created else [run.state[name] for name in names if run.state is not None]
     last, (outs, kept) = lax.scan(
         step,
         [jnp.asarray(array_of(value)) for value in start],
-        ([jnp.asarray(array_of(value)) for value in xs], held),
+        ([jnp.asarray(array_of(value)) for value in xs], states),
         length=length,
         reverse=reverse,
     )

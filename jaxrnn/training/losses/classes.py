@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe
 from jaxrnn.training.losses.frames import (
     Arrays,
     Loss,
@@ -63,10 +63,9 @@ def cross_entropy(
             shares, _ = frames_first(shares.astype(logits.dtype), axis, mask)
             return masked_mean(optax.softmax_cross_entropy(logits, present(shares, exists)), exists)
         logits, exists = _logits(scores, axis, mask, scale)
-        chosen, _ = frames_first(like(labels.astype(jnp.int32), scores.shape[:-1], target), axis, mask)
-        counts, chosen = valid_labels(chosen, exists, logits.shape[-1], ignore_label)
-        values = optax.softmax_cross_entropy_with_integer_labels(logits, chosen)
-        return mean_where(values, counts)
+        labels, _ = frames_first(like(labels.astype(jnp.int32), scores.shape[:-1], target), axis, mask)
+        counts, labels = valid_labels(labels, exists, logits.shape[-1], ignore_label)
+        return mean_where(optax.softmax_cross_entropy_with_integer_labels(logits, labels), counts)
 
     return loss
 
@@ -199,7 +198,7 @@ def classes_last(array: jax.Array, class_axis: int, time_axis: TimeAxis) -> tupl
 def valid_labels(
     labels: jax.Array, exists: jax.Array, classes: int, ignore_label: int | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Which labels ``[time, ...]`` count, and the labels with 0 in place of the others and ``classes`` for no class."""
+    """Which labels ``[time, ...]`` count; and the labels, 0 where they do not, ``classes`` where they are no class."""
     counts = jnp.broadcast_to(exists.reshape(-1, *(1,) * (labels.ndim - 1)), labels.shape)
     if ignore_label is not None:
         counts = counts & (labels != ignore_label)

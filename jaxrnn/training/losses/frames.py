@@ -1,4 +1,4 @@
-"""What every loss does first: it finds its arrays, puts time in front, and leaves out frames that do not exist."""
+"""What every loss does first: find its arrays, put time in front, and leave out frames that do not exist."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
-from jaxrnn.messages import near
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe, near
 
 Arrays = Mapping[str, Any]
 #: A loss or a metric of one example: outputs by name, the example's arrays by name, and which frames exist.
@@ -120,7 +119,7 @@ def like(array: jax.Array, shape: tuple[int, ...], name: str) -> jax.Array:
 def frames_first(array: jax.Array, time_axis: TimeAxis, mask: Any) -> tuple[jax.Array, jax.Array]:
     """Time as the first axis, and which frames exist: ``[time, ...]`` and ``bool[time]``.
 
-    A mask of another rate is taken to that of the array: a frame of a lower rate exists if all of its frames do.
+    A mask of another rate is converted to that of the array: a frame of a lower rate exists if all of its parts do.
 
     Args:
         array: any array.
@@ -133,17 +132,17 @@ def frames_first(array: jax.Array, time_axis: TimeAxis, mask: Any) -> tuple[jax.
     axis = find_time_axis(array, time_axis)
     if axis is None:
         return array[None], jnp.ones(1, bool)
-    array, given = jnp.moveaxis(array, axis, 0), jnp.asarray(mask, bool).reshape(-1)
-    have, known = len(array), len(given)
-    if have == known:
-        return array, given
-    if known and have % known == 0:
-        return array, jnp.repeat(given, have // known, total_repeat_length=have)
-    if have and known % have == 0:
-        return array, jnp.all(given.reshape(have, -1), axis=1)
+    array, exists = jnp.moveaxis(array, axis, 0), jnp.asarray(mask, bool).reshape(-1)
+    length, frames = len(array), len(exists)
+    if length == frames:
+        return array, exists
+    if frames and length % frames == 0:
+        return array, jnp.repeat(exists, length // frames, total_repeat_length=length)
+    if length and frames % length == 0:
+        return array, jnp.all(exists.reshape(length, -1), axis=1)
     raise InputError(
-        f"{describe(array)} has {have} frames (its axis {axis}, put first), the mask {known}: neither is a multiple of "
-        "the other, so that it is not known which of them exist; check time_axis, or write a loss of your own"
+        f"{describe(array)} has {length} frames (its axis {axis}, put first), the mask {frames}: neither is a multiple "
+        "of the other, so that it is not known which of them exist; check time_axis, or write a loss of your own"
     )
 
 

@@ -5,11 +5,11 @@ Before ONNX had them, exporters wrote LayerNormalization and SimplifiedLayerNorm
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-from jax import lax
+from collections.abc import Sequence
 
-from jaxrnn.onnx.operators.normalization import layer_normalization
+import jax.numpy as jnp
+
+from jaxrnn.onnx.operators.normalization import layer_normalization, normalized
 from jaxrnn.onnx.operators.rounding import wide_type
 from jaxrnn.onnx.operators.types import numpy_dtype
 from jaxrnn.onnx.registry import since
@@ -21,30 +21,20 @@ def simplified_layer_normalization(
 ) -> list[Value]:
     """SimplifiedLayerNormalization: over the root of the mean square, which is the second output, as its inverse."""
     x = traced(x)
-    axes = tuple(range(axis % x.ndim, x.ndim))
-    wide = x.astype(numpy_dtype(stash_type))
-    inverse = lax.rsqrt(jnp.mean(wide * wide, axes, keepdims=True) + wide.dtype.type(epsilon))
-    return [(wide * inverse).astype(x.dtype) * traced(scale).astype(x.dtype), inverse][:output_count]
+    y, _, inverse = normalized(x.astype(numpy_dtype(stash_type)), axis, epsilon, centred=False)
+    return [y.astype(x.dtype) * traced(scale).astype(x.dtype), inverse][:output_count]
 
 
-def _sum(input: Value, skip: Value, bias: Value) -> jax.Array:
-    """The input, the skip and the bias, added in at least 32 bits."""
-    parts = [traced(value) for value in (input, skip, bias) if value is not None]
-    wide = wide_type(parts[0].dtype)
-    return jnp.asarray(sum(part.astype(wide) for part in parts))
-
-
-def _normalized(
-    total: jax.Array, dtype, gamma: Value, beta: Value, mean: jax.Array | None, epsilon: float, output_count: int
-) -> list[Value]:
-    """Outputs: normalised, mean, inverse deviation, and the sum that was normalised."""
-    centred = total if mean is None else total - mean
-    inverse = lax.rsqrt(jnp.mean(centred * centred, -1, keepdims=True) + total.dtype.type(epsilon))
-    y = centred * inverse * traced(gamma).astype(total.dtype)
+def _sum_normalized(parts: Sequence[Value], gamma: Value, beta: Value, epsilon: float, *, centred: bool) -> list[Value]:
+    """Parts added in at least 32 bits, and normalised: that, mean, inverse deviation, and the sum."""
+    arrays = [traced(value) for value in parts if value is not None]
+    dtype, wide = arrays[0].dtype, wide_type(arrays[0].dtype)
+    total = jnp.asarray(sum(array.astype(wide) for array in arrays))
+    y, mean, inverse = normalized(total, -1, epsilon, centred=centred)
+    y = y * traced(gamma).astype(wide)
     if beta is not None:
-        y = y + traced(beta).astype(total.dtype)
-    saved = jnp.zeros_like(inverse) if mean is None else mean
-    return [y.astype(dtype), saved, inverse, total.astype(dtype)][:output_count]
+        y = y + traced(beta).astype(wide)
+    return [y.astype(dtype), jnp.zeros_like(inverse) if mean is None else mean, inverse, total.astype(dtype)]
 
 
 def skip_layer_normalization(
@@ -58,17 +48,14 @@ def skip_layer_normalization(
     output_count: int = 1,
 ) -> list[Value]:
     """SkipLayerNormalization: LayerNormalization over the last axis of input + skip + bias."""
-    total = _sum(input, skip, bias)
-    mean = jnp.mean(total, -1, keepdims=True)
-    return _normalized(total, traced(input).dtype, gamma, beta, mean, epsilon, output_count)
+    return _sum_normalized((input, skip, bias), gamma, beta, epsilon, centred=True)[:output_count]
 
 
 def skip_simplified_layer_normalization(
     input: Value, skip: Value, gamma: Value, bias: Value = None, *, epsilon: float = 1e-12, output_count: int = 1
 ) -> list[Value]:
     """SkipSimplifiedLayerNormalization: RMSNormalization over the last axis of input + skip + bias."""
-    total = _sum(input, skip, bias)
-    return _normalized(total, traced(input).dtype, gamma, None, None, epsilon, output_count)
+    return _sum_normalized((input, skip, bias), gamma, None, epsilon, centred=False)[:output_count]
 
 
 OPERATORS = {
