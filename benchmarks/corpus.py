@@ -32,7 +32,7 @@ from benchmarks.scans import loop
 from benchmarks.start import run_child
 from benchmarks.timing import check
 from jaxrnn.evaluation import Evaluation, Item, from_folder, si_sdr
-from jaxrnn.evaluation.evaluation import OUTPUTS
+from jaxrnn.evaluation.results import OUTPUTS
 
 TITLE = "a corpus through DTLN, from files to a table"
 UNIT = "s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html.parser
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import soundfile
 
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.metrics import Metric
+from jaxrnn.evaluation.metrics import Column, Metric
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.report.sounds import Player
 from jaxrnn.evaluation.results import Results, results_of
@@ -73,11 +72,12 @@ class Page(html.parser.HTMLParser):
         return rows
 
 
-def named(name: str) -> Metric:
-    return Metric(name, lambda rate: pytest.fail("nothing is judged here"))
+def named(name: str, unit: str = "", higher_is_better: bool = True) -> Metric:
+    column = Column(name, unit, higher_is_better)
+    return Metric(name, (column,), lambda rate: pytest.fail("nothing is judged here"))
 
 
-SDR = dataclasses.replace(named("si_sdr"), unit="dB")
+SDR = named("si_sdr", "dB")
 
 
 def results(

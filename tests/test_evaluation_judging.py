@@ -13,7 +13,7 @@ import soundfile
 from evaluation_cases import RATE, noisy, rng, value
 
 from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.evaluation import METRICS, Evaluation, Item, Piece, build_metric, latency, over_whole, si_sdr
+from jaxrnn.evaluation import METRICS, Column, Evaluation, Item, Piece, build_metric, latency, over_whole, si_sdr
 from jaxrnn.evaluation.judging import Judge
 from jaxrnn.evaluation.metrics import check_metrics
 from jaxrnn.evaluation.metrics.counts import detection
@@ -140,7 +140,7 @@ def test_functions_of_ones_own_are_found_by_name_and_fail_alone(tmp_path):
         build_metric(f"{here}:made", {"limit": 0.05}),
         build_metric("si_sdr", {"called": "quality"}),
     ]
-    assert (metrics[0].unit, metrics[0].higher_is_better) == ("V", False)
+    assert metrics[0].columns == (Column("whole_mean", "V", False),)
     row = judged(metrics, output, reference)
     assert row["whole_mean"] == pytest.approx(whole_mean(output, reference, 0))
     assert row["sum_rate"] == RATE
@@ -205,11 +205,17 @@ def test_a_metric_that_does_not_fit_is_told_before_anything_runs(monkeypatch):
         ([METRICS["level"]("place")], corpus, "the manifest"),
         ([METRICS["level"]("seconds")], corpus, "the table of results"),
         ([], [Item("a", Path("a.wav"), None, {"notes": 1})], "'notes'"),
+        ([over_whole(whole_mean, "pla"), over_whole(whole_mean, "pla_ce")], corpus, "pla may give columns pla_"),
+        (
+            [over_whole(whole_mean, "own")],
+            [Item("a", Path("a"), Path("b"), {"own_size": 1})],
+            "manifest has 'own_size'",
+        ),
     ]
     for metrics, items, said in cases:
         with pytest.raises(InputError, match=said):
             check_metrics(metrics, Gain(), items)
-    check_metrics([METRICS["level"](), detection(output="score")], Gain(), corpus)
+    check_metrics([METRICS["level"](), detection(output="score"), over_whole(whole_mean, "pla")], Gain(), corpus)
     monkeypatch.setitem(__import__("sys").modules, "pystoi", None)
     with pytest.raises(MissingPackageError, match="pip install pystoi"):
         build_metric("stoi")

@@ -128,7 +128,7 @@ def test_best_and_worst_are_played(page):
 
 def test_lower_may_be_better(corpus, tmp_path):
     _, items, rows, _ = corpus
-    found = results("it", rows, named("stoi"), dataclasses.replace(SDR, higher_is_better=False))
+    found = results("it", rows, named("stoi"), named("si_sdr", "dB", False))
     write_report(tmp_path / "r.html", found, corpus=items, main="si_sdr")
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert page.all("figcaption")[0][1] == page.all("dt")[0][1].removeprefix("mean ") == "si_sdr"

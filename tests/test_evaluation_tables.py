@@ -17,7 +17,8 @@ from scipy import stats
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import statistics
 from jaxrnn.evaluation.compare import compare
-from jaxrnn.evaluation.metrics import over_whole, si_sdr
+from jaxrnn.evaluation.conclusion import check_main
+from jaxrnn.evaluation.metrics import Column, build_metric, over_whole, si_sdr
 from jaxrnn.evaluation.metrics.counts import detection
 from jaxrnn.evaluation.metrics.sums import level
 from jaxrnn.evaluation.results import read_results, results_of, write_results
@@ -152,6 +153,16 @@ def test_the_document_says_what_its_rows_say():
     assert frame(rows, [dictionary]).columns[-2:] == ["own_part", "own_size"]
 
 
+@pytest.mark.parametrize("name", ["si_sdr", "sdr", "class_accuracy", "stoi"])
+def test_a_column_of_the_manifest_is_no_metric_even_where_the_metric_of_that_prefix_has_no_value(name):
+    rows = [{"id": f"{place}", f"{name}_before": 1.5, name: None} for place in range(3)]
+    found = results_of("it", rows, [build_metric(name)])
+    assert [column.name for column in found.columns] == [name]
+    assert found.table.columns[-2:] == [f"{name}_before", name]
+    with pytest.raises(InputError, match="there is no metric"):
+        check_main([build_metric(name)], f"{name}_before")
+
+
 def test_what_cannot_be_read_is_told(tmp_path):
     with pytest.raises(InputError, match=r"no results.parquet"):
         read_results(tmp_path)
@@ -283,7 +294,7 @@ def test_a_comparison_is_that_of_its_pairs_and_turns_around(tmp_path):
         ours = (there.n, there.first, there.second, there.mean, there.low, there.high, there.median, there.p)
         theirs = (back.n, back.second, back.first, -back.mean, -back.high, -back.low, -back.median, back.p)
         assert ours == pytest.approx(theirs, nan_ok=True)
-    lower = dataclasses.replace(METRICS[0], higher_is_better=False)
+    lower = dataclasses.replace(METRICS[0], columns=(Column("si_sdr", "dB", False),))
     same = results_of("same", first, [lower])
     (same,) = compare(same, same).differences
     assert (same.p, same.mean, same.low, same.wins, same.losses) == (1.0, 0.0, 0.0, 0, 0)
@@ -333,6 +344,6 @@ def test_results_of_different_corpora_are_refused():
         with pytest.raises(InputError, match=said):
             compare(mine, results_of("b", other, METRICS))
     with pytest.raises(InputError, match=r"no metric in common: si_sdr, level, accuracy, .* and stoi"):
-        compare(mine, results_of("b", rows, [dataclasses.replace(METRICS[0], name="stoi")]))
+        compare(mine, results_of("b", rows, [dataclasses.replace(METRICS[0], columns=(Column("stoi"),))]))
     moved = [row | {"path": f"/other{row['path']}"} for row in rows]
     assert compare(mine, results_of("b", moved, METRICS), same_files=False).recordings == 6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import io
 import json
 import math
@@ -208,7 +207,7 @@ def test_browser_draws_whatever_is_in_a_corpus(browser, tmp_path):
             row_of(f"{HOSTILE}{place}", Path("f.wav"), seconds=place + 0.5, **dict.fromkeys(names, value), si_sdr=value)
             for place, value in enumerate(found)
         ]
-        metrics = (SDR, *(dataclasses.replace(named(name), unit=unit) for name, unit in names.items()))
+        metrics = (SDR, *(named(name, unit) for name, unit in names.items()))
         both = [results(f"{HOSTILE}{name}", rows, *metrics) for name in (system, "other")]
         write_report(tmp_path / "r.html", both[0], baseline=both[1] if rows else None)
         opened(browser, tmp_path / "r.html")

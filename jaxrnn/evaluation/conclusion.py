@@ -28,7 +28,7 @@ def check_slices_of(corpus: Iterable[Item], metrics: Iterable[Metric], slices: I
         InputError: there is no such column; the message names the nearest.
     """
     manifest = [key for item in corpus for key in item.columns]
-    check_slices(slices, [*manifest, *COLUMNS, *(column.name for metric in metrics for column in metric.known_columns)])
+    check_slices(slices, [*manifest, *COLUMNS, *(column.name for metric in metrics for column in metric.columns)])
 
 
 def check_main(metrics: Sequence[Metric], main: str | None) -> None:
@@ -39,7 +39,7 @@ def check_main(metrics: Sequence[Metric], main: str | None) -> None:
     """
     known = [name for metric in metrics for name in (metric.name, *(column.name for column in metric.columns))]
     # The columns of a function with several values are not known yet, but their prefix is.
-    prefixes = tuple(f"{metric.name}_" for metric in metrics if not metric.columns)
+    prefixes = tuple(f"{metric.name}_" for metric in metrics if metric.by_key)
     if main is not None and main not in known and not main.startswith(prefixes):
         raise InputError(f"there is no metric {main!r}{near(main, known)}; there are: {', '.join(known) or 'none'}")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,22 +87,15 @@ def run(evaluation: Evaluation, host: Host, progress: bool | None = None) -> dic
         The times of the run, for the units that were not finished before: ``seconds``, ``seconds_of_recordings`` and
         ``times_real_time``.
     """
-    before, began = evaluation.journal.finished(), time.monotonic()
-    with _showing(progress, evaluation) as show:
-        evaluation.run(shared(evaluation, host), lambda unit, rows: show(evaluation.journal.finished()))
-    took = time.monotonic() - began
-    sound = sum(evaluation.seconds(unit) for unit in evaluation.units if unit.index not in before)
-    return {"seconds": took, "seconds_of_recordings": sound, "times_real_time": sound / took if sound else None}
-
-
-@contextlib.contextmanager
-def _showing(progress: bool | None, evaluation: Evaluation) -> Iterator[Callable[[set[int]], None]]:
-    """Show a progress bar in seconds of recordings; yields a function of the numbers of the finished units."""
     seconds = {unit.index: evaluation.seconds(unit) for unit in evaluation.units}
 
-    def total_of(finished: set[int]) -> float:
-        return sum(seconds[index] for index in finished & seconds.keys())
+    def finished() -> float:
+        units = evaluation.journal.finished()
+        return sum(length for index, length in seconds.items() if index in units)
 
-    text, before = "{task.completed:.0f} of {task.total:.0f} s of recordings", evaluation.journal.finished()
-    with progress_bar("evaluating", total_of(set(seconds)), text, shown=progress, completed=total_of(before)) as bar:
-        yield lambda finished: bar(total_of(finished))
+    before, began, total = finished(), time.monotonic(), sum(seconds.values())
+    text = "{task.completed:.0f} of {task.total:.0f} s of recordings"
+    with progress_bar("evaluating", total, text, shown=progress, completed=before) as show:
+        evaluation.run(shared(evaluation, host), lambda unit, rows: show(finished()))
+    took, sound = time.monotonic() - began, total - before
+    return {"seconds": took, "seconds_of_recordings": sound, "times_real_time": sound / took if sound else None}

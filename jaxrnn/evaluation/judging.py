@@ -120,9 +120,8 @@ class Judge:
         row: Row = {}
         for metric in self._metrics:
             values = self._guarded(metric, self._open[metric.name].result) if metric.name in self._open else None
-            # The columns of a function that returns a dictionary are known only once it has returned one.
-            names = [column.name for column in metric.columns] or ([] if values else [metric.name])
-            row |= dict.fromkeys(names)
+            if not (metric.by_key and values):
+                row |= dict.fromkeys(column.name for column in metric.columns)
             row |= {key: _plain(value) for key, value in (values or {}).items()}
         return {"notes": self._note(), **row}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,19 +28,18 @@ def load_polars() -> Any:
 
 def metric_columns(rows: Sequence[Row], metrics: Sequence[Metric]) -> tuple[Column, ...]:
     """The columns of metrics: those that they declare, and those that a caller's own functions have named."""
-    known = {column.name for metric in metrics for column in metric.columns}
-    known |= {*COLUMNS, *_not_in_tables(metrics)}
+    known = {*COLUMNS, *_not_in_tables(metrics), *(column.name for metric in metrics for column in metric.columns)}
     columns: list[Column] = []
     for metric in metrics:
         named = ()
-        if not metric.columns and all(row.get(metric.name) is None for row in rows):
+        if metric.by_key and all(row.get(metric.name) is None for row in rows):
             keys = dict.fromkeys(key for row in rows for key in row if key.startswith(f"{metric.name}_"))
             named = tuple(
-                Column(key, metric.unit, metric.higher_is_better)
+                dataclasses.replace(metric.columns[0], name=key)
                 for key in sorted(keys)
                 if key not in known and all(isinstance(row.get(key), int | float | None) for row in rows)
             )
-        columns += named or metric.known_columns
+        columns += named or metric.columns
     return tuple(columns)
 
 

@@ -214,4 +214,5 @@ def class_accuracy(called: str = "class_accuracy", output: str | None = None) ->
     def values(sums: np.ndarray) -> dict[str, np.ndarray]:
         return {called: _ratio(sums[..., 0], sums[..., 1])}
 
-    return counted(called, output, Pool(f"{called}_counts", 2, values), counts, (), {"kind": "class_accuracy"})
+    pool = Pool(f"{called}_counts", 2, values)
+    return counted(called, output, pool, counts, (Column(called),), {"kind": "class_accuracy"})

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from jaxrnn.checks import check_count
-from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
+from jaxrnn.evaluation.metrics.protocol import Column, Metric, NoValueError
 from jaxrnn.evaluation.metrics.sums import ROUNDING, decibels, dot, paired
 
 #: What a solution may leave of its right side.
@@ -93,6 +93,5 @@ def sdr(called: str = "sdr", output: str | None = None, taps: int = 512) -> Metr
         taps: length of the filter; BSS Eval's is 512.
     """
     check_count("sdr: taps", taps)
-    return Metric(
-        called, lambda rate: Distortion(called, taps), output, unit="dB", options={"kind": "sdr", "taps": taps}
-    )
+    column, options = Column(called, "dB"), {"kind": "sdr", "taps": taps}
+    return Metric(called, (column,), lambda rate: Distortion(called, taps), output, options=options)

@@ -92,34 +92,27 @@ class Metric:
 
     Attributes:
         name: the name of its column, or the common prefix of its columns.
+        columns: its columns.
         start: from the frames a second of the output to an accumulator for one recording. It raises InputError for a
             rate that does not fit.
         output: the output that it judges; None for the first.
         needs_reference: whether a recording without a reference has no value.
-        unit: its unit, for people.
-        higher_is_better: None where neither direction is better.
         needs_source: whether it compares with the recording's own frames, which are then read again.
-        columns: its columns, where that is not one with the metric's own name. Those of a function that returns a
-            dictionary are known only after it has run; they begin with the name and an underscore.
+        by_key: whether it may return several values in place of its one column. The names of their columns, which begin
+            with the metric's name and an underscore, are known only after it has run; unit and direction are the same.
         pool: how its counts add up over a corpus; None for a metric without counts.
         options: what determines its values besides its name.
     """
 
     name: str
+    columns: tuple[Column, ...]
     start: Callable[[Any], Accumulator]
     output: str | None = None
     needs_reference: bool = True
-    unit: str = ""
-    higher_is_better: bool | None = True
     needs_source: bool = False
-    columns: tuple[Column, ...] = ()
+    by_key: bool = False
     pool: Pool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def known_columns(self) -> tuple[Column, ...]:
-        """Its columns as far as they are known before it has run."""
-        return self.columns or (Column(self.name, self.unit, self.higher_is_better),)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def _of_sound(kind: str, judge: Judgement, called: str, output: str | None, limi
             raise InputError("pesq of the wide band needs sound of at least 16,000 samples a second: take band: narrow")
         return metric.start(int(rate))
 
-    return dataclasses.replace(metric, start=start)
+    return dataclasses.replace(metric, start=start, by_key=False)
 
 
 def _intelligibility(kind: str, called: str, output: str | None, limit: float) -> Metric:

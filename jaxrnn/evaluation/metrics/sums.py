@@ -14,9 +14,6 @@ from jaxrnn.si_sdr import energies_of_sums
 #: Of sums of squares in float64, what is smaller than this part of them is rounding.
 ROUNDING = 1e-14
 
-#: A level is that of an output alone, and neither direction of it is better.
-_LEVEL: dict[str, Any] = {"needs_reference": False, "unit": "dBFS", "higher_is_better": None}
-
 #: From a piece of the output, of the reference and of the recording itself to its sums ``float64[size]``.
 SumsOf = Callable[[np.ndarray, np.ndarray | None, np.ndarray | None], Any]
 
@@ -51,7 +48,7 @@ def counted(
     def values(sums: np.ndarray) -> dict[str, Any]:
         return {column: float(value) for column, value in pool.values(sums).items()} | {pool.key: pool.counts(sums)}
 
-    return Metric(called, lambda rate: Sums(pool.size, of, values), output, columns=columns, pool=pool, options=options)
+    return Metric(called, columns, lambda rate: Sums(pool.size, of, values), output, pool=pool, options=options)
 
 
 def finite(array: np.ndarray) -> np.ndarray:
@@ -122,7 +119,7 @@ def _si_sdr(sums: np.ndarray, what: str = "output") -> float:
 
 def _of_sound(
     kind: str,
-    called: str,
+    column: Column,
     output: str | None,
     size: int,
     of: SumsOf,
@@ -133,9 +130,9 @@ def _of_sound(
     """A metric of sound with one column."""
 
     def start(rate: Any) -> Sums:
-        return Sums(size, of, lambda sums: {called: value(sums)}, join)
+        return Sums(size, of, lambda sums: {column.name: value(sums)}, join)
 
-    return Metric(called, start, output, options={"kind": kind}, **options)
+    return Metric(column.name, (column,), start, output, options={"kind": kind}, **options)
 
 
 def si_sdr(called: str = "si_sdr", output: str | None = None) -> Metric:
@@ -145,7 +142,7 @@ def si_sdr(called: str = "si_sdr", output: str | None = None) -> Metric:
     scaled copy of the reference, minus infinity for an output without any of it, not defined for a constant reference,
     a constant output, or sound that is not finite.
     """
-    return _of_sound("si_sdr", called, output, 9, lambda x, s, source: _moments(x, s), _si_sdr, unit="dB")
+    return _of_sound("si_sdr", Column(called, "dB"), output, 9, lambda x, s, source: _moments(x, s), _si_sdr)
 
 
 def si_sdr_improvement(called: str = "si_sdr_improvement", output: str | None = None) -> Metric:
@@ -161,7 +158,7 @@ def si_sdr_improvement(called: str = "si_sdr_improvement", output: str | None = 
     def value(sums: np.ndarray) -> float:
         return _si_sdr(sums[:9]) - _si_sdr(sums[9:], "recording")
 
-    return _of_sound("si_sdr_improvement", called, output, 18, of, value, unit="dB", needs_source=True)
+    return _of_sound("si_sdr_improvement", Column(called, "dB"), output, 18, of, value, needs_source=True)
 
 
 def snr(called: str = "snr", output: str | None = None) -> Metric:
@@ -180,7 +177,7 @@ def snr(called: str = "snr", output: str | None = None) -> Metric:
             raise NoValueError("the reference is silent")
         return decibels(*map(float, sums))
 
-    return _of_sound("snr", called, output, 2, of, value, unit="dB")
+    return _of_sound("snr", Column(called, "dB"), output, 2, of, value)
 
 
 def level(called: str = "level", output: str | None = None) -> Metric:
@@ -190,7 +187,7 @@ def level(called: str = "level", output: str | None = None) -> Metric:
         x = finite(output)
         return [x.size, dot(x, x)]
 
-    return _of_sound("level", called, output, 2, of, _level, **_LEVEL)
+    return _of_sound("level", Column(called, "dBFS", None), output, 2, of, _level, needs_reference=False)
 
 
 def peak(called: str = "peak", output: str | None = None) -> Metric:
@@ -200,7 +197,8 @@ def peak(called: str = "peak", output: str | None = None) -> Metric:
         x = finite(output)
         return [min(x.size, 1), np.abs(x).max(initial=0) ** 2]
 
-    return _of_sound("peak", called, output, 2, of, _level, np.maximum, **_LEVEL)
+    column = Column(called, "dBFS", None)
+    return _of_sound("peak", column, output, 2, of, _level, np.maximum, needs_reference=False)
 
 
 def _level(sums: np.ndarray) -> float:

@@ -63,7 +63,7 @@ def check_metrics(metrics: Sequence[Metric], system: System, corpus: Sequence[It
         output = output_of(metric, system)
         if output not in system.delay:
             raise InputError(
-                f"the metric {metric.name} judges the output {output!r}, which there is not"
+                f"the metric {metric.name} judges the output {output!r}, which the system does not have"
                 f"{near(output, system.delay)}; there are: {', '.join(system.delay)}"
             )
         if metric.needs_reference and not any(item.reference for item in corpus):
@@ -74,11 +74,18 @@ def check_metrics(metrics: Sequence[Metric], system: System, corpus: Sequence[It
         if metric.needs_source and system.per_frame[output] != 1:
             raise InputError(f"the metric {metric.name} needs an output with a frame for each of the recording's")
         metric.start(frame_rate(system, output))
-        keys = [column.name for column in metric.known_columns] + ([metric.pool.key] if metric.pool else [])
+        keys = [column.name for column in metric.columns] + ([metric.pool.key] if metric.pool else [])
         for key in dict.fromkeys([metric.name, *keys]):
             owner = taken.setdefault(key, f"the metric {metric.name}")
             if owner != f"the metric {metric.name}" or keys.count(key) > 1:
                 raise InputError(
                     f"the metric {metric.name} gives a column {key!r}, and so does {owner}: give it another name with "
                     "'called'"
+                )
+    by_key = {f"the metric {metric.name}": f"{metric.name}_" for metric in metrics if metric.by_key}
+    for metric, prefix in by_key.items():
+        for key, owner in taken.items():
+            if key.startswith(prefix) and owner in {"the manifest", *by_key}:
+                raise InputError(
+                    f"{metric} may give columns {prefix}*, and {owner} has {key!r}: give it another name with 'called'"
                 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
+from jaxrnn.evaluation.metrics.protocol import Column, Metric, NoValueError
 
 #: Seconds of a recording that are kept at most, so that memory is bounded.
 LIMIT = 120.0
@@ -101,10 +101,10 @@ def over_whole(
         raise InputError(f"{called}: limit must be above 0 seconds, not {limit}")
     return Metric(
         called,
+        (Column(called, unit, higher_is_better),),
         lambda rate: Whole(called, function, rate, limit),
         output,
         needs_reference,
-        unit,
-        higher_is_better,
+        by_key=True,
         options={**(options or {}), "limit": limit},
     )
