@@ -16,17 +16,19 @@ from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, System, from_fo
 def dtln() -> Chain:
     """DTLN over frames of 512 samples, 128 of them new."""
     first, second = (jaxrnn.load(path_of(name)) for name in ("dtln_1", "dtln_2"))
-    return Chain((Stage(first, "magnitude", "mask"), Stage(second, "samples", "samples")), 512, 128)
+    return Chain((Stage(first, takes="magnitude", gives="mask"), Stage(second, gives="samples")), 512, 128)
 
 
 def gtcrn() -> Chain:
     """GTCRN over frames of 512 samples, half of them new."""
-    return Chain((Stage(jaxrnn.load(path_of("gtcrn")), "spectrum", "spectrum"),), 512, 256, "sqrt_hann")
+    stage = Stage(jaxrnn.load(path_of("gtcrn")), takes="spectrum", gives="spectrum")
+    return Chain((stage,), 512, 256, "sqrt_hann")
 
 
 def filter_net() -> Offline:
     """filter_net, streamed."""
-    return Offline(jaxrnn.load(path_of("filter_net")), pulse=1, rate=LONG["filter_net"][0])
+    model = jaxrnn.load(path_of("filter_net"))
+    return Offline(model.stream(), model.params, rate=LONG["filter_net"][0])
 
 
 SYSTEMS = {"DTLN": dtln, "GTCRN": gtcrn, "filter_net": filter_net}

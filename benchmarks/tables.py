@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.own import EXECUTABLE
 from benchmarks.results import BEST, SUBJECT, Result, Row, is_peer
 from benchmarks.timing import Timing
-from jaxrnn.cli.output import print_table
+from jaxrnn.cli.output import Table, print_block
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,10 +18,12 @@ UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
 def show(out: Console, result: Result) -> None:
     """Print everything of a result."""
     for header, rows in tables(result):
-        print_table(out, f"{result.title}: median (quartiles), [ratio of jaxrnn to it]", header, rows, right=header[1:])
+        title = f"{result.title}: median (quartiles), [ratio of jaxrnn to it]"
+        print_block(out, Table(title, header, rows, right=header[1:]))
     header, rows = mean_cells(result)
     if rows:
-        print_table(out, "geometric means of the ratios (below 1, jaxrnn is faster)", header, rows, right=header[1:])
+        title = "geometric means of the ratios (below 1, jaxrnn is faster)"
+        print_block(out, Table(title, header, rows, right=header[1:]))
     for engine, package in result.absent.items():
         out.print(f"{engine} is not installed (pip install {package}) and left out")
     for what, why in refusals(result):

@@ -23,13 +23,14 @@ from jaxrnn.evaluation import Chain, Stage, evaluate, from_manifest
 def main(manifest: Path, out: Path) -> None:
     """Evaluate the packaged denoiser on the recordings that MANIFEST lists."""
     try:
-        denoiser = Chain((Stage(jaxrnn.load(PACKAGED), "magnitude", "mask"),), size=256, hop=128, window="sqrt_hann")
+        stage = Stage(jaxrnn.load(PACKAGED), takes="magnitude", gives="mask")
+        denoiser = Chain((stage,), size=256, hop=128, window="sqrt_hann")
         metrics = ["si_sdr", "si_sdr_improvement", "sdr"]
         results = evaluate(denoiser, from_manifest(manifest), metrics, out, slices=["snr", "noise"], keep=True)
     except jaxrnn.JaxrnnError as error:
         raise click.ClickException(str(error)) from error
-    for name, found in results.said["summary"].items():
-        click.echo(f"{name}: {found['mean']:.2f} dB ({found['low']:.2f} to {found['high']:.2f})")
+    for name, summary in results.document["summary"].items():
+        click.echo(f"{name}: {summary['mean']:.2f} dB ({summary['low']:.2f} to {summary['high']:.2f})")
     click.echo(f"wrote {out / 'results.parquet'}, {out / 'results.json'} and {out / 'report.html'}")
 
 

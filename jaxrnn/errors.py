@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class JaxrnnError(Exception):
     """Base of every error that jaxrnn raises on purpose."""
@@ -48,3 +51,22 @@ class TrainingError(JaxrnnError, RuntimeError):
 
 class MissingPackageError(JaxrnnError, ImportError):
     """An optional package is needed for this and is not installed."""
+
+
+@contextlib.contextmanager
+def optional_package(package: str | None, purpose: str, *extras: str) -> Iterator[None]:
+    """Wraps the import of a package that the core does without.
+
+    Args:
+        package: as pip knows it; None for the one that is missing, where there are several.
+        purpose: what it is needed for.
+        extras: of jaxrnn, each of which installs it; none where the package is to be installed by itself.
+
+    Raises:
+        MissingPackageError: it cannot be imported; says how to install it.
+    """
+    try:
+        yield
+    except ImportError as error:
+        install = " or ".join(f"pip install 'jaxrnn[{extra}]'" for extra in extras) or f"pip install {package}"
+        raise MissingPackageError(f"{package or error.name} is needed for {purpose}: {install}") from error

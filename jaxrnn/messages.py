@@ -1,9 +1,9 @@
-"""How messages show sizes, arrays and names."""
+"""How messages show sizes, arrays, names and errors."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -15,9 +15,15 @@ def bytes_of(size: int) -> str:
     return f"{size} bytes"
 
 
-def count_of(number: int) -> str:
-    """A number for a message."""
-    return f"{number:,}"
+def pairs_of(values: Mapping[str, Any]) -> str:
+    """Values by name: ``S=20, batch=1``."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def first_line(error: BaseException, longest: int = 500) -> str:
+    """The first line of what an error says, shortened; its type where it says nothing."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 
 def describe(value: Any) -> str:

@@ -50,6 +50,11 @@ class ArraySpec:
         return self.dtype is not None and self.dtype.kind == "O"
 
     @property
+    def is_wide(self) -> bool:
+        """Whether JAX has its element type only where ``jax_enable_x64`` is set."""
+        return self.dtype is not None and self.dtype.name in ("int64", "uint64", "float64", "complex128")
+
+    @property
     def nbytes(self) -> int:
         """Its size in bytes, with 1 for every open dimension."""
         assert self.dtype is not None
@@ -126,9 +131,12 @@ def converted(spec: ArraySpec, value: Any) -> Any:
     serves as int64, because that is what JAX makes of int64 without ``jax_enable_x64``.
 
     Raises:
-        InputError: it has another type.
+        InputError: it has another type, or no array of JAX can hold what is declared.
     """
-    assert spec.dtype is not None
+    if spec.dtype is None or spec.is_text:
+        raise InputError(
+            f"input {spec} is no array of numbers: such a model runs with apply, or with step of one stream"
+        )
     if not hasattr(value, "dtype"):
         return jnp.asarray(_from_python(spec, spec.dtype, value))
     if value.dtype == spec.dtype:

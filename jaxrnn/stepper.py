@@ -8,7 +8,6 @@ one step is a stream of pulse 1, delay 0 and an empty flush.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -16,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError
-from jaxrnn.specs import bind, check_names, converted
+from jaxrnn.specs import ArraySpec, bind, check_names, converted
 from jaxrnn.stepspec import OutputSpec, StateSpec, StepSpec, batch_note
 
 __all__ = [
@@ -57,8 +57,10 @@ jax.export.register_namedtuple_serialization(Flushed, serialized_name="jaxrnn.Fl
 class Stepper(Protocol):
     """A pure step. `jaxrnn.Runner`, `jaxrnn.StreamPool`, `jaxrnn.save_compiled` and the profile take any.
 
-    A stepper may also have ``params``, its own parameters; ``scan(params, state, inputs)``, many steps in one call; and
-    ``pack(params)``, parameters for `step` and `scan` with the work done that depends on nothing else.
+    A stepper may also have ``params``, its own parameters; ``scan(params, state, inputs)``, many steps in one call;
+    ``pack(params)``, parameters for `step` and `scan` with the work done that depends on nothing else; ``with_pulse``,
+    the same in pulses of another number of frames, on the same state; and ``fingerprint``, a text that tells what it
+    computes from anything else, values of parameters aside.
 
     Example::
 
@@ -72,7 +74,7 @@ class Stepper(Protocol):
                 state=(StateSpec("mean", np.dtype("float32"), (2,)),),
             )
 
-            def init(self, batch=None, *, params=None, held=None):
+            def init(self, batch=None, *, params=None, constants=None):
                 return in_batch(self.spec, {"mean": jnp.zeros(2)}, batch)
 
             def step(self, params, state, inputs):
@@ -88,17 +90,17 @@ class Stepper(Protocol):
         """The arrays by name, and the facts."""
         ...
 
-    def init(self, batch: int | None = None, *, params: Any = None, held: Any = None) -> State:
+    def init(self, batch: int | None = None, *, params: Any = None, constants: Any = None) -> State:
         """The state before the first frame.
 
         Args:
             batch: None for one stream; a number, 1 too, gives every array an axis in front, or fills the batch
                 dimension of the spec.
             params: the parameters, held against what the step takes where they are given.
-            held: the inputs in `StepSpec.held`.
+            constants: the inputs in `StepSpec.constants`.
 
         Raises:
-            InputError: parameters or held inputs do not fit, or are needed and were not given.
+            InputError: parameters or constants do not fit, or are needed and were not given.
         """
         ...
 
@@ -117,7 +119,7 @@ class Stepper(Protocol):
         Args:
             params: as in `step`.
             state: after the last step.
-            tail: input frames that do not fill a pulse, padded with anything; inputs that are held constant.
+            tail: input frames that do not fill a pulse, padded with anything; inputs without a time axis.
             valid: how many frames of the tail exist, ``int32``; may be traced.
         """
         ...
@@ -129,8 +131,7 @@ def check_batch(batch: Any) -> None:
     Raises:
         InputError: it is none.
     """
-    is_number = isinstance(batch, (int, np.integer)) and not isinstance(batch, bool) and batch >= 0
-    if batch is not None and not is_number:
+    if batch is not None and not is_count(batch):
         raise InputError(f"batch must be a number of streams, or None for one without a batch axis, not {batch!r}")
 
 
@@ -202,28 +203,29 @@ def whole_pulse(spec: StepSpec, tail: Any, valid: Any, lead: tuple[Any, ...] = (
     if not isinstance(given, Mapping):
         raise InputError(f"the tail must be a dict of arrays by name, not {type(given).__name__}")
     check_names(spec.inputs, given)
-    arrays, frames = {}, {}
+    arrays = {}
     for each in spec.inputs:
         value = given.get(each.name)
         if value is None and each.time_axis is None:
-            raise InputError(f"input {each.name!r} is held constant: the tail must have it")
+            raise InputError(f"input {each.name!r} is constant in time: the tail must have it")
         if value is None:
             value = np.zeros(each.with_frames(0).batched(lead).sizes, each.dtype)
-        arrays[each.name] = array = value if hasattr(value, "dtype") else converted(each, value)
-        if each.time_axis is None or len(array.shape) != len(each.sizes) + len(lead):
-            continue
-        axis, whole = each.time_axis + len(lead), each.sizes[each.time_axis]
-        frames[each.name] = Fraction(array.shape[axis] * spec.pulse, whole)
-        missing = whole - array.shape[axis]
-        if missing < 0:
-            raise InputError(f"input {each} got {array.shape[axis]} frames: a tail has no more than a pulse")
-        widths = [(0, missing if place == axis else 0) for place in range(len(array.shape))]
-        # JAX would compile a function for every length of a tail.
-        arrays[each.name] = np.pad(array, widths) if isinstance(array, np.ndarray) else jnp.pad(array, widths)
-    bound = bind([each.batched(lead) for each in spec.inputs], arrays, note=batch_note(lead))
-    count = next(iter(frames.values()))
-    if len(set(frames.values())) > 1 or count.denominator != 1:
-        shown = {name: str(number) for name, number in frames.items()}
-        raise InputError(f"the inputs of the tail have different numbers of input frames: {shown}")
-    check_valid(valid, int(count), spec.multiple)
+        arrays[each.name] = value if hasattr(value, "dtype") else converted(each, value)
+    count = spec.count_frames(arrays, lead)
+    filled = {each.name: _filled(each, arrays[each.name], len(lead)) for each in spec.inputs}
+    bound = bind([each.batched(lead) for each in spec.inputs], filled, note=batch_note(lead))
+    check_valid(valid, count or 0, spec.multiple)
     return bound
+
+
+def _filled(each: ArraySpec, array: Any, lead: int) -> Any:
+    """The frames of a tail padded to a pulse; an array of another rank as it is."""
+    if each.time_axis is None or len(array.shape) != len(each.sizes) + lead:
+        return array
+    axis = each.time_axis + lead
+    missing = each.sizes[each.time_axis] - array.shape[axis]
+    if missing < 0:
+        raise InputError(f"input {each} got {array.shape[axis]} frames: a tail has no more than a pulse")
+    widths = [(0, missing if place == axis else 0) for place in range(len(array.shape))]
+    # JAX would compile a function for every length of a tail.
+    return np.pad(array, widths) if isinstance(array, np.ndarray) else jnp.pad(array, widths)

@@ -9,7 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from jaxrnn.errors import InputError
 from jaxrnn.layout import Layout
+from jaxrnn.messages import describe
 from jaxrnn.specs import ArraySpec, bind, lead_of
 
 Arrays = Mapping[str, Any]
@@ -61,8 +63,8 @@ class StepSpec:
 
     Attributes:
         label: what messages call it.
-        inputs: what a step takes besides the state. Those without a time axis are held constant in a stream; in a step
-            that has no time axis at all, each array is one frame.
+        inputs: what a step takes besides the state. In a stream, those without a time axis are constant in time; in a
+            step that has no time axis at all, each array is one frame.
         outputs: what it gives.
         state: every entry of the state of one stream.
         pulse: input frames in each step.
@@ -73,7 +75,7 @@ class StepSpec:
         batch_symbol: the name of the batch dimension of inputs and state, which is 1 for one stream; None where a batch
             is an axis in front.
         joined: whether the state is carried as one vector for each element type, with the entries one after another.
-        held: the inputs that the state before the first frame is computed from.
+        constants: the inputs that the state before the first frame is computed from.
         needs_params: whether a step takes parameters and has none of its own.
     """
 
@@ -88,7 +90,7 @@ class StepSpec:
     receptive_field: int | None = None
     batch_symbol: str | None = None
     joined: bool = False
-    held: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
     needs_params: bool = False
 
     @property
@@ -146,31 +148,59 @@ class StepSpec:
             return dict(state)
         return Layout({entry.name: entry.struct() for entry in self.state}).unpack(dict(state))
 
-    def bind(self, inputs: Arrays, lead: tuple[Any, ...] = (), frames: tuple[Any, ...] = ()) -> dict[str, Any]:
+    def count_frames(self, arrays: Arrays, lead: tuple[Any, ...] = ()) -> int | None:
+        """The number of input frames that the arrays of a recording agree on; None where none has frames.
+
+        Args:
+            arrays: inputs by name with any number of frames along the time axis; of a step without a time axis, stacked
+                along a first axis.
+            lead: the batch in front of the arrays of a stream.
+
+        Raises:
+            InputError: they have different numbers of frames.
+        """
+        counts, said = set(), []
+        for each in self.inputs:
+            axis = each.time_axis if self.streams else 0
+            if axis is None or each.name not in arrays or np.ndim(arrays[each.name]) <= axis + len(lead):
+                continue
+            size = arrays[each.name].shape[axis + len(lead)]
+            count = Fraction(size * self.pulse, each.sizes[axis]) if self.streams else Fraction(size)
+            counts.add(count)
+            said.append(f"{each.name}: {size}" + ("" if count == size else f" (of {count} input frames)"))
+        if len(counts) > 1 or any(count.denominator != 1 for count in counts):
+            raise InputError(f"{self.label}: the inputs have different numbers of frames: {', '.join(said)}")
+        return int(counts.pop()) if counts else None
+
+    def bind(self, inputs: Arrays, lead: tuple[Any, ...] = ()) -> dict[str, Any]:
         """The inputs of a step as arrays of the declared types, after the batch of the state.
 
         Args:
             inputs: arrays by name.
             lead: the batch.
-            frames: an axis of frames in front of it.
 
         Raises:
             InputError: a name, a type or a shape does not fit.
         """
-        return bind([spec.batched((*frames, *lead)) for spec in self.inputs], inputs, note=batch_note(lead))
+        bound = bind([spec.batched(lead) for spec in self.inputs], inputs, note=batch_note(lead))
+        for spec in self.inputs:
+            value = bound[spec.name]
+            if spec.shape is None and value.shape[: len(lead)] != lead:
+                raise InputError(f"input {spec} got {describe(value)}{batch_note(lead)}")
+        return bound
 
     def to_json(self) -> dict[str, Any]:
         """Its fields in JSON's types."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         arrays = {key: [spec.to_json() for spec in fields[key]] for key in ("inputs", "outputs", "state")}
-        return fields | arrays | {"held": list(self.held)}
+        return fields | arrays | {"constants": list(self.constants)}
 
     @classmethod
     def from_json(cls, fields: Arrays) -> StepSpec:
         """The facts that `to_json` described."""
         kinds = {"inputs": ArraySpec, "outputs": OutputSpec, "state": StateSpec}
         arrays = {key: tuple(kind.from_json(each) for each in fields[key]) for key, kind in kinds.items()}
-        return cls(**{**fields, **arrays, "held": tuple(fields["held"])})
+        return cls(**{**fields, **arrays, "constants": tuple(fields["constants"])})
 
 
 def batch_note(lead: tuple[Any, ...]) -> str:

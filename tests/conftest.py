@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 from hypothesis import settings
+from quick_compiling import compile_quickly, keep_compiled
 
 ROOT = Path(__file__).parent.parent
 MODELS = Path(os.environ.get("JAXRNN_MODELS", ROOT.parent / "shared" / "models"))
@@ -21,17 +22,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 # An implicit promotion in the library is a mistake: ONNX has none.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-# Nearly all the time goes into compiling programs that run once, which takes less than half as long so. Programs in
-# processes of their own, examples and commands among them, are compiled as users compile them.
-jax.config.update("jax_disable_most_optimizations", True)
-QUICK_COMPILER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-_flags = os.environ.get("XLA_FLAGS")
-os.environ["XLA_FLAGS"] = f"{QUICK_COMPILER} {_flags or ''}"
-jax.devices()  # XLA reads its flags here, once
-if _flags is None:
-    del os.environ["XLA_FLAGS"]
-else:
-    os.environ["XLA_FLAGS"] = _flags
+compile_quickly()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,20 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What one test has compiled, no other compiles again: not in another worker, in a child process or in a next run.
-
-    The folder is pytest's own; ``pytest --cache-clear`` empties it, and ``-p no:cacheprovider`` does without.
-    """
-    if not hasattr(config, "cache"):
-        return
-    kept = {
-        "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    for name, value in kept.items():
-        jax.config.update(name, value)
-        os.environ[name.upper()] = str(value)
+    """What is compiled is kept."""
+    keep_compiled(config)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,7 +1,8 @@
-"""What the tests of evaluations share: the packaged denoiser as a chain, generated corpora, and a runner of chunks."""
+"""What the tests of evaluations share: the packaged denoiser as a chain, corpora, a runner of chunks, and metrics."""
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import soundfile
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.evaluation import Chain, Evaluation, Stage, from_folder, si_sdr
+from jaxrnn.evaluation import Chain, Evaluation, Metric, Stage, from_folder, si_sdr
 
 RATE = 16_000
 CONFIG = """
@@ -28,8 +29,10 @@ out: out
 """
 
 
+@functools.cache
 def denoiser():
-    return Chain((Stage(jaxrnn.load(PACKAGED), "magnitude", "mask"),), 256, 128, "sqrt_hann")
+    """The packaged denoiser, which is compiled once for all tests of a process."""
+    return Chain((Stage(jaxrnn.load(PACKAGED), takes="magnitude", gives="mask"),), 256, 128, "sqrt_hann")
 
 
 def sound(samples, seed=0):
@@ -107,3 +110,24 @@ def _part(array, start, stop):
     found = np.zeros((stop - start, *array.shape[1:]), array.dtype)
     found[inside] = array[places[inside]]
     return found
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def value(metric: Metric, output, reference=None, source=None, cuts=(), rate=RATE):
+    """A metric's result on arrays that come in pieces, as a recording's row has it."""
+    judge = metric.start(rate)
+    for start, stop in zip([0, *cuts], [*cuts, len(output)], strict=True):
+        judge.add(*(None if array is None else array[start:stop] for array in (output, reference, source)))
+    found = judge.result()
+    return found[metric.name] if set(found) == {metric.name} else found
+
+
+def noisy(size=4000, noise=0.3, seed=0):
+    generator = rng(seed)
+    reference = generator.normal(size=size) + 0.2
+    return (0.7 * reference + noise * generator.normal(size=size) + 0.1).astype(np.float32), reference.astype(
+        np.float32
+    )

@@ -13,8 +13,9 @@ import soundfile
 
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.metrics import Metric
-from jaxrnn.evaluation.report import PageLimits, Results, write_report
-from jaxrnn.evaluation.tables import document
+from jaxrnn.evaluation.report import write_report
+from jaxrnn.evaluation.report.sounds import Player
+from jaxrnn.evaluation.results import Results, results_of
 
 RATE = 16_000
 HOSTILE = "</td></script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
@@ -82,7 +83,7 @@ SDR = dataclasses.replace(named("si_sdr"), unit="dB")
 def results(
     name: str, rows: list[dict[str, Any]], *metrics: Metric, outputs: Path | None = None, slices: Any = (), **facts: Any
 ) -> Results:
-    return Results(name, rows, document(rows, metrics or (SDR,), slices=slices, facts=facts), outputs)
+    return results_of(name, rows, metrics or (SDR,), slices=slices, facts=facts, outputs=outputs)
 
 
 def row_of(name: str, path: Path, **columns: Any) -> dict[str, Any]:
@@ -124,12 +125,14 @@ def make_report(corpus: Any) -> Path:
     path = folder / "report" / "report.html"
     outputs, metrics = folder / "outputs", (SDR, named("stoi"))
     facts = {"models": {"dtln.onnx": "0123"}, HOSTILE: [HOSTILE]}
-    write_report(
-        path,
-        results("first", rows, *metrics, outputs=outputs, slices=["noise", "talker"], **facts),
-        baseline=results("second", others, *metrics, outputs=outputs),
-        corpus=items,
-        times={"times_real_time": 151.4},
-        limits=PageLimits(examples=2, seconds=1.0),
-    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Player, "SECONDS", 1.0)
+        write_report(
+            path,
+            results("first", rows, *metrics, outputs=outputs, slices=["noise", "talker"], **facts),
+            baseline=results("second", others, *metrics, outputs=outputs),
+            corpus=items,
+            times={"times_real_time": 151.4},
+            examples=2,
+        )
     return path

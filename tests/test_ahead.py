@@ -394,7 +394,7 @@ np.savez({str(out)!r}, **outputs, **{{"rest/" + name: value for name, value in r
 
 @pytest.fixture(scope="module")
 def function_file(tmp_path_factory):
-    """A streamed function whose state begins with a parameter and a held input, compiled for two platforms."""
+    """A streamed function whose state begins with a parameter and a constant input, compiled for two platforms."""
     path = tmp_path_factory.mktemp("compiled") / "recurrent.jaxrnn"
     streamed, params = recurrent_streamed()
     jaxrnn.save_compiled(streamed, path, params=params, platforms=["cpu", "cuda"], label="recurrent")
@@ -406,16 +406,19 @@ def test_a_streamed_function(function_file, batch):
     streamed, params, path = function_file
     loaded = jaxrnn.load_compiled(path)
     assert loaded.spec.label == "recurrent"
-    with pytest.raises(jaxrnn.InputError, match=r"init\(held=...\) with offset"):
+    with pytest.raises(jaxrnn.InputError, match=r"init\(constants=...\) with offset"):
         loaded.init()
     assert [output.name for output in loaded.spec.outputs if output.at_end] == ["last", "mean"]
     assert loaded.spec.delay == streamed.delay
-    held = {"offset": np.full(3, 0.25, np.float32)}
-    state, expected = loaded.init(batch, held=held), streamed.init(batch, params=params, held=held)
+    constants = {"offset": np.full(3, 0.25, np.float32)}
+    state, expected = loaded.init(batch, constants=constants), streamed.init(batch, params=params, constants=constants)
     same(state, expected)
     lead = () if batch is None else (batch,)
     rng = np.random.default_rng(0)
-    x = {"x": rng.normal(size=(*lead, 2, 3)).astype(np.float32), "offset": np.broadcast_to(held["offset"], (*lead, 3))}
+    x = {
+        "x": rng.normal(size=(*lead, 2, 3)).astype(np.float32),
+        "offset": np.broadcast_to(constants["offset"], (*lead, 3)),
+    }
     # Under jit, too, and with the frames that exist traced.
     outputs, state = jax.jit(loaded.step)(None, state, x)
     wanted, expected = streamed.step(params, expected, x)
@@ -429,7 +432,7 @@ def test_pulses_that_do_not_fit_are_named(function_file, tmp_path):
     streamed, params, path = function_file
     loaded = jaxrnn.load_compiled(path)
     offset = np.zeros(3, np.float32)
-    state = loaded.init(held={"offset": offset})
+    state = loaded.init(constants={"offset": offset})
     good = {"x": np.zeros((2, 3), np.float32), "offset": offset}
     wrong = [
         ({**good, "x": np.zeros((3, 3), np.float32)}, r"x: float32\[2, 3\] got float32\[3, 3\]"),
@@ -446,7 +449,7 @@ def test_pulses_that_do_not_fit_are_named(function_file, tmp_path):
     for tail, valid, said in (
         (long, 3, "no more than a pulse"),
         (good, 3, "from 0 to the 2"),
-        (None, 0, "is held constant"),
+        (None, 0, "is constant in time"),
     ):
         with pytest.raises(jaxrnn.InputError, match=said):
             loaded.flush(None, state, tail, valid)

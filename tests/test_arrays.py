@@ -11,7 +11,7 @@ import pytest
 
 import jaxrnn
 from jaxrnn import arrays
-from jaxrnn.cli.options import load_archive, load_array
+from jaxrnn.cli.files import load_archive, load_array
 from jaxrnn.evaluation.metrics.labels import Segments
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.settings.files import SettingsFile

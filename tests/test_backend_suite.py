@@ -196,7 +196,7 @@ def run_case(case: Any) -> bool:
     names = inputs_of(proto.graph)
     results = [value.name for value in proto.graph.output]
     jitted = True
-    # The quick compiler of the tests (see conftest) makes NaN of what underflows in types without a negative zero.
+    # Compiled quickly (quick_compiling.py), what underflows in types without a negative zero becomes NaN.
     options = {"xla_cpu_use_fusion_emitters": True} if "FNUZ" in case.name else {}
     for inputs, expected in data_sets:
         values = dict(zip(names, inputs, strict=False))

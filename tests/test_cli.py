@@ -45,8 +45,7 @@ def layers(tmp_path):
 def test_help_and_version_say_enough():
     assert "Exit status" in call("--help").stdout
     for name in COMMANDS:
-        if name != "demo":
-            assert f"jaxrnn {name}" in call(name, "--help").stdout
+        assert f"jaxrnn {name}" in call(name, "--help").stdout
     version = call("--version").stdout
     assert [line.split()[0] for line in version.splitlines()] == ["jaxrnn", "jax", "onnx", "numpy", "devices"]
     assert "cpu:0" in version or "gpu:0" in version or "cuda:0" in version
@@ -231,8 +230,8 @@ def test_verify_tells_agreement_from_departure(layers):
     first = report["cases"][0]["first"]
     assert (first["node"], first["operator"], first["comparison"]["name"]) == ("squash", "Tanh-13", "squashed")
     assert not report["ok"]
-    assert "first departure: node 'squash' (Tanh-13), value 'squashed'" in text
-    assert text.rstrip().endswith("departs")
+    assert "first mismatch: node 'squash' (Tanh-13), value 'squashed'" in text
+    assert text.rstrip().endswith("differs")
 
 
 MISTAKES = {

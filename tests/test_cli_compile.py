@@ -8,7 +8,7 @@ from test_cli import call, call_json
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.cli import compile as compile_command
+from jaxrnn.cli.errors import MISMATCH
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_text_for_people(models, tmp_path):
     assert "not verified" in elsewhere
 
 
-def test_nothing_that_departs_is_written(models, tmp_path, monkeypatch):
+def test_nothing_that_differs_is_written(models, tmp_path, monkeypatch):
     load = jaxrnn.runtime.compiled.load_compiled
 
     def load_wrongly(path):
@@ -59,7 +59,7 @@ def test_nothing_that_departs_is_written(models, tmp_path, monkeypatch):
 
     monkeypatch.setattr(jaxrnn.runtime.compiled, "load_compiled", load_wrongly)
     arguments = ("compile", models / "wave_net.onnx", "-o", tmp_path / "w.jaxrnn", "--symbol", "S")
-    said = call_json(*arguments, status=compile_command.MISMATCH)
+    said = call_json(*arguments, status=MISMATCH)
     assert "nothing was written: a step or the flush of the compiled file differs" in said["error"]
     assert "flush of clean" in said["error"]
     assert not list(tmp_path.iterdir())

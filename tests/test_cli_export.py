@@ -12,7 +12,7 @@ from small_models import a_little_wrong, layers_model, operator_replaced
 from test_cli import call, call_json
 
 import jaxrnn
-from jaxrnn.cli.options import save_archive
+from jaxrnn.cli.files import save_archive
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def test_a_file_that_departs_is_not_written(layers, tmp_path):
     with operator_replaced("Tanh", a_little_wrong):
         result = call("export", file, "--params", archive, "-o", out, "--verify", status=1)
         assert "nothing was written: the output" in result.stderr
-        assert "departs from ONNX Runtime" in result.stderr
+        assert "differs from ONNX Runtime" in result.stderr
         found = call_json("export", file, "--params", archive, "-o", out, "--verify", status=1)
-    assert "'Y_h' departs" in found["error"]
+    assert "'Y_h' differs" in found["error"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["layers.onnx", "params.npz"]
 
 

@@ -12,8 +12,8 @@ from tiers import of_tiers
 from verifier import peer_outputs
 
 import jaxrnn
-from jaxrnn.cli import compile as compile_command
 from jaxrnn.cli import stepping
+from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.runtime.compiled.format import MAGIC
 
 FEATURES, HIDDEN, FRAMES = 3, 4, 9
@@ -131,7 +131,7 @@ def test_compile_says_what_it_wrote_and_has_verified(gru, tmp_path):
     assert "not verified" in elsewhere
 
 
-def test_compile_writes_nothing_that_departs(gru, tmp_path, monkeypatch):
+def test_compile_writes_nothing_that_differs(gru, tmp_path, monkeypatch):
     load = jaxrnn.runtime.compiled.load_compiled
 
     def load_wrongly(path):
@@ -140,7 +140,7 @@ def test_compile_writes_nothing_that_departs(gru, tmp_path, monkeypatch):
         return compiled
 
     monkeypatch.setattr(jaxrnn.runtime.compiled, "load_compiled", load_wrongly)
-    said = call_json("compile", gru, "-o", tmp_path / "gru.jaxrnn", *STATE, status=compile_command.MISMATCH)
+    said = call_json("compile", gru, "-o", tmp_path / "gru.jaxrnn", *STATE, status=MISMATCH)
     assert "nothing was written: a step or the flush of the compiled file differs" in said["error"]
     assert [path.name for path in tmp_path.iterdir()] == ["gru.onnx"]
 
@@ -155,7 +155,7 @@ MISTAKES = {
         ["{gru}", "--random", "--input", "x={dir}/one.npy"],
         "float32[frames, 1, 1, 3] has rank 4, but got float32[1, 1, 3]",
     ),
-    "two lengths": (["{gru}", "--inputs", "{dir}/uneven.npz"], "different numbers of frames: {{'x': 9, 'gain': 4}}"),
+    "two lengths": (["{gru}", "--inputs", "{dir}/uneven.npz"], "different numbers of frames: x: 9, gain: 4"),
     "no frames": (["{gru}", "--input", "x={dir}/empty.npy"], "no frames"),
     "a missing input": (["{gru}", "--input", "x={dir}/x.npy"], "no recording of input(s) gain: float32[1]"),
     "too many steps": (["{gru}", "--random", "--input", "x={dir}/x.npy", "--steps", "10"], "have 9 frames"),
@@ -219,7 +219,7 @@ def test_a_model_that_forgets_its_state_is_refused(tmp_path, command):
 
 
 def held_model() -> onnx.ModelProto:
-    """Rows of a table, times a gain that is held constant, summed up to each frame and over all of them."""
+    """Rows of a table, times a gain that is constant in time, summed up to each frame and over all of them."""
     table = np.random.default_rng(2).standard_normal((7, FEATURES)).astype(np.float32)
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["rows"]),
@@ -230,7 +230,7 @@ def held_model() -> onnx.ModelProto:
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,
-        "held",
+        "constants",
         [info("ids", TensorProto.INT64, ["batch", "frames"]), info("gain", TensorProto.FLOAT, ["width"])],
         [
             info("sums", TensorProto.FLOAT, ["batch", "frames", FEATURES]),
@@ -324,16 +324,16 @@ def test_pulses_of_real_models(models, name, pulse, smallest, delay):
     assert {item["name"]: item["delay"] for item in found["outputs"]} == delay
 
 
-def test_pulses_that_depart_are_told(layers, monkeypatch):
-    joined = stepping._joined
-    monkeypatch.setattr(stepping, "_joined", lambda *arguments: 1.01 * joined(*arguments))
+def test_pulses_that_differ(layers, monkeypatch):
+    joined = stepping._whole
+    monkeypatch.setattr(stepping, "_whole", lambda *arguments: 1.01 * joined(*arguments))
     options = ("--symbol", "T", "--random", "--frames", 5)
     found = call_json("stream", layers, *options, "--verify", status=1)
     assert not found["verified"]
     assert [item["ok"] for item in found["checks"][0]["outputs"]] == [False, False]
     text = call("stream", layers, *options, "--verify", status=1).stdout
-    assert "elements depart" in text
-    assert text.rstrip().endswith("departs")
+    assert "elements differ" in text
+    assert text.rstrip().endswith("differs")
     call("stream", layers, *options)
 
 

@@ -40,7 +40,7 @@ def test_a_model(again):
     x = {"x": np.ones((3, 2, 3), np.float32)}
     found = again(layers)
     equal(found(x), layers(x))
-    assert (found.label, found._told) == (layers.label, layers._told)
+    assert (found.label, found._load_options) == (layers.label, layers._load_options)
     steps, frame = step_model(), frames_of(1)["x"][0]
     found = again(steps)
     packed = steps.pack(steps.params)
@@ -157,5 +157,5 @@ def test_another_process():
     run(frames[0])
     with multiprocessing.get_context("spawn").Pool(1) as workers:
         outputs = workers.apply(step_of, (run, frames[1]))
-    # That process compiles as users do, and rounds in another order: see conftest.
+    # That process compiles as users do, and rounds in another order: see quick_compiling.py.
     jax.tree.map(lambda here, there: np.testing.assert_allclose(there, here, rtol=1e-6), run(frames[1]), outputs)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-import re
 import socket
+import threading
 from typing import Any
 
 import numpy as np
@@ -23,21 +23,19 @@ from evaluation_cases import (
     through,
     write_config,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import signal
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import Chain, Offline, Stage, from_folder, from_manifest
+from jaxrnn.evaluation import Chain, Offline, Stage, from_folder
 from jaxrnn.evaluation.prepared import prepare_evaluation
-from jaxrnn.evaluation.recordings import open_recording
+from jaxrnn.evaluation.recording_worker import RecordingWorker
 
 
 def dtln(models):
     one, two = jaxrnn.load(models / "dtln_1.onnx"), jaxrnn.load(models / "dtln_2.onnx")
-    return Chain((Stage(one, "magnitude", "mask"), Stage(two, "samples", "samples")), 512, 128)
+    return Chain((Stage(one, takes="magnitude", gives="mask"), Stage(two, gives="samples")), 512, 128)
 
 
 def test_dtln_is_its_reference_however_it_is_cut_and_whatever_runs_beside_it(models, audio):
@@ -57,7 +55,7 @@ def test_dtln_is_its_reference_however_it_is_cut_and_whatever_runs_beside_it(mod
 
 def test_silero_is_its_reference_however_it_is_cut(models, audio):
     model = jaxrnn.load(models / "silero_vad_16k_op15.onnx", static={"sr": np.asarray(RATE)})
-    system = Chain((Stage(model, "samples", "result"),), 576, 512)
+    system = Chain((Stage(model),), 576, 512)
     samples = soundfile.read(audio / "speech_16k.wav", dtype="float32")[0][: 10 * RATE + 100]
     reference = np.load(audio / "silero_reference.npy").reshape(-1)
     alone, beside = through(system, [{"samples": samples}, {"samples": sound(5_000)}], 40_960)
@@ -87,7 +85,7 @@ def test_the_packaged_denoiser_as_a_chain_is_what_the_demo_gives(chunk):
 def test_an_offline_model_in_chunks_is_the_model_on_the_whole_recording(models, name, pulse, shapes):
     """Recordings that end inside a chunk, where one does, and one pulse before that."""
     model = jaxrnn.load(models / f"{name}.onnx")
-    system = Offline(model, pulse=pulse)
+    system = Offline(model.stream(pulse=pulse), model.params)
     chunk, generator = 20 * pulse, np.random.default_rng(0)
     lengths = [2 * chunk + 7 * pulse, 2 * chunk, chunk - pulse]
     recordings = [
@@ -102,100 +100,11 @@ def test_an_offline_model_in_chunks_is_the_model_on_the_whole_recording(models, 
             axis = shape.index("S")
             rest = [size for place, size in enumerate(shape) if place != axis]
             inputs[info.name] = np.moveaxis(array.reshape(len(array), *rest), 0, axis)
-        wanted = model(inputs)
+        wanted, axes = model(inputs), model.stream(pulse=pulse).axes
         assert found.keys() == set(system.delay)
         for output, values in found.items():
-            whole = np.moveaxis(np.asarray(wanted[output]), system._streamed.axes[output], 0)
+            whole = np.moveaxis(np.asarray(wanted[output]), axes[output], 0)
             np.testing.assert_allclose(values.reshape(whole.shape), whole, rtol=1e-4, atol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """One sound as files of several rates and kinds, each with its samples as they are in the file."""
-    folder, found = tmp_path_factory.mktemp("files"), {}
-    for rate, kind, channels in ((8000, "wav", 1), (44_100, "flac", 2), (48_000, "wav", 1), (16_000, "flac", 3)):
-        samples = np.stack([sound(rate // 2 + 37, seed) for seed in range(channels)], 1)
-        path = folder / f"{rate}.{kind}"
-        soundfile.write(path, samples, rate)
-        found[path] = soundfile.read(path, dtype="float32", always_2d=True)[0], rate
-    return found
-
-
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_a_part_of_a_recording_is_that_part_of_the_whole(files, data):
-    path = data.draw(st.sampled_from(sorted(files)))
-    samples, rate = files[path]
-    channel = data.draw(st.sampled_from([None, *range(samples.shape[1])]))
-    mono = samples.mean(1, dtype=np.float32) if channel is None else samples[:, channel]
-    whole = signal.resample_poly(mono.astype(np.float64), RATE // np.gcd(RATE, rate), rate // np.gcd(RATE, rate))
-    recording = open_recording(path, RATE, channel)
-    assert recording.length == len(whole)
-    start = data.draw(st.integers(-300, len(whole) + 300))
-    stop = start + data.draw(st.integers(0, 900))
-    found = recording.part(start, stop)["samples"]
-    assert found.dtype == np.float32
-    places = np.arange(start, stop)
-    inside = (places >= 0) & (places < len(whole))
-    np.testing.assert_array_equal(found[~inside], 0)
-    # Both are computed in double precision and rounded to single.
-    np.testing.assert_allclose(found[inside], whole[places[inside]], rtol=1e-6, atol=1e-9)
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_arrays_are_read_by_parts(tmp_path, save):
-    arrays = {
-        "rows": np.arange(60, dtype=np.float32).reshape(20, 3),
-        "columns": np.asfortranarray(np.arange(80).reshape(20, 2, 2)),
-        "flags": np.arange(20) % 3 == 0,
-        "empty": np.zeros((20, 0), np.float16),
-    }
-    save(tmp_path / "a.npz", **arrays)
-    np.save(tmp_path / "a.npy", arrays["columns"])
-    for path, wanted in ((tmp_path / "a.npz", arrays), (tmp_path / "a.npy", {"samples": arrays["columns"]})):
-        recording = open_recording(path, RATE)
-        assert recording.length == 20
-        assert recording.frame == {name: array.shape[1:] for name, array in wanted.items()}
-        for start, stop in ((-4, 5), (3, 9), (15, 31), (-9, -2), (20, 24), (0, 20), (6, 7)):
-            for name, part in recording.part(start, stop).items():
-                padded = np.pad(wanted[name], [(40, 40), *[(0, 0)] * (wanted[name].ndim - 1)])
-                np.testing.assert_array_equal(part, padded[40 + start : 40 + stop])
-                assert part.dtype == wanted[name].dtype
-
-
-def test_a_thousand_files_of_arrays_are_not_held_open(tmp_path):
-    resource = pytest.importorskip("resource")
-    np.save(tmp_path / "a.npy", sound(100))
-    np.savez(tmp_path / "b.npz", samples=sound(100))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 200
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))
-    try:
-        recordings = [open_recording(tmp_path / name, RATE) for name in ("a.npy", "b.npz") for _ in range(100)]
-        assert all(recording.part(0, 10)["samples"].shape == (10,) for recording in recordings)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.parametrize(
-    ("own", "wanted", "said"),
-    [
-        (1, RATE, "1 samples a second, and the 16,000 that are asked for are more than 100 times away"),
-        (2**31 - 1, RATE, "from 1 to 1,000,000 samples a second, not 2,147,483,647"),
-        (159, RATE, "more than 100 times away"),
-        (999_983, RATE, "a filter of 999,983 phases is needed, and no more than 100,000"),
-        (RATE, 10**12, "the rate that is asked for must be from 1 to 1,000,000"),
-    ],
-)
-def test_rates_that_nothing_has(tmp_path, own, wanted, said):
-    """A head of 44 bytes would make a minute a year."""
-    path = tmp_path / "a.wav"
-    soundfile.write(path, sound(2000), RATE)
-    data = bytearray(path.read_bytes())
-    data[24:28] = own.to_bytes(4, "little")
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=rf"a\.wav: .*{said}"):
-        open_recording(path, wanted)
 
 
 @pytest.mark.parametrize(
@@ -226,57 +135,6 @@ def test_settings_that_nothing_holds(tmp_path, line, said):
     make_corpus(tmp_path, [3000])
     with pytest.raises(InputError, match=said):
         prepare_evaluation(write_config(tmp_path), [line])
-
-
-def endless(data):
-    """A FLAC whose head says that its length is not known."""
-    return data[:21] + bytes([data[21] & 0xF0]) + bytes(4) + data[26:]
-
-
-@pytest.mark.parametrize(
-    ("name", "spoil", "said"),
-    [
-        ("a.wav", lambda data: b"", "cannot be read"),
-        ("a.wav", lambda data: b"not a sound" * 50, "cannot be read"),
-        ("a.raw", lambda data: data, "cannot be read"),
-        ("a.flac", endless, "does not say how long"),
-        ("a.npy", lambda data: data[:200], "does not hold NumPy arrays"),
-        ("a.npy", lambda data: b"", "does not hold NumPy arrays"),
-        ("a.npz", lambda data: data[:200], "does not hold NumPy arrays"),
-        ("a.npz", lambda data: b"PK\x03\x04", "does not hold NumPy arrays"),
-    ],
-)
-def test_what_is_not_a_recording_is_refused_by_name(tmp_path, name, spoil, said):
-    path = tmp_path / name
-    if path.suffix in (".wav", ".flac"):
-        soundfile.write(path, sound(2000), RATE)
-    elif path.suffix == ".npy":
-        np.save(path, sound(2000))
-    else:
-        np.savez(tmp_path / "a.npz", samples=sound(2000))
-        path.touch()
-    path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(InputError, match=rf"{name}.*{said}"):
-        open_recording(path, RATE)
-
-
-def test_recordings_without_frames_or_of_unequal_arrays_are_refused(tmp_path):
-    np.savez(tmp_path / "unequal.npz", a=np.zeros(3), b=np.zeros(4))
-    np.savez(tmp_path / "none.npz")
-    np.save(tmp_path / "scalar.npy", np.float32(1))
-    np.save(tmp_path / "empty.npy", np.zeros((0, 4)))
-    soundfile.write(tmp_path / "empty.wav", np.zeros(0), RATE)
-    soundfile.write(tmp_path / "one.wav", np.zeros(10), RATE)
-    for name in ("unequal.npz", "none.npz", "scalar.npy"):
-        with pytest.raises(InputError, match=r"of one length"):
-            open_recording(tmp_path / name, RATE)
-    for name in ("empty.npy", "empty.wav"):
-        with pytest.raises(InputError, match="is empty"):
-            open_recording(tmp_path / name, RATE)
-    with pytest.raises(InputError, match="no channel 1"):
-        open_recording(tmp_path / "one.wav", RATE, 1)
-    with pytest.raises(InputError, match="there is no file"):
-        open_recording(tmp_path / "two.wav", RATE)
 
 
 LENGTHS = [9000, 100, 4000, 8000, 16_000, 3999, 7000, 12_001, 5000, 20_000, 6000]
@@ -320,7 +178,10 @@ def full_disk(monkeypatch, after, fits):
     monkeypatch.setattr(os, "replace", failing)
 
 
-@pytest.mark.parametrize(("after", "ending"), [(0, ".json"), (2, ".json"), (0, ".wav"), (6, ".wav")])
+@pytest.mark.parametrize(
+    ("after", "ending"),
+    of_tiers([(0, ".json"), (2, ".json"), (0, ".wav"), (6, ".wav")], [(2, ".json"), (6, ".wav")]),
+)
 def test_a_full_disk_ends_the_run_with_no_torn_file_and_a_rerun_completes_it(
     done, tmp_path, monkeypatch, after, ending
 ):
@@ -388,6 +249,32 @@ def test_a_corrupt_recording_is_one_row_and_changes_no_other(done, tmp_path):
             np.testing.assert_array_equal(kept[f"{row['id']}.wav"], found[f"{row['id']}.wav"])
 
 
+def test_a_recording_that_fails_is_given_up_by_the_thread_that_judges_it(tmp_path, monkeypatch):
+    """Two threads would have its files at once: one of them writes what the other has removed."""
+    make_corpus(tmp_path, [8000, 9000])
+    flac, wav = tmp_path / "noisy" / "f01.flac", tmp_path / "noisy" / "f01.wav"
+    soundfile.write(flac, soundfile.read(wav)[0], RATE)
+    flac.write_bytes(flac.read_bytes()[:-9000])
+    wav.unlink()
+    threads = {RecordingWorker.add: set(), RecordingWorker.fail: set()}
+
+    def watched(call):
+        def watching(worker, argument):
+            threads[call].add(threading.get_ident())
+            return call(worker, argument)
+
+        return watching
+
+    for call in threads:
+        monkeypatch.setattr(RecordingWorker, call.__name__, watched(call))
+    evaluation = evaluation_of(tmp_path)
+    evaluation.run()
+    assert [row["status"] for row in evaluation.rows()] == ["ok", "error"]
+    one, other = threads.values()
+    assert one == other
+    assert len(one) == 1
+
+
 def test_arrays_of_another_shape_are_rows_with_errors(tmp_path):
     for number, shape in enumerate([(3000,), (3000, 2), (2000,), (2500,)]):
         path = tmp_path / "noisy" / f"f{number}.npy"
@@ -408,7 +295,8 @@ def test_arrays_of_another_shape_are_rows_with_errors(tmp_path):
 def with_other_weights(chain):
     """As after one step of training: nothing but numbers differ."""
     (stage,) = chain.stages
-    return dataclasses.replace(chain, params=[{name: array + 1e-6 for name, array in stage.model.params.items()}])
+    params = {name: array + 1e-6 for name, array in stage.stepper.params.items()}
+    return dataclasses.replace(chain, stages=(dataclasses.replace(stage, params=params),))
 
 
 def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path):
@@ -433,27 +321,6 @@ def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path
     with pytest.raises(InputError, match=r"run\.json cannot be read"):
         evaluation_of(tmp_path)
     assert evaluation_of(folder).rows() == rows
-
-
-def test_names_in_a_manifest_stay_as_they_are_written(tmp_path):
-    for name in ("1.wav", "2.wav"):
-        soundfile.write(tmp_path / name, sound(100), RATE)
-    lines = ["path,id,reference,level", *(f"1.wav,{number:03d},2.wav,{number}" for number in range(150))]
-    (tmp_path / "a.csv").write_text("\n".join([*lines, "2.wav,007a,,0.5"]))
-    items = from_manifest(tmp_path / "a.csv")
-    assert [item.id for item in items[:9]] == ["000", "001", "002", "003", "004", "005", "006", "007", "007a"]
-    assert items[8].reference is None
-    assert items[8].columns == {"level": 0.5}
-    assert items[0].reference == tmp_path / "2.wav"
-    (tmp_path / "b.csv").write_text("path,id\n1.wav,a\n2.wav,a\n")
-    with pytest.raises(InputError, match="two recordings are called 'a'"):
-        from_manifest(tmp_path / "b.csv")
-    (tmp_path / "c.csv").write_text("path,id\n1.wav,../a\n")
-    with pytest.raises(InputError, match=re.escape("'../a' cannot name a file")):
-        from_manifest(tmp_path / "c.csv")
-    (tmp_path / "d.csv").write_text("paths,id\n1.wav,a\n")
-    with pytest.raises(InputError, match="did you mean 'paths'"):
-        from_manifest(tmp_path / "d.csv")
 
 
 def test_what_a_killed_process_left_of_an_output_is_removed(done, tmp_path):

@@ -20,12 +20,13 @@ import pytest
 import soundfile
 from click.testing import CliRunner
 from evaluation_cases import CONFIG, evaluation_of, leftovers, make_corpus, outputs, write_config
+from quick_compiling import QUICK_COMPILER
 from tiers import of_tiers
 
 from jaxrnn.cli import main
 from jaxrnn.demo import PACKAGED
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import Host, shared
+from jaxrnn.evaluation import Host, hosts, shared
 from jaxrnn.evaluation.hosts import Leases
 from jaxrnn.evaluation.workers import workers
 
@@ -33,10 +34,11 @@ LENGTHS = [400 * number for number in range(1, 25)]
 
 
 def start(config, *arguments, **environment):
-    """An evaluation as a process group of its own."""
+    """An evaluation as a process group of its own, compiled as in this process, so that results are the same bits."""
+    compiled = {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": QUICK_COMPILER}
     return subprocess.Popen(
         [sys.executable, "-m", "jaxrnn", "evaluate", str(config), *map(str, arguments)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        env={**os.environ, **compiled, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -64,9 +66,10 @@ def config_in(folder, corpus, text=CONFIG, **values):
 
 @pytest.fixture(scope="module")
 def whole(corpus, tmp_path_factory):
-    """The evaluation in one process, not interrupted."""
+    """The evaluation in this process, not interrupted."""
     folder = tmp_path_factory.mktemp("whole")
-    finish(start(config_in(folder, corpus)))
+    ran = invoke(config_in(folder, corpus))
+    assert ran.exit_code == 0, ran.output
     return folder / "out"
 
 
@@ -125,7 +128,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(corpus, whole, tmp
 
 @pytest.mark.thorough
 def test_rows_of_four_devices_are_those_of_one(corpus, whole, tmp_path):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    flags = f"{QUICK_COMPILER} --xla_force_host_platform_device_count=4"
     config = config_in(tmp_path, corpus, CONFIG.replace("batch: 4", "batch: 8"))
     finish(start(config, XLA_FLAGS=flags))
     found, one = (polars.read_parquet(folder / "results.parquet") for folder in (tmp_path / "out", whole))
@@ -150,27 +153,39 @@ def test_processes_join_through_jax(corpus, whole, tmp_path, count):
     assert (tmp_path / "out" / "results.parquet").read_bytes() == (whole / "results.parquet").read_bytes()
 
 
-def test_a_host_that_is_gone_or_silent_loses_its_unit_and_one_that_is_alive_does_not(tmp_path):
+def test_a_host_that_is_gone_or_silent_loses_its_unit_and_one_that_is_alive_does_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "RENEWAL", 0.05)
     evaluation = evaluation_of(make_corpus(tmp_path, [2000] * 12), batch=2)
-    leases, unit = Leases(tmp_path / "leases", patience=0.3), evaluation.units[0]
-    path = tmp_path / "leases" / "000000"
-    assert not leases.is_held(unit)
-    with leases.hold(unit):
-        assert not leases.is_held(unit), "its own"
-    assert not path.exists()
-    path.write_text(f"{socket.gethostname()}:999999999")
-    assert not leases.is_held(unit), "the process is gone"
-    path.write_text(f"{socket.gethostname()}:{os.getppid()}")
-    assert leases.is_held(unit)
-    path.write_text("elsewhere:1")
-    assert leases.is_held(unit)
-    wait_for(lambda: not leases.is_held(unit), 5)
-    path.touch()
-    assert leases.is_held(unit), "it gave a sign of life"
+    unit, path = evaluation.units[0], tmp_path / "leases" / "000000"
+    with Leases(tmp_path / "leases", patience=0.3) as leases:
+        assert leases.is_free(unit)
+        leases.take(unit)
+        assert not leases.is_free(unit)
+        before = path.stat().st_mtime_ns
+        wait_for(lambda: path.stat().st_mtime_ns > before, 5)
+        assert leases.release({1, 2})
+        assert path.exists()
+        assert not leases.release({0})
+        assert not path.exists()
+        for gone in (f"{socket.gethostname()}:999999999", f"{socket.gethostname()}:{os.getpid()}"):
+            path.write_text(gone)
+            assert leases.is_free(unit), "the process is gone"
+        path.write_text(f"{socket.gethostname()}:{os.getppid()}")
+        assert not leases.is_free(unit)
+        path.write_text("elsewhere:1")
+        assert not leases.is_free(unit)
+        wait_for(lambda: leases.is_free(unit), 5)
+        path.touch()
+        assert not leases.is_free(unit), "it was renewed"
 
     order: Any = shared(evaluation, Host(1, 3))
-    handed = [next(order) for _ in evaluation.units]
-    assert [each.index for each in handed if each is not None] == [1, 4, 5, 3, 2, 0]
+    assert [next(order).index for _ in evaluation.units] == [1, 4, 5, 3, 2, 0]
+    assert next(order) is None, "all of them are begun"
+    evaluation.journal.finish(4, [])
+    assert next(order) is None
+    assert sorted(path.name for path in (tmp_path / "out" / "leases").iterdir()) == [
+        f"{n:06d}" for n in (0, 1, 2, 3, 5)
+    ]
     order.close()
     assert not list((tmp_path / "out" / "leases").iterdir())
 
@@ -184,6 +199,7 @@ def test_a_process_waits_for_a_unit_that_another_works_at_and_then_does_it(tmp_p
     evaluation.run(shared(evaluation, Host(0, 2), patience=0.5), lambda unit, rows: seen.append(unit.index))
     assert seen == [0, 1]
     assert evaluation.is_complete
+    assert not list(other.parent.iterdir())
 
 
 WORKER = """#!/bin/sh
@@ -204,11 +220,13 @@ def test_a_worker_may_say_much_and_one_that_was_killed_is_seen_as_gone_by_the_ot
     worker.write_text(WORKER.replace("PID", str(tmp_path / "pid")))
     worker.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(worker))
-    with workers([], [{}, {}]) as ended:
-        gone, heard = ended()
-    assert (gone.index, gone.status, heard.index, heard.status) == (1, -signal.SIGKILL, 2, 3)
-    assert set(heard.log.split()) == {"said"}
-    assert len(heard.log) < 3000
+    with workers([], [{}, {}]) as failures:
+        gone, heard = failures()
+    assert gone == f"process 1 ended with status {-signal.SIGKILL}"
+    start, log = heard.split(": ")
+    assert start == "process 2 ended with status 3"
+    assert set(log.split()) == {"said"}
+    assert len(log) < 3000
 
 
 def invoke(*arguments):
@@ -293,6 +311,7 @@ def test_a_mistake_in_the_options_is_named(tmp_path, options, said):
     result = invoke(write_config(tmp_path), *options)
     assert result.exit_code == 2, result.output
     assert said in result.stderr
+    assert not (tmp_path / "out").exists(), "nothing has run"
 
 
 def test_help_and_a_file_that_is_not_there():

@@ -20,14 +20,13 @@ from PIL import Image
 from report_cases import HOSTILE, RATE, SDR, Page, make_report, make_results, named, results, row_of, tone
 
 from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.evaluation.compare import compare
-from jaxrnn.evaluation.metrics import detection
-from jaxrnn.evaluation.report import PageLimits, Results, write_report
+from jaxrnn.evaluation.metrics.counts import detection
+from jaxrnn.evaluation.report import figures, write_report
 from jaxrnn.evaluation.report.pictures import HEIGHT, levels
 from jaxrnn.evaluation.report.plots import library
 from jaxrnn.evaluation.report.sounds import Player, encode
 from jaxrnn.evaluation.report.wording import NONE, decimals, duration, number, text
-from jaxrnn.evaluation.tables import document
+from jaxrnn.evaluation.results import results_of
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +85,11 @@ def test_detectors_are_told_over_the_whole_corpus(tmp_path):
             rows.append(row_of(f"f{place}", Path(f"f{place}.npz"), **judge.result()))
         systems.append(results(f"noise {noise}", rows, metric))
     worse, better = systems
-    comparison = compare(worse.rows, better.rows, metrics=[metric], names=(worse.name, better.name))
-    write_report(tmp_path / "r.html", better, baseline=worse, comparison=comparison)
+    write_report(tmp_path / "r.html", better, baseline=worse)
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     head, *_, last = page.rows("Both systems, frames of all files counted together")
     row = dict(zip(head, last, strict=True))
-    values = [system.said["corpus"]["detection"]["values"]["auc"]["value"] for system in systems]
+    values = [system.document["corpus"]["detection"]["values"]["auc"]["value"] for system in systems]
     assert row["whole corpus"] == "auc"
     assert [float(row[system.name]) for system in systems] == pytest.approx(values, abs=5e-5)
     assert float(row["difference, interval"].split(" ")[0]) == pytest.approx(values[1] - values[0], abs=5e-5)
@@ -237,25 +235,27 @@ def test_names_of_files_may_be_no_text(tmp_path):
 )
 def test_any_values_give_a_page(values, tmp_path):
     rows = [row_of(f"f{place}", Path("f.wav"), si_sdr=value) for place, value in enumerate(values)]
-    for found in (results("it", rows), Results("it", rows, document(rows, ()))):
+    for found in (results("it", rows), results_of("it", rows, ())):
         baseline = results("that", rows) if values and found.columns else None
         write_report(tmp_path / "r.html", found, baseline=baseline)
         page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
         assert len(page.rows("All files")) == len(values) + 1
 
 
-def test_a_page_holds_no_more_than_it_may(corpus, tmp_path):
+def test_a_page_holds_no_more_than_it_may(corpus, tmp_path, monkeypatch):
     folder, items, rows, _ = corpus
-    limits = PageLimits(examples=3, seconds=0.4, megabytes=0.05, rows=5)
-    write_report(tmp_path / "r.html", results("it", rows, outputs=folder / "outputs"), corpus=items, limits=limits)
+    monkeypatch.setattr(Player, "SECONDS", 0.4)
+    monkeypatch.setattr(Player, "MEGABYTES", 0.05)
+    monkeypatch.setattr(figures, "ROWS", 5)
+    write_report(tmp_path / "r.html", results("it", rows, outputs=folder / "outputs"), corpus=items, examples=3)
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     sounds = [base64.b64decode(str(attributes["src"]).split(",")[1]) for attributes, _ in page.all("audio")]
     assert 0 < sum(map(len, sounds)) <= 50_000
     assert len(sounds) + page.text.count("Not embedded") == 5 * 3
     assert "The table holds the 5 errors and worst" in page.text
     assert {row[0] for row in page.rows("All files")[1:]} == {text(HOSTILE), "gone", "file0", "file1", "file2"}
-    with pytest.raises(InputError, match="seconds must be at least 0"):
-        PageLimits(seconds=-1)
+    with pytest.raises(InputError, match="examples must be a whole number from 0 on, not -1"):
+        write_report(tmp_path / "r.html", results("it", rows), examples=-1)
 
 
 def test_a_report_takes_the_place_of_another_whole(corpus, tmp_path, monkeypatch):
@@ -281,7 +281,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     for name in ("page", "comparing", "sections", "plots"):
         monkeypatch.delitem(sys.modules, f"jaxrnn.evaluation.report.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "altair", None)
-    with pytest.raises(MissingPackageError, match=r"a report needs altair: pip install 'jaxrnn\[evaluate\]'"):
+    with pytest.raises(MissingPackageError, match=r"altair is needed for a report: pip install 'jaxrnn\[evaluate\]'"):
         write_report(tmp_path / "r.html", results("it", []))
 
 
@@ -301,7 +301,7 @@ def test_what_is_odd_about_a_sound_is_said(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((3, 2)))
     (tmp_path / "empty.wav").write_bytes(b"")
     paths = {name: tmp_path / name for name in ("loud.wav", "a.npy", "empty.wav", "none.wav")}
-    sounds = Player(RATE, 10, 10**6).sounds({**paths, "kept": "Outputs were not kept."})
+    sounds = Player(RATE).sounds({**paths, "kept": "Outputs were not kept."})
     notes = [" ".join(sound.notes) for sound in sounds]
     assert "not finite" in notes[0]
     assert "12.0 dB over full scale" in notes[0]
@@ -315,7 +315,7 @@ def test_what_is_odd_about_a_sound_is_said(tmp_path):
 def test_pictures_show_what_is_heard(tmp_path):
     soundfile.write(tmp_path / "long.wav", tone(2_000, 1.0, 0.5), RATE, subtype="FLOAT")
     soundfile.write(tmp_path / "short.wav", tone(6_000, 0.5, 0.25), RATE, subtype="FLOAT")
-    long, short = Player(RATE, 10, 10**6).sounds({name: tmp_path / f"{name}.wav" for name in ("long", "short")})
+    long, short = Player(RATE).sounds({name: tmp_path / f"{name}.wav" for name in ("long", "short")})
     assert (long.share, short.share) == (1.0, 0.5)
     pictures = []
     for sound, frequency in ((long, 2_000), (short, 6_000)):

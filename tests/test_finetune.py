@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from pathlib import Path
@@ -20,7 +19,6 @@ from small_models import FEATURES, layers_model
 import jaxrnn
 from jaxrnn.cli import main
 from jaxrnn.settings.files import SettingsFile
-from jaxrnn.settings.models import Settings
 from jaxrnn.settings.reference import table
 from jaxrnn.training.npz_files import NpzFiles
 from jaxrnn.training.prepared import prepare_training
@@ -174,7 +172,7 @@ def test_an_interrupted_run_says_how_to_go_on(folder, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("jaxrnn.training.prepared.fit", interrupted)
-    assert "the same command goes on from" in call(write(folder, checkpoints="kept"), status=130).stderr
+    assert "the same command again to continue from" in call(write(folder, checkpoints="kept"), status=130).stderr
     assert "Aborted" in call(write(folder), status=1).stderr
 
 
@@ -250,86 +248,6 @@ def test_the_command_explains_every_key():
     said = " ".join(call("--keys").stdout.split())
     for words in ("optimizer.learning_rate", "metrics.NAME.name", "Updates between checkpoints. [100]"):
         assert words in said
-
-
-class Anything(Settings, extra="allow"):
-    pass
-
-
-def values(path, overrides=()):
-    return SettingsFile(Anything, path, overrides).settings.model_extra
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a: 1\nb: 2\na: 3", "line 3: found duplicate key a"),
-        ("a:\n  b: [1", "line 2: expected ',' or ']'"),
-        ("- a", "expected keys and values"),
-        ("3", "cannot be understood: no keys"),
-        ("a: !!python/object:os.x {}", "could not determine a constructor"),
-        ("&a [*a]", "line 1: YAML recursive aliases are not supported"),
-        ("a: !!bool maybe", "cannot be understood: 'maybe'"),
-        ("a: " + "[" * 200_000, "line 1: lists and mappings nest more than 50 deep"),
-        ("a: 1" + "0" * 5000, "cannot be understood: Exceeds the limit"),
-        ("a: \0", "cannot be understood: unacceptable character"),
-        ("a: ${", "cannot be understood: "),
-        ("? [1]\n: 2", "line 1: found unhashable key"),
-        ("~: 2", "Incompatible key type 'NoneType'"),
-        (b"a: \xff", "is not a text file in UTF-8"),
-        (None, "cannot be read: No such file"),
-    ],
-)
-def test_files_that_are_no_settings(tmp_path, text, said):
-    path = tmp_path / "bad.yaml"
-    if text is not None:
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(jaxrnn.InputError, match=r"bad\.yaml") as caught:
-        values(path)
-    assert said in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def repeating(levels, line):
-    """Lines of which each repeats the one before, and names of those."""
-    names = [f"a{level}" for level in range(levels)]
-    return "\n".join(line(*pair) for pair in itertools.pairwise(names))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            "a0: &a0 [x]\n" + repeating(40, lambda one, two: f"{two}: &{two} [{', '.join([f'*{one}'] * 9)}]"),
-            "expansion",
-        ),
-        ("a0: &a0 {k: 1}\n" + repeating(60, lambda one, two: f"{two}: &{two}\n  <<: [*{one}, *{one}]"), "expansion"),
-        ("a0: &a0 [x]\n" + repeating(900, lambda one, two: f"{two}: &{two} [*{one}]"), ""),
-    ],
-    ids=["lists", "merges", "depth"],
-)
-def test_what_aliases_repeat_is_limited(tmp_path, text, said):
-    """A text of some hundred characters stands for more than there is memory for."""
-    path = tmp_path / "bad.yaml"
-    path.write_text(text)
-    with pytest.raises(jaxrnn.InputError, match=rf"bad\.yaml.*{said}"):
-        values(path)
-    path.write_text("a: 1")
-    with pytest.raises(jaxrnn.InputError, match="--set"):
-        values(path, ["b=&a [*a]"])
-
-
-def test_aliases_and_merges(tmp_path):
-    path = tmp_path / "good.yaml"
-    path.write_text("base: &base {rate: 1e-3, sizes: &sizes [2, 3]}\nother: {<<: *base, rate: 4, more: *sizes}")
-    assert values(path, ["other.sizes=5", "other.more.1=9"]) == {
-        "base": {"rate": 0.001, "sizes": [2, 3]},
-        "other": {"rate": 4, "sizes": 5, "more": [2, 9]},
-    }
-    with pytest.raises(jaxrnn.InputError, match=r"--set base.sizes.7=1 cannot be understood: list index out of range"):
-        values(path, ["base.sizes.7=1"])
-    with pytest.raises(jaxrnn.InputError, match=r"--set base.rate.x: base.rate is 0.001, without keys of its own"):
-        values(path, {"base.rate.x": 1})
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_model_in_steps(models, tmp_path, name, options, sizes):
 
 
 def mean_of_tanh(params, x):
-    """A recurrence from a held input, a look-ahead, a normalisation, and what is known at the end."""
+    """A recurrence from a constant input, a look-ahead, a normalisation, and what is known at the end."""
 
     def body(carry, frame):
         carry = jnp.tanh(carry * params["w"] + frame)
@@ -102,16 +102,16 @@ def test_a_stream(models, tmp_path, name):
     plain, params = make()
     rng = np.random.default_rng(1)
     pulse = {key: rng.standard_normal(spec.shape).astype(spec.dtype) for key, spec in plain.inputs.items()}
-    held = {key: pulse[key] for key, spec in plain.inputs.items() if spec.time_axis is None} or None
-    after_one, _ = plain.step(params, plain.init(params=params, held=held), pulse)
+    constants = {key: pulse[key] for key, spec in plain.inputs.items() if spec.time_axis is None} or None
+    after_one, _ = plain.step(params, plain.init(params=params, constants=constants), pulse)
     expected = {key: value for key, value in after_one.items() if value is not None}
     with strict():
         streamed, params = make()
         here, packed = jax.device_put(pulse), streamed.pack(params)
-        state = streamed.init(2, params=params, held=held)
-        state = streamed.init(params=params, held=held)
-        runner, pool = jaxrnn.Runner(streamed, params, held), jaxrnn.StreamPool(streamed, packed, 2)
-        stream = pool.open(held)
+        state = streamed.init(2, params=params, constants=constants)
+        state = streamed.init(params=params, constants=constants)
+        runner, pool = jaxrnn.Runner(streamed, params, constants), jaxrnn.StreamPool(streamed, packed, 2)
+        stream = pool.open(constants)
         pool.push(stream, pulse)
         jaxrnn.save_compiled(streamed, tmp_path / "stream.jaxrnn", params=params)
         compiled = jaxrnn.load_compiled(tmp_path / "stream.jaxrnn")
@@ -120,15 +120,15 @@ def test_a_stream(models, tmp_path, name):
             jax.jit(streamed.step)(packed, state, here)[0],
             runner(pulse),
             pool.run()[stream],
-            compiled.step(None, compiled.init(held=held), here)[0],
+            compiled.step(None, compiled.init(constants=constants), here)[0],
         ]
         whole = streamed.run(params, here), jax.jit(streamed.run)(params, here)
-        tail = {key: pulse[key] for key in held} if held else None
+        tail = {key: pulse[key] for key in constants} if constants else None
         rests = [
             streamed.flush(params, state, tail).outputs,
             runner.flush(tail),
             pool.flush(stream, tail),
-            compiled.flush(None, compiled.init(held=held), tail).outputs,
+            compiled.flush(None, compiled.init(constants=constants), tail).outputs,
         ]
         entries = streamed.entries(state)
         loss = jax.jit(jax.grad(lambda p: sum(jnp.sum(v**2) for v in jax.tree.leaves(streamed.run(p, here)))))

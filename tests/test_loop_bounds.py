@@ -319,12 +319,12 @@ def test_rows_of_an_old_scan_that_have_ended():
 @pytest.mark.parametrize(
     ("bound", "message"),
     [
-        (0, "must be a positive integer.*not 0"),
+        (0, "must be a whole number from 1 on, not 0"),
         (-3, "not -3"),
         (2.0, "not 2.0"),
         (True, "not True"),
         ("4", "not '4'"),
-        ({"roots": 0}, "max_trip_count of 'roots' must be a positive integer"),
+        ({"roots": 0}, "max_trip_count of 'roots' must be a whole number from 1 on"),
         ({"root": 4}, "no Loop 'root' .did you mean 'roots'.*the Loop nodes are: 'roots'"),
         ({"a_last": 4}, "there is no Loop 'a_last'"),
     ],

@@ -90,7 +90,7 @@ def flax_cell(kind):
 
 
 def random(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+    return jax.device_put(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 def assert_trees_close(found, expected, atol=2e-6):
@@ -211,10 +211,10 @@ def test_a_frame_with_several_axes():
     cell = Cell(model)
     assert cell.num_feature_axes == 2
     x = random(BATCH, STEPS, 3, 2)
-    carry, y = nnx.RNN(cell, return_carry=True)(x)
-    frames = {"x": jnp.moveaxis(x, 1, 0)[:, :, None, :, None, :]}
-    outputs, state = model.scan(model.params, model.init(BATCH), frames)
-    assert_trees_close(y, jnp.moveaxis(outputs["y"][:, :, 0, :, 0], 0, 1))
+    carry, y = nnx.jit(lambda rnn: rnn(x))(nnx.RNN(cell, return_carry=True))
+    frames = {"x": np.moveaxis(x, 1, 0)[:, :, None, :, None, :]}
+    outputs, state = jax.jit(model.scan)(model.params, model.init(BATCH), frames)
+    assert_trees_close(y, np.moveaxis(np.asarray(outputs["y"])[:, :, 0, :, 0], 0, 1))
     assert_trees_close(carry, {"h": state["h"]})
     assert_trees_close(cell.state_of(cell.initialize_carry((3, 2))), {"h": jnp.asarray(start)}, atol=0)
 
@@ -238,10 +238,10 @@ def test_tokens_without_an_axis_of_features():
         [numpy_helper.from_array(array, name) for name, array in {**constants, "zero": np.array([0])}.items()],
     )
     model = jaxrnn.load(make_model(graph))
-    tokens = jnp.asarray(rng.integers(0, 9, (BATCH, STEPS)))
-    rnn = nnx.RNN(Cell(model), return_carry=True)
-    outputs, state = model.scan(model.params, model.init(BATCH), {"token": tokens.T})
-    assert_trees_close(rnn(tokens), (state["h"][0], jnp.swapaxes(outputs["y"], 0, 1)))
+    tokens = jax.device_put(rng.integers(0, 9, (BATCH, STEPS)))
+    found = nnx.jit(lambda rnn: rnn(tokens))(nnx.RNN(Cell(model), return_carry=True))
+    outputs, state = jax.jit(model.scan)(model.params, model.init(BATCH), {"token": np.asarray(tokens).T})
+    assert_trees_close(found, (np.asarray(state["h"])[0], np.swapaxes(outputs["y"], 0, 1)))
 
 
 def test_a_state_that_a_batch_shares_is_one_for_each_stream():
@@ -263,11 +263,13 @@ def test_a_state_that_a_batch_shares_is_one_for_each_stream():
     )
     model = jaxrnn.load(make_model(graph), state={"h": "h_out", "n": "n_out"})
     cell, x = Cell(model), random(BATCH, STEPS, 2)
-    carry, y = nnx.RNN(cell, return_carry=True)(x, seq_lengths=jnp.array([STEPS, 1, 4]))
-    assert_trees_close(y, jnp.cumsum(x, 1) * jnp.arange(1, STEPS + 1, dtype=jnp.float32)[:, None], atol=1e-5)
+    lengths = jnp.array([STEPS, 1, 4])
+    carry, y = nnx.jit(lambda rnn: rnn(x, seq_lengths=lengths))(nnx.RNN(cell, return_carry=True))
+    expected = np.cumsum(x, 1) * np.arange(1, STEPS + 1, dtype=np.float32)[:, None]
+    assert_trees_close(y, expected, atol=1e-5)
     assert carry["n"].tolist() == [STEPS, 1, 4]
     state = cell.state_of(carry)
-    outputs, state = model.step(model.params, state, {"x": x[:, :1]})
+    outputs, state = jax.jit(model.step)(model.params, state, {"x": np.asarray(x)[:, :1]})
     assert outputs["y"].shape == (BATCH, 1, 2)
     assert cell.carry_of(state)["n"].tolist() == [STEPS + 1, 2, 5]
     alone = cell.initialize_carry((2,))

@@ -229,7 +229,7 @@ def test_command_says_what_does_not_fit(layers, models):
         (layers, "--pulse", 2): "needs --symbol",
         (layers, "--dim", "U=6"): "there is no dimension 'U'",
         (dtln, "--length", 5): "length is about the whole graph and scans",
-        (dtln, "--what", "stream"): "needs --symbol NAME; the dimensions that can be time: none",
+        (dtln, "--what", "stream"): "say which dimension is time, with --symbol NAME; those that can be: none",
     }.items():
         assert said in call(*arguments, "--no-peak", status=2).output
     for arguments in ((layers, "--what", "step"), (layers, "--what", "scan")):
@@ -250,5 +250,5 @@ def test_library_says_what_does_not_fit(layers, models):
     found = profile(product, np.ones((4, 4), np.float32), np.ones((4, 4), np.float32), peaks=False)
     with pytest.raises(InputError, match=r"by must be 'node' or 'region'"):
         found.rows("layer")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"top must be a number"):
+    with pytest.raises(InputError, match=r"top must be a whole number from 1 on"):
         found.table(top=0)

@@ -19,7 +19,7 @@ import soundfile
 from PIL import Image
 from report_cases import HOSTILE, SDR, Page, make_report, make_results, named, results, row_of
 
-from jaxrnn.evaluation.report import PageLimits, write_report
+from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.report.wording import NONE, defined, text
 
 webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -228,7 +228,7 @@ def test_browser_sorts_and_filters(browser, tmp_path):
     rng = np.random.default_rng(0)
     values = [None, math.inf, -math.inf, *rng.normal(0, 10, 1000).round(3).tolist()]
     rows = [row_of(f"f{place}", Path("f.wav"), si_sdr=value, part=place % 7) for place, value in enumerate(values)]
-    write_report(tmp_path / "r.html", results("it", rows), limits=PageLimits(examples=0))
+    write_report(tmp_path / "r.html", results("it", rows), examples=0)
     opened(browser, tmp_path / "r.html")
     headers = browser.find_elements("css selector", "#files-table thead th")
     assert [header.text.split()[0] for header in headers] == ["id", "seconds", "si_sdr", "part"]

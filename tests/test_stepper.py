@@ -32,7 +32,7 @@ class Smoother:
     def __init__(self):
         self.params = {"keep": jnp.float32(0.75)}
 
-    def init(self, batch=None, *, params=None, held=None):
+    def init(self, batch=None, *, params=None, constants=None):
         return in_batch(self.spec, {"mean": jnp.ones(2, jnp.float32)}, batch)
 
     def step(self, params, state, inputs):
@@ -66,7 +66,7 @@ class Delayed:
         receptive_field=1,
     )
 
-    def init(self, batch=None, *, params=None, held=None):
+    def init(self, batch=None, *, params=None, constants=None):
         zeros = jnp.zeros(2, jnp.float32)
         return in_batch(self.spec, {"last": zeros, "sum": zeros}, batch)
 
@@ -297,7 +297,7 @@ class Wide(Smoother):
         state=(StateSpec("mean", DOUBLE, (2,)),),
     )
 
-    def init(self, batch=None, *, params=None, held=None):
+    def init(self, batch=None, *, params=None, constants=None):
         return in_batch(self.spec, {"mean": jnp.asarray(np.full(2, 0.1))}, batch)
 
     def step(self, params, state, inputs):

@@ -51,20 +51,20 @@ def test_init_says_when_it_needs_parameters(streamed):
     assert streamed.init(params=PARAMS).keys() == {"float32"}
 
 
-def test_init_says_when_it_needs_held_inputs():
-    def from_held(x):
+def test_init_says_when_it_needs_constants():
+    def from_constants(x):
         return lax.scan(lambda c, f: (c + f,) * 2, x["h0"], x["x"])
 
     example = {"x": X, "h0": jax.ShapeDtypeStruct((3,), np.float32)}
-    streamed = jaxrnn.stream(from_held, example, axes={"x": 0, "h0": None})
-    with pytest.raises(jaxrnn.InputError, match="computed from held: call init"):
+    streamed = jaxrnn.stream(from_constants, example, axes={"x": 0, "h0": None})
+    with pytest.raises(jaxrnn.InputError, match="computed from constants: call init"):
         streamed.init()
     h0, x = np.ones(3, np.float32), recording((3, 3))
-    state = streamed.init(held={"h0": h0})
+    state = streamed.init(constants={"h0": h0})
     for frame in x:
         y, state = streamed.step(None, state, {"x": frame[None], "h0": h0})
     np.testing.assert_allclose(y[1][0], 1 + x.sum(0), rtol=1e-6)
-    with pytest.raises(jaxrnn.InputError, match="held constant: flush needs it"):
+    with pytest.raises(jaxrnn.InputError, match="constant in time: flush needs it"):
         streamed.flush(None, state)
     np.testing.assert_allclose(streamed.flush(None, state, {"h0": h0}).outputs[0], 1 + x.sum(0), rtol=1e-6)
 
@@ -171,7 +171,10 @@ def test_leaves_of_different_rate():
     x = {"samples": recording((28,)), "features": recording((7, 3))}
     for found, expected in zip(streamed.run(None, x), both(x), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    with pytest.raises(jaxrnn.InputError, match=r"has 27 frames, but must have as many as go with the 7 of"):
+    with pytest.raises(
+        jaxrnn.InputError,
+        match=r"different numbers of frames: .*: 7, .*: 27 \(of 27/4 input frames\)",
+    ):
         streamed.run(None, {**x, "samples": x["samples"][:27]})
 
 

@@ -209,16 +209,16 @@ def tokens_model():
 
 @pytest.mark.thorough
 def test_tokens_and_a_held_initial_state():
-    """64-bit inputs are taken as they are, whatever ``jax_enable_x64`` says; the state begins with a held input."""
+    """64-bit inputs are taken as they are, whatever ``jax_enable_x64`` says; the state begins with a constant input."""
     model = jaxrnn.load(tokens_model())
     streamed = model.stream(pulse=2)
     inputs = {"tokens": np.array([[1, 2, 3, 6, 0]]), "h0": recording((1, 1, 4))}
     found, expected = streamed.run(model.params, inputs), model(inputs)
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
-    with pytest.raises(jaxrnn.InputError, match="computed from held"):
+    with pytest.raises(jaxrnn.InputError, match="computed from constants"):
         streamed.init()
-    state = streamed.init(held={"h0": inputs["h0"]})
+    state = streamed.init(constants={"h0": inputs["h0"]})
     y, state = jax.jit(streamed.step)(model.params, state, {**inputs, "tokens": inputs["tokens"][:, :2]})
     np.testing.assert_allclose(y["y"], expected["y"][:2], rtol=1e-5, atol=1e-6)
     tail = {"tokens": inputs["tokens"][:, 2:], "h0": inputs["h0"]}

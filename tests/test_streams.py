@@ -118,7 +118,7 @@ def test_errors_change_nothing(dtln):
 
 @pytest.mark.parametrize("capacity", [0, -1, True, 2.0, "2", None, np.float32(2)])
 def test_a_capacity_is_a_positive_integer(dtln, capacity):
-    with pytest.raises(jaxrnn.InputError, match="capacity must be a positive integer"):
+    with pytest.raises(jaxrnn.InputError, match=r"capacity, how many .* must be a whole number from 1 on"):
         StreamPool(dtln, dtln.params, capacity)
 
 
@@ -233,7 +233,7 @@ def test_a_model_in_steps_keeps_nothing_back(dtln):
     assert pool.flush(name) == {}
     assert not pool.state(name)["input_3"].any()
     with pytest.raises(jaxrnn.InputError, match="holds no input constant"):
-        pool.open(held={"input_2": np.zeros(3)})
+        pool.open(constants={"input_2": np.zeros(3)})
 
 
 class Case:
@@ -403,7 +403,7 @@ def test_errors_of_pulses_change_nothing(models):
 
 
 def recurrent(params, x):
-    """A recurrence that starts from a parameter and a held input, a look-ahead, and what is known at the end."""
+    """A recurrence that starts from a parameter and a constant input, a look-ahead, and what is known at the end."""
 
     def step(carry, frame):
         carry = jnp.tanh(params["decay"] * carry + frame)
@@ -424,7 +424,7 @@ def recurrent_streamed(pulse=2):
 def test_a_streamed_function_with_held_inputs_and_results_at_the_end():
     streamed, params = recurrent_streamed()
     pool = StreamPool(streamed, params, 2)
-    with pytest.raises(jaxrnn.InputError, match="held"):
+    with pytest.raises(jaxrnn.InputError, match="constants"):
         pool.open()
     assert len(pool) == 0
     rng = np.random.default_rng(0)
@@ -439,7 +439,7 @@ def test_a_streamed_function_with_held_inputs_and_results_at_the_end():
             (outputs,) = pool.run().values()
             assert outputs.keys() == {"h", "ahead"}
             pieces.append(outputs)
-        with pytest.raises(jaxrnn.InputError, match="'offset' is held constant"):
+        with pytest.raises(jaxrnn.InputError, match="'offset' is constant in time"):
             pool.flush(name)
         rest = pool.flush(name, {"x": x[len(x) - len(x) % 2 :], "offset": offset}, len(x) % 2)
         expected = recurrent(params, {"x": x, "offset": offset})

@@ -17,7 +17,7 @@ import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.training import Optimizer, Sequences, Validation, fit, validate
 from jaxrnn.training.forward import Forward
-from jaxrnn.training.layout import make_layout
+from jaxrnn.training.time_axes import make_layout
 
 RATE = 0.05
 
@@ -36,7 +36,9 @@ def gradient_of(model):
 
 
 def descend(params, gradients, rate=RATE):
-    return {name: value - rate * gradients[name] for name, value in params.items()}
+    """One step against the mean of some gradients; in NumPy, which compiles nothing."""
+    means = {name: np.mean([each[name] for each in gradients], 0) for name in params}
+    return {name: (np.asarray(value) - rate * means[name]).astype(value.dtype) for name, value in params.items()}
 
 
 def cut(example, start, stop):
@@ -64,17 +66,17 @@ def axis_of(mode):
 
 def test_whole_sequences_equal_full_back_propagation(model, mode):
     """Of unequal lengths, in one chunk or in none: plain gradients of each example alone, averaged by hand."""
-    data = data_for(mode, (5, 9, 7))
+    data = data_for(mode, (9, 9, 5))  # which leaves batches of one shape, with and without padding
     expected = model.params
     for batch in in_order(3, 2, 2):
         gradients = [gradient_of(model)(expected, model.init(), data[index])[1] for index in batch]
-        expected = descend(expected, jax.tree.map(lambda *g: sum(g) / len(g), *gradients))
+        expected = descend(expected, gradients)
     options = {"epochs": 2, "batch_size": 2, "optimizer": "sgd", "learning_rate": RATE, "time_axis": axis_of(mode)}
     fitted = flat_fit(model, data, mean_square, **options)
     assert fitted.step == 4
     assert furthest(fitted.params, expected) < 1e-6
     assert furthest(flat_fit(model, data, mean_square, chunk=12, **options).params, expected) < 1e-6
-    assert furthest(flat_fit(model, data, mean_square, bucket=8, **options).params, expected) < 1e-6
+    assert furthest(flat_fit(model, data, mean_square, bucket=12, **options).params, expected) < 1e-6
     # and it is not what chunks give
     assert furthest(flat_fit(model, data, mean_square, chunk=4, **options).params, expected) > 1e-3
 
@@ -93,8 +95,7 @@ def test_chunks_equal_the_loop_written_out_by_hand(model, mode):
             for row, ((_, state), _) in found.items():
                 states[row] = state
             losses.append(np.mean([float(value) for (value, _), _ in found.values()]))
-            gradients = [gradient for _, gradient in found.values()]
-            expected = descend(expected, jax.tree.map(lambda *g: sum(g) / len(g), *gradients))
+            expected = descend(expected, [gradient for _, gradient in found.values()])
     fitted = flat_fit(
         model,
         data,
@@ -166,13 +167,13 @@ def test_padding_changes_nothing_even_where_it_is_not_finite():
     options = {"time_axis": {"magnitude": 1, "clean": 0}, "optimizer": "sgd", "learning_rate": 1e-3}
     both = flat_fit(model, data, loss, steps=1, batch_size=2, bucket=16, **options)
     alone = [flat_fit(model, [example], loss, steps=1, batch_size=1, **options) for example in data]
-    mean = {name: sum(each.params[name] for each in alone) / 2 for name in both.params}
+    mean = {name: np.mean([each.params[name] for each in alone], 0) for name in both.params}
     assert both.history[0]["loss"] == pytest.approx(np.mean([each.history[0]["loss"] for each in alone]), rel=1e-5)
-    assert furthest(both.params, mean) < 1e-5 * max(float(jnp.abs(x).max()) for x in mean.values())
-    values = validate(model, both.params, data, loss, batch_size=2, sequences=Sequences(time_axis=options["time_axis"]))
-    single = [validate(model, both.params, [e], loss, metrics={"again": loss}) for e in data]
-    assert values["loss"] == pytest.approx(np.mean([each["loss"] for each in single]), rel=1e-5)
-    assert single[0]["again"] == single[0]["loss"]
+    assert furthest(both.params, mean) < 1e-5 * max(float(np.abs(x).max()) for x in mean.values())
+    sequences = Sequences(time_axis=options["time_axis"])
+    measured = validate(model, model.params, data, loss, batch_size=2, sequences=sequences, metrics={"again": loss})
+    assert measured["loss"] == pytest.approx(both.history[0]["loss"], rel=1e-5)
+    assert measured["again"] == measured["loss"]
 
 
 def test_rates_and_constants():
@@ -211,10 +212,10 @@ def test_recomputing_and_narrow_products(model, mode):
     narrow = flat_fit(model, data, mean_square, compute_dtype="bfloat16", **options)
     assert {value.dtype.name for value in narrow.params.values()} == {"float32"}
     assert 1e-6 < furthest(narrow.params, plain.params) < 1e-2
-    layout = make_layout(model, Sequences(mode=mode, time_axis=axis_of(mode)), "", data[0])
     arguments = (model.params, model.init(), jax_tree(data[0]), jnp.ones(8, bool))
     for remat in (None, "sqrt"):
-        forward = Forward(model, layout, mean_square, {}, remat)
+        layout = make_layout(model, Sequences(mode=mode, time_axis=axis_of(mode), remat=remat), "", data[0])
+        forward = Forward(model, layout, mean_square, {})
         jaxpr = str(jax.make_jaxpr(lambda *a, f=forward: f.measure(*a, True))(*arguments))
         assert any(name in jaxpr for name in ("checkpoint", "remat")) == (remat is not None)
 
@@ -245,7 +246,7 @@ def test_a_real_network_takes_the_step_of_its_gradient(models, name):
         inputs = jax_tree(example)
     value, gradients = jax.jit(jax.value_and_grad(whole))(model.params, inputs)
     assert fitted.history[0]["loss"] == pytest.approx(float(value), rel=1e-5)
-    expected = descend(model.params, gradients, 1e-3)
+    expected = descend(model.params, [gradients], 1e-3)
     assert furthest(fitted.params, expected) < 1e-3 * furthest(fitted.params, model.params)
 
 

@@ -1,4 +1,4 @@
-"""`jaxrnn.verification.verify`: agreement is seen as agreement, and whatever departs is found and named."""
+"""`jaxrnn.verification.verify`: agreement is seen as agreement, and every difference is found and named."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ AGREE = [
     ("sequences", (np.ones(2), np.zeros(1)), [np.ones(2), np.zeros(1)], {}),
     ("absent", None, None, {}),
 ]
-DEPART = [
+DIFFERENT = [
     ("value", [1.0, 2.0], [1.0, 2.1], {}, "1 of 2"),
     ("tolerance is met or not at its own place", [1e6, 1.0], [1e6, 1.1], {}, "1 of 2"),
     ("nan here", [NAN], [1.0], {}, "1 here, 0 in the peer"),
@@ -152,7 +152,7 @@ def test_comparison_agrees(here, peer, options):
 
 
 @pytest.mark.parametrize(
-    ("here", "peer", "options", "reason"), [row[1:] for row in DEPART], ids=[row[0] for row in DEPART]
+    ("here", "peer", "options", "reason"), [row[1:] for row in DIFFERENT], ids=[row[0] for row in DIFFERENT]
 )
 def test_comparison_departs(here, peer, options, reason):
     result = compare("value", _plain(here), _plain(peer), **options)

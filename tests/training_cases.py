@@ -97,7 +97,7 @@ def in_order(length, batch_size, epochs, seed=0):
 
 
 def jax_tree(example):
-    return jax.tree.map(jnp.asarray, example)
+    return jax.device_put(example)
 
 
 def flat_fit(model, data, loss, **options):

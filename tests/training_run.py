@@ -17,7 +17,7 @@ def main(options: dict) -> None:
     import jax
 
     jax.config.update("jax_numpy_dtype_promotion", "strict")
-    # As in conftest.py: other machine code rounds in other places, and results are compared to the last bit.
+    # As in quick_compiling.py: other machine code rounds in other places, and results are compared to the last bit.
     jax.config.update("jax_disable_most_optimizations", True)
     if "processes" in options:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")

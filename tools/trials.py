@@ -15,6 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.slices import walk
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.program import Program, bind
@@ -165,7 +166,7 @@ def _missing(program: Program, values: list[Any]) -> tuple[str, ...] | None:
         jaxpr = jax.make_jaxpr(_function(program, values, chosen))(*(values[place] for place in chosen))
     except Exception:  # what JAX raises where a shape depends on data has many types
         return None
-    return tuple(sorted(set(_primitives(jaxpr.jaxpr)) - set(RULES)))
+    return tuple(sorted({equation.primitive.name for equation in walk(jaxpr.jaxpr)} - set(RULES)))
 
 
 def _fed(program: Program, values: list[Any]) -> list[int]:
@@ -205,15 +206,6 @@ def _gradient_flows(program: Program, values: list[Any]) -> bool | None:
     except Exception:  # no derivative, or none by this input: what JAX raises has many types
         return False
     return any(bool(jnp.any(jnp.nan_to_num(gradient.astype(jnp.float32)) != 0)) for gradient in gradients)
-
-
-def _primitives(jaxpr: Any) -> Iterator[str]:
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-        for inner in jax.tree.leaves(equation.params, is_leaf=lambda each: hasattr(each, "eqns")):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from _primitives(inner)
 
 
 def _is_text(value: Any) -> bool:

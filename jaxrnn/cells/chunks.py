@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError
 
 #: Frames in a chunk, or ``"sqrt"``; None to recompute nothing.
@@ -40,7 +41,7 @@ def recomputing(remat: Remat) -> Iterator[None]:
     Raises:
         InputError: ``remat`` is none of these.
     """
-    if remat is not None and remat != "sqrt" and (isinstance(remat, bool) or not isinstance(remat, int) or remat < 1):
+    if remat is not None and remat != "sqrt" and not is_count(remat, 1):
         raise InputError(f"remat must be None, 'sqrt' or a number of frames from 1 up, not {remat!r}")
     token = _chosen.set(remat)
     try:

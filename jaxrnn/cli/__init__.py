@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import importlib
-import json
-import os
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
+from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, ask_for_json, print_error, print_json_error
 from jaxrnn.errors import JaxrnnError
 
 #: Sub-command to the module and attribute that hold it, and its one line in ``jaxrnn --help``.
@@ -24,13 +23,10 @@ COMMANDS = {
         "Write a model's step and scan to a file that runs without ONNX.",
     ),
     "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, as a file of settings says."),
-    "export": ("jaxrnn.cli.export:export", "Write an ONNX file again with the parameters of a training."),
+    "export": ("jaxrnn.cli.export:export", "Write an ONNX file again with trained parameters."),
     "evaluate": ("jaxrnn.cli.evaluate:evaluate", "Run a model over a corpus: metrics, tables and a report."),
-    "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with a network that comes along."),
+    "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with the packaged network."),
 }
-
-_JSON = "jaxrnn.json"
-MISTAKE = 2
 
 
 class LazyGroup(click.Group):
@@ -54,7 +50,8 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Remember whether errors are wanted as JSON, before any command reads its options."""
-        ctx.meta[_JSON] = "--json" in args
+        if "--json" in args:
+            ask_for_json(ctx)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -62,27 +59,16 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            if ctx.meta[_JSON]:
-                _print_json_error(error.format_message())
+            print_json_error(error.format_message())
             raise
         except JaxrnnError as error:
-            _fail(ctx, str(error))
+            print_error(str(error))
+            ctx.exit(MISMATCH if isinstance(error, MismatchError) else MISTAKE)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            _fail(ctx, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
-
-
-def _fail(ctx: click.Context, message: str) -> NoReturn:
-    if ctx.meta[_JSON]:
-        _print_json_error(message)
-    colour = False if os.environ.get("NO_COLOR") else None
-    click.secho(f"error: {message}", err=True, fg="red", color=colour)
-    ctx.exit(MISTAKE)
-
-
-def _print_json_error(message: str) -> None:
-    click.echo(json.dumps({"error": message}, indent=2))
+            print_error(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+            ctx.exit(MISTAKE)
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
@@ -109,7 +95,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool)
     ctx.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--version",
     is_flag=True,
@@ -128,10 +114,12 @@ def main() -> None:
     jaxrnn stream model.onnx --random                  how long a step takes, its state carried on
     jaxrnn stream net.onnx --symbol S --random         a model over whole recordings, in pulses of S
     jaxrnn profile model.onnx                          where the time of a step goes, node by node
-    jaxrnn compile model.onnx -o model.jaxrnn          the same, ahead of time
+    jaxrnn compile model.onnx -o model.jaxrnn          its step in a file that needs no ONNX
     jaxrnn finetune settings.yaml                      train it further on examples
-    jaxrnn export model.onnx --checkpoint DIR -o out   the file again, with parameters that were trained
+    jaxrnn export model.onnx --checkpoint DIR -o out   the file again, with trained parameters
+    jaxrnn evaluate settings.yaml                      run it over a corpus: metrics, tables, a report
+    jaxrnn demo                                        no file at hand: denoise a synthetic voice
 
-    Exit status: 0 if all is well, 1 where a comparison failed, 2 for a bad file, input or option. With --json a
-    command prints one JSON object on standard output and nothing else; an error is {"error": ...}.
+    Exit status: 0 if all is well, 1 if a comparison failed, 2 for a bad file, input or option. With --json a command
+    prints one JSON object on standard output and nothing else; an error is {"error": ...}.
     """  # noqa: D301

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.options import (
-    check_folder,
-    check_pulse_options,
-    json_option,
-    model_argument,
-    parse_state,
-    parse_static,
-    pulse_options,
-    single_dims,
-    state_option,
-    static_option,
-)
-from jaxrnn.cli.output import busy, console, number, print_json, print_table, shape_text
+from jaxrnn.cli.errors import MismatchError
+from jaxrnn.cli.inputs import dim_option
+from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option
+from jaxrnn.cli.output import Block, Line, Table, busy, fields, show, text_of
+from jaxrnn.cli.pulses import Pulses, pulse_options
 from jaxrnn.messages import bytes_of
 from jaxrnn.writing import in_place_of
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
-    from jaxrnn.stepper import Stepper, StepSpec
+    from jaxrnn.stepper import Stepper
     from jaxrnn.verification import Comparison
-
-MISMATCH = 1
 
 
 @click.command("compile")
-@model_argument
-@click.option(
-    "--output",
-    "-o",
-    required=True,
-    metavar="OUT.jaxrnn",
-    type=click.Path(path_type=Path),
-    help="The file to write. It appears when it has been loaded again and compared.",
-)
-@static_option
-@click.option(
-    "--dim",
-    "dims",
-    metavar="NAME=SIZE",
-    multiple=True,
-    help="Size of an open dimension of the inputs, other than the batch and time. 'jaxrnn inspect' shows the names.",
-)
-@state_option
+@model_file
+@output_option("OUT.jaxrnn", "The file to write. It appears when it has been loaded again and compared.", required=True)
+@dim_option("Size of an open dimension of the inputs, other than the batch and time. 'jaxrnn inspect' shows the names.")
 @pulse_options
 @click.option(
     "--platform",
@@ -59,20 +35,8 @@ MISMATCH = 1
     help="What to compile for; may be given several times. [default: what JAX uses here]",
 )
 @json_option
-@click.pass_context
 def compile_model(
-    ctx: click.Context,
-    file: Path,
-    output: Path,
-    static: tuple[str, ...],
-    dims: tuple[str, ...],
-    pairs: tuple[str, ...],
-    symbol: str | None,
-    pulse: int | None,
-    multiple: int | None,
-    shortest: int | None,
-    platforms: tuple[str, ...],
-    as_json: bool,
+    file: ModelFile, output: Path, dims: dict[str, int], pulses: Pulses, platforms: tuple[str, ...]
 ) -> None:
     """Write a model's parameters and its step to a file that needs no ONNX to run.
 
@@ -90,37 +54,28 @@ def compile_model(
       jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --pulse 4
     """  # noqa: D301
     from jaxrnn.cli.compile_checks import compare_steppers
-    from jaxrnn.cli.stepping import stream_model
     from jaxrnn.errors import ModelError
-    from jaxrnn.model.loading import load
     from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
 
-    check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
-    check_folder(output)
-    sizes, fixed, state = single_dims(dims), parse_static(static), parse_state(pairs)
-    if is_compiled(file):
-        raise ModelError(f"{file} is compiled already")
-    with in_place_of(output) as written:
-        with busy(f"compiling {file.name}"):
-            model = load(file, static=fixed, state=state)
-            stepper: Stepper
-            if symbol is None:
-                _check_steps(model)
-                stepper, kept = model, sizes
-            else:
-                stepper, kept = stream_model(model, symbol, pulse, sizes, multiple or 1, shortest or 1), {}
-            save_compiled(
-                stepper, written, params=model.params, dims=kept, platforms=platforms or None, label=file.name
-            )
-            compiled = load_compiled(written)
-            checks = None
-            if not platforms or _runs_here(platforms):
-                checks = compare_steppers(model, stepper, compiled)
-        if checks is not None and not all(check.ok for check in checks):
-            _refuse(ctx, checks, as_json)
+    if is_compiled(file.path):
+        raise ModelError(f"{file.path} is compiled already")
+    with in_place_of(output) as written, busy(f"compiling {file.path.name}"):
+        model = file.load()
+        stepper: Stepper
+        if pulses.symbol is None:
+            _check_steps(model)
+            stepper = model
+        else:
+            stepper, dims = pulses.stream(model, dims), {}
+        save_compiled(
+            stepper, written, params=model.params, dims=dims, platforms=platforms or None, label=file.path.name
+        )
+        compiled = load_compiled(written)
+        checks = compare_steppers(model, stepper, compiled) if not platforms or _runs_here(platforms) else None
+        _refuse([check for check in checks or () if not check.ok])
     spec = compiled.spec
     result = {
-        "model": str(file),
+        "model": str(file.path),
         "output": str(output),
         "bytes": output.stat().st_size,
         "platforms": list(platforms) or [_default_platform()],
@@ -133,7 +88,7 @@ def compile_model(
         "verified": checks is not None,
         "largest_difference": None if checks is None else max((check.max_abs or 0.0 for check in checks), default=0.0),
     }
-    print_json(result) if as_json else _print(result, spec)
+    show(result, _report)
 
 
 def _check_steps(model: Model) -> None:
@@ -163,35 +118,31 @@ def _default_platform() -> str:
     return jax.default_backend()
 
 
-def _refuse(ctx: click.Context, checks: list[Comparison], as_json: bool) -> None:
-    wrong = [check for check in checks if not check.ok]
-    said = "; ".join(f"{check.name}: {check.reason} (largest difference {number(check.max_abs)})" for check in wrong)
-    message = f"nothing was written: a step or the flush of the compiled file differs from the model's: {said}"
-    if as_json:
-        print_json({"error": message})
-    click.echo(f"error: {message}", err=True)
-    ctx.exit(MISMATCH)
+def _refuse(wrong: list[Comparison]) -> None:
+    if wrong:
+        said = (f"{check.name}: {check.reason} (largest difference {text_of(check.max_abs)})" for check in wrong)
+        raise MismatchError(
+            "nothing was written: a step or the flush of the compiled file differs from the model's: " + "; ".join(said)
+        )
 
 
-def _print(result: dict[str, Any], spec: StepSpec) -> None:
-    out = console()
-    out.print(f"{result['output']}: {bytes_of(result['bytes'])}")
-    out.print(f"functions: {', '.join(result['functions'])}, for {', '.join(result['platforms'])}")
-    out.print(f"batch: {result['batch']}")
-    if spec.streams:
-        delays = [
+def _report(result: Mapping[str, Any]) -> Iterator[Block]:
+    yield f"{result['output']}: {bytes_of(result['bytes'])}"
+    yield f"functions: {', '.join(result['functions'])}, for {', '.join(result['platforms'])}"
+    yield f"batch: {result['batch']}"
+    if any(each["time_axis"] is not None for each in result["inputs"]):
+        delays = (
             f"{name} comes at the end" if delay is None else f"{name} by {delay} of its frames"
-            for name, delay in spec.delay.items()
-        ]
-        out.print(f"pulse: {spec.pulse} input frame(s); look-ahead: {spec.look_ahead}")
-        out.print(f"delay: {', '.join(delays)}")
+            for name, delay in result["delay"].items()
+        )
+        yield f"pulse: {result['pulse']} input frame(s); look-ahead: {result['look_ahead']}"
+        yield f"delay: {', '.join(delays)}"
     for title in ("inputs", "state"):
-        rows = [(entry["name"], entry["dtype"], shape_text(entry["shape"])) for entry in result[title]]
-        print_table(out, f"{title.capitalize()} of a step", ("name", "dtype", "shape"), rows)
-    out.print()
-    out.print(f"outputs: {', '.join(result['outputs']) or 'none'}")
+        yield Table(f"{title.capitalize()} of a step", fields("name", "dtype", "shape"), result[title])
+    yield ""
+    yield f"outputs: {', '.join(result['outputs']) or 'none'}"
     if result["verified"]:
-        difference = number(result["largest_difference"])
-        out.print(f"loaded again: a step or the flush differs from the model's by at most {difference}")
+        difference = text_of(result["largest_difference"])
+        yield f"loaded again: a step or the flush differs from the model's by at most {difference}"
     else:
-        out.print("not verified: JAX has none of these platforms here", style="yellow")
+        yield Line("not verified: JAX has none of these platforms here", "yellow")

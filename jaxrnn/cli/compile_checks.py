@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 
+from jaxrnn.model import Model
+from jaxrnn.recordings import one_step, recording_specs
+from jaxrnn.runtime.compiled import CompiledStepper
+from jaxrnn.stepper import State, Stepper, StepSpec
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.sampling import index_limits, random_arrays
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
-    from jaxrnn.runtime.compiled import CompiledStepper
-    from jaxrnn.stepper import Stepper
 
 #: Steps that are compared: after the first, the state is no longer what it begins with.
 STEPS = 3
@@ -27,34 +27,41 @@ def compare_steppers(model: Model, stepper: Stepper, compiled: CompiledStepper) 
         stepper: what was compiled.
         compiled: the file, loaded again.
     """
-    spec, params = compiled.spec, model.params
     # All that a compiled file leaves open is the batch.
-    sizes = {} if spec.batch_symbol is None else {spec.batch_symbol: 1}
-    specs, limits = [each.sized(sizes) for each in spec.inputs], index_limits(model)
-    frames = [random_arrays(specs, {}, seed=seed, limits=limits).inputs for seed in range(STEPS + 1)]
-    constant = {each.name: frames[0][each.name] for each in specs if spec.streams and each.time_axis is None}
-    frames = [{**frame, **constant} for frame in frames]
-    held = {name: constant[name] for name in spec.held} or None
-    state, expected = compiled.init(held=held), stepper.init(params=params, held=held)
-    outputs, peers, step = {}, {}, jax.jit(stepper.step)
-    for frame in frames[:-1]:
-        outputs, state = compiled.step(None, state, frame)
-        peers, expected = step(params, expected, frame)
-    pairs = {
-        **{name: (outputs.get(name), value) for name, value in peers.items()},
-        **{f"state {name}": (state[name], value) for name, value in expected.items()},
-    }
-    flush = jax.jit(stepper.flush)
+    spec = compiled.spec if compiled.spec.batch_symbol is None else compiled.spec.sized({compiled.spec.batch_symbol: 1})
+    frames = (STEPS + 1) * spec.pulse
+    recordings = random_arrays(recording_specs(spec, "frames"), {}, dims={"frames": frames}, limits=index_limits(model))
+    steps = [one_step(spec, recordings.inputs, index) for index in range(STEPS + 1)]
+    constants = {name: recordings.inputs[name] for name in spec.constants} or None
+    params, step, flush = model.params, jax.jit(stepper.step), jax.jit(stepper.flush)
+    here = _results(
+        spec,
+        compiled.init(constants=constants),
+        steps,
+        lambda *arguments: compiled.step(None, *arguments),
+        lambda *arguments: compiled.flush(None, *arguments),
+    )
+    peers = _results(
+        spec,
+        stepper.init(params=params, constants=constants),
+        steps,
+        lambda *arguments: step(params, *arguments),
+        lambda *arguments: flush(params, *arguments),
+    )
+    return [compare(name, here.get(name), peers.get(name), scaled=True) for name in {**here, **peers}]
+
+
+def _results(
+    spec: StepSpec, state: State, steps: list[dict[str, Any]], step: Callable[..., Any], flush: Callable[..., Any]
+) -> dict[str, Any]:
+    """The last outputs and the last state of some steps, and what flushes of the last of them give."""
+    outputs = {}
+    for inputs in steps[:-1]:
+        outputs, state = step(state, inputs)
+    results = {**outputs, **{f"state {name}": value for name, value in state.items()}}
     # A tail may be too short for any frame to come of it.
     for valid in (spec.pulse - spec.multiple, spec.pulse) if spec.streams else ():
-        rest = compiled.flush(None, state, frames[-1], np.int32(valid))
-        last = flush(params, expected, frames[-1], np.int32(valid))
-        after = f"after {valid} frame(s)"
-        pairs |= {f"flush of {name} {after}": (rest.outputs[name], x) for name, x in last.outputs.items()}
-        pairs |= {f"frames of {name} {after}": (rest.counts[name], x) for name, x in last.counts.items()}
-    return [
-        compare(name, here, peer, scaled=True)
-        for name, (here, peer) in pairs.items()
-        # None is what only the other function gives.
-        if here is not None or peer is not None
-    ]
+        rest = flush(state, steps[-1], np.int32(valid))
+        for what, values in (("flush", rest.outputs), ("frames", rest.counts)):
+            results |= {f"{what} of {name} after {valid} frame(s)": value for name, value in values.items()}
+    return {name: value for name, value in results.items() if value is not None}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
-from jaxrnn.cli.output import console, print_json, print_table
-from jaxrnn.errors import InputError, ModelError
+from jaxrnn.cli.errors import MismatchError, wants_json
+from jaxrnn.cli.inputs import seed_option
+from jaxrnn.cli.options import json_option
+from jaxrnn.cli.output import Block, Table, show
+from jaxrnn.errors import InputError
+from jaxrnn.progress import progress_bar
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -24,35 +28,36 @@ if TYPE_CHECKING:
 )
 @click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(1, 600), help="Length of the signal.")
 @click.option("--snr", default=0.0, show_default=True, type=click.FloatRange(-40, 60), help="SNR of the signal, in dB.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the signal and the noise.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
-def demo(out: Path | None, seconds: float, snr: float, seed: int, as_json: bool) -> None:
+@seed_option("Seed of the signal and the noise.")
+@json_option
+def demo(out: Path | None, seconds: float, snr: float, seed: int) -> None:
     """Denoise a synthetic signal with a recurrent network that comes with jaxrnn.
 
     Loads the packaged ONNX file, verifies it against another engine, runs it over a synthetic noisy voice frame by
     frame with its state, and prints what it gained and how fast it was. Needs no file and no network.
-    """
+
+    \b
+    Examples:
+      jaxrnn demo
+      jaxrnn demo --snr 5 --seconds 20 --out denoised
+    """  # noqa: D301
     from jaxrnn.demo.writing import need_matplotlib
 
     if out is not None:
         need_matplotlib()
         _make_folder(out)
-    result, signals = _run(seconds, snr, seed, progress=not as_json)
+    result, signals = _run(seconds, snr, seed)
     if out is not None:
         result["files"] = [str(path) for path in _write(out, result, signals)]
-    if as_json:
-        print_json(result)
-        return
-    print_table(console(), _title(result), ("figure", "value"), _rows(result), right=("value",))
-    for path in result["files"]:
-        click.echo(f"wrote {path}")
+    show(result, _report)
 
 
-def _run(seconds: float, snr: float, seed: int, *, progress: bool) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _run(seconds: float, snr: float, seed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The figures by name, ready for JSON, and the three signals."""
     import jax
 
     from jaxrnn.demo import PACKAGED, RATE, denoise, mixture, si_sdr
+    from jaxrnn.demo.spectra import hops
     from jaxrnn.model.loading import load
 
     # A step is shorter than handing it to another thread.
@@ -60,7 +65,8 @@ def _run(seconds: float, snr: float, seed: int, *, progress: bool) -> tuple[dict
     model = load(PACKAGED)
     clean, noisy = mixture(np.random.default_rng(seed), seconds, snr)
     engine, error = _verify(model, noisy[:RATE])
-    denoised = denoise(noisy, model, watch=_progress_bar() if progress else iter)
+    with progress_bar("denoising", len(hops(noisy)), shown=False if wants_json() else None) as watch:
+        denoised = denoise(noisy, model, watch=watch)
     before, after = si_sdr(noisy, clean), si_sdr(denoised.samples, clean)
     microseconds = denoised.seconds * 1e6
     result = {
@@ -91,14 +97,9 @@ def _verify(model: Model, noisy: np.ndarray) -> tuple[str, float]:
     report = verify(model.proto, inputs)
     outputs = report.cases[0].outputs
     if not report.ok:
-        raise ModelError(f"{model.label} departs from {report.engine}: {'; '.join(map(str, outputs))}")
+        wrong = "; ".join(f"{output.name}: {output.reason}" for output in outputs if not output.ok)
+        raise MismatchError(f"{model.label} differs from {report.engine}: {wrong}")
     return report.engine, max(output.max_abs or 0.0 for output in outputs)
-
-
-def _progress_bar() -> Callable[[Any], Any]:
-    from rich.progress import track
-
-    return lambda frames: track(frames, "denoising", console=console(stderr=True), transient=True)
 
 
 def _make_folder(folder: Path) -> None:
@@ -127,12 +128,8 @@ def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray])
     return [*recordings, picture]
 
 
-def _title(result: dict[str, Any]) -> str:
-    return f"{result['model']}: {result['seconds']:g} s at {result['snr_db']:g} dB SNR"
-
-
-def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
-    return [
+def _report(result: Mapping[str, Any]) -> Iterator[Block]:
+    rows = [
         ("SI-SDR before", f"{result['si_sdr_before_db']:.2f} dB"),
         ("SI-SDR after", f"{result['si_sdr_after_db']:.2f} dB"),
         ("improvement", f"{result['si_sdr_improvement_db']:+.2f} dB"),
@@ -141,3 +138,6 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("speed", f"{result['times_real_time']:.0f} times real time"),
         (f"largest error against {result['verified_against']}", f"{result['verification_error']:.1e}"),
     ]
+    title = f"{result['model']}: {result['seconds']:g} s at {result['snr_db']:g} dB SNR"
+    yield Table(title, ("figure", "value"), rows, right=("value",))
+    yield from (f"wrote {path}" for path in result["files"])

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxrnn.cli.cores import share_cores
-from jaxrnn.cli.options import INTERRUPTED, json_option, settings_options
-from jaxrnn.cli.output import busy, console, number, print_json, print_table
+from jaxrnn.cli.errors import INTERRUPTED
+from jaxrnn.cli.options import json_option
+from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
+from jaxrnn.cli.settings import settings_options
 from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
     from jaxrnn.evaluation.hosts import Host
-    from jaxrnn.evaluation.prepared import PreparedEvaluation
 
 INTERVAL = "95 % interval"
 
@@ -54,7 +54,7 @@ INTERVAL = "95 % interval"
 @click.pass_context
 def evaluate(
     ctx: click.Context, path: Path, overrides: tuple[str, ...], processes: int, host: str | None, cluster: bool,
-    coordinator: str | None, against: Path | None, as_json: bool,
+    coordinator: str | None, against: Path | None,
 ) -> None:  # fmt: skip
     """Run a model over a corpus as SETTINGS.yaml says; write a table, a summary and a report.
 
@@ -70,8 +70,8 @@ def evaluate(
       out: runs/dtln
 
     --keys explains every key. Paths are relative to the file. Texts may hold ${VARIABLE} or ${VARIABLE:-default}. All
-    mistakes in a file are told at once, before anything runs. What is finished is kept: a run that was cut short goes
-    on where it was, and its table is the same. A recording that cannot be read is a row with its error. The
+    mistakes in a file are reported together, before anything runs. Finished work is kept: after an interruption, the
+    same command continues, and its table is the same. A recording that cannot be read is a row with its error. The
     results are OUT/results.parquet, OUT/results.json and OUT/report.html, which needs no network.
 
     \b
@@ -83,35 +83,36 @@ def evaluate(
       jaxrnn evaluate dtln.yaml --host 0/4        # and 1/4, 2/4, 3/4 on other machines that see the same folders
     """  # noqa: D301
     if processes > 1 and (host is not None or cluster):
-        raise InputError("--processes are of this machine alone: give either them, or --host or --cluster")
+        raise InputError("--processes are of this machine alone: give either --processes, or --host or --cluster")
     if coordinator is not None and host is None:
         raise InputError("--coordinator needs --host I/N")
     others = share_cores(processes)
     place = _place(processes, host, cluster, coordinator)
-    from jaxrnn.evaluation.conclusion import times_of
+    from jaxrnn.evaluation.evaluate import run
     from jaxrnn.evaluation.prepared import prepare_evaluation
+    from jaxrnn.evaluation.results import read_results
+    from jaxrnn.evaluation.workers import workers
 
     with busy(f"reading {path.name}"):
+        baseline = None if against is None else read_results(against)
         prepared = prepare_evaluation(path, overrides)
     folder = prepared.evaluation.journal.folder
-    before, began = prepared.evaluation.journal.finished(), time.monotonic()
+    arguments = [str(path), *(part for override in overrides for part in ("--set", override))]
     try:
-        for line in _work(prepared, place, _arguments(path, overrides), others):
-            click.echo(line, err=True)
+        with workers(arguments, others) as failures:
+            times = run(prepared.evaluation, place)
+            for line in failures():
+                click.echo(line, err=True)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; the same command goes on in {folder}", err=True)
+        click.echo(f"interrupted; the same command continues in {folder}", err=True)
         ctx.exit(INTERRUPTED)
     if not prepared.evaluation.is_complete:
-        raise InputError("not all recordings are done; run the same command again")
+        raise InputError("not all recordings are finished; run the same command again")
     if place.index != 0:
         return
-    times = times_of(prepared.evaluation, before, time.monotonic() - began)
     with busy("writing the report"):
-        said = prepared.conclude(times, against).said
-    if as_json:
-        print_json({"out": str(folder), "times": times, **{key: said[key] for key in said if key != "rows"}})
-    else:
-        _print(folder, said, times)
+        document = prepared.conclude(times, baseline).document
+    show({"out": str(folder), "times": times, **{key: document[key] for key in document if key != "rows"}}, _report)
 
 
 def _place(processes: int, host: str | None, cluster: bool, coordinator: str | None) -> Host:
@@ -128,45 +129,32 @@ def _place(processes: int, host: str | None, cluster: bool, coordinator: str | N
     return place if coordinator is None else join(coordinator, place.count, place.index)
 
 
-def _arguments(path: Path, overrides: tuple[str, ...]) -> list[str]:
-    return [str(path), *(part for override in overrides for part in ("--set", override))]
-
-
-def _work(prepared: PreparedEvaluation, place: Host, arguments: list[str], others: list[dict[str, str]]) -> list[str]:
-    """Do all units, with other processes beside this one; what went wrong in them, in words."""
-    from jaxrnn.evaluation.hosts import shared
-    from jaxrnn.evaluation.progress import showing
-    from jaxrnn.evaluation.workers import workers
-
-    evaluation = prepared.evaluation
-    with showing(None, evaluation) as show, workers(arguments, others) as ended:
-        evaluation.run(shared(evaluation, place), lambda unit, rows: show(evaluation.journal.finished()))
-        return [f"process {each.index} ended with status {each.status}: {each.log}".rstrip(": ") for each in ended()]
-
-
-def _print(folder: Path, said: Mapping[str, Any], times: Mapping[str, Any]) -> None:
-    out = console()
-    counts = said["recordings"]
+def _report(result: Mapping[str, Any]) -> Iterator[Block]:
+    counts, times, folder = result["recordings"], result["times"], Path(result["out"])
     sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
     failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""
-    work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them done before"
-    out.print(f"{counts['all']} recordings{failed}, {work}")
-    rows = [
-        (name, each["n"], number(each["mean"]), _interval(each), number(each["median"]), number(each["deviation"]))
-        for name, each in said["summary"].items()
-    ]
-    columns = ("metric", "recordings", "mean", INTERVAL, "median", "standard deviation")
-    print_table(out, "Of the recordings, each for itself", columns, rows, right=columns[1:])
-    for metric, found in said["corpus"].items():
-        rows = [(name, number(each["value"]), _interval(each)) for name, each in found["values"].items()]
-        print_table(
-            out, f"{metric}, of all recordings as one", ("", "value", INTERVAL), rows, right=("value", INTERVAL)
-        )
-    out.print()
-    out.print(
-        f"table: {folder / 'results.parquet'}, summary: {folder / 'results.json'}, page: {folder / 'report.html'}"
+    work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them finished before"
+    yield f"{counts['all']} recordings{failed}, {work}"
+    yield Table(
+        "Over recordings",
+        {
+            **fields("metric"),
+            "recordings": "n",
+            **fields("mean"),
+            INTERVAL: _interval,
+            **fields("median"),
+            "standard deviation": "deviation",
+        },
+        [{"metric": name, **each} for name, each in result["summary"].items()],
+        right=(INTERVAL,),
     )
+    for metric, pooled in result["corpus"].items():
+        rows = [{"name": name, **each} for name, each in pooled["values"].items()]
+        columns = {"": "name", **fields("value"), INTERVAL: _interval}
+        yield Table(f"{metric}, all recordings together", columns, rows, right=(INTERVAL,))
+    yield ""
+    yield f"table: {folder / 'results.parquet'}, summary: {folder / 'results.json'}, page: {folder / 'report.html'}"
 
 
 def _interval(ends: Mapping[str, Any]) -> str:
-    return f"{number(ends['low'])} to {number(ends['high'])}"
+    return f"{text_of(ends['low'])} to {text_of(ends['high'])}"

@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
-from jaxrnn.cli.options import (
-    check_folder,
-    json_option,
-    load_archive,
-    model_argument,
-    parse_dims,
-    parse_state,
-    parse_static,
-    state_option,
-    static_option,
-)
-from jaxrnn.cli.output import busy, console, number, plain, print_json, print_table, shape_text
+from jaxrnn.cli.errors import MismatchError
+from jaxrnn.cli.files import load_archive
+from jaxrnn.cli.inputs import dim_option, seed_option
+from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option
+from jaxrnn.cli.output import COMPARED, Block, Table, busy, fields, plain, show
 from jaxrnn.messages import bytes_of
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
     from jaxrnn.verification import Report
 
-MISMATCH = 1
-
 
 @click.command()
-@model_argument
-@click.option(
-    "--output",
-    "-o",
+@model_file
+@output_option(
+    "OUT.onnx",
+    "The file to write; it may be FILE itself. It appears when it is complete, and with --verify when it agrees.",
     required=True,
-    metavar="OUT.onnx",
-    type=click.Path(path_type=Path),
-    help="The file to write; it may be FILE itself. It appears when it is complete, and with --verify when it agrees.",
 )
 @click.option(
     "--checkpoint",
@@ -57,34 +45,21 @@ MISMATCH = 1
     type=click.Path(path_type=Path),
     help="Take the parameters by name from a .npz file. 'jaxrnn inspect --params' shows the names.",
 )
-@static_option
-@state_option
 @click.option("--verify", is_flag=True, help="Compare the new file with ONNX Runtime on random inputs first.")
-@click.option(
-    "--dim",
-    "dims",
-    metavar="NAME=SIZE",
-    multiple=True,
-    help="With --verify: sizes of an open dimension of the inputs, as for 'jaxrnn verify'.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="With --verify: seed of the inputs. [default: 0]")
+@dim_option("With --verify: sizes of an open dimension of the inputs, as for 'jaxrnn verify'.", several=True)
+@seed_option("With --verify: seed of the inputs.")
 @json_option
-@click.pass_context
 def export(
-    ctx: click.Context,
-    file: Path,
+    file: ModelFile,
     output: Path,
     checkpoint: Path | None,
     step: int | None,
     last: bool,
     best: bool,
     archive: Path | None,
-    static: tuple[str, ...],
-    pairs: tuple[str, ...],
     verify: bool,
-    dims: tuple[str, ...],
+    dims: dict[str, tuple[int, ...]],
     seed: int,
-    as_json: bool,
 ) -> None:
     """Write an ONNX file again with other parameters, and show which have changed.
 
@@ -101,14 +76,11 @@ def export(
       jaxrnn export vad.onnx --params tuned.npz -o tuned.onnx --verify --static sr=16000 --dim sequence=576
     """  # noqa: D301
     from jaxrnn.model.exporting import export_onnx, stored_params
-    from jaxrnn.model.loading import load
 
     _check_source(checkpoint, archive, {"--step": step is not None, "--last": last, "--best": best})
     if dims and not verify:
         raise click.UsageError("--dim sets the sizes of the inputs to verify with: it needs --verify")
-    check_folder(output)
-    fixed, sizes = parse_static(static), parse_dims(dims)
-    model = load(file, static=fixed, state=parse_state(pairs))
+    model = file.load()
     params = _params(model, checkpoint, step, not last) if archive is None else _from_archive(model, archive)
     arrays = stored_params(model, params)
     report = None
@@ -116,11 +88,18 @@ def export(
         with busy(f"verifying {output.name}"), tempfile.TemporaryDirectory(dir=output.parent) as folder:
             trial = Path(folder, output.name)
             export_onnx(model, arrays, trial)
-            report, wrong = _verified(trial, model, arrays, static=fixed, dims=sizes, seed=seed)
-        if wrong:
-            _refuse(ctx, wrong, as_json)
+            report = _verified(trial, model, arrays, static=file.static, dims=dims, seed=seed)
     export_onnx(model, arrays, output)
-    _show(file, output, _changes(model, arrays), report, as_json)
+    changes = _changes(model, arrays)
+    result = {
+        "model": str(file.path),
+        "output": str(output),
+        "bytes": output.stat().st_size,
+        "changed": sum(change["changed"] for change in changes),
+        "parameters": changes,
+        "verified": None if report is None else {"engine": report.engine, "cases": plain(report.cases)},
+    }
+    show(result, _report)
 
 
 def _check_source(checkpoint: Path | None, archive: Path | None, chosen: Mapping[str, bool]) -> None:
@@ -148,26 +127,24 @@ def _from_archive(model: Model, path: Path) -> dict[str, Any]:
     return restore_types(infos, load_archive(path))
 
 
-def _verified(path: Path, model: Model, arrays: Mapping[str, np.ndarray], **options: Any) -> tuple[Report, str | None]:
-    """Read a file back and compare it; returns what was compared, and what is wrong or None."""
+def _verified(path: Path, model: Model, arrays: Mapping[str, np.ndarray], **options: Any) -> Report:
+    """Read a file back and compare it.
+
+    Raises:
+        MismatchError: says what is wrong.
+    """
     from jaxrnn.model.loading import load
     from jaxrnn.verification import verify
 
     reread = load(path, state=model.declared_state).program.parameters
     lost = [name for name, array in arrays.items() if reread[name].tobytes() != array.tobytes()]
     report = verify(path, **options)
-    departed = [output for case in report.cases for output in case.outputs if not output.ok]
+    different = [output for case in report.cases for output in case.outputs if not output.ok]
     problems = [f"the parameter {name!r} reads back with other values" for name in lost]
-    problems += [f"the output {output.name!r} departs from {report.engine}: {output.reason}" for output in departed]
-    return report, "; ".join(problems) or None
-
-
-def _refuse(ctx: click.Context, wrong: str, as_json: bool) -> None:
-    message = f"nothing was written: {wrong}"
-    if as_json:
-        print_json({"error": message})
-    click.echo(f"error: {message}", err=True)
-    ctx.exit(MISMATCH)
+    problems += [f"the output {output.name!r} differs from {report.engine}'s: {output.reason}" for output in different]
+    if problems:
+        raise MismatchError(f"nothing was written: {'; '.join(problems)}")
+    return report
 
 
 def _changes(model: Model, arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -183,37 +160,12 @@ def _changes(model: Model, arrays: Mapping[str, np.ndarray]) -> list[dict[str, A
     return changes
 
 
-def _show(file: Path, output: Path, changes: list[dict[str, Any]], report: Report | None, as_json: bool) -> None:
-    changed = [change for change in changes if change["changed"]]
-    compared = [] if report is None else [(case, each) for case in report.cases for each in case.outputs]
-    if as_json:
-        verified = None if report is None else {"engine": report.engine, "cases": plain(report.cases)}
-        facts = {"model": str(file), "output": str(output), "bytes": output.stat().st_size, "changed": len(changed)}
-        print_json({**facts, "parameters": changes, "verified": verified})
-        return
-    out = console()
-    out.print(f"{output}: {bytes_of(output.stat().st_size)}")
-    print_table(
-        out,
-        f"Parameters: {len(changed)} changed, {len(changes) - len(changed)} as they were",
-        ("name", "shape", "dtype", "largest change"),
-        [(c["name"], shape_text(c["shape"]), c["dtype"], number(c["largest_change"])) for c in changed],
-        right=("largest change",),
-    )
-    if report is None:
-        return
-    print_table(
-        out,
-        f"Verified against {report.engine}",
-        ("output", "inputs", "largest absolute", "largest relative"),
-        [
-            (
-                each.name,
-                ", ".join(f"{name}={size}" for name, size in case.dims.items()),
-                number(each.max_abs),
-                number(each.max_rel),
-            )
-            for case, each in compared
-        ],
-        right=("largest absolute", "largest relative"),
-    )
+def _report(result: Mapping[str, Any]) -> Iterator[Block]:
+    yield f"{result['output']}: {bytes_of(result['bytes'])}"
+    changed = [change for change in result["parameters"] if change["changed"]]
+    title = f"Parameters: {len(changed)} changed, {len(result['parameters']) - len(changed)} as they were"
+    yield Table(title, fields("name", "shape", "dtype", "largest change"), changed)
+    if (verified := result["verified"]) is not None:
+        rows = [{**each, "dims": case["dims"]} for case in verified["cases"] for each in case["outputs"]]
+        columns = {"output": "name", "inputs": "dims", **COMPARED}
+        yield Table(f"Verified against {verified['engine']}", columns, rows)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
-from jaxrnn.cli.options import INTERRUPTED, json_option, settings_options
-from jaxrnn.cli.output import busy, console, number, print_json, print_table
+from jaxrnn.cli.errors import INTERRUPTED, wants_json
+from jaxrnn.cli.options import json_option
+from jaxrnn.cli.output import Block, Table, busy, show, text_of
+from jaxrnn.cli.settings import settings_options
 
 if TYPE_CHECKING:
     from jaxrnn.training import Fitted
@@ -23,12 +25,11 @@ if TYPE_CHECKING:
 @click.option(
     "--resume/--fresh",
     default=None,
-    help="Go on from checkpoints that are there, or refuse to where there are some. [default: as the file says, else "
-    "resume]",
+    help="Continue from existing checkpoints, or refuse if there are any. [default: as the file says, else resume]",
 )
 @json_option
 @click.pass_context
-def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None, as_json: bool) -> None:
+def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None) -> None:
     """Fine-tune a model as SETTINGS.yaml says, and write it as an ONNX file again.
 
     A file needs a model, examples, a loss, and how long to train:
@@ -40,7 +41,7 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
       epochs: 10
       export: run/denoiser.onnx
 
-    and says what else it wants otherwise than usual; --keys explains all of it:
+    and may change the defaults of all else; --keys explains every key:
 
     \b
       optimizer: {name: adamw, weight_decay: 0.01, learning_rate: 1e-4, freeze: "*running_*"}
@@ -48,8 +49,9 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
       validation: {npz: validation/*.npz, patience: 5}
       checkpoints: run/checkpoints
 
-    Paths are relative to the file. Texts may hold ${VARIABLE} or ${VARIABLE:-default}. All mistakes in a file are told
-    at once, before anything runs. A run that was cut short goes on from its last checkpoint when it is started again.
+    Paths are relative to the file. Values may hold ${VARIABLE} or ${VARIABLE:-default}. All mistakes in a file are
+    reported at once, before anything runs. A run that was cut short continues from its last checkpoint when it is
+    started again.
 
     \b
     Examples:
@@ -65,17 +67,16 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
     before = _measured(training, training.arguments["params"], "measuring the model as it is")
     began = time.monotonic()
     try:
-        fitted = training.run(resume=resume, progress=False if as_json else None)
+        fitted = training.run(resume=resume, progress=False if wants_json() else None)
     except KeyboardInterrupt:
         if training.settings.checkpoints is None:
             raise
         folder = training.settings.checkpoints.folder
-        click.echo(f"interrupted; the same command goes on from {folder}", err=True)
+        click.echo(f"interrupted; run the same command again to continue from {folder}", err=True)
         ctx.exit(INTERRUPTED)
     seconds = time.monotonic() - began
     after = _measured(training, fitted.params, "measuring the trained model")
-    result = _result(path, training, fitted, before, after, seconds)
-    print_json(result) if as_json else _print(result)
+    show(_result(path, training, fitted, before, after, seconds), _report)
 
 
 def _measured(training: PreparedTraining, params: Mapping[str, Any], what: str) -> dict[str, float] | None:
@@ -112,20 +113,21 @@ def _result(
     }
 
 
-def _print(result: dict[str, Any]) -> None:
-    out = console()
+def _report(result: Mapping[str, Any]) -> Iterator[Block]:
     why = " (early: no better validation loss)" if result["stopped"] == "patience" else ""
-    out.print(f"{result['model']}: {result['steps']} updates in {result['seconds']:.1f} s{why}")
-    first, last = number(result["loss_first_tenth"]), number(result["loss_last_tenth"])
-    out.print(f"loss: {first} in the first tenth of them, {last} in the last")
+    yield f"{result['model']}: {result['steps']} updates in {result['seconds']:.1f} s{why}"
+    first, last = text_of(result["loss_first_tenth"]), text_of(result["loss_last_tenth"])
+    yield f"loss: {first} in the first tenth of them, {last} in the last"
     before, after = result["validation_before"], result["validation_after"]
     if before is not None and after is not None:
-        rows = [
-            (key, number(before[key]), number(value), f"{value - before[key]:+.4g}") for key, value in after.items()
-        ]
+        rows = [(key, before[key], value, _change(before[key], value)) for key, value in after.items()]
         title = f"On the validation examples (parameters of update {result['best_step']})"
-        print_table(out, title, ("", "before", "after", "change"), rows, right=("before", "after", "change"))
-        out.print()
+        yield Table(title, ("", "before", "after", "change"), rows, right=("change",))
+        yield ""
     for key, what in (("export", "model"), ("plot", "loss curve"), ("checkpoints", "checkpoints")):
         if result[key] is not None:
-            out.print(f"{what}: {result[key]}")
+            yield f"{what}: {result[key]}"
+
+
+def _change(before: float | None, after: float | None) -> str | None:
+    return None if before is None or after is None else f"{after - before:+.4g}"

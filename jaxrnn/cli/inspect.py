@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.options import json_option, model_argument
-from jaxrnn.cli.output import busy, console, plain, print_json, print_table, print_title, shape_text
+from jaxrnn.cli.options import file_argument, json_option
+from jaxrnn.cli.output import Block, Line, Table, busy, fields, plain, show
 from jaxrnn.messages import bytes_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from jaxrnn.model.inspection import Inspection, ParameterInfo, RecurrentInfo, StreamInfo
+    from jaxrnn.model.inspection import Inspection
 
 _LARGEST = 5
 _LONGEST = 300
 
+Facts = Mapping[str, Any]
+
 
 @click.command()
-@model_argument
+@file_argument
 @click.option("--params", "all_params", is_flag=True, help=f"List every parameter, not only the {_LARGEST} largest.")
 @json_option
-def inspect(file: Path, all_params: bool, as_json: bool) -> None:
-    """Show what is in an ONNX file, also in one that cannot be run.
+def inspect(path: Path, all_params: bool) -> None:
+    """Show what is in an ONNX file, even one that cannot be run.
 
-    Inputs and outputs with their open dimensions, opsets and producer, parameters, how often each operator is used
-    (inside subgraphs too), the nodes that carry a state over time with their sizes, the model's state and why it was
-    found to be that, and every node that jaxrnn cannot run, with the nearest operator that it can.
+    It lists the inputs and outputs with their open dimensions, opsets and producer, the parameters, how often each
+    operator is used (in subgraphs too), the recurrent nodes with their sizes, the model's state and why it counts as
+    state, and every node that jaxrnn cannot run, with the nearest operator that it can.
 
     For each open dimension that could be time, it says whether the model can be streamed over it, as 'jaxrnn stream
-    --symbol' does: the smallest pulse, the delay of each output, the look-ahead and the size of the state; or which
-    node stands in the way, and what to do (in full with --json). A model that is a step already, its whole state among
-    its inputs and outputs, needs no such thing.
+    --symbol' does: the smallest pulse, the delay of each output, the look-ahead and the size of the state. If not, it
+    says which node is in the way and what to do (in full with --json). A model that runs in steps, with all of its
+    state among its inputs and outputs, needs no pulses.
 
     \b
     Examples:
@@ -45,15 +45,14 @@ def inspect(file: Path, all_params: bool, as_json: bool) -> None:
     """  # noqa: D301
     from jaxrnn.model.inspection import inspect_model
 
-    with busy(f"inspecting {file.name}"):
-        inspection = inspect_model(file, streams=True)
-    if as_json:
-        print_json(_as_json(inspection))
-    else:
-        _print(inspection, all_params)
+    with busy(f"inspecting {path.name}"):
+        inspection = inspect_model(path, streams=True)
+    show(_result(inspection), lambda result: _report(result, _about_steps(inspection), all_params))
 
 
-def _as_json(inspection: Inspection) -> dict[str, Any]:
+def _result(inspection: Inspection) -> dict[str, Any]:
+    from jaxrnn.verification.sampling import symbols_of
+
     # A file does not say which of its axes is time: that is the `symbol` of a stream.
     arrays = {
         key: [{name: value for name, value in array.items() if name != "time_axis"} for array in plain(group)]
@@ -62,136 +61,18 @@ def _as_json(inspection: Inspection) -> dict[str, Any]:
     return {
         **plain(inspection),
         **arrays,
-        "dimensions": _dimensions(inspection),
+        "dimensions": symbols_of(inspection.inputs),
         "parameter_count": inspection.parameter_count,
         "parameter_bytes": inspection.parameter_bytes,
     }
 
 
-def _dimensions(inspection: Inspection) -> list[str]:
-    from jaxrnn.verification.sampling import symbols_of
-
-    return list(symbols_of(inspection.inputs))
-
-
-def _print(inspection: Inspection, all_params: bool) -> None:
-    out = console()
-    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in inspection.opsets.items())
-    out.print(inspection.label, style="bold")
-    out.print(f"producer {inspection.producer or 'unknown'}; IR version {inspection.ir_version}; opset {opsets}")
-    dimensions = _dimensions(inspection)
-    if dimensions:
-        out.print(f"open dimensions of the inputs: {', '.join(dimensions)}")
-    ends = [("input", info) for info in inspection.inputs] + [("output", info) for info in inspection.outputs]
-    print_table(
-        out,
-        "Inputs and outputs",
-        ("", "name", "dtype", "shape"),
-        [(kind, info.name, info.dtype or "sequence or optional", shape_text(info.shape)) for kind, info in ends],
-    )
-    _print_parameters(out, inspection, all_params)
-    print_table(
-        out,
-        f"Operators: {sum(operator.count for operator in inspection.operators):,} nodes",
-        ("operator", "version", "nodes"),
-        [
-            (
-                f"{operator.domain}::{operator.name}" if operator.domain else operator.name,
-                operator.version or "-",
-                operator.count,
-            )
-            for operator in inspection.operators
-        ],
-        right=("version", "nodes"),
-    )
-    if inspection.recurrent:
-        _print_recurrent(out, inspection.recurrent)
-    else:
-        print_title(out, "Recurrent nodes: none")
-    _print_state(out, inspection)
-    if inspection.streams:
-        _print_streams(out, inspection.streams)
-    _print_problems(out, inspection)
-
-
-def _print_parameters(out: Console, inspection: Inspection, all_params: bool) -> None:
-    count, size = inspection.parameter_count, bytes_of(inspection.parameter_bytes)
-    title = f"Parameters: {count:,} in {len(inspection.parameters)} arrays, {size}"
-    shown: list[ParameterInfo] = list(inspection.parameters)
-    if not all_params and len(shown) > _LARGEST:
-        shown = sorted(shown, key=lambda parameter: -parameter.size)[:_LARGEST]
-        title += f"; the {_LARGEST} largest (--params lists all)"
-    if not shown:
-        print_title(out, title)
-        return
-    print_table(
-        out,
-        title,
-        ("name", "dtype", "shape", "elements"),
-        [(item.name, item.dtype, shape_text(item.shape), f"{item.size:,}") for item in shown],
-        right=("elements",),
-    )
-
-
-def _print_recurrent(out: Console, nodes: Sequence[RecurrentInfo]) -> None:
-    columns = ("node", "operator", "direction", "input", "hidden", "weights", "carries", "inside")
-    rows = [
-        (
-            node.name,
-            node.operator,
-            node.direction,
-            node.input_size,
-            node.hidden_size,
-            None if node.weights is None else f"{node.weights:,}",
-            ", ".join(node.carries),
-            node.where,
-        )
-        for node in nodes
-    ]
-    filled = [index for index in range(len(columns)) if any(row[index] not in (None, "") for row in rows)]
-    print_table(
-        out,
-        "Recurrent nodes",
-        [columns[index] for index in filled],
-        [[row[index] for index in filled] for row in rows],
-        right=("input", "hidden", "weights"),
-    )
-
-
-def _print_state(out: Console, inspection: Inspection) -> None:
-    if inspection.state_problem is not None:
-        print_title(out, "State: ambiguous")
-        out.print(inspection.state_problem, style="red")
-    elif inspection.state:
-        print_table(
-            out,
-            "State",
-            ("name", "kind", "input", "output", "node", "shape", "dtype", "reason"),
-            [
-                (
-                    item.name,
-                    item.kind,
-                    item.input,
-                    item.output,
-                    item.node,
-                    shape_text(item.shape),
-                    item.dtype,
-                    item.reason,
-                )
-                for item in inspection.state
-            ],
-        )
-        out.print(_about_steps(inspection))
-    elif inspection.problem is None:
-        print_title(out, "State: none")
-
-
 def _about_steps(inspection: Inspection) -> str:
     """Whether the model runs in steps, and what a batch of streams looks like."""
-    if any(item.kind == "internal" for item in inspection.state):
-        return "Every call forgets the internal state, so this model has no steps."
     from jaxrnn.onnx.state import open_sizes
 
+    if any(item.kind == "internal" for item in inspection.state):
+        return "Every call forgets the internal state, so this model has no steps."
     batch, others = open_sizes(inspection.state)
     if others:
         return f"Runs in steps; init(dims=...) takes the size of {', '.join(others)}."
@@ -200,34 +81,98 @@ def _about_steps(inspection: Inspection) -> str:
     return "Runs in steps; the batch is fixed, so init(batch=n) adds a leading axis and steps are mapped over it."
 
 
-def _print_streams(out: Console, streams: Sequence[StreamInfo]) -> None:
-    able = [item for item in streams if item.problem is None]
-    if able:
-        print_table(
-            out,
+def _report(result: Facts, about_steps: str, all_params: bool) -> Iterator[Block]:
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in result["opsets"].items())
+    yield Line(result["label"], "bold")
+    yield f"producer {result['producer'] or 'unknown'}; IR version {result['ir_version']}; opset {opsets}"
+    if result["dimensions"]:
+        yield f"open dimensions of the inputs: {', '.join(result['dimensions'])}"
+    yield Table(
+        "Inputs and outputs",
+        {
+            "": "kind",
+            "name": "name",
+            "dtype": lambda item: item["dtype"] or "sequence or optional",
+            "shape": lambda item: "[...]" if item["shape"] is None else item["shape"],
+        },
+        [{**item, "kind": kind} for kind in ("input", "output") for item in result[f"{kind}s"]],
+    )
+    yield _parameters(result, all_params)
+    yield Table(
+        f"Operators: {sum(item['count'] for item in result['operators']):,} nodes",
+        {
+            "operator": lambda item: "::".join(filter(None, (item["domain"], item["name"]))),
+            "version": lambda item: item["version"] or None,
+            "nodes": "count",
+        },
+        result["operators"],
+    )
+    yield _recurrent(result["recurrent"])
+    yield from _state(result, about_steps)
+    yield from _streams(result["streams"])
+    yield from _problems(result)
+
+
+def _parameters(result: Facts, all_params: bool) -> Table:
+    shown = result["parameters"]
+    title = f"Parameters: {result['parameter_count']:,} in {len(shown)} arrays, {bytes_of(result['parameter_bytes'])}"
+    if not all_params and len(shown) > _LARGEST:
+        shown = sorted(shown, key=lambda item: -item["size"])[:_LARGEST]
+        title += f"; the {_LARGEST} largest (--params lists all)"
+    return Table(title, {**fields("name", "dtype", "shape"), "elements": "size"}, shown)
+
+
+def _recurrent(nodes: Sequence[Facts]) -> Table:
+    columns = {
+        "node": "name",
+        **fields("operator", "direction"),
+        "input": "input_size",
+        "hidden": "hidden_size",
+        "weights": "weights",
+        "carries": lambda node: ", ".join(node["carries"]),
+        "inside": "where",
+    }
+    table = Table("Recurrent nodes" if nodes else "Recurrent nodes: none", columns, nodes)
+    filled = [any(cell not in (None, "") for cell in column) for column in zip(*table.cells(), strict=True)]
+    return Table(table.title, dict(item for item, some in zip(columns.items(), filled, strict=False) if some), nodes)
+
+
+def _state(result: Facts, about_steps: str) -> Iterator[Block]:
+    if result["state_problem"] is not None:
+        yield Table("State: ambiguous")
+        yield Line(result["state_problem"], "red")
+    elif result["state"]:
+        columns = fields("name", "kind", "input", "output", "node", "shape", "dtype", "reason")
+        yield Table("State", columns, result["state"])
+        yield about_steps
+    elif result["problem"] is None:
+        yield Table("State: none")
+
+
+def _streams(streams: Sequence[Facts]) -> Iterator[Block]:
+    if able := [item for item in streams if item["problem"] is None]:
+        yield Table(
             "Streams in pulses ('jaxrnn stream FILE --symbol NAME --pulse FRAMES')",
-            ("over", "smallest pulse", "delay", "look-ahead", "receptive field", "state"),
-            [
-                (
-                    item.symbol,
-                    item.smallest_pulse,
-                    ", ".join(
-                        f"{name} {'at the end' if delay is None else delay}"
-                        for name, delay in (item.delay or {}).items()
-                    ),
-                    item.look_ahead,
-                    "all of the past" if item.receptive_field is None else item.receptive_field,
-                    bytes_of(item.state_bytes or 0),
-                )
-                for item in able
-            ],
-            right=("smallest pulse", "look-ahead", "state"),
+            {
+                "over": "symbol",
+                **fields("smallest pulse"),
+                "delay": lambda item: ", ".join(
+                    f"{name} {'at the end' if delay is None else delay}" for name, delay in item["delay"].items()
+                ),
+                "look-ahead": "look_ahead",
+                "receptive field": lambda item: (
+                    "all of the past" if item["receptive_field"] is None else item["receptive_field"]
+                ),
+                "state": lambda item: bytes_of(item["state_bytes"]),
+            },
+            able,
+            right=("state",),
         )
-        out.print("Pulse, look-ahead and receptive field are in input frames; delays in frames of the output.")
+        yield "Pulse, look-ahead and receptive field are in input frames; delays in frames of the output."
     for item in streams:
-        if item.problem is not None:
-            print_title(out, f"Cannot be streamed over {item.symbol}")
-            out.print(_shortened(item.problem))
+        if item["problem"] is not None:
+            yield Table(f"Cannot be streamed over {item['symbol']}")
+            yield _shortened(item["problem"])
 
 
 def _shortened(text: str) -> str:
@@ -236,20 +181,22 @@ def _shortened(text: str) -> str:
     return line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + " ... (in full with --json)"
 
 
-def _print_problems(out: Console, inspection: Inspection) -> None:
-    if inspection.unsupported:
-        print_table(
-            out,
-            f"Cannot be run: {len(inspection.unsupported)} nodes",
-            ("node", "operator", "domain", "opset", "inside", "why, and the nearest that can"),
-            [
-                (node.name, node.operator, node.domain or "ai.onnx", node.opset, node.where, node.reason)
-                for node in inspection.unsupported
-            ],
-            right=("opset",),
+def _problems(result: Facts) -> Iterator[Block]:
+    if result["unsupported"]:
+        yield Table(
+            f"Cannot be run: {len(result['unsupported'])} nodes",
+            {
+                "node": "name",
+                "operator": "operator",
+                "domain": lambda node: node["domain"] or "ai.onnx",
+                "opset": "opset",
+                "inside": "where",
+                "why, and the nearest that can": "reason",
+            },
+            result["unsupported"],
         )
-    elif inspection.problem is not None:
-        print_title(out, "Cannot be loaded")
-        out.print(inspection.problem, style="red")
+    elif result["problem"] is not None:
+        yield Table("Cannot be loaded")
+        yield Line(result["problem"], "red")
     else:
-        print_title(out, "Every node can be run.")
+        yield Table("Every node can be run.")

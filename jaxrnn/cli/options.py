@@ -1,278 +1,155 @@
-"""Options that several commands share, and reading and writing the files that they name."""
+"""Options that several commands share: each group is one argument of the command that takes it."""
 
 from __future__ import annotations
 
 import functools
-import importlib
+import inspect
 import json
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
-from jaxrnn.arrays import read_arrays
-from jaxrnn.errors import InputError
-from jaxrnn.writing import in_place_of
+from jaxrnn.checks import check_writable
+from jaxrnn.cli.errors import ask_for_json
+from jaxrnn.cli.files import load_array
 
-#: The exit status of a program that was interrupted from the keyboard.
-INTERRUPTED = 130
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
 
-model_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
-static_option = click.option(
-    "--static",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="Fix an input while the model is compiled: a number, a JSON list, or a .npy file. "
-    "Needed where a shape or a branch depends on it. Example: --static sr=16000.",
-)
-state_option = click.option(
-    "--state",
-    "pairs",
-    metavar="INPUT=OUTPUT",
-    multiple=True,
-    help="Say which output carries the updated value of a state input, where the file leaves it open; "
-    "'none' says that there is no state.",
-)
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
 
 
-def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The argument ``SETTINGS.yaml``, and the options ``--set``, ``--print-config`` and ``--keys``.
+def grouped(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
+    """Options whose values a command takes as one argument.
 
     Args:
-        model: the module and name of the model of what may stand in the file.
-        example: a key and its value, for the help.
+        name: of the argument.
+        make: makes it of the values of the options, which are its parameters.
+        options: in the order of the help.
     """
 
-    def print_keys(ctx: click.Context, parameter: click.Parameter, chosen: bool) -> None:
-        if not chosen or ctx.resilient_parsing:
-            return
-        from jaxrnn.settings.reference import reference
-
-        formatter = ctx.make_formatter()
-        rows = reference(_imported(model))
-        formatter.write_dl([(key, f"{text} [{default}]" if default else text) for key, default, text in rows])
-        click.echo(formatter.getvalue(), nl=False)
-        ctx.exit()
-
-    argument = click.argument("path", metavar="SETTINGS.yaml", type=click.Path(path_type=Path))
-    override = click.option(
-        "--set",
-        "overrides",
-        metavar="KEY.SUB=VALUE",
-        multiple=True,
-        help="Put a value, written as in YAML, in place of the file's; may be given several times. Example: "
-        f"--set {example}.",
-    )
-    printed = click.option(
-        "--print-config",
-        is_flag=True,
-        help="Print all settings as they are understood, with defaults, overrides and variables, and do nothing else.",
-    )
-    keys = click.option(
-        "--keys",
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=print_keys,
-        help="Explain every key of the file.",
-    )
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def run(path: Path, overrides: tuple[str, ...], print_config: bool, **others: Any) -> Any:
-            if not print_config:
-                return command(path=path, overrides=overrides, **others)
-            from jaxrnn.settings.files import SettingsFile
+        def run(*args: Any, **values: Any) -> Any:
+            taken = {key: values.pop(key) for key in inspect.signature(make).parameters if key in values}
+            return command(*args, **{name: make(**taken)}, **values)
 
-            return click.echo(SettingsFile(_imported(model), path, overrides).to_yaml(), nl=False)
-
-        return argument(override(printed(keys(run))))
+        return functools.reduce(lambda result, option: option(result), reversed(options), run)
 
     return decorate
 
 
-def _imported(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+def parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback that makes of an option's value what the command takes."""
+    return lambda ctx, parameter, value: None if value is None else parse(value)
 
 
-def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options ``--input``, ``--inputs``, ``--static``, ``--dim`` and ``--seed``."""
-    options = [
-        click.option(
-            "--input",
-            "input_files",
-            metavar="NAME=X.npy",
-            multiple=True,
-            help="An input from a .npy file; give the option once for each input.",
-        ),
-        click.option(
-            "--inputs",
-            "inputs_file",
-            metavar="X.npz",
-            type=click.Path(path_type=Path),
-            help="Inputs by name from one .npz file.",
-        ),
-        static_option,
-        click.option(
-            "--dim",
-            "dims",
-            metavar="NAME=SIZE",
-            multiple=True,
-            help="Size of an open dimension of the random inputs. Those not given are 1 where the name looks like a "
-            "batch, else 16. 'jaxrnn inspect' shows the names.",
-        ),
-        click.option(
-            "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs."
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+def _json(ctx: click.Context, parameter: click.Parameter, chosen: bool) -> None:
+    if chosen:
+        ask_for_json(ctx)
 
 
-def split_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
+json_option = click.option(
+    "--json",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_json,
+    help="Print one JSON object on standard output, and nothing else.",
+)
+
+
+def output_option(metavar: str, text: str, *, required: bool = False) -> Decorator:
+    """The option ``--output``: a file in a folder that is there."""
+    return click.option(
+        "--output",
+        "-o",
+        metavar=metavar,
+        required=required,
+        type=click.Path(path_type=Path),
+        callback=parsed(_writable),
+        help=text,
+    )
+
+
+def _writable(path: Path) -> Path:
+    check_writable(path)
+    return path
+
+
+def split_pairs(pairs: Sequence[str]) -> dict[str, str]:
     """``NAME=VALUE`` arguments as a dict; the name ends at the first ``=``."""
     result: dict[str, str] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
         if not name or not value:
-            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE", param_hint=option)
+            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE")
         if name in result:
-            raise click.BadParameter(f"{name!r} is given twice", param_hint=option)
+            raise click.BadParameter(f"{name!r} is given twice")
         result[name] = value
     return result
 
 
-def parse_state(pairs: Sequence[str]) -> dict[str, str] | None:
-    """``--state INPUT=OUTPUT`` as pairs; None where nothing was said, and no pairs for ``--state none``."""
-    if list(pairs) == ["none"]:
-        return {}
-    return split_pairs("--state", pairs) or None
+@dataclass(frozen=True)
+class ModelFile:
+    """What ``FILE``, ``--static`` and ``--state`` say.
 
-
-def parse_dims(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """``--dim S=20,50`` as sizes by name."""
-    result = {}
-    for name, text in split_pairs("--dim", pairs).items():
-        try:
-            result[name] = tuple(int(part) for part in text.split(","))
-        except ValueError:
-            raise click.BadParameter(f"{text!r} is not a size, such as {name}=50", param_hint="--dim") from None
-    return result
-
-
-def single_dims(pairs: Sequence[str]) -> dict[str, int]:
-    """``--dim S=20`` as one size by name."""
-    parsed = parse_dims(pairs)
-    for name, sizes in parsed.items():
-        if len(sizes) != 1:
-            raise click.BadParameter(f"{name} needs one size; only verify takes several", param_hint="--dim")
-    return {name: size for name, (size,) in parsed.items()}
-
-
-def parse_static(pairs: Sequence[str]) -> dict[str, Any]:
-    """``--static NAME=VALUE`` as values by name."""
-    result: dict[str, Any] = {}
-    for name, text in split_pairs("--static", pairs).items():
-        if text.endswith(".npy"):
-            result[name] = load_array(Path(text))
-            continue
-        try:
-            result[name] = json.loads(text)
-        except ValueError:
-            raise click.BadParameter(
-                f"{name}: {text!r} is neither a number, nor a JSON list, nor a .npy file", param_hint="--static"
-            ) from None
-    return result
-
-
-def load_inputs(files: Sequence[str], archive: Path | None) -> dict[str, np.ndarray]:
-    """The arrays of ``--inputs`` and ``--input``, the latter having the last word.
-
-    Raises:
-        InputError: a file is missing or holds no arrays.
+    Attributes:
+        path: the file.
+        static: values of inputs that are fixed, by name.
+        state: outputs by the state inputs that they update; None where nothing is said.
     """
-    arrays = load_archive(archive) if archive is not None else {}
-    for name, path in split_pairs("--input", files).items():
-        arrays[name] = load_array(Path(path))
-    return arrays
+
+    path: Path
+    static: dict[str, Any]
+    state: dict[str, str] | None = None
+
+    def load(self) -> Model:
+        """The model in the file."""
+        from jaxrnn.model.loading import load
+
+        return load(self.path, static=self.static, state=self.state)
 
 
-def load_array(path: Path) -> np.ndarray:
-    """The array of a .npy file."""
-    loaded = read_arrays(path)
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    raise InputError(f"{path} holds arrays by name ({', '.join(loaded)}); give it with --inputs")
+def _static(pairs: Sequence[str]) -> dict[str, Any]:
+    return {name: _static_value(name, text) for name, text in split_pairs(pairs).items()}
 
 
-def load_archive(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a .npz file by name."""
-    loaded = read_arrays(path)
-    if isinstance(loaded, np.ndarray):
-        raise InputError(f"{path} holds one array without a name; give it with --input NAME={path}")
-    return loaded
+def _static_value(name: str, text: str) -> Any:
+    if text.endswith(".npy"):
+        return load_array(Path(text))
+    try:
+        return json.loads(text)
+    except ValueError:
+        message = f"{name}: {text!r} is neither a number, nor a JSON list, nor a .npy file"
+        raise click.BadParameter(message) from None
 
 
-def pulse_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command that turns a model over whole recordings into one that runs in pulses."""
-    frames = {"type": click.IntRange(min=1), "metavar": "FRAMES"}
-    for option in (
-        click.option(
-            "--shortest",
-            **frames,
-            help="With --symbol: no recording has fewer frames, where an error asks for such a constraint.",
-        ),
-        click.option(
-            "--multiple",
-            **frames,
-            help="With --symbol: every recording has a multiple of so many frames, where the model works on no others.",
-        ),
-        click.option(
-            "--pulse",
-            **frames,
-            help="New input frames a step, with --symbol. [default: the fewest that fit the model's strides]",
-        ),
-        click.option(
-            "--symbol",
-            metavar="NAME",
-            help="The open dimension of the inputs that is time: work in pulses of it. 'jaxrnn inspect' shows which "
-            "can.",
-        ),
-    ):
-        command = option(command)
-    return command
+def _state(pairs: Sequence[str]) -> dict[str, str] | None:
+    return {} if list(pairs) == ["none"] else split_pairs(pairs) or None
 
 
-def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
-    """Refuse options about pulses, by name, where no dimension was said to be time."""
-    option = next((option for option, value in options.items() if value), None)
-    if symbol is None and option is not None:
-        raise click.UsageError(f"{option} is about pulses: it needs --symbol NAME, the dimension that is time")
-
-
-def check_folder(path: Path) -> None:
-    """Refuse a file that cannot be written because its folder is not there, before any work is done."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the name of a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")
-
-
-def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a .npz file that is either whole or not there."""
-    with in_place_of(path) as written, zipfile.ZipFile(written, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, _storable(array), allow_pickle=False)
-
-
-def _storable(array: np.ndarray) -> np.ndarray:
-    """Types that NumPy's files do not know, such as bfloat16, go as raw bytes."""
-    known = array.dtype.isbuiltin == 1 or array.dtype.kind in "US"
-    return array if known else array.view(np.dtype((np.void, array.dtype.itemsize)))
+file_argument = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+_static_option = click.option(
+    "--static",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=parsed(_static),
+    help="Fix an input at compile time: a number, a JSON list, or a .npy file. Needed if a shape or a branch depends "
+    "on it. Example: --static sr=16000.",
+)
+_state_option = click.option(
+    "--state",
+    metavar="INPUT=OUTPUT",
+    multiple=True,
+    callback=parsed(_state),
+    help="Name the output that carries the new value of a state input, where the file leaves it open; 'none' if there "
+    "is no state.",
+)
+#: ``FILE`` and ``--static``, and with ``--state``, as the argument ``file``.
+stateless_file = grouped("file", ModelFile, file_argument, _static_option)
+model_file = grouped("file", ModelFile, file_argument, _static_option, _state_option)

@@ -1,4 +1,4 @@
-"""How results are printed: tables for people, one JSON object for programs."""
+"""How the result of a command is printed: one JSON object for programs, lines and tables for people."""
 
 from __future__ import annotations
 
@@ -6,18 +6,81 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
+from jaxrnn.cli.errors import wants_json
+from jaxrnn.messages import pairs_of
+from jaxrnn.progress import progress_bar
+
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
 
 #: Wider than any table: what is piped into a file or another program is never cut or wrapped.
 _UNLIMITED = 100_000
+
+#: Columns that show how a value compares with a peer's.
+COMPARED = {"largest absolute": "max_abs", "largest relative": "max_rel"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of text."""
+
+    text: str
+    style: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a title, which stands alone where there are none.
+
+    Attributes:
+        title: stands above it.
+        columns: headings, each with what its cells show: the key of a row, or a function of it. Headings alone are
+            those of rows that are sequences.
+        rows: as the columns read them. `text_of` writes their values.
+        right: headings of columns that are aligned to the right, as columns of numbers are without being named here.
+    """
+
+    title: str
+    columns: Mapping[str, str | Callable[[Any], Any]] | Sequence[str] = ()
+    rows: Sequence[Any] = ()
+    right: Sequence[str] = ()
+
+    def cells(self) -> list[list[Any]]:
+        """The values, row by row."""
+        keys = self.columns.values() if isinstance(self.columns, Mapping) else range(len(self.columns))
+        return [[key(row) if callable(key) else row[key] for key in keys] for row in self.rows]
+
+
+def fields(*headings: str) -> dict[str, str]:
+    """Columns whose headings are the keys of the rows, with spaces."""
+    return {heading: heading.replace(" ", "_") for heading in headings}
+
+
+#: What a report for people is made of. A text is a line.
+Block = str | Line | Table
+
+
+def show(result: Any, report: Callable[[dict[str, Any]], Iterable[Block]]) -> None:
+    """Print the result of a command.
+
+    Args:
+        result: a mapping, or a dataclass, which `plain` brings to JSON's types.
+        report: what people read of that.
+    """
+    facts = plain(result)
+    if wants_json():
+        print_json(facts)
+        return
+    out = console()
+    for block in report(facts):
+        print_block(out, block)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -30,28 +93,48 @@ def console(*, stderr: bool = False) -> Console:
     return out
 
 
-def print_table(
-    out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
-) -> None:
-    """Print a table under a title; the columns named in ``right`` are aligned to the right."""
+def print_block(out: Console, block: Block) -> None:
+    """Print a part of a report."""
+    if isinstance(block, Table):
+        out.print()
+        out.print(block.title, style="bold")
+        if block.rows:
+            out.print(_grid(block))
+    else:
+        line = block if isinstance(block, Line) else Line(block)
+        out.print(line.text, style=line.style)
+
+
+def _grid(table: Table) -> Any:
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as Grid
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, header_style="bold")
-    for column in columns:
-        numeric = column in right
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    print_title(out, title)
-    out.print(table)
+    grid = Grid(box=box.SIMPLE, pad_edge=False, show_edge=False, header_style="bold")
+    cells = table.cells()
+    for place, heading in enumerate(table.columns):
+        right = heading in table.right or all(map(_is_number, [row[place] for row in cells]))
+        grid.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for row in cells:
+        grid.add_row(*(Text(text_of(value)) for value in row))
+    return grid
 
 
-def print_title(out: Console, title: str) -> None:
-    """Print an empty line and a title."""
-    out.print()
-    out.print(title, style="bold")
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def text_of(value: Any) -> str:
+    """A value as people read it: a number with a few digits, a shape in brackets, sizes by name; a dash for none."""
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return pairs_of(value)
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -76,14 +159,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-def shape_text(shape: Sequence[int | str] | None) -> str:
-    """A shape as it is written in messages: ``[1, S, 8]``, or ``[...]`` where the rank is not known."""
-    return "[...]" if shape is None else f"[{', '.join(map(str, shape))}]"
+def verdict(ok: bool) -> Line:
+    """The last line of a comparison."""
+    return Line("agrees", "bold green") if ok else Line("differs", "bold red")
 
 
-def number(value: float | None) -> str:
-    """A measured number with a few digits, or a dash where there is none."""
-    return "-" if value is None else f"{value:.4g}"
+def random_line(result: Mapping[str, Any], seed: int) -> list[str]:
+    """A line that says which inputs are random, where some are."""
+    details = ", ".join(filter(None, (f"seed {seed}", pairs_of(result["dims"]))))
+    return [f"random: {', '.join(result['random'])} ({details})"] if result["random"] else []
 
 
 def time_rows(what: str, microseconds: Mapping[str, float] | None) -> list[tuple[str, str]]:
@@ -105,23 +189,12 @@ def busy(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counting(what: str, count: int) -> Iterator[Iterator[int]]:
-    """The numbers below ``count``, with a progress bar on standard error while they are taken, if that is a terminal.
+    """The numbers below ``count``, with a progress bar while they are taken."""
+    with progress_bar(what, count) as show_progress:
 
-    The bar is redrawn between two numbers and by no thread of its own, which would take time from what is measured.
-    """
-    from rich.progress import Progress
+        def numbers() -> Iterator[int]:
+            for index in range(count):
+                yield index
+                show_progress(index + 1)
 
-    out = console(stderr=True)
-    if not out.is_terminal:
-        yield iter(range(count))
-        return
-    with Progress(console=out, transient=True, auto_refresh=False) as bar:
-        yield _watched(bar, bar.add_task(what, total=count), count)
-
-
-def _watched(bar: Progress, task: TaskID, count: int) -> Iterator[int]:
-    redrawn = max(1, count // 50)
-    for index in range(count):
-        yield index
-        if (index + 1) % redrawn == 0:
-            bar.update(task, completed=index + 1, refresh=True)
+        yield numbers()

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.options import (
-    check_pulse_options,
-    input_options,
-    json_option,
-    load_inputs,
-    model_argument,
-    parse_state,
-    parse_static,
-    pulse_options,
-    single_dims,
-    state_option,
-)
-from jaxrnn.cli.output import busy, console, print_json, print_table
+from jaxrnn.cli.inputs import Inputs, input_options
+from jaxrnn.cli.options import ModelFile, json_option, model_file
+from jaxrnn.cli.output import Block, Line, Table, busy, show
+from jaxrnn.cli.pulses import Pulses, pulse_options
 
 if TYPE_CHECKING:
-    from jaxrnn.model import Model
     from jaxrnn.profiling import Profile
     from jaxrnn.profiling.rows import By
-    from jaxrnn.streaming import Streamed
 
 #: Lines of the table, if nobody asks for another number.
 TOP = 20
 
 
 @click.command()
-@model_argument
+@model_file
 @click.option(
     "--what",
     type=click.Choice(["apply", "step", "scan", "stream"]),
@@ -51,7 +40,7 @@ TOP = 20
     type=click.IntRange(min=1),
     default=TOP,
     show_default=True,
-    help="Lines to show; the others are added up in one. With --json all are given.",
+    help="Lines to show; the others are added up in one. --json has all of them.",
 )
 @click.option("--batch", type=click.IntRange(min=1), help="Streams in one call. [default: one, without a batch axis]")
 @click.option(
@@ -61,8 +50,7 @@ TOP = 20
     help="Frames of --what scan [default: 100], and of the whole graph where one open dimension can be time.",
 )
 @pulse_options
-@input_options
-@state_option
+@input_options()
 @click.option(
     "--dtype",
     type=click.Choice(["bfloat16"]),
@@ -72,48 +60,29 @@ TOP = 20
 @click.option("--peak/--no-peak", default=True, show_default=True, help="Measure what the machine can do.")
 @json_option
 def profile(
-    file: Path,
-    what: str | None,
-    by: By,
-    top: int,
-    batch: int | None,
-    length: int | None,
-    symbol: str | None,
-    pulse: int | None,
-    multiple: int | None,
-    shortest: int | None,
-    input_files: tuple[str, ...],
-    inputs_file: Path | None,
-    static: tuple[str, ...],
-    dims: tuple[str, ...],
-    seed: int,
-    pairs: tuple[str, ...],
-    dtype: str | None,
-    peak: bool,
-    as_json: bool,
+    file: ModelFile, pulses: Pulses, given: Inputs, what: str | None, by: By, top: int, peak: bool, **options: Any
 ) -> None:
     """Show where the time of a model goes, by ONNX node or by region of the compiled program.
 
-    A region is what XLA runs as one: a product of matrices, a convolution, or several operations that it fused. Its
-    time is measured while JAX's profiler records a number of calls, less what the recording itself takes; the time of
-    the whole call is measured without it. What lies between the regions is shown as a line of its own, so that the
-    table adds up to the call. Where the recorder slows a program down, as it does many short regions in a loop, the
-    times of the regions are divided by one number so that they fit the call, and a note says so.
+    A region is what XLA runs as one: a matrix product, a convolution, or several fused operations. JAX's profiler
+    records some calls and times their regions; what the recording itself takes is subtracted. The whole call is timed
+    without the profiler, and the time between regions has a line of its own, so that the table adds up to the call.
+    Where the profiler slows a program down, as it does many short regions in a loop, the times of the regions are
+    scaled to fit the call, and a note says so.
 
     By node, the time of a region that works for several nodes is divided among them by the operations that each
-    needs: an estimate, and "shared" says how much of a line is one. Names of nodes come from the compiled program;
-    regions that it gives no name to, and no name can be inferred for from what they read and write, are "(none)".
+    needs. That is an estimate; "shared" says how much of a line is one. The names of nodes come from the compiled
+    program. "(none)" is for regions that have no name, and whose inputs and readers suggest none.
 
-    FLOP (floating-point operations, transcendental functions apart) and bytes (operands read, results written) are
-    computed from the shapes in each region, with all trips of loops; XLA's own analysis of the whole program, which
-    counts a loop once, stands above the table. They are held against peaks that are measured in the same process, on
-    the same threads: a large product of matrices, and going through arrays that fit the caches and that do not; a
-    region's bytes against an array of the size that is gone through before its data is used again. "bound by" is the
-    nearer of the two limits, or neither where less than a quarter of both is reached: start-up, transcendental
+    FLOP (floating-point operations, without transcendental functions) and bytes (operands read, results written) are
+    computed from the shapes in each region, with all trips of loops. XLA's own analysis of the whole program, which
+    counts a loop once, stands above the table. Both are compared with peaks that are measured in the same process, on
+    the same threads: a large matrix product, and passes over arrays that fit the caches and that do not. "bound by" is
+    the nearer of the two limits, or neither if less than a quarter of both is reached: start-up, transcendental
     functions, or scalar code.
 
-    Inputs that are not given are random, and so are their sizes as in 'jaxrnn run --random'. Parameters are compiled
-    in, except for --what apply.
+    Inputs that are not given are random, with sizes as in 'jaxrnn run --random'. Parameters are compiled in, except
+    with --what apply.
 
     \b
     Examples:
@@ -126,70 +95,45 @@ def profile(
     import jax
 
     from jaxrnn.errors import InputError
-    from jaxrnn.model.loading import load
     from jaxrnn.profiling import profile_model
     from jaxrnn.runtime.compiled import is_compiled
     from jaxrnn.verification.sampling import restore_types
 
-    check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
-    if symbol is not None and what not in (None, "stream"):
+    if pulses.symbol is not None and what not in (None, "stream"):
         raise click.UsageError(f"--symbol is about streams, not about --what {what}")
-    if is_compiled(file):
-        raise click.UsageError(f"{file} is compiled and knows no nodes: give the ONNX file that it was made from")
-    given, sizes, fixed = load_inputs(input_files, inputs_file), single_dims(dims), parse_static(static)
+    if is_compiled(file.path):
+        raise click.UsageError(f"{file.path} is compiled and knows no nodes: give the ONNX file that it was made from")
     # A step is shorter than handing it to another thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    with busy(f"profiling {file.name}"):
-        model = load(file, static=fixed, state=parse_state(pairs))
-        streamed = None
-        if symbol is not None or what == "stream":
-            streamed = _stream(model, symbol, pulse, sizes, multiple or 1, shortest or 1)
+    with busy(f"profiling {file.path.name}"):
+        model = file.load()
+        stream = None if pulses.symbol is None else pulses.stream(model, given.dims)
         try:
-            found = profile_model(
-                model,
-                what,
-                inputs=restore_types(model.inputs, given),
-                dims=sizes,
-                batch=batch,
-                length=length,
-                stream=streamed,
-                seed=seed,
-                dtype=dtype,
-                peaks=peak,
+            arrays = restore_types(model.inputs, given.arrays)
+            profiled = profile_model(
+                model, what, inputs=arrays, dims=given.dims, stream=stream, seed=given.seed, peaks=peak, **options
             )
         except InputError as error:
             raise InputError(_by_options(str(error))) from error
-    print_json(found.data(by)) if as_json else _print(found, by, top)
-
-
-def _stream(
-    model: Model, symbol: str | None, pulse: int | None, sizes: dict[str, int], multiple: int, shortest: int
-) -> Streamed:
-    from jaxrnn.cli.stepping import stream_model
-    from jaxrnn.model.inspection import time_symbols
-
-    if symbol is None:
-        symbols = time_symbols(model)
-        if len(symbols) != 1:
-            listed = ", ".join(symbols) or "none"
-            raise click.UsageError(f"--what stream needs --symbol NAME; the dimensions that can be time: {listed}")
-        symbol = symbols[0]
-    return stream_model(model, symbol, pulse, sizes, multiple, shortest)
+    show(profiled.data(by), lambda _: _report(profiled, by, top))
 
 
 def _by_options(message: str) -> str:
     """An error of the library in the words of the command."""
-    words = {"dims gives": "--dim gives", "give batch": "give --batch", "batch and length": "--batch and --length"}
+    words = {
+        "dims gives": "--dim gives",
+        "give batch": "give --batch",
+        "say which dimension is time, with model.stream": "say which dimension is time, with --symbol NAME",
+    }
     for said, option in words.items():
         message = message.replace(said, option)
     return message
 
 
-def _print(found: Profile, by: By, top: int) -> None:
-    from jaxrnn.profiling.table import NUMBERS
+def _report(profiled: Profile, by: By, top: int) -> Iterator[Block]:
+    from jaxrnn.profiling.table import NUMBERS, columns
 
-    out = console()
-    for line in found.heading():
-        out.print(line, style="yellow" if line.startswith("note:") else None)
-    columns, lines = found.lines(by, top)
-    print_table(out, f"Time of a call by {by}", columns, lines, right=NUMBERS)
+    for line in profiled.heading():
+        yield Line(line, "yellow" if line.startswith("note:") else None)
+    cells = columns(by, peaks=profiled.peaks is not None)
+    yield Table(f"Time of a call by {by}", cells, profiled.lines(by, top), right=NUMBERS)

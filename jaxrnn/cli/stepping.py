@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError, StreamError
+from jaxrnn.guards import exact_types
 from jaxrnn.messages import bytes_of
+from jaxrnn.model import Model
 from jaxrnn.onnx.limits import Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxrnn.model import Model
-    from jaxrnn.runtime.bound import Bound
-    from jaxrnn.specs import ArraySpec
-    from jaxrnn.stepper import OutputSpec, Stepper, StepSpec
-    from jaxrnn.streaming import Streamed
+from jaxrnn.recordings import joined, one_step, part, whole
+from jaxrnn.runtime.bound import Bound, packed
+from jaxrnn.stepper import OutputSpec, Stepper, StepSpec
+from jaxrnn.streaming import Streamed
 
 Arrays = Mapping[str, Any]
 
@@ -84,54 +83,6 @@ def stream_model(
         raise StreamError(f"{error} (here: {said})" if said else str(error)) from error
 
 
-def recordings_of(spec: StepSpec, frames: str) -> list[ArraySpec]:
-    """Whole recordings for the inputs: frames along the time axis, or stacked along a first one."""
-    if not spec.streams:
-        return [each.batched((frames,)) for each in spec.inputs]
-    return [each.with_frames(frames if (k := _times(spec, each)) == 1 else f"{k}*{frames}") for each in spec.inputs]
-
-
-def _times(spec: StepSpec, each: ArraySpec) -> int:
-    """How many frames of an input go with one input frame."""
-    return 1 if each.time_axis is None else each.sizes[each.time_axis] // spec.pulse
-
-
-def count_frames(spec: StepSpec, recordings: Mapping[str, np.ndarray]) -> int | None:
-    """The number of frames that all recordings have; None where there is none.
-
-    Raises:
-        InputError: they have different numbers, or no frames.
-    """
-    counts = {}
-    for each in spec.inputs:
-        axis = each.time_axis if spec.streams else 0
-        if each.name in recordings and axis is not None and axis < np.ndim(recordings[each.name]):
-            counts[each.name] = recordings[each.name].shape[axis] // _times(spec, each)
-    if len(set(counts.values())) > 1:
-        raise InputError(f"the recordings have different numbers of frames: {counts}")
-    count = next(iter(counts.values()), None)
-    if count == 0:
-        raise InputError("the recordings have no frames")
-    return count
-
-
-def cut(spec: StepSpec, recordings: Arrays, begin: int, end: int) -> dict[str, np.ndarray]:
-    """Frames of every recording, of a model in steps along a first axis; what is held constant as it is."""
-    result = {}
-    for each in spec.inputs:
-        array, axis, times = recordings[each.name], each.time_axis if spec.streams else 0, _times(spec, each)
-        kept = array if axis is None else array[(slice(None),) * axis + (slice(begin * times, end * times),)]
-        result[each.name] = np.ascontiguousarray(kept).reshape(kept.shape)
-    return result
-
-
-def _inputs(spec: StepSpec, recordings: Arrays, index: int) -> dict[str, np.ndarray]:
-    """The inputs of one step."""
-    if spec.streams:
-        return cut(spec, recordings, index * spec.pulse, (index + 1) * spec.pulse)
-    return {each.name: recordings[each.name][index] for each in spec.inputs}
-
-
 def check_size(spec: StepSpec) -> None:
     """Refuse a pulse that no memory holds.
 
@@ -155,20 +106,13 @@ def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[
         recordings: whole, by name.
         dims: sizes of the open dimensions.
     """
-    import jax
-
-    from jaxrnn.guards import exact_types
-    from jaxrnn.runtime.bound import Bound
-
     began = time.perf_counter()
     spec = stepper.spec
-    if not spec.streams and hasattr(stepper, "pack"):
-        params = stepper.pack(stepper.params, dims=dims)  # pyright: ignore[reportAttributeAccessIssue]
-    stream = Bound(stepper, params)
-    held = {name: recordings[name] for name in spec.held}
+    stream = Bound(stepper, packed(stepper, getattr(stepper, "params", None) if params is None else params, dims))
+    constants = {name: recordings[name] for name in spec.constants}
     batch = None if spec.batch_symbol is None else dims.get(spec.batch_symbol, 1)
     with exact_types():
-        start = stepper.init(batch, params=stream.params, held=held or None)
+        start = stepper.init(batch, params=stream.params, constants=constants or None)
         one = {each.name: np.zeros(each.sized(dims).sizes, each.dtype) for each in spec.inputs}
         step = jax.jit(stream.step).lower(start, one).compile()
         # What the first call sets up is no part of a step; its results are dropped.
@@ -187,41 +131,38 @@ def run(ready: Ready, recordings: Arrays, total: int, indices: Iterable[int] | N
         total: frames to take.
         indices: the numbers of the steps, wrapped in a progress bar, say.
     """
-    from jaxrnn.guards import exact_types
-
     spec = ready.stream.spec
     count, rest = divmod(total, spec.pulse)
     seconds, pieces, state = [], [], ready.start
     last, flush_seconds = {}, None
     with exact_types():
         for index in range(count) if indices is None else indices:
-            inputs = _inputs(spec, recordings, index)
+            inputs = _contiguous(one_step(spec, recordings, index))
             began = time.perf_counter()
             results, state = ready.step(state, inputs)
             outputs = {name: np.asarray(value) for name, value in results.items()}
             seconds.append(time.perf_counter() - began)
             pieces.append(outputs)
         if spec.streams:
-            tail = cut(spec, recordings, total - rest, total)
+            tail = _contiguous(part(spec, recordings, total - rest, total))
             began = time.perf_counter()
             last = ready.stream.flush(state, tail, rest)
             flush_seconds = time.perf_counter() - began
         entries = {name: np.asarray(value) for name, value in spec.entries(state).items()}
-    joined = {
-        output.name: _joined(output, [piece[output.name] for piece in pieces if output.name in piece], last)
+    outputs = {
+        output.name: _whole(spec, output, [piece[output.name] for piece in pieces if output.name in piece], last)
         for output in spec.outputs
     }
-    return Run(joined, entries, np.array(seconds), flush_seconds)
+    return Run(outputs, entries, np.array(seconds), flush_seconds)
 
 
-def _joined(output: OutputSpec, pieces: Sequence[np.ndarray], last: Mapping[str, np.ndarray]) -> np.ndarray:
+def _contiguous(arrays: Arrays) -> dict[str, np.ndarray]:
+    return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
+
+
+def _whole(spec: StepSpec, output: OutputSpec, pieces: Sequence[np.ndarray], last: Arrays) -> np.ndarray:
     """All frames of an output: of a stream from frame 0 to the last that exists, of a model in steps stacked."""
-    if output.name not in last:
-        return np.stack(pieces)
-    if output.time_axis is None:
-        return last[output.name]
-    whole = np.concatenate([*pieces, last[output.name]], output.time_axis)
-    return whole[(slice(None),) * output.time_axis + (slice(output.delay, None),)]
+    return whole(output, joined(spec, output, np.stack(pieces)) if pieces else None, last.get(output.name))
 
 
 def times_of(seconds: np.ndarray) -> dict[str, float] | None:
@@ -234,6 +175,4 @@ def times_of(seconds: np.ndarray) -> dict[str, float] | None:
 
 def has_no_number(array: np.ndarray) -> bool:
     """Whether an element is NaN or infinite."""
-    import jax.numpy as jnp
-
     return bool(jnp.issubdtype(array.dtype, jnp.inexact)) and not np.isfinite(array.astype(np.complex128)).all()

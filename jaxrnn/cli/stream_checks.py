@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from jaxrnn.cli.stepping import Arrays, Ready, cut, run
+from jaxrnn.cli.stepping import Arrays, Ready, run
 from jaxrnn.errors import InputError, JaxrnnError
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
-    from jaxrnn.verification.comparison import Comparison
+from jaxrnn.model import Model
+from jaxrnn.recordings import part
+from jaxrnn.verification.comparison import Comparison, compare
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,8 @@ def awkward_lengths(pulse: int, multiple: int, total: int, shortest: int) -> lis
 
 def _check(model: Model, ready: Ready, recordings: Arrays, total: int, outputs: Arrays | None = None) -> Check:
     """By the rule of ``jaxrnn verify``."""
-    from jaxrnn.verification.comparison import compare
-
     try:
-        offline = model(cut(ready.stream.spec, recordings, 0, total))
+        offline = model(part(ready.stream.spec, recordings, 0, total))
     except JaxrnnError as error:
         return Check(total, (), str(error))
     streamed = run(ready, recordings, total).outputs if outputs is None else outputs

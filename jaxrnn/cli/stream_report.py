@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jaxrnn.cli.output import console, number, plain, print_table, shape_text, time_rows
+from jaxrnn.cli.output import COMPARED, Block, Line, Table, fields, plain, random_line, text_of, time_rows, verdict
+from jaxrnn.cli.stepping import Ready, Run, has_no_number, times_of
+from jaxrnn.cli.stream_checks import Check
 from jaxrnn.messages import bytes_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from jaxrnn.cli.stepping import Ready, Run
-    from jaxrnn.cli.stream_checks import Check
-    from jaxrnn.verification.sampling import Sample
+from jaxrnn.verification.sampling import Sample
 
 
-def report_of(
+def facts_of(
     file: Path,
     symbol: str | None,
     ready: Ready,
@@ -28,9 +24,7 @@ def report_of(
     frame_seconds: float | None,
     output: Path | None,
 ) -> dict[str, Any]:
-    """The facts and figures by name, ready for JSON."""
-    from jaxrnn.cli.stepping import has_no_number, times_of
-
+    """The facts and figures by name."""
     spec, seconds = ready.stream.spec, run.seconds
     duration = None if frame_seconds is None else frame_seconds * spec.pulse
     entries = [
@@ -80,42 +74,37 @@ def report_of(
     }
 
 
-def print_report(result: dict[str, Any], seed: int, *, streams: bool) -> None:
-    """Print what `report_of` gathered.
+def report(result: Mapping[str, Any], seed: int, *, streams: bool) -> Iterator[Block]:
+    """The same for people.
 
     Args:
-        result: as there.
+        result: of `facts_of`.
         seed: of the random recordings.
         streams: whether a step is a pulse of a stream.
     """
-    out = console()
-    if result["random"]:
-        dims = "".join(f", {name}={size}" for name, size in result["dims"].items())
-        out.print(f"random: {', '.join(result['random'])} (seed {seed}{dims})")
+    yield from random_line(result, seed)
     if streams:
         field = result["receptive_field"]
         of_symbol = "" if result["symbol"] is None else f" of {result['symbol']}"
-        out.print(f"pulse: {_frames(result['pulse'])}{of_symbol}; the smallest that fits: {result['smallest_pulse']}")
-        out.print(f"look-ahead: {_frames(result['look_ahead'])}")
-        out.print(f"receptive field: {'all of the past' if field is None else _frames(field)}")
-        _print_outputs(out, result)
-    print_table(
-        out,
-        f"State: {len(result['state'])} entries, {bytes_of(result['state_bytes'])}",
-        ("name", "kind", "dtype", "shape", "bytes"),
-        [
-            (item["name"], item["kind"], item["dtype"], shape_text(item["shape"]), f"{item['bytes']:,}")
-            for item in result["state"]
-        ],
-        right=("bytes",),
-    )
-    _print_times(out, result, streams=streams)
+        yield f"pulse: {_frames(result['pulse'])}{of_symbol}; the smallest that fits: {result['smallest_pulse']}"
+        yield f"look-ahead: {_frames(result['look_ahead'])}"
+        yield f"receptive field: {'all of the past' if field is None else _frames(field)}"
+        columns = {
+            "output": "name",
+            **fields("dtype", "shape"),
+            "frames a pulse": _per_pulse,
+            **fields("rate", "delay"),
+        }
+        yield Table("Outputs", columns, result["outputs"], right=("frames a pulse", "rate", "delay"))
+    title = f"State: {len(result['state'])} entries, {bytes_of(result['state_bytes'])}"
+    yield Table(title, fields("name", "kind", "dtype", "shape", "bytes"), result["state"])
+    yield _times(result, "a pulse" if streams else "a step", streams=streams)
     if result["checks"] is not None:
-        _print_checks(out, result)
+        yield from _checks(result)
     if result["not_finite"]:
-        out.print(f"not finite: {', '.join(result['not_finite'])}", style="yellow")
+        yield Line(f"not finite: {', '.join(result['not_finite'])}", "yellow")
     if result["output"] is not None:
-        out.print(f"written to {result['output']}")
+        yield f"written to {result['output']}"
 
 
 def _frames(count: int) -> str:
@@ -123,47 +112,32 @@ def _frames(count: int) -> str:
     return f"{count:,} input frame{'' if count == 1 else 's'}"
 
 
-def _print_outputs(out: Console, result: dict[str, Any]) -> None:
-    rows = [
-        (
-            item["name"],
-            item["dtype"],
-            shape_text(item["shape"]),
-            "at the end" if item["delay"] is None else item["frames_per_pulse"],
-            item["rate"],
-            item["delay"],
-        )
-        for item in result["outputs"]
-    ]
-    columns = ("output", "dtype", "shape", "frames a pulse", "rate", "delay")
-    print_table(out, "Outputs", columns, rows, right=columns[3:])
+def _per_pulse(output: Mapping[str, Any]) -> Any:
+    return "at the end" if output["delay"] is None else output["frames_per_pulse"]
 
 
-def _print_times(out: Console, result: dict[str, Any], *, streams: bool) -> None:
-    step = "a pulse" if streams else "a step"
+def _times(result: Mapping[str, Any], step: str, *, streams: bool) -> Table:
     rows = [("frames", f"{result['frames']:,}"), (f"{step[2:]}s", f"{result['steps']:,}")]
     rows.append(("packing and compiling", f"{result['compile_seconds']:.2f} s"))
     rows += time_rows(step, result["microseconds"])
     if streams:
         rows.append(("the flush", f"{result['flush_microseconds']:.1f} µs"))
     if result["step_seconds"] is not None:
-        rows.append((f"{step} lasts", f"{number(1e3 * result['step_seconds'])} ms"))
+        rows.append((f"{step} lasts", f"{text_of(1e3 * result['step_seconds'])} ms"))
         if streams:
-            rows.append(("look-ahead", f"{number(1e3 * result['frame_seconds'] * result['look_ahead'])} ms"))
-        rows.append(("speed", f"{number(result['times_real_time'])} times real time"))
-    print_table(out, f"{step[2:].capitalize()}s of {result['model']}", ("figure", "value"), rows, right=("value",))
+            rows.append(("look-ahead", f"{text_of(1e3 * result['frame_seconds'] * result['look_ahead'])} ms"))
+        rows.append(("speed", f"{text_of(result['times_real_time'])} times real time"))
+    return Table(f"{step[2:].capitalize()}s of {result['model']}", ("figure", "value"), rows, right=("value",))
 
 
-def _print_checks(out: Console, result: dict[str, Any]) -> None:
+def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
+    missing = {"name": "", "max_abs": None, "max_rel": None, "ok": False}
     rows = []
     for check in result["checks"]:
         if check["problem"] is not None:
-            rows.append((check["frames"], "", "", "", "the model does not run on so few frames"))
-        for item in check["outputs"]:
-            said = "agrees" if item["ok"] else item["reason"]
-            rows.append((check["frames"], item["name"], number(item["max_abs"]), number(item["max_rel"]), said))
-    columns = ("frames", "output", "largest absolute", "largest relative", "result")
-    print_table(out, "Pulses against the whole recording", columns, rows, right=(columns[0], *columns[2:4]))
-    out.print()
-    ok = result["verified"]
-    out.print("agrees" if ok else "departs", style="bold green" if ok else "bold red")
+            rows.append({**missing, "frames": check["frames"], "reason": "the model does not run on so few frames"})
+        rows += ({**item, "frames": check["frames"]} for item in check["outputs"])
+    said = {"result": lambda row: "agrees" if row["ok"] else row["reason"]}
+    yield Table("Pulses against the whole recording", {"frames": "frames", "output": "name", **COMPARED, **said}, rows)
+    yield ""
+    yield verdict(result["verified"])

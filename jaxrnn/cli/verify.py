@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
 
-from jaxrnn.cli.options import input_options, json_option, load_inputs, model_argument, parse_dims, parse_static
-from jaxrnn.cli.output import busy, console, number, plain, print_json, print_table, shape_text
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from jaxrnn.verification import Case, Departure, Report
-
-MISMATCH = 1
+from jaxrnn.cli.errors import MISMATCH
+from jaxrnn.cli.inputs import Inputs, input_options
+from jaxrnn.cli.options import ModelFile, json_option, stateless_file
+from jaxrnn.cli.output import COMPARED, Block, Line, Table, busy, fields, plain, show, text_of, verdict
+from jaxrnn.messages import pairs_of
 
 
 @click.command()
-@model_argument
-@input_options
+@stateless_file
+@input_options(several=True)
 @click.option(
     "--atol",
     type=click.FloatRange(min=0),
@@ -39,30 +35,17 @@ MISMATCH = 1
     help="What to compare with: ONNX Runtime, ONNX's reference evaluator, or the first of them that takes the model.",
 )
 @click.option(
-    "--nodes", is_flag=True, help="Compare every value inside the graph too, and name the first node that departs."
+    "--nodes", is_flag=True, help="Compare every value inside the graph too, and name the first node that differs."
 )
 @json_option
 @click.pass_context
-def verify(
-    ctx: click.Context,
-    file: Path,
-    input_files: tuple[str, ...],
-    inputs_file: Path | None,
-    static: tuple[str, ...],
-    dims: tuple[str, ...],
-    seed: int,
-    atol: float | None,
-    rtol: float | None,
-    engine: str,
-    nodes: bool,
-    as_json: bool,
-) -> None:
+def verify(ctx: click.Context, file: ModelFile, given: Inputs, nodes: bool, **options: Any) -> None:
     """Compare a model's outputs with another engine's on the same inputs.
 
     Every element must satisfy |here - peer| <= atol + rtol * |peer|; element types, shapes and the places of NaNs must
     agree. Inputs that are not given are random. With several sizes of a dimension, each is a case of its own. The
     relative errors shown leave out elements whose magnitude is below atol. Inside the graph (--nodes), atol grows with
-    the value's largest magnitude. Exit status 1 where anything departs.
+    the value's largest magnitude. Exit status 1 if anything differs.
 
     \b
     Examples:
@@ -72,71 +55,35 @@ def verify(
     """  # noqa: D301
     from jaxrnn.verification import verify as verify_model
 
-    given, sizes, fixed = load_inputs(input_files, inputs_file), parse_dims(dims), parse_static(static)
-    with busy(f"verifying {file.name}"):
+    with busy(f"verifying {file.path.name}"):
         report = verify_model(
-            file, given, static=fixed, dims=sizes, seed=seed, atol=atol, rtol=rtol, engine=engine, nodes=nodes
+            file.path, given.arrays, static=file.static, dims=given.dims, seed=given.seed, nodes=nodes, **options
         )
-    if as_json:
-        print_json(_as_json(report))
-    else:
-        _print(report, nodes)
+    cases = [{"ok": case.ok, **plain(case)} for case in report.cases]
+    show({"ok": report.ok, **plain(report), "cases": cases}, lambda result: _report(result, nodes))
     if not report.ok:
         ctx.exit(MISMATCH)
 
 
-def _as_json(report: Report) -> dict[str, Any]:
-    cases = [{"ok": case.ok, **plain(case)} for case in report.cases]
-    return {"ok": report.ok, **plain(report), "cases": cases}
+def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
+    yield f"{result['label']} against {result['engine']}"
+    yield from (Line(f"note: {note}", "yellow") for note in result["notes"])
+    columns = {"output": "name", **fields("dtype", "shape"), **COMPARED, "result": difference}
+    for case in result["cases"]:
+        yield Table(pairs_of(case["dims"]) or "Outputs", columns, case["outputs"])
+        if (first := case["first"]) is not None:
+            value = first["comparison"]
+            yield Line(f"first mismatch: node {first['node']!r} ({first['operator']}), value {value['name']!r}", "red")
+            largest = f"largest absolute {text_of(value['max_abs'])}, relative {text_of(value['max_rel'])}"
+            yield f"  {value['dtype']}{text_of(value['shape'])}: {difference(value)}; {largest}"
+        elif nodes:
+            yield f"{case['values']} values inside the graph agree"
+    yield ""
+    yield verdict(result["ok"])
 
 
-def _print(report: Report, nodes: bool) -> None:
-    out = console()
-    out.print(f"{report.label} against {report.engine}")
-    for note in report.notes:
-        out.print(f"note: {note}", style="yellow")
-    for case in report.cases:
-        _print_case(out, case, nodes)
-    out.print()
-    if report.ok:
-        out.print("agrees", style="bold green")
-    else:
-        out.print("departs", style="bold red")
-
-
-def _print_case(out: Console, case: Case, nodes: bool) -> None:
-    title = ", ".join(f"{name}={size}" for name, size in case.dims.items()) or "Outputs"
-    print_table(
-        out,
-        title,
-        ("output", "dtype", "shape", "largest absolute", "largest relative", "result"),
-        [
-            (
-                output.name,
-                output.dtype,
-                shape_text(output.shape),
-                number(output.max_abs),
-                number(output.max_rel),
-                "agrees" if output.ok else _where(output.reason, output.worst),
-            )
-            for output in case.outputs
-        ],
-        right=("largest absolute", "largest relative"),
-    )
-    if nodes and case.first is None:
-        out.print(f"{case.values} values inside the graph agree")
-    elif case.first is not None:
-        _print_departure(out, case.first)
-
-
-def _where(reason: str | None, worst: tuple[int, ...] | None) -> str:
-    return f"{reason}, most at {list(worst)}" if worst else str(reason)
-
-
-def _print_departure(out: Console, first: Departure) -> None:
-    value = first.comparison
-    out.print(f"first departure: node {first.node!r} ({first.operator}), value {value.name!r}", style="red")
-    out.print(
-        f"  {value.dtype}{shape_text(value.shape)}: {_where(value.reason, value.worst)}; "
-        f"largest absolute {number(value.max_abs)}, relative {number(value.max_rel)}"
-    )
+def difference(comparison: Mapping[str, Any]) -> str:
+    """Whether values agree, else why not and where they differ most."""
+    if comparison["ok"]:
+        return "agrees"
+    return comparison["reason"] + (f", most at {comparison['worst']}" if comparison["worst"] else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrnn.demo.denoiser import PACKAGED, Denoised, denoise, denoise_at_once, make_step, spectra_and_state
+from jaxrnn.demo.denoiser import PACKAGED, Denoised, denoise, denoise_at_once, spectra_and_state
 from jaxrnn.demo.signals import Mixture, mixture
 from jaxrnn.demo.spectra import RATE
 from jaxrnn.si_sdr import si_sdr
@@ -14,7 +14,6 @@ __all__ = [
     "Mixture",
     "denoise",
     "denoise_at_once",
-    "make_step",
     "mixture",
     "si_sdr",
     "spectra_and_state",

@@ -1,25 +1,22 @@
-"""The packaged network as a live denoiser: one compiled step a frame, the state carried from call to call."""
+"""The packaged network as a live denoiser: a step for each frame, the state carried from step to step."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from jaxrnn.demo.spectra import BINS, DELAY, HOP, RATE, OverlapAdd, Samples, Spectrum, analyse, hops, synthesise
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
+from jaxrnn.runtime.runner import Runner
 
 #: The network, trained by ``examples/train_demo_denoiser.py``.
 PACKAGED = Path(__file__).parent / "denoiser.onnx"
-
-Frames = Iterable[Samples]
 
 
 class Denoised(NamedTuple):
@@ -39,42 +36,27 @@ class Denoised(NamedTuple):
         return len(self.seconds) * HOP / RATE / float(self.seconds.sum())
 
 
-def make_step(model: Model) -> tuple[Callable[[Any, Any], tuple[jax.Array, jax.Array]], jax.Array]:
-    """Compile one frame of the network.
-
-    Returns:
-        The step, from the state ``float32[1, 1, hidden]`` and magnitudes ``float32[BINS]`` to the new state and the
-        mask ``float32[BINS]``, and the state to begin with.
-    """
-    params = model.params
-    hidden = params["gru_R"].shape[-1]
-
-    def step(h: jax.Array, magnitude: jax.Array) -> tuple[jax.Array, jax.Array]:
-        outputs = model.apply(params, {"magnitude": magnitude[None, None], "h": h})
-        return outputs["h_out"], outputs["mask"][0, 0]
-
-    start = jnp.zeros((1, 1, hidden), jnp.float32)
-    frame = jax.ShapeDtypeStruct((BINS,), jnp.float32)
-    return jax.jit(step).lower(start, frame).compile(), start
-
-
-def denoise(samples: Samples, model: Model | None = None, *, watch: Callable[[Frames], Frames] = iter) -> Denoised:
+def denoise(
+    samples: Samples, model: Model | None = None, *, watch: Callable[[int], object] = lambda count: None
+) -> Denoised:
     """Denoise a recording frame by frame, as it would be done live.
 
     Args:
         samples: ``float32[samples]``, 16 kHz, full scale 1.
         model: a network of the packaged one's inputs and outputs; the packaged one by default.
-        watch: given the frames, hands them on one by one: where a progress bar goes.
+        watch: called after each frame with the number of frames so far.
     """
-    step, h = make_step(load(PACKAGED) if model is None else model)
-    stream = OverlapAdd()
+    run, stream = Runner(load(PACKAGED) if model is None else model), OverlapAdd()
+    run({"magnitude": np.zeros((1, 1, BINS), np.float32)})
+    run.reset()  # compiled, and as it was
     output, seconds = [], []
-    for hop in watch(hops(samples)):
+    for hop in hops(samples):
         began = time.perf_counter()
         spectrum = stream.analyse(hop)
-        h, mask = step(h, np.abs(spectrum))
-        output.append(stream.synthesise(spectrum * np.asarray(mask)))
+        mask = run({"magnitude": np.abs(spectrum)[None, None]})["mask"][0, 0]
+        output.append(stream.synthesise(spectrum * mask))
         seconds.append(time.perf_counter() - began)
+        watch(len(seconds))
     return Denoised(np.concatenate(output)[DELAY : DELAY + len(samples)], np.array(seconds))
 
 

@@ -11,7 +11,7 @@ from scipy.io import wavfile
 from scipy.signal import stft
 
 from jaxrnn.demo.spectra import RATE, Samples
-from jaxrnn.errors import MissingPackageError
+from jaxrnn.errors import optional_package
 from jaxrnn.writing import in_place_of
 
 if TYPE_CHECKING:
@@ -71,10 +71,8 @@ def need_matplotlib() -> None:
     Raises:
         MissingPackageError: it cannot; says how to install it.
     """
-    try:
+    with optional_package("matplotlib", "drawing spectrograms", "plot"):
         import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise MissingPackageError("drawing spectrograms needs matplotlib: pip install 'jaxrnn[plot]'") from error
 
 
 def _magnitudes(samples: Samples) -> np.ndarray:

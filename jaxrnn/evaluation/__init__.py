@@ -1,4 +1,4 @@
-"""Whole corpora through a model: batches of recordings chunk by chunk, metrics, and nothing lost."""
+"""Whole corpora through a model: batches of recordings, chunk by chunk, with metrics, tables and a report."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from jaxrnn.evaluation.metrics import (
     si_sdr,
 )
 from jaxrnn.evaluation.offline import Offline
-from jaxrnn.evaluation.report import Results, write_report
+from jaxrnn.evaluation.report import write_report
+from jaxrnn.evaluation.results import Results, read_results, write_results
 from jaxrnn.evaluation.stage import Stage
-from jaxrnn.evaluation.statistics import Resampling
 from jaxrnn.evaluation.systems import Piece, System
-from jaxrnn.evaluation.tables import read_results, write_results
 
 __all__ = [
     "METRICS",
@@ -39,7 +38,6 @@ __all__ = [
     "Offline",
     "PairedComparison",
     "Piece",
-    "Resampling",
     "Results",
     "Stage",
     "System",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,7 +15,6 @@ from scipy import signal
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.frames import complex_of, cut_frames, features_of, join_frames, with_mask
-from jaxrnn.evaluation.identity import model_identity
 from jaxrnn.evaluation.limits import MAX_SIZE, check_rate
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.stage import Stage
@@ -39,7 +38,6 @@ class Chain:
         window: name of a window of ``scipy.signal.get_window``, or ``"sqrt_hann"``, for analysis and synthesis; None
             for none.
         rate: samples a second.
-        params: parameters of each stage in place of its model's own.
     """
 
     stages: tuple[Stage, ...]
@@ -47,7 +45,6 @@ class Chain:
     hop: int
     window: str | None = None
     rate: int = 16_000
-    params: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_rate(self.rate, "rate")
@@ -57,6 +54,8 @@ class Chain:
             raise InputError(f"a chain needs stages, and a hop of 1 to {self.size}, not {self.hop}")
         if self.gives_sound and self.size % self.hop:
             raise InputError(f"frames of {self.size} samples cannot be joined at every {self.hop}, which is no divisor")
+        for stage in self.stages:
+            stage.check(self.size)
 
     @property
     def gives_sound(self) -> bool:
@@ -65,8 +64,8 @@ class Chain:
 
     @property
     def multiple(self) -> int:
-        """A chunk holds whole hops."""
-        return self.hop
+        """A chunk holds whole hops, and whole pulses of them for every stage."""
+        return self.hop * math.lcm(*(stage.network.spec.pulse for stage in self.stages))
 
     @property
     def before(self) -> int:
@@ -112,46 +111,26 @@ class Chain:
         return values.astype(np.float32), float(self.hop / np.sum(values**2))
 
     @property
-    def _given(self) -> Sequence[Any]:
-        return self.params if self.params is not None else [stage.model.params for stage in self.stages]
-
-    @property
     def identity(self) -> dict[str, Any]:
-        """The frames, and each network with what it takes and gives."""
-        stages = [
-            {"takes": stage.takes, "gives": stage.gives, "names": stage.names, **model_identity(stage.model, params)}
-            for stage, params in zip(self.stages, self._given, strict=True)
-        ]
+        """The frames, and each stage."""
+        stages = [stage.identity for stage in self.stages]
         return {"size": self.size, "hop": self.hop, "window": self.window, "rate": self.rate, "stages": stages}
 
     @functools.cached_property
     def _packed(self) -> tuple[Any, ...]:
-        with jax.ensure_compile_time_eval():  # the first call may come while something around is traced
-            return tuple(
-                stage.model.pack(params, dims=self._open(stage))
-                for stage, params in zip(self.stages, self._given, strict=True)
-            )
-
-    def _open(self, stage: Stage) -> dict[str, int]:
-        """Sizes of the dimensions that the model leaves open: a frame of samples has one such."""
-        (info,) = (info for info in stage.model.spec.inputs if info.name == stage.names[0])
-        open_names = [
-            size for size in info.shape or () if isinstance(size, str) and size != stage.model.spec.batch_symbol
-        ]
-        width = {"samples": self.size, "magnitude": self.size // 2 + 1}.get(stage.takes)
-        return {open_names[0]: width} if len(open_names) == 1 and width else {}
+        return tuple(stage.packed(self.size) for stage in self.stages)
 
     def start(self, batch: int) -> Any:
         """Fresh states, and silence in the frames before the first."""
         return {
-            "states": tuple(stage.model.init(batch) for stage in self.stages),
+            "states": tuple(stage.network.start(batch) for stage in self.stages),
             "overlap": jnp.zeros((batch, self.size - self.hop), jnp.float32),
         }
 
     def run(
         self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
-        """One chunk of sound, ``ending`` or not: a function that never masks would not win back its compiling."""
+        """One chunk of sound."""
         if SAMPLES not in parts:
             raise InputError(f"a chain takes sound, not arrays called {', '.join(parts)}")
         samples = parts[SAMPLES]
@@ -160,14 +139,16 @@ class Chain:
                 f"a chain takes sound of one channel as floats, full scale 1, not {samples.dtype} samples of shape "
                 f"{samples.shape[2:]}"
             )
-        return self._compiled(self._packed, carry, samples, frames)
+        # A step model keeps nothing back, so that its chunks are all alike.
+        ending = ending and any(stage.network.spec.streams for stage in self.stages)
+        return self._compiled(self._packed, carry, samples, frames, ending=ending)
 
     @functools.cached_property
     def _compiled(self) -> Any:
-        return jax.jit(self._run)
+        return jax.jit(self._run, static_argnames="ending")
 
     def _run(
-        self, packed: tuple[Any, ...], carry: Any, samples: jax.Array, frames: jax.Array
+        self, packed: tuple[Any, ...], carry: Any, samples: jax.Array, frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
         hops = (frames + self.hop - 1) // self.hop
         window, scale = self._window
@@ -178,11 +159,11 @@ class Chain:
         for stage, params, state in zip(self.stages, packed, carry["states"], strict=True):
             if stage.takes != "samples" and spectrum is None:
                 spectrum = jnp.fft.rfft(current)
-            given = {"samples": current, "magnitude": spectrum, "spectrum": spectrum}[stage.takes]
-            output, state = self._step(stage, params, state, features_of(stage.takes, given), hops)
+            features = features_of(stage.takes, current if stage.takes == "samples" else spectrum)
+            output, state = stage.advance(params, state, features, hops, ending=ending)
             states.append(state)
             if stage.gives == "result":
-                results[stage.names[1]] = Piece(jnp.moveaxis(output, 0, 1), hops)
+                results[stage.names[1]] = Piece(output, hops)
                 continue
             if stage.gives == "samples":
                 current, spectrum = output.reshape(current.shape), None
@@ -199,27 +180,3 @@ class Chain:
             sound, overlap = join_frames(joined, overlap, self.hop)
             results[AUDIO] = Piece(sound, hops * self.hop)
         return results, {"states": tuple(states), "overlap": overlap}
-
-    def _step(self, stage: Stage, params: Any, state: Any, features: jax.Array, hops: Any) -> tuple[jax.Array, Any]:
-        """One network over frames ``[time, batch, ...]``: its output ``[time, batch, ...]`` and its state."""
-        name, output = stage.names
-        (info,) = (info for info in stage.model.spec.inputs if info.name == name)
-        time, batch = features.shape[:2]
-        symbol = stage.model.spec.batch_symbol
-        shape = [batch if size == symbol else size for size in info.shape or ()] if symbol else list(info.shape or ())
-        # The batch is in the file's own shape, or an axis in front.
-        lead = [time] if symbol else [time, batch]
-        inner = math.prod(features.shape[2:]) * (batch if symbol else 1)
-        known = math.prod(size for size in shape if isinstance(size, int))
-        if sum(not isinstance(size, int) for size in shape) > 1 or inner % known:
-            raise InputError(
-                f"{stage.model.label}: the {stage.takes} of a frame, {tuple(features.shape[2:])}, does not fit {info}"
-            )
-        frames = features.reshape(lead + [size if isinstance(size, int) else inner // known for size in shape])
-        outputs, state = stage.model.scan(params, state, {name: frames}, time_axis=0, lengths=hops)
-        value = outputs[output]
-        if symbol is not None:
-            (declared,) = (info for info in stage.model.spec.outputs if info.name == output)
-            axis = (declared.shape or ()).index(symbol) if symbol in (declared.shape or ()) else 0
-            value = jnp.moveaxis(value, axis + 1, 1)
-        return value.reshape(time, batch, *value.shape[2:]), state

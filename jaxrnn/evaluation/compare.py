@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.differences import CorpusDifference, Difference, corpus_differences, difference, less
-from jaxrnn.evaluation.journal import Row
-from jaxrnn.evaluation.metrics.protocol import Column, Metric
+from jaxrnn.evaluation.differences import CorpusDifference, Difference, corpus_differences, difference
+from jaxrnn.evaluation.results import Results, read_results
 from jaxrnn.evaluation.slices import check_slices, slice_by
-from jaxrnn.evaluation.statistics import Resampling, numbers
-from jaxrnn.evaluation.tables import metric_columns, plain, read_results
 
-#: Seconds by which the lengths of one recording may differ: what is told of it may be rounded.
+if TYPE_CHECKING:
+    import polars
+
+#: Seconds by which the lengths of one recording may differ, as they may be rounded.
 _SECONDS = 1e-3
 
 #: Recordings that a message names at most.
@@ -32,15 +32,12 @@ class PairedComparison:
 
     Attributes:
         names: of the first and the second.
-        recordings: how many are in both.
+        recordings: the number that are in both.
         only_first: ids that the second does not have; they are left out.
         only_second: ids that the first does not have; they are left out.
         only_columns: metrics that only one of them has.
         differences: of each metric that both have.
         slices: by column and slice, the same of the recordings in it.
-        pairs: by metric, the differences themselves ``float64[recordings]``, NaN where there is none, in the order of
-            ``ids``.
-        ids: of the recordings that are in both.
         corpus: by metric that counts, the differences of the corpus as a whole.
     """
 
@@ -51,177 +48,102 @@ class PairedComparison:
     only_columns: tuple[str, ...]
     differences: tuple[Difference, ...]
     slices: Mapping[str, Mapping[str, tuple[Difference, ...]]]
-    pairs: Mapping[str, np.ndarray] = field(repr=False, compare=False)
-    ids: tuple[str, ...] = field(repr=False)
-    corpus: Mapping[str, tuple[CorpusDifference, ...]] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """All but the pairs, as JSON has it: what is not finite is None."""
-        differences = [dataclasses.asdict(entry) for entry in self.differences]
-        slices = {
-            name: [
-                {"label": label, "differences": [dataclasses.asdict(entry) for entry in found]}
-                for label, found in cut.items()
-            ]
-            for name, cut in self.slices.items()
-        }
-        shown = {
-            key: getattr(self, key) for key in ("names", "recordings", "only_first", "only_second", "only_columns")
-        }
-        corpus = {name: [dataclasses.asdict(entry) for entry in found] for name, found in self.corpus.items()}
-        return plain(shown | {"differences": differences, "slices": slices, "corpus": corpus})
+    corpus: Mapping[str, tuple[CorpusDifference, ...]]
 
 
 def compare(
-    first: Path | Sequence[Row],
-    second: Path | Sequence[Row],
+    first: Path | str | Results,
+    second: Path | str | Results,
     *,
-    metrics: Sequence[Metric | Column] | None = None,
     slices: Sequence[str] = (),
-    names: tuple[str, str] | None = None,
-    resampling: Resampling | None = None,
-    ties: float = 0.0,
     same_files: bool = True,
 ) -> PairedComparison:
     """Compare two systems on the recordings that both have, paired by id.
 
     Args:
-        first: a folder of results, or its rows.
-        second: another.
-        metrics: what is compared; by default every metric of both folders. Rows alone do not say which columns are
-            metrics.
-        slices: columns by which the recordings are told apart, as the second has them.
-        names: of both; by default those of the folders.
-        resampling: how intervals are made.
-        ties: differences of at most so much are ties.
-        same_files: whether paths of recordings and references must be the same; otherwise only ids and lengths are
-            looked at, for a corpus that lies elsewhere now.
+        first: results, or their folder.
+        second: the results to compare with them, or their folder.
+        slices: columns to group the recordings by, as the second has them.
+        same_files: whether paths of recordings and references must be equal. Otherwise only ids and lengths are
+            compared, for a corpus that has moved.
 
     Raises:
         InputError: they are of different corpora, have no metric in common, or a folder holds no results.
     """
-    if not ties >= 0:
-        raise InputError(f"ties must be at least 0, not {ties}")
-    how = resampling or Resampling()
-    (old, old_columns, old_counting), (new, new_columns, new_counting) = (
-        _opened(results, metrics) for results in (first, second)
-    )
-    if names is None:
-        names = (_name(first, "first"), _name(second, "second"))
-    left, right = _by_id(old, names[0]), _by_id(new, names[1])
-    ids = sorted(left.keys() & right.keys())
-    _check_corpora(left, right, ids, names, same_files)
-    common = [column for column in new_columns if column.name in {other.name for other in old_columns}]
+    results = [_results(first), _results(second)]
+    names = results[0].name, results[1].name
+    left, right = (each.table for each in results)
+    for name, table in zip(names, (left, right), strict=True):
+        twice = table.filter(table["id"].is_duplicated())["id"]
+        if len(twice):
+            raise InputError(f"{name}: two rows have the id {twice[0]!r}, so that recordings cannot be paired")
+    pairs = (left, right), (right, left)
+    only = [one.join(other, on="id", how="anti")["id"].sort() for one, other in pairs]
+    both = [one.join(other, on="id", how="semi").sort("id") for one, other in pairs]
+    if both[0].is_empty():
+        some = [", ".join(ids[:_NAMED]) or "none" for ids in only]
+        raise InputError(
+            f"{names[0]} and {names[1]} are of different corpora: no id is in both. The first has {some[0]}, the "
+            f"second {some[1]}"
+        )
+    _check_corpora(both[0], both[1], f"{names[0]} and {names[1]} are of different corpora", same_files)
+    known = [{column.name: column for column in each.columns} for each in results]
+    common = [column for name, column in known[1].items() if name in known[0]]
     if not common:
-        listed = " and ".join(
-            ", ".join(column.name for column in columns) or "none" for columns in (old_columns, new_columns)
-        )
+        listed = " and ".join(", ".join(columns) or "none" for columns in known)
         raise InputError(f"{names[0]} and {names[1]} have no metric in common: {listed}")
-    check_slices(slices, [key for row in new for key in row])
-    values = {
-        column.name: (
-            numbers([left[name].get(column.name) for name in ids]),
-            numbers([right[name].get(column.name) for name in ids]),
-        )
-        for column in common
-    }
+    check_slices(slices, both[1].columns)
 
     def differences(places: np.ndarray) -> tuple[Difference, ...]:
-        return tuple(
-            difference(column, first[places], second[places], ties, how)
-            for column, (first, second) in ((column, values[column.name]) for column in common)
-        )
+        parts = [table[places] for table in both]
+        return tuple(difference(column, *(part[column.name].to_numpy() for part in parts)) for column in common)
 
-    cut = {
-        name: {
-            label: differences(places)
-            for label, places in slice_by([right[identity].get(name) for identity in ids]).items()
-        }
-        for name in slices
-    }
-    known = [{column.name for column in columns} for columns in (old_columns, new_columns)]
     return PairedComparison(
         names=names,
-        recordings=len(ids),
-        only_first=tuple(sorted(left.keys() - right.keys())),
-        only_second=tuple(sorted(right.keys() - left.keys())),
-        only_columns=tuple(sorted(known[0] ^ known[1])),
-        differences=differences(np.arange(len(ids))),
-        slices=cut,
-        pairs={name: less(*sides) for name, sides in values.items()},
-        ids=tuple(ids),
-        corpus=_of_corpus(old_counting, new_counting, [(left[name], right[name]) for name in ids], how),
+        recordings=len(both[0]),
+        only_first=tuple(only[0]),
+        only_second=tuple(only[1]),
+        only_columns=tuple(sorted(known[0].keys() ^ known[1].keys())),
+        differences=differences(np.arange(len(both[0]))),
+        slices={
+            name: {label: differences(places) for label, places in slice_by(both[1][name]).items()} for name in slices
+        },
+        corpus=_corpus(*results),
     )
 
 
-def _of_corpus(
-    old: Mapping[str, Metric], new: Mapping[str, Metric], pairs: Sequence[tuple[Row, Row]], how: Resampling
-) -> dict[str, tuple[CorpusDifference, ...]]:
-    found = {}
-    for name in new.keys() & old.keys():
-        pools, key = (old[name].pool, new[name].pool), new[name].counts
-        assert pools[0] is not None
-        assert pools[1] is not None
-        assert key is not None
-        counts = [(one[key], other[key]) for one, other in pairs if one.get(key) and other.get(key)]
+def _results(results: Path | str | Results) -> Results:
+    if isinstance(results, Results):
+        return results
+    return dataclasses.replace(read_results(Path(results)), name=str(results))
+
+
+def _corpus(first: Results, second: Results) -> dict[str, tuple[CorpusDifference, ...]]:
+    corpus = {}
+    others = {row["id"]: row for row in first.rows}
+    for metric in sorted(first.pools.keys() & second.pools.keys()):
+        one, two = first.pools[metric], second.pools[metric]
+        pairs = [(others.get(row["id"], {}).get(one.key), row.get(two.key)) for row in second.rows]
+        counts = [(first, second) for first, second in pairs if first is not None and second is not None]
         if counts:
-            found[name] = corpus_differences((pools[0], pools[1]), counts, how)
-    return dict(sorted(found.items()))
+            corpus[metric] = corpus_differences((one, two), counts)
+    return corpus
 
 
-def _opened(
-    results: Path | Sequence[Row], metrics: Sequence[Metric | Column] | None
-) -> tuple[Sequence[Row], Sequence[Column], Mapping[str, Metric]]:
-    if isinstance(results, str | os.PathLike):
-        rows, columns, counting = read_results(Path(results))
-    else:
-        rows, columns, counting = results, None, ()
-    if metrics is not None:
-        columns = [
-            column
-            for metric in metrics
-            for column in ([metric] if isinstance(metric, Column) else metric_columns(rows, [metric]))
-        ]
-        columns = [column for column in columns if any(column.name in row for row in rows)]
-        counting = [metric for metric in metrics if isinstance(metric, Metric)]
-    if columns is None:
-        raise InputError("rows do not say which of their columns are metrics: give metrics, or folders of results")
-    return rows, columns, {metric.name: metric for metric in counting if metric.pool is not None}
-
-
-def _name(results: Path | Sequence[Row], otherwise: str) -> str:
-    return str(results) if isinstance(results, str | os.PathLike) else otherwise
-
-
-def _by_id(rows: Sequence[Row], name: str) -> dict[str, Row]:
-    found = {row["id"]: row for row in rows}
-    if len(found) < len(rows):
-        ids = [row["id"] for row in rows]
-        twice = next(identity for identity in ids if ids.count(identity) > 1)
-        raise InputError(f"{name}: two rows have the id {twice!r}, so that recordings cannot be paired")
-    return found
-
-
-def _check_corpora(
-    left: Mapping[str, Row], right: Mapping[str, Row], ids: Sequence[str], names: tuple[str, str], same_files: bool
-) -> None:
-    apart = f"{names[0]} and {names[1]} are of different corpora"
-    if not ids:
-        some = [", ".join(sorted(rows)[:_NAMED]) or "none" for rows in (left, right)]
-        raise InputError(f"{apart}: no id is in both. The first has {some[0]}, the second {some[1]}")
+def _check_corpora(left: polars.DataFrame, right: polars.DataFrame, apart: str, same_files: bool) -> None:
     for key, what in (("path", "recording"), ("reference", "reference")) if same_files else ():
-        differing = [name for name in ids if _file(left[name].get(key)) != _file(right[name].get(key))]
+        files = [[path and os.path.normpath(path) for path in table[key]] for table in (left, right)]
+        differing = [place for place, (one, other) in enumerate(zip(*files, strict=True)) if one != other]
         if differing:
             one = differing[0]
             raise InputError(
-                f"{apart}: for {len(differing)} of {len(ids)} ids the {what} is another file, as for {one!r}: "
-                f"{left[one].get(key)} and {right[one].get(key)}. If they are the same, set same_files to false"
+                f"{apart}: for {len(differing)} of {len(left)} ids the {what} is another file, as for "
+                f"{left['id'][one]!r}: {left[key][one]} and {right[key][one]}. If they are the same, set same_files to "
+                "false"
             )
-    for name in ids:
-        one, other = left[name].get("seconds"), right[name].get("seconds")
-        if one is not None and other is not None and abs(one - other) > _SECONDS:
-            raise InputError(f"{apart}: {name!r} has {one:g} seconds in the first, {other:g} in the second")
-
-
-def _file(path: Any) -> str | None:
-    return None if path is None else os.path.normpath(str(path))
+    lengths = np.stack([table["seconds"].to_numpy() for table in (left, right)])
+    for place in np.flatnonzero(np.abs(lengths[0] - lengths[1]) > _SECONDS):
+        one, other = lengths[:, place]
+        raise InputError(
+            f"{apart}: {left['id'][int(place)]!r} has {one:g} seconds in the first, {other:g} in the second"
+        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.messages import near
 
 #: The files to search a folder for.
@@ -110,10 +110,8 @@ def from_manifest(path: Path, *, limit: int | None = None) -> tuple[Item, ...]:
 
 
 def _read_table(path: Path) -> Any:
-    try:
+    with optional_package("polars", "reading a manifest", "evaluate"):
         import polars
-    except ImportError as error:
-        raise MissingPackageError("reading a manifest needs polars: pip install 'jaxrnn[evaluate]'") from error
     # Names stay as they are written, 007 too. The type of a column is inferred from all of its rows.
     names: dict[str, Any] = dict.fromkeys(KEYS, polars.String)
     read_csv = functools.partial(polars.read_csv, infer_schema_length=None, schema_overrides=names)
@@ -129,7 +127,7 @@ def _read_table(path: Path) -> Any:
 
 
 def checked(items: Iterable[Item]) -> tuple[Item, ...]:
-    """The items in the order of their ids, which must be unique and usable as relative paths.
+    """Items in the order of their ids, which must be unique and usable as relative paths.
 
     Raises:
         InputError: two items have one id, or an id leads out of the folder of results.
@@ -137,7 +135,9 @@ def checked(items: Iterable[Item]) -> tuple[Item, ...]:
     result = tuple(sorted(items, key=lambda item: item.id))
     for first, second in itertools.pairwise(result):
         if first.id == second.id:
-            raise InputError(f"two recordings are called {first.id!r}: {first.path} and {second.path}; give them ids")
+            raise InputError(
+                f"two recordings are called {first.id!r}: {first.path} and {second.path}; give them different ids"
+            )
     for item in result:
         if item.id.startswith("/") or ".." in item.id.split("/") or not item.id.strip():
             raise InputError(f"{item.path}: the id {item.id!r} cannot name a file below the folder of results")

@@ -17,22 +17,21 @@ Run = Callable[..., tuple[Any, Any]]
 
 
 class Devices:
-    """The devices that a batch is sharded over.
+    """All devices of this process, which a batch is sharded over.
 
     Args:
         system: what runs.
         batch: recordings in a batch, a multiple of the number of devices.
-        devices: by default all of this process.
 
     Raises:
         InputError: the batch is no such multiple.
     """
 
-    def __init__(self, system: System, batch: int, devices: list[Any] | None = None):
+    def __init__(self, system: System, batch: int):
         self._system = system
         # A cache of the instance: one of the class would keep every system alive.
         self.run = functools.cache(self._run)
-        self.devices = jax.local_devices() if devices is None else devices
+        self.devices = jax.local_devices()
         if batch % len(self.devices):
             raise InputError(
                 f"a batch of {batch} cannot be sharded evenly over {len(self.devices)} devices: take a multiple of "

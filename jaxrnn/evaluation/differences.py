@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from jaxrnn.evaluation.metrics.protocol import Column, Counts, Pool
-from jaxrnn.evaluation.statistics import Resampling
+from jaxrnn.evaluation.metrics import Column, Pool
+from jaxrnn.evaluation.statistics import drawn, interval, mean_interval
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Difference:
 
     Attributes:
         column: the metric's.
-        unit: what it is in.
-        higher_is_better: None where neither is.
+        unit: its unit.
+        higher_is_better: None where neither direction is better.
         n: recordings whose difference is finite; means are of them.
         left_out: recordings of both without a value in one of them.
         infinite: recordings whose difference is infinite.
@@ -31,8 +31,8 @@ class Difference:
         low: of the mean's interval, for which pairs are drawn together.
         high: of the mean's interval.
         median: of the differences.
-        p: of Wilcoxon's signed-rank test, two-sided: how often as much would be seen of two systems of which neither is
-            better; NaN where nothing can be compared. Differences of zero are left out of it (Wilcoxon, 1945).
+        p: of Wilcoxon's signed-rank test, two-sided: the probability of a difference as large between two equally good
+            systems; NaN where nothing can be compared. Differences of zero are left out of it (Wilcoxon, 1945).
         wins: recordings where the second is better; the higher value where neither direction is.
         ties: recordings where neither is.
         losses: recordings where the first is better.
@@ -80,39 +80,30 @@ class CorpusDifference:
 
 
 def corpus_differences(
-    pools: tuple[Pool, Pool], counts: Sequence[tuple[Counts, Counts]], how: Resampling
+    pools: tuple[Pool, Pool], counts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ) -> tuple[CorpusDifference, ...]:
-    """What the counts of two systems say together, each of all recordings ``(first, second)``."""
-    first, second = (
-        pool.values([pair[side] for pair in counts], how.weights_and_whole(len(counts)))
-        for side, pool in enumerate(pools)
-    )
-    found = []
+    """The differences of a metric that counts, by the counts ``(first, second)`` of each recording."""
+    first, second = (drawn(pool, [pair[side] for pair in counts]) for side, pool in enumerate(pools))
+    differences = []
     for column in first:
         if column in second:
-            drawn = second[column] - first[column]
-            values = float(first[column][0]), float(second[column][0]), float(drawn[0])
-            found.append(CorpusDifference(column, len(counts), *values, *how.of_draws(drawn[1:])))
-    return tuple(found)
+            change = second[column] - first[column]
+            values = float(first[column][0]), float(second[column][0]), float(change[0])
+            differences.append(CorpusDifference(column, len(counts), *values, *interval(change[1:])))
+    return tuple(differences)
 
 
-def less(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The second less the first; zero for two equal infinities."""
-    with np.errstate(invalid="ignore"):
-        return np.where(first == second, 0.0, second - first)
-
-
-def difference(column: Column, first: np.ndarray, second: np.ndarray, ties: float, how: Resampling) -> Difference:
-    """A metric of two systems ``float64[recordings]``, NaN where there is none; at most ``ties`` is a tie."""
+def difference(column: Column, first: np.ndarray, second: np.ndarray) -> Difference:
+    """The difference of a metric of two systems ``float64[recordings]``, NaN where there is no value."""
     both = ~(np.isnan(first) | np.isnan(second))
     first, second = first[both], second[both]
-    change = less(first, second)
+    with np.errstate(invalid="ignore"):
+        change = np.where(first == second, 0.0, second - first)  # two equal infinities do not differ
     finite = np.isfinite(change) & np.isfinite(first)
-    nothing = math.nan
-    low, high = how.of_mean(change[finite])
-    higher, lower = int((change > ties).sum()), int((change < -ties).sum())
+    low, high = mean_interval(change[finite])
+    higher, lower = int((change > 0).sum()), int((change < 0).sum())
     wins, losses = (lower, higher) if column.higher_is_better is False else (higher, lower)
-    some = bool(finite.any())
+    known = bool(finite.any())
     return Difference(
         column=column.name,
         unit=column.unit,
@@ -120,12 +111,12 @@ def difference(column: Column, first: np.ndarray, second: np.ndarray, ties: floa
         n=int(finite.sum()),
         left_out=int((~both).sum()),
         infinite=int((~finite).sum()),
-        first=float(first[finite].mean()) if some else nothing,
-        second=float(second[finite].mean()) if some else nothing,
-        mean=float(change[finite].mean()) if some else nothing,
+        first=float(first[finite].mean()) if known else math.nan,
+        second=float(second[finite].mean()) if known else math.nan,
+        mean=float(change[finite].mean()) if known else math.nan,
         low=low,
         high=high,
-        median=float(np.median(change[finite])) if some else nothing,
+        median=float(np.median(change[finite])) if known else math.nan,
         p=_wilcoxon(change),
         wins=wins,
         ties=len(change) - wins - losses,

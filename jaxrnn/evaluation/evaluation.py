@@ -11,23 +11,20 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.corpus import Item, checked
 from jaxrnn.evaluation.devices import Devices
 from jaxrnn.evaluation.identity import identity_of, surroundings
 from jaxrnn.evaluation.journal import Journal, Row, row_of
 from jaxrnn.evaluation.limits import chunk_frames
-from jaxrnn.evaluation.loading import ChunkSource, prefetched
-from jaxrnn.evaluation.metrics import Metric, check_metrics, open_reference
+from jaxrnn.evaluation.metrics import Metric, check_metrics, latency, open_reference
 from jaxrnn.evaluation.recording_worker import RecordingWorker
 from jaxrnn.evaluation.recordings import Recording, open_recording
+from jaxrnn.evaluation.results import OUTPUTS, Results, results_of
 from jaxrnn.evaluation.systems import System
-from jaxrnn.evaluation.units import Unit, plan_units
+from jaxrnn.evaluation.units import ChunkSource, Unit, plan_units, prefetched
 
 #: Recordings in a batch, and seconds of each in a chunk.
 BATCH, CHUNK = 16, 4.0
-
-#: The folder of outputs in the folder of results.
-OUTPUTS = "outputs"
 
 
 class Evaluation:
@@ -35,11 +32,12 @@ class Evaluation:
 
     Args:
         system: what is evaluated.
-        corpus: the recordings.
+        corpus: the recordings, with different ids.
         metrics: by which each is judged.
         out: a folder for results; units that are finished there are not computed again.
         facts: what else determines the results (files, settings of a system of one's own), so that another evaluation
-            is not mixed with this one. A `Chain` and an `Offline` are identified without it, parameters included.
+            is not mixed with this one. A `Chain` and an `Offline` are identified without it, parameters included;
+            a stepper of one's own by its `fingerprint`, or by its spec where it has none.
         batch: recordings in a batch.
         chunk: seconds of each recording in a chunk; for arrays, frames over the system's rate.
         keep: whether to write the outputs.
@@ -58,7 +56,7 @@ class Evaluation:
         keep: bool = False,
     ):
         self._chunk = chunk_frames(chunk, system.rate, system.multiple, batch)
-        self.system, self.corpus, self.metrics = system, tuple(corpus), tuple(metrics)
+        self.system, self.corpus, self.metrics = system, checked(corpus), tuple(metrics)
         check_metrics(self.metrics, system, self.corpus)
         #: What determines the results besides the corpus and how it is divided.
         self.facts: dict[str, Any] = {**surroundings(), **(facts or {}), **identity_of(system)}
@@ -94,8 +92,8 @@ class Evaluation:
         """Compute what is not finished yet.
 
         Args:
-            units: the units in order, all that are not finished by default. A None among them means that there is no
-                unit for now: the one that was begun is finished meanwhile.
+            units: the units in order; by default all that are not finished. At a None among them, units that were begun
+                are finished before the next is requested.
             watch: called with each finished unit and its rows.
         """
         finished = self.journal.finished()
@@ -150,16 +148,19 @@ class Evaluation:
         carry = self.system.start(unit.streams)
         pending: list[Any] = []
         for chunk in prefetched(source):
-            for place, reason in chunk.errors.items():
-                workers[place].fail(reason)
-            active = [not worker.ended and worker.error is None for worker in workers]
+            # It is the judge alone that touches the files of a recording.
+            pending += [judge.submit(workers[place].fail, reason) for place, reason in chunk.errors.items()]
+            active = [
+                place not in chunk.errors and not worker.ended and worker.error is None
+                for place, worker in enumerate(workers)
+            ]
             if not any(active):
                 break
             ending = bool((chunk.frames[: len(workers)] < self._chunk).any()) or unit.streams > len(workers)
             pieces, carry = self._devices.run(unit.streams, ending)(carry, chunk.parts, chunk.frames)
             for worker, frames in zip(workers, chunk.frames, strict=False):
                 worker.ended = worker.ended or frames < self._chunk
-            # One chunk is judged while the next is computed, and no more wait, so that memory does not grow.
+            # One chunk is judged while the next is computed; the loop waits for the one before, to bound memory.
             while len(pending) > 1:
                 pending.pop(0).result()
             pending.append(judge.submit(_distribute, workers, active, pieces))
@@ -188,6 +189,17 @@ class Evaluation:
             if isinstance(recording, str)
         ]
         return sorted([*self.journal.rows(), *unread], key=lambda row: row["id"])
+
+    def results(self, slices: Sequence[str] = ()) -> Results:
+        """The results of the finished units, summarised over the corpus and by the values of some columns.
+
+        Raises:
+            InputError: there is no such column.
+            MissingPackageError: Polars is not installed.
+        """
+        facts = self.facts | {"latency": latency(self.system)}
+        name = self.journal.folder.name
+        return results_of(name, self.rows(), self.metrics, slices=slices, facts=facts, outputs=self.outputs)
 
     @property
     def is_complete(self) -> bool:

@@ -10,21 +10,20 @@ import numpy as np
 
 
 def cut_frames(samples: jax.Array, size: int, hop: int) -> jax.Array:
-    """Frames ``[time, batch, size]`` of ``[batch, samples]``, each ``hop`` after the one before."""
+    """Frames ``[batch, time, size]`` of ``[batch, samples]``, each ``hop`` after the one before."""
     count = (samples.shape[1] - size) // hop + 1
     if size % hop:
-        places = np.arange(count)[:, None] * hop + np.arange(size)
-        return jnp.moveaxis(samples[:, places], 1, 0)
-    hops = jnp.moveaxis(samples.reshape(samples.shape[0], -1, hop), 1, 0)
-    return jnp.concatenate([hops[part : part + count] for part in range(size // hop)], -1)
+        return samples[:, np.arange(count)[:, None] * hop + np.arange(size)]
+    hops = samples.reshape(samples.shape[0], -1, hop)
+    return jnp.concatenate([hops[:, part : part + count] for part in range(size // hop)], -1)
 
 
 def join_frames(frames: jax.Array, overlap: jax.Array, hop: int) -> tuple[jax.Array, jax.Array]:
-    """Overlap-add: sound ``[batch, time * hop]`` of frames ``[time, batch, size]``, and the new overlap."""
-    time, batch, size = frames.shape
+    """Overlap-add: sound ``[batch, time * hop]`` of frames ``[batch, time, size]``, and the new overlap."""
+    batch, time, size = frames.shape
     result = jnp.pad(overlap, ((0, 0), (0, time * hop))).reshape(batch, -1, hop)
     for part in range(size // hop):
-        result = result.at[:, part : part + time].add(jnp.moveaxis(frames[..., part * hop : (part + 1) * hop], 0, 1))
+        result = result.at[:, part : part + time].add(frames[..., part * hop : (part + 1) * hop])
     flat = result.reshape(batch, -1)
     return flat[:, : time * hop], flat[:, time * hop :]
 

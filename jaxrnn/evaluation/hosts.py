@@ -1,8 +1,8 @@
 """Several processes, on one machine or many, share the units of one evaluation through files in its folder.
 
-Each process first takes the units of its own number, then what the others have left. It leases a unit by a file that it
-touches regularly. When it stops touching the file, the lease expires and the unit is free again. Two processes that
-compute one unit by mistake write the same rows.
+Each process first takes the units of its own number, then those that the others have left. It leases a unit by a file
+that it touches regularly, until the unit is finished. When it stops touching the file, the lease expires and the unit
+is free again. Two processes that compute one unit by mistake write the same rows.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import jax
 
@@ -24,8 +25,9 @@ from jaxrnn.evaluation.journal import writing_to
 from jaxrnn.evaluation.units import Unit
 from jaxrnn.evaluation.writers import runs
 
-#: Seconds between two renewals of a lease, and seconds without one after which it expires.
-RENEWAL, PATIENCE = 2.0, 15.0
+#: Seconds between two renewals of a lease, seconds without one after which it expires, and seconds between two looks at
+#: the leases of others.
+RENEWAL, PATIENCE, POLL = 2.0, 15.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -66,92 +68,93 @@ def join(coordinator: str | None = None, count: int | None = None, index: int | 
     return host
 
 
-@dataclass
 class Leases:
-    """The leases of units in a folder, as one process sees them.
+    """The leases of units in a folder, as one process sees them: a context, inside of which it renews its own.
 
-    Attributes:
-        folder: the folder.
+    Args:
+        folder: the folder; created if missing.
         patience: seconds without a renewal after which a lease of another machine expires.
     """
 
-    folder: Path
-    patience: float = PATIENCE
-    _renewals: dict[Path, tuple[int, float]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        with writing_to(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: Path, patience: float = PATIENCE):
+        self._folder, self._patience = folder, patience
         self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._own: dict[int, Path] = {}
+        self._renewals: dict[Path, tuple[int, float]] = {}
+        self._done = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, daemon=True)
+
+    def __enter__(self) -> Self:
+        with writing_to(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        self._renewing.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._done.set()
+        self._renewing.join()
+        self.release(set(self._own))
+
+    def _renew(self) -> None:
+        while not self._done.wait(RENEWAL):
+            for path in list(self._own.values()):
+                # Unlike a touch, it makes no file of a lease that has just ended.
+                with contextlib.suppress(OSError):
+                    os.utime(path)
 
     def _path(self, unit: Unit) -> Path:
-        return self.folder / f"{unit.index:06d}"
+        return self._folder / f"{unit.index:06d}"
 
-    def is_held(self, unit: Unit) -> bool:
-        """Whether another process holds a valid lease of the unit."""
+    def is_free(self, unit: Unit) -> bool:
+        """Whether no process holds a valid lease of the unit."""
         path = self._path(unit)
         try:
             holder, renewal = path.read_text(), path.stat().st_mtime_ns
         except FileNotFoundError:
-            return False
+            return True
         host, _, process = holder.rpartition(":")
-        if holder == self._name or (host == socket.gethostname() and not runs(process)):
-            return False
+        if holder == self._name:
+            return unit.index not in self._own
+        if host == socket.gethostname() and not runs(process):
+            return True
         # The clocks of machines differ: what counts is whether the file changes while this process watches it.
         last, since = self._renewals.get(path, (0, 0.0))
         if renewal != last:
             self._renewals[path] = (renewal, time.monotonic())
-            return True
-        return time.monotonic() - since < self.patience
+            return False
+        return time.monotonic() - since >= self._patience
 
-    @contextlib.contextmanager
-    def hold(self, unit: Unit) -> Iterator[None]:
-        """Lease a unit, and renew the lease until the context ends."""
-        path, done = self._path(unit), threading.Event()
-        with writing_to(self.folder):
-            path.write_text(self._name)
+    def take(self, unit: Unit) -> None:
+        """Lease a unit."""
+        with writing_to(self._folder):
+            self._path(unit).write_text(self._name)
+        self._own[unit.index] = self._path(unit)
 
-        def renew() -> None:
-            while not done.wait(RENEWAL):
-                with contextlib.suppress(OSError):
-                    path.touch()
-
-        renewing = threading.Thread(target=renew, daemon=True)
-        renewing.start()
-        try:
-            yield
-        finally:
-            done.set()
-            renewing.join()
-            path.unlink(missing_ok=True)
+    def release(self, units: set[int]) -> bool:
+        """End the own leases of units, by their numbers; whether there are others."""
+        for index in self._own.keys() & units:
+            self._own.pop(index).unlink(missing_ok=True)
+        return bool(self._own)
 
 
 def shared(evaluation: Evaluation, host: Host, *, patience: float = PATIENCE) -> Iterator[Unit | None]:
     """The units for this process, one by one, until every unit is finished by some process.
 
-    A unit stays leased until the unit after the next is requested, so that its rows may be written while the next one
-    is computed.
-
     Yields:
-        A unit, or None while all units that are left are taken.
+        A unit, or None while all unfinished units are leased: those that were yielded before are to be finished.
     """
-    leases = Leases(evaluation.journal.folder / "leases", patience)
     own = [unit for unit in evaluation.units if unit.index % host.count == host.index]
     others = [unit for unit in reversed(evaluation.units) if unit.index % host.count != host.index]
-    with contextlib.ExitStack() as previous, contextlib.ExitStack() as latest:
-        taken: set[int] = set()
+    with Leases(evaluation.journal.folder / "leases", patience) as leases:
         while True:
-            done = evaluation.journal.finished() | taken
-            left = [unit for unit in (*own, *others) if unit.index not in done]
+            finished = evaluation.journal.finished()
+            working = leases.release(finished)
+            left = [unit for unit in (*own, *others) if unit.index not in finished]
             if not left:
                 return
-            free = next((unit for unit in left if host.count == 1 or not leases.is_held(unit)), None)
-            if free is None:
-                yield None
-                time.sleep(0.2)
-                continue
-            previous.close()
-            previous.push(latest.pop_all())
-            latest.enter_context(leases.hold(free))
-            taken.add(free.index)
-            yield free
+            unit = next((unit for unit in left if leases.is_free(unit)), None)
+            if unit is not None:
+                leases.take(unit)
+            elif not working:
+                time.sleep(POLL)
+            yield unit

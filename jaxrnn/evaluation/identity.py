@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxrnn.evaluation.systems import System
-from jaxrnn.model import Model
+from jaxrnn.stepper import Stepper
 from jaxrnn.version import __version__
 
 
@@ -20,18 +20,19 @@ def identity_of(system: System) -> dict[str, Any]:
     return {"system": system.identity} if hasattr(system, "identity") else {}  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def model_identity(model: Model, params: Any) -> dict[str, Any]:
-    """A model with its parameters as plain values, which change with its graph, its bound values and its weights.
+def stepper_identity(stepper: Stepper, params: Any) -> dict[str, Any]:
+    """A stepper with its parameters as plain values, which change with its program, its bound values and its weights.
+
+    A stepper without a ``fingerprint`` is known by its spec.
 
     Args:
-        model: the model.
+        stepper: what runs.
         params: the parameters that it runs with.
     """
-    graph = hashlib.sha256(model.proto.SerializeToString(deterministic=True)).hexdigest()
+    program = getattr(stepper, "fingerprint", None)
     return {
-        "model": PurePath(model.label).name,
-        "graph": graph,
-        "static": _digest(model.static),
+        "model": PurePath(stepper.spec.label).name,
+        "program": stepper.spec.to_json() if program is None else program,
         "params": _digest(params),
     }
 

@@ -14,6 +14,13 @@ from jaxrnn.writing import in_place_of
 
 Row = dict[str, Any]
 
+#: The columns that every row begins with, and the ``status`` of a recording with a result.
+COLUMNS = ("id", "path", "reference", "seconds", "status", "error", "notes")
+OK = "ok"
+
+#: The folder of finished units in a folder of results.
+UNITS = "units"
+
 
 @contextlib.contextmanager
 def writing_to(path: Path) -> Iterator[None]:
@@ -27,11 +34,7 @@ def writing_to(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file whole or not at all; its folder is created if missing.
-
-    Args:
-        path: the file.
-        write: writes it to the path that it is given.
+    """Write a file whole or not at all, by a function of the path to write to; its folder is created if missing.
 
     Raises:
         InputError: the disk is full, or the folder cannot be written.
@@ -40,10 +43,6 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with in_place_of(path) as unfinished:
             write(unfinished)
-
-
-#: The ``status`` of a recording with a result.
-OK = "ok"
 
 
 def row_of(item: Item, seconds: float | None, error: str | None) -> Row:
@@ -72,7 +71,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, Any]):
-        self.folder, self._units = folder, folder / "units"
+        self.folder, self._units = folder, folder / UNITS
         text = json.dumps(facts, indent=1, sort_keys=True, default=str)
         with writing_to(folder):
             self._units.mkdir(parents=True, exist_ok=True)
@@ -96,7 +95,7 @@ class Journal:
         except ValueError as error:
             raise InputError(f"{path} cannot be read: {error}; choose another folder, or delete this one") from error
         if facts is not None and not isinstance(facts, dict):
-            raise InputError(f"{path} is not of an evaluation: choose another folder, or delete this one")
+            raise InputError(f"{path} does not belong to an evaluation: choose another folder, or delete this one")
         return facts
 
     def finished(self) -> set[int]:
@@ -114,5 +113,9 @@ class Journal:
 
     def rows(self) -> list[Row]:
         """The rows of all finished units, in the order of their ids."""
-        rows = [row for path in sorted(self._units.glob("*.json")) for row in json.loads(path.read_text())]
-        return sorted(rows, key=lambda row: row["id"])
+        return sorted(unit_rows(self.folder), key=lambda row: row["id"])
+
+
+def unit_rows(folder: Path) -> list[Row]:
+    """The rows of all finished units in a folder of results."""
+    return [row for path in sorted((folder / UNITS).glob("*.json")) for row in json.loads(path.read_text())]

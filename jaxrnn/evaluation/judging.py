@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.evaluation.journal import Row
-from jaxrnn.evaluation.metrics.checking import output_of
-from jaxrnn.evaluation.metrics.labels import Segments
-from jaxrnn.evaluation.metrics.latency import frame_rate
-from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
+from jaxrnn.evaluation.metrics import Metric, NoValueError, Segments, frame_rate, output_of
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
 

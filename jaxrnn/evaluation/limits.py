@@ -1,4 +1,4 @@
-"""Limits of the numbers of an evaluation, whether they come from settings, a call or the header of a recording."""
+"""Limits of the numbers of an evaluation, from settings, calls and the headers of recordings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def resampling(rate: int, target: int) -> tuple[int, int]:
 
 
 def chunk_frames(seconds: float, rate: int, multiple: int, batch: int) -> int:
-    """Frames in a chunk of so many seconds, rounded to a multiple and at least one.
+    """The number of frames in a chunk of some seconds, rounded to a multiple, at least one.
 
     Raises:
         InputError: ``seconds`` or ``batch`` is not positive, or a batch of chunks has too many frames.

@@ -15,7 +15,7 @@ from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.offline import Offline
-from jaxrnn.evaluation.report import PageLimits, Results
+from jaxrnn.evaluation.results import Results
 from jaxrnn.evaluation.settings import CorpusSettings, EvaluationSettings
 from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.systems import System
@@ -39,24 +39,17 @@ class PreparedEvaluation:
     settings: EvaluationSettings
     evaluation: Evaluation
 
-    def conclude(self, times: Mapping[str, Any], against: Path | None = None) -> Results:
+    def conclude(self, times: Mapping[str, Any], baseline: Results | None = None) -> Results:
         """Write the tables and the report page, as `jaxrnn.evaluation.conclusion.conclude` does."""
-        return conclude(
-            self.evaluation,
-            slices=self.settings.slices,
-            times=times,
-            against=against,
-            title=self.settings.title,
-            main=self.settings.main,
-            limits=PageLimits(examples=self.settings.examples),
-        )
+        page = self.settings.model_dump(include={"slices", "title", "main", "examples"})
+        return conclude(self.evaluation, times, baseline=baseline, **page)
 
 
 def prepare_evaluation(path: Path, overrides: Overrides = ()) -> PreparedEvaluation:
-    """Read a file of settings, and load what it names.
+    """Read a file of settings, and load the models and metrics that it names.
 
     Raises:
-        InputError: something in the file does not fit; names the file and the key.
+        InputError: something in the file does not fit; the message names the file and the key.
         JaxrnnError: a model cannot be loaded.
         MissingPackageError: a metric or the reading of recordings needs a package that is not installed.
     """
@@ -93,18 +86,13 @@ def _metrics(file: File) -> tuple[Metric, ...]:
     for place, metric in enumerate(file.settings.metrics):
         with file.at("metrics", place):
             metrics.append(build_metric(metric.name, metric.options, file.folder))
-    names = [metric.name for metric in metrics]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        with file.at("metrics"):
-            raise InputError(f"two metrics are called {twice!r}: give one of them another name with 'called'")
     return tuple(metrics)
 
 
 def _corpus(settings: CorpusSettings) -> tuple[Item, ...]:
     if settings.manifest is not None:
         return from_manifest(settings.manifest, limit=settings.limit)
-    assert settings.folder is not None, "it has one of both"
+    assert settings.folder is not None, "it has one of the two"
     return from_folder(settings.folder, reference=settings.reference, patterns=settings.patterns, limit=settings.limit)
 
 
@@ -114,11 +102,13 @@ def _system(file: File) -> System:
         return _own_system(file, settings.function)
     if (stream := settings.stream) is not None:
         with file.at("system", "stream"):
-            return Offline(_load(stream.model), symbol=stream.symbol, pulse=stream.pulse, rate=settings.rate)
+            model = _load(stream.model)
+            return Offline(model.stream(stream.symbol, stream.pulse), model.params, rate=settings.rate)
     stages = []
     for place, stage in enumerate(settings.stages):
         with file.at("system", "stages", place):
-            stages.append(Stage(_load(stage.model), stage.takes, stage.gives, stage.input, stage.output))
+            options = stage.model_dump(exclude={"model"})
+            stages.append(Stage(_load(stage.model), **options))
     frames = settings.frames
     assert frames is not None, "it has one of the three"
     with file.at("system"):
@@ -130,12 +120,12 @@ def _load(settings: ModelSettings) -> Model:
 
 
 def _own_system(file: File, function: str) -> System:
-    system = file.made(function, file.settings.system.arguments, "system")
+    system = file.call(function, file.settings.system.arguments, "system")
     missing = [name for name in ("start", "run", "rate", "delay", "padded") if not hasattr(system, name)]
     if missing:
         with file.at("system", "function"):
             raise InputError(
-                f"{function} gave a {type(system).__name__}, which is no jaxrnn.evaluation.System: it has no "
+                f"{function} returned a {type(system).__name__}, which is no jaxrnn.evaluation.System: it has no "
                 f"{', '.join(missing)}"
             )
     return system

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import signal
 
 from jaxrnn.arrays import check_header, members_of, read_member, readable
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.limits import resampling
 
 #: Suffixes of files of arrays; all others are sound.
@@ -41,27 +41,26 @@ class Recording(Protocol):
         ...
 
 
-def open_recording(path: Path, rate: int, channel: int | None = None) -> Recording:
+def open_recording(path: Path, rate: int) -> Recording:
     """Open a file without reading all of it.
 
     Args:
         path: a WAV, FLAC or other sound, or a NumPy file of arrays ``[time, ...]``.
         rate: samples a second to resample a sound to.
-        channel: the channel of a sound; None for the mean of its channels.
 
     Raises:
         InputError: there is no such file, it is empty, or it is not of the format that its suffix names.
     """
     if not path.is_file():
         raise InputError(f"there is no file {path}")
-    recording = ArrayFile(path) if path.suffix.lower() in ARRAYS else SoundFile(path, rate, channel)
+    recording = ArrayFile(path) if path.suffix.lower() in ARRAYS else SoundFile(path, rate)
     if not recording.length:
         raise InputError(f"{path} is empty: it holds no frame")
     return recording
 
 
 class SoundFile:
-    """A sound, resampled while it is read.
+    """A sound, the mean of its channels, resampled while it is read.
 
     A part equals the same part of the whole file resampled by ``scipy.signal.resample_poly``: its filter has finite
     length, so that reading a part needs only so many more samples on either side.
@@ -69,14 +68,12 @@ class SoundFile:
 
     frame: Mapping[str, tuple[int, ...]] = {SAMPLES: ()}
 
-    def __init__(self, path: Path, rate: int, channel: int | None = None):
-        self.path, self._channel = path, channel
+    def __init__(self, path: Path, rate: int):
+        self.path = path
         with self._opened() as file:
-            self._frames, file_rate, channels = file.frames, file.samplerate, file.channels
-        if channel is not None and not 0 <= channel < channels:
-            raise InputError(f"{path} has {channels} channel(s), so there is no channel {channel} (they count from 0)")
+            self._frames, file_rate = file.frames, file.samplerate
         if self._frames >= UNKNOWN:
-            raise InputError(f"{path} does not say how long it is: write it anew, with its length")
+            raise InputError(f"{path} does not say how long it is: write it again, with its length")
         try:
             self._up, self._down = resampling(file_rate, rate)
         except InputError as error:
@@ -84,10 +81,8 @@ class SoundFile:
         self.length = -(-self._frames * self._up // self._down)
 
     def _opened(self) -> Any:
-        try:
+        with optional_package("soundfile", "reading sound", "audio"):
             import soundfile
-        except ImportError as error:
-            raise MissingPackageError("reading sound needs soundfile: pip install 'jaxrnn[audio]'") from error
         try:
             return soundfile.SoundFile(self.path)
         except soundfile.LibsndfileError as error:
@@ -113,8 +108,6 @@ class SoundFile:
                 raise InputError(f"{self.path} cannot be read from sample {first} on: {error}") from error
         if len(samples) < last - first:
             raise InputError(f"{self.path} ends at sample {first + len(samples)}, but says that it has {self._frames}")
-        if self._channel is not None:
-            return samples[:, self._channel]
         return samples[:, 0] if samples.shape[1] == 1 else samples.mean(1, dtype=np.float32)
 
     def _resampled(self, first: int, last: int) -> np.ndarray:
@@ -130,8 +123,8 @@ class SoundFile:
 class ArrayFile:
     """Arrays ``[time, ...]``: the one of a NPY file, or those of a NPZ file by name.
 
-    Nothing stays open or in memory between two parts, except the compressed arrays of a NPZ file, from the first part
-    to the last.
+    Nothing stays open or in memory between two parts, except compressed arrays of a NPZ file: they are unpacked for the
+    first part and kept until the last.
     """
 
     def __init__(self, path: Path):
@@ -156,9 +149,11 @@ class ArrayFile:
 
     def _member(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         if member.compress_type != zipfile.ZIP_STORED:
-            if member.filename not in self._unpacked:
-                self._unpacked[member.filename] = read_member(archive, member)
-            return self._unpacked[member.filename]
+            # Another thread may be reading the last part, and let go of the arrays at any moment.
+            array = self._unpacked.get(member.filename)
+            if array is None:
+                array = self._unpacked[member.filename] = read_member(archive, member)
+            return array
         with archive.open(member) as file:
             shape, fortran_order, dtype = check_header(file, member.file_size, member.filename)
             header = file.tell()

@@ -1,4 +1,4 @@
-"""What may stand in a file of settings for `jaxrnn evaluate`."""
+"""The settings in a file for `jaxrnn evaluate`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class CorpusSettings(Settings):
     folder: LocalPath | None = None
     """The folder of the recordings, unless a manifest lists them."""
     manifest: LocalPath | None = None
-    """A CSV or Parquet table of the recordings: a column `path`, and `id` and `reference` if you like."""
+    """A CSV or Parquet table of the recordings, with a column `path`, and optionally `id` and `reference`."""
     reference: LocalPath | None = None
-    """The folder of the references of a `folder`, which have the same names."""
+    """The folder of references for a `folder`, with the same names."""
     patterns: list[str] = list(PATTERNS)
-    """Which files of a folder are recordings."""
+    """The files of a folder that are recordings."""
     limit: PositiveInt | None = None
-    """How many to take, from the first on."""
+    """The number of recordings to take, from the first on."""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -83,16 +83,16 @@ class StreamSettings(Settings):
 
 
 class SystemSettings(Settings):
-    """What is evaluated: frames and stages, a stream, or a function that gives a `jaxrnn.evaluation.System`."""
+    """The system: frames and stages, a stream, or a function that returns a `jaxrnn.evaluation.System`."""
 
     frames: FramesSettings | None = None
     """How sound is cut into frames for `stages`."""
     stages: list[StageSettings] = []
-    """Networks that take one frame a step, each after the one before."""
+    """Networks that take one frame a step, in order."""
     stream: StreamSettings | None = None
-    """In place of `frames` and `stages`: an offline model, made a streaming one."""
+    """In place of `frames` and `stages`: an offline model, to be streamed."""
     function: FunctionName | None = None
-    """In place of these: a `file.py:function` or `module:function` that gives a `jaxrnn.evaluation.System`."""
+    """In place of these: a `file.py:function` or `module:function` that returns a `jaxrnn.evaluation.System`."""
     arguments: dict[str, Any] = {}
     """The arguments of the function."""
     rate: PositiveInt = Field(16_000, le=MAX_RATE)
@@ -119,21 +119,21 @@ class EvaluationSettings(Settings):
     corpus: CorpusSettings
     """The recordings: their folder, or the keys below."""
     system: SystemSettings
-    """What runs on them: `frames` with `stages`, or `stream`, or `function`."""
+    """The system that runs on them: `frames` with `stages`, or `stream`, or `function`."""
     metrics: list[MetricSettings] = []
-    """What is measured: a list of names, or of the keys below."""
+    """The metrics: a list of names, or of the keys below."""
     slices: list[str] = []
-    """Columns of the manifest by which results are also told apart; of one with many numbers, quartiles."""
+    """Columns of the manifest to group results by; a column with many numbers is cut into quartiles."""
     main: str | None = None
-    """The metric that tells the best and the worst recordings; by default the first."""
+    """The metric that ranks recordings; by default the first."""
     examples: int = Field(5, ge=0)
-    """How many of the best, and of the worst, the report plays."""
+    """The number of recordings that the report plays, of the best and of the worst each."""
     keep: bool = False
-    """Whether outputs are written as files, to `outputs` in the folder of results."""
+    """Whether to write the outputs as files, to `outputs` in the folder of results."""
     batch: PositiveInt = 16
-    """Recordings at once."""
+    """Recordings in a batch."""
     chunk: PositiveFloat = 4.0
-    """Seconds of each that are on the device at once."""
+    """Seconds of each recording in a chunk: what is on the device at once."""
     title: str | None = None
     """The title of the report."""
     out: LocalPath

@@ -3,76 +3,73 @@
 from __future__ import annotations
 
 import itertools
-import json
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.messages import near
 
-#: So many numbers that differ are slices of their own; of more, so many quantiles are.
+if TYPE_CHECKING:
+    import polars
+
+#: As many different numbers are slices of their own; more are cut into as many quantiles.
 FEW, QUANTILES = 8, 4
 
-#: Slices of a column at most; what is in the smallest beyond is one more.
+#: Slices of a column of text at most; the rest is one more.
 MOST = 50
 
 
-def slice_by(values: Sequence[Any], *, few: int = FEW, quantiles: int = QUANTILES) -> dict[str, np.ndarray]:
-    """The places of a column's values by slice, in the order of the values; those without one come last.
+def slice_by(column: polars.Series) -> dict[str, np.ndarray]:
+    """The rows of each slice of a column, in the order of values; those without a value come last.
 
     Args:
-        values: of each recording: numbers, text or truth values; None and NaN are no value.
-        few: so many different numbers at most are slices of their own.
-        quantiles: slices of more numbers, each with about as many recordings; it begins with its lower end.
+        column: a column of a table of results: numbers, text or truth values. Null and NaN are no value.
 
     Returns:
-        ``int64[recordings]`` by label.
+        ``int64[recordings]`` by label. A quantile's label is its range.
     """
-    absent = np.array([value is None or (isinstance(value, float) and math.isnan(value)) for value in values], bool)
-    there = np.flatnonzero(~absent)
-    known = [value for value, missing in zip(values, absent, strict=True) if not missing]
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
-        array = np.array(known, np.float64)
-        found = _by_value(array.tolist(), _number) if len(set(known)) <= few else _by_quantile(array, quantiles)
+    numeric = column.dtype.is_numeric()
+    values = column.to_list() if numeric else [None if each is None else _text(each) for each in column]
+    absent = np.array([value is None or value != value for value in values], bool)
+    present = np.flatnonzero(~absent)
+    known = [values[row] for row in present]
+    if not numeric:
+        groups = _largest(_by_value(np.array(known, object)))
+    elif len(set(known)) <= FEW:
+        groups = {_number(value): rows for value, rows in _by_value(np.array(known, np.float64)).items()}
     else:
-        found = _largest(_by_value(known, as_text))
-    result = {label: there[places] for label, places in found.items()}
+        groups = _by_quantile(np.array(known, np.float64))
+    slices = {label: present[rows] for label, rows in groups.items()}
     if absent.any():
         label = "(none)"
-        while label in result:
+        while label in slices:
             label = f"({label})"
-        result[label] = np.flatnonzero(absent)
-    return result
+        slices[label] = np.flatnonzero(absent)
+    return slices
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _number(value: float) -> str:
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
-def as_text(value: Any) -> str:
-    """A value of a manifest as text; it is the same before and after it was in a file of JSON."""
-    return json.dumps(value, default=str) if isinstance(value, bool | list | tuple | dict) else str(value)
+def _by_value(values: np.ndarray) -> dict[Any, np.ndarray]:
+    kinds, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    rows = np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
+    return dict(zip(kinds.tolist(), rows, strict=True)) if len(values) else {}
 
 
-def _by_value(values: Sequence[Any], label: Callable[[Any], str]) -> dict[str, np.ndarray]:
-    places: dict[Any, list[int]] = {}
-    for place, value in enumerate(values):
-        places.setdefault(value if label is _number else label(value), []).append(place)
-    return {
-        key if isinstance(key, str) else label(key): np.array(found, np.int64) for key, found in sorted(places.items())
-    }
-
-
-def _by_quantile(values: np.ndarray, count: int) -> dict[str, np.ndarray]:
-    edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1), method="lower"))
+def _by_quantile(values: np.ndarray) -> dict[str, np.ndarray]:
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, QUANTILES + 1), method="lower"))
     inner = edges[1:-1] if len(edges) > 2 else edges[1:]
     which = np.searchsorted(inner, values, side="right")
     ends = [float(edges[0]), *map(float, inner), float(edges[-1])]
-    # They are shown rounded as far as those that differ still do; 17 digits tell all apart.
+    # They are rounded as far as different ends stay different; 17 digits tell all apart.
     rounded = ([f"{end:.{digits}g}" for end in ends] for digits in range(3, 18))
     shown = next(labels for labels in rounded if len(set(labels)) == len(set(ends)))
     groups = [np.flatnonzero(which == part) for part in range(len(inner) + 1)]
@@ -80,20 +77,20 @@ def _by_quantile(values: np.ndarray, count: int) -> dict[str, np.ndarray]:
     return {label: group for label, group in zip(labels, groups, strict=True) if len(group)}
 
 
-def _largest(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if len(found) <= MOST:
-        return found
-    kept = {label for label, _ in Counter({label: len(places) for label, places in found.items()}).most_common(MOST)}
-    rest = [places for label, places in found.items() if label not in kept]
-    shown = {label: places for label, places in found.items() if label in kept}
+def _largest(groups: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if len(groups) <= MOST:
+        return groups
+    kept = set(sorted(groups, key=lambda label: -len(groups[label]))[:MOST])
+    rest = [rows for label, rows in groups.items() if label not in kept]
+    shown = {label: rows for label, rows in groups.items() if label in kept}
     return shown | {f"({len(rest)} others)": np.sort(np.concatenate(rest))}
 
 
 def check_slices(slices: Iterable[str], columns: Iterable[str]) -> None:
-    """See that every slice is by a column that there is.
+    """Check that results can be cut by these columns.
 
     Raises:
-        InputError: there is none; names the nearest.
+        InputError: there is no such column; the message names the nearest.
     """
     known = list(dict.fromkeys(columns))
     for name in slices:

@@ -24,7 +24,7 @@ class System(Protocol):
     """Recordings in, outputs out, a batch at a time and a chunk of each at a time.
 
     `run` is given frames that follow on those of the call before. A stream whose frames have ended is filled up with
-    zeros; that changes nothing in the others, nor in what its own state was.
+    zeros; that changes nothing in the others.
 
     A system may also have ``identity``, plain values of all that decides on what it gives, its parameters among them:
     the results of another are then not mixed with its own.

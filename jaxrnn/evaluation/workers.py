@@ -9,32 +9,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO
 
 #: The option of ``jaxrnn evaluate`` that a process is started with.
 HOST_OPTION = "--host"
 
 
-@dataclass(frozen=True)
-class FailedProcess:
-    """A process that did not end with status 0.
-
-    Attributes:
-        index: its number.
-        status: its exit status, negative for a signal.
-        log: the end of its standard error.
-    """
-
-    index: int
-    status: int
-    log: str
-
-
 @contextlib.contextmanager
-def workers(
-    arguments: Sequence[str], environments: Sequence[Mapping[str, str]]
-) -> Iterator[Callable[[], list[FailedProcess]]]:
+def workers(arguments: Sequence[str], environments: Sequence[Mapping[str, str]]) -> Iterator[Callable[[], list[str]]]:
     """Start processes 1, 2, ... of the evaluation whose process 0 is this one; they end with the context.
 
     Args:
@@ -42,8 +24,8 @@ def workers(
         environments: additional environment variables for each of them.
 
     Yields:
-        A function that waits until all of them have ended and returns those that failed. The others have then done
-        what these left undone.
+        A function that waits until all of them have ended, and returns a message for each that failed, with the end of
+        its standard error. The others have then done the units of those.
     """
     with contextlib.ExitStack() as stack:
         count = len(environments) + 1
@@ -52,30 +34,28 @@ def workers(
             for index, environment in enumerate(environments, 1)
         ]
         stop = threading.Event()
-        reaper = threading.Thread(target=_reap, args=([process for process, _ in processes], stop), daemon=True)
-        reaper.start()
 
-        def failed() -> list[FailedProcess]:
-            for process, _ in processes:
-                process.wait()
+        def reap() -> None:
+            """Poll all of them: until it is polled, a killed process still exists, and its lease stays valid."""
+            while not stop.wait(0.2):
+                for process, _ in processes:
+                    process.poll()
+
+        def failures() -> list[str]:
+            statuses = [process.wait() for process, _ in processes]
             return [
-                FailedProcess(index, process.returncode, _end_of(log))
-                for index, (process, log) in enumerate(processes, 1)
-                if process.returncode != 0
+                f"process {index} ended with status {status}: {_end_of(processes[index - 1][1])}".rstrip(": ")
+                for index, status in enumerate(statuses, 1)
+                if status != 0
             ]
 
+        reaper = threading.Thread(target=reap, daemon=True)
+        reaper.start()
         try:
-            yield failed
+            yield failures
         finally:
             stop.set()
             reaper.join()
-
-
-def _reap(processes: Sequence[subprocess.Popen[bytes]], stop: threading.Event) -> None:
-    """Poll all of them: until it is polled, a killed process still exists, and its lease stays valid."""
-    while not stop.wait(0.2):
-        for process in processes:
-            process.poll()
 
 
 @contextlib.contextmanager

@@ -37,9 +37,7 @@ class Writer:
         self.path, self._rate = path, rate
         self._partial = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
         self._file: Any = None
-        self._shape: tuple[int, ...] = ()
-        self._dtype = np.dtype(np.float32)
-        self._count = 0
+        self._header: dict[str, Any] = {}
 
     def add(self, values: np.ndarray) -> None:
         """Append frames ``[frames, ...]``.
@@ -56,13 +54,14 @@ class Writer:
                 self._file.write(np.clip(values, -1, 1))
             else:
                 self._file.write(np.ascontiguousarray(values).tobytes())
-            self._count += len(values)
+                count, *frame = self._header["shape"]
+                self._header["shape"] = (count + len(values), *frame)
         except (OSError, RuntimeError) as error:
             self.discard()
             raise InputError(f"{self.path} cannot be written: {error}") from error
 
     def _tidy(self) -> None:
-        """Remove partial files that killed processes of this machine left behind."""
+        """Remove the partial files of killed processes of this machine."""
         machine = f".{self.path.name}.{socket.gethostname()}."
         for partial in self.path.parent.glob(f"{glob.escape(machine)}*.partial"):
             if not runs(partial.name.removeprefix(machine).removesuffix(".partial")):
@@ -73,16 +72,10 @@ class Writer:
             import soundfile
 
             return soundfile.SoundFile(self._partial, "w", self._rate, 1, subtype="FLOAT", format="WAV")
-        self._shape, self._dtype = values.shape[1:], values.dtype
+        self._header = np.lib.format.header_data_from_array_1_0(values[:0])
         file = open(self._partial, "wb+")  # noqa: SIM115 - closed by finish or discard
-        self._write_header(file, 0)
+        np.lib.format.write_array_header_1_0(file, self._header)
         return file
-
-    def _write_header(self, file: Any, count: int) -> None:
-        """Write the header of a NPY file, which has one length for every count."""
-        text = f"{{'descr': {np.lib.format.dtype_to_descr(self._dtype)!r}, 'fortran_order': False, "
-        text += f"'shape': {(count, *self._shape)!r}, }}"
-        file.write(b"\x93NUMPY\x01\x00" + (246).to_bytes(2, "little") + text.ljust(245).encode() + b"\n")
 
     def finish(self) -> None:
         """Complete the file and move it into place."""
@@ -90,8 +83,9 @@ class Writer:
             return
         try:
             if self.path.suffix != ".wav":
+                # NumPy leaves room in a header for any number of frames.
                 self._file.seek(0)
-                self._write_header(self._file, self._count)
+                np.lib.format.write_array_header_1_0(self._file, self._header)
             self._file.close()
             if self.path.suffix == ".wav":
                 _clear_time(self._partial)

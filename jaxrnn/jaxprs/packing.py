@@ -27,13 +27,15 @@ class Packable(Protocol):
 
     Attributes:
         label: what messages call it.
-        _fingerprint: equal for the same program, and for no other.
+        fingerprint: equal for the same program, and for no other.
     """
 
     label: str
 
     @functools.cached_property
-    def _fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        """As above."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +81,7 @@ def plain(params: Any, program: Packable) -> Any:
     """
     if not isinstance(params, Packed):
         return params
-    if params.purpose.program != program._fingerprint:
+    if params.purpose.program != program.fingerprint:
         raise InputError(
             f"the parameters were packed for {params.purpose.label}, and were given to {program.label}, which is "
             "another program: pack again, with the pack of what takes them"

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn.checks import check_writable
 from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.model import Model
@@ -44,7 +45,7 @@ def export_onnx(model: Model, params: Mapping[str, Any], path: str | os.PathLike
     """
     _check_model(model)
     path = Path(path)
-    _check_path(path)
+    check_writable(path)
     with labelled(model.label):
         arrays = stored_params(model, params)
         changed = frozenset(name for name, array in arrays.items() if not _same(array, model.program.parameters[name]))
@@ -107,10 +108,3 @@ def _check_model(model: Any) -> None:
             "Export the model that it was made of"
         )
     raise InputError(f"expected a model as jaxrnn.load gives it, not {type(model).__name__}")
-
-
-def _check_path(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the name of a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")

@@ -60,9 +60,9 @@ def load(
         InputError: ``static``, ``state`` or ``max_trip_count`` does not fit the file, or one of ``operators`` is none.
     """
     label, own = label_of(source), own_operators(operators)
-    told = {"max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
+    options = {"max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
     with labelled(label), exact_types():
-        return model_of(*read_model(source, limits), label, told, static=static, state=state)
+        return model_of(*read_model(source, limits), label, options, static=static, state=state)
 
 
 def read_model(source: Source, limits: Limits | None) -> tuple[SourceFile, ir.Model]:
@@ -85,18 +85,18 @@ def model_of(
     file: SourceFile,
     graph: ir.Model,
     label: str,
-    told: Mapping[str, Any],
+    options: Mapping[str, Any],
     *,
     static: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
 ) -> Model:
-    """The model of a file and its graph; ``told`` is what else `load` takes, whose errors it raises."""
+    """The model of a file and its graph; ``options`` is what else `load` takes, whose errors it raises."""
     initial = _take_initial_values(graph.graph, state or {})
-    program = bind(graph, told["limits"], told["operators"])
-    bound_loops(program, told["max_trip_count"])
+    program = bind(graph, options["limits"], options["operators"])
+    bound_loops(program, options["max_trip_count"])
     check_shapes(file.proto)
     model = Model(file, program, static=static or {}, state=state, label=label, initial=initial)
-    model._told |= told
+    model._load_options |= options
     return model
 
 

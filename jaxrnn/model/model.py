@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from jaxrnn.cells.chunks import Remat, recomputing
-from jaxrnn.errors import InputError, StaticValueError
-from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
+from jaxrnn.errors import InputError
+from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type
 from jaxrnn.model.reloading import contents_of, reloaded
 from jaxrnn.model.scanning import scan
 from jaxrnn.model.steps import Steps
 from jaxrnn.model.streaming import stream_model
-from jaxrnn.onnx.blocks import BoundNode
-from jaxrnn.onnx.evaluate import Scope, evaluate
-from jaxrnn.onnx.fingerprint import fingerprint_of
-from jaxrnn.onnx.graph import normal_domain
-from jaxrnn.onnx.interface import bind_inputs, bind_static, spec_of
-from jaxrnn.onnx.program import Program
-from jaxrnn.onnx.reading import SourceFile
-from jaxrnn.onnx.state import Findings, StateVar, check_pairs, find_state
-from jaxrnn.onnx.text import holds_text
-from jaxrnn.onnx.values import is_text, traced, unstacked
-from jaxrnn.specs import ArraySpec
+from jaxrnn.model.whole_graph import WholeGraph
+from jaxrnn.onnx.state import Findings, StateVar, find_state
 from jaxrnn.stepper import Flushed, StepSpec, nothing_left
 from jaxrnn.streaming import Streamed
 
 Arrays = Mapping[str, Any]
 
 
-class Model:
+class Model(WholeGraph):
     """An imported model. Its functions are pure; parameters and state are passed in and handed back.
 
     Where its state is among its inputs and outputs, it is a `Stepper`: `spec`, `init`, `step`, `flush`.
@@ -49,42 +36,10 @@ class Model:
         outputs: the same of every output.
         static: the values that ``static`` bound, by input.
         declared_state: the pairs of input and output given to ``load(..., state=...)``; None where none were asked for.
+        initial_values: the file's own values of state inputs before the first step; zeros where there is none.
         opsets: opset version by domain (``""`` is ONNX's own).
         proto: the file's content, as it was read.
     """
-
-    def __init__(
-        self,
-        file: SourceFile,
-        program: Program,
-        *,
-        static: Mapping[str, Any],
-        state: Mapping[str, str] | None,
-        label: str,
-        initial: Mapping[str, np.ndarray] | None = None,
-    ):
-        self.proto = file.proto
-        self._file = file
-        #: The file's own values of state inputs before the first step; zeros where there is none.
-        self.initial_values = dict(initial or {})
-        self.label = label
-        self.program = program
-        self.opsets = {normal_domain(entry.domain): entry.version for entry in file.proto.opset_import}
-        declared = tuple(map(spec_of, program.block.inputs))
-        self.outputs: tuple[ArraySpec, ...] = tuple(map(spec_of, program.block.outputs))
-        self.static = bind_static(declared, static)
-        self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
-        self._compilable = True
-        #: What `load` was given besides ``static`` and ``state``: it makes the model again of a pickle.
-        self._told: dict[str, Any] = {}
-        self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
-
-    @functools.cached_property
-    def params(self) -> dict[str, jax.Array]:
-        """The parameters by name, in the file's layout and element types."""
-        # Also when they are first asked for while something is being traced.
-        with exact_types(), jax.ensure_compile_time_eval():
-            return {name: jnp.asarray(array) for name, array in self.program.parameters.items()}
 
     @property
     def state(self) -> tuple[StateVar, ...]:
@@ -112,27 +67,6 @@ class Model:
     def _findings(self) -> Findings:
         return find_state(self.program, self.declared_state, self.static)
 
-    def apply(self, params: Arrays, inputs: Arrays, *, remat: Remat = None) -> dict[str, Any]:
-        """The whole graph, as a pure function: it can be jitted, differentiated, mapped and exported.
-
-        Args:
-            params: arrays by name, as in `params`.
-            inputs: arrays by name, as in `inputs`.
-            remat: for less memory in the backward pass, which then computes recurrences again in chunks of so many
-                frames: a number, or ``"sqrt"`` for the square root of the sequence's length. Results are equal.
-
-        Returns:
-            Arrays by name, as in `outputs`, each in the file's element type: an int64 output is int64 whatever
-            ``jax_enable_x64`` says.
-
-        Raises:
-            InputError: a name, dtype, rank or dimension does not fit.
-            NodeError: a node cannot be evaluated on these values.
-            StaticValueError: under a transformation, a shape depends on data.
-        """
-        with recomputing(remat):
-            return self._evaluate(plain(params, self), inputs, None)
-
     @functools.cached_property
     def _steps(self) -> Steps:
         return Steps(self)
@@ -147,7 +81,12 @@ class Model:
         return self._steps.spec
 
     def init(
-        self, batch: int | None = None, *, params: Any = None, held: Any = None, dims: Mapping[str, int] | None = None
+        self,
+        batch: int | None = None,
+        *,
+        params: Any = None,
+        constants: Any = None,
+        dims: Mapping[str, int] | None = None,
     ) -> dict[str, jax.Array]:
         """The state before the first step, by the names that `state` shows: zeros, or the file's `initial_values`.
 
@@ -156,7 +95,7 @@ class Model:
                 fills it. Where the file fixed its batch, a number, 1 too, gives every array a leading axis, and `step`
                 and `scan` then take inputs with such an axis and map over it.
             params: held against the model's where they are given; the state does not depend on them.
-            held: as in every `Stepper`; a step holds no input constant, so there is none.
+            constants: as in every `Stepper`; a step holds no input constant, so there is none.
             dims: sizes of other open dimensions of the state, such as the length of the memory that a decoder attends
                 to.
 
@@ -164,7 +103,7 @@ class Model:
             StateError: the model forgets its state after every call, so it has no steps; or a size is missing.
             InputError: an argument does not fit.
         """
-        if held is not None:
+        if constants is not None:
             raise InputError(f"{self.label} holds no input constant: every step takes all of its inputs")
         state = self._steps.init(batch, dims)
         if params is not None:
@@ -264,7 +203,7 @@ class Model:
         last. The batch of the file is 1; `Streamed.init` makes states of more streams.
 
         Args:
-            symbol: the name of the dimension that is time. Inputs without it are held constant.
+            symbol: the name of the dimension that is time. Inputs without it are constant in time.
             pulse: frames in each step; None for the fewest that fit.
             dims: sizes of other dimensions that the file leaves open; 1 by default.
             multiple: what every number of frames is a multiple of, where the model works on such lengths only.
@@ -307,112 +246,7 @@ class Model:
 
     def _unfolded(self, params: Arrays) -> Packed:
         """Parameters packed for this model of which nothing can be done beforehand."""
-        return Packed(dict(params), (), Purpose(self._fingerprint, label=self.label))
-
-    @functools.cached_property
-    def _fingerprint(self) -> str:
-        """What tells the graph, and what `load` was given with it, from others; values of parameters do not count."""
-        return fingerprint_of(self.program, (self.static, self.declared_state))
-
-    def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
-        """`apply` with the file's own parameters, compiled; inputs by keyword, or as a dict.
-
-        A model whose shapes depend on data cannot be compiled and is evaluated node by node, of which a `UserWarning`
-        tells once; so is one of strings.
-        """
-        if inputs is not None and not isinstance(inputs, Mapping):
-            raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
-        arguments = {**(inputs or {}), **named}
-        with exact_types():
-            bound = bind_inputs(self.inputs, arguments)
-            reason = None
-            if self._compilable and not any(map(is_text, jax.tree.leaves(bound))):
-                try:
-                    results = self._compiled(self.params, bound)
-                    return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
-                except StaticValueError as error:
-                    reason = error
-            results = self.apply(self.params, bound)
-            if reason is not None:
-                self._compilable = False
-                if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results)):  # strings leave no choice
-                    warnings.warn(
-                        f"{self.label} cannot be compiled and is evaluated node by node, which is slower: {reason}",
-                        stacklevel=2,
-                    )
-            return results
-
-    @functools.cached_property
-    def _compiled(self) -> Callable[[Arrays, Arrays], dict[str, Any]]:
-        return jax.jit(self.apply)
-
-    def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
-        """Every value that a node of the outer graph computes, by name, with its node: shows where results depart."""
-        seen: dict[str, tuple[BoundNode, Any]] = {}
-
-        def watch(node: BoundNode, outputs: Sequence[Any]) -> None:
-            for key, value in zip(node.outputs, outputs, strict=False):
-                if key.name:
-                    seen[key.name] = (node, value)
-
-        self._evaluate(params, inputs, watch)
-        return seen
-
-    def symbolic_inputs(
-        self, dims: Mapping[str, str] | None = None, *, constraints: Sequence[str] = ()
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the inputs with JAX's symbolic dimensions, for ``jax.make_jaxpr``, ``jax.eval_shape`` or export.
-
-        Args:
-            dims: another expression for a dimension of the file: ``{"S": "64*S"}`` where lengths must divide.
-            constraints: what JAX may assume, such as ``"S >= 2"``; an inconclusive comparison asks for one.
-        """
-        scope = jax.export.SymbolicScope(constraints)
-        result = {}
-        for info in self.inputs:
-            if info.dtype is None or info.shape is None or info.is_text:
-                raise InputError(f"input {info} has no declared rank or holds strings, so it has no symbolic shape")
-            spelled = ", ".join((dims or {}).get(str(size), str(size)) for size in info.shape)
-            shape = jax.export.symbolic_shape(spelled, scope=scope) if info.shape else ()
-            result[info.name] = jax.ShapeDtypeStruct(shape, _traceable(info.dtype))
-        return result
-
-    def _evaluate(self, params: Arrays, inputs: Arrays, watch: Any) -> dict[str, Any]:
-        with exact_types():
-            self._check_params(params)
-            given = {**self.initial_values, **inputs} if self.initial_values else inputs
-            bound = {**self.static, **bind_inputs(self.inputs, given)}
-            arguments = [bound[str(key.name)] for key in self.program.block.inputs]
-            outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
-            self._check_strings(outputs, (params, arguments))
-            named = zip((info.name for info in self.outputs), outputs, strict=True)
-            return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
-
-    def _check_strings(self, outputs: Sequence[Any], given: Any) -> None:
-        """Refuse outputs that hold strings where they would have to pass through a transformation."""
-        with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
-        # Under jit, what is made anew is traced too.
-        if with_text and any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves(given), jnp.zeros(()))):
-            raise StaticValueError(
-                f"output {with_text[0]} holds strings, which no function under jit, grad or vmap can give, because JAX "
-                "has none; call apply outside them"
-            )
-
-    def _check_params(self, params: Any) -> None:
-        """Hold parameters, plain or packed, against the model's.
-
-        Raises:
-            InputError: a name is missing or unknown, a shape is another one, or they were packed for another model.
-        """
-        params, expected = plain(params, self), self.program.parameters
-        if not isinstance(params, Mapping):
-            raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
-        if params.keys() != expected.keys():
-            missing, extra = sorted(expected.keys() - params.keys()), sorted(params.keys() - expected.keys())
-            raise InputError(f"params do not fit the model: missing {missing[:5]}, unknown {extra[:5]}")
-        for name, array in expected.items():
-            if np.shape(params[name]) != array.shape:
-                raise InputError(f"params[{name!r}] has shape {np.shape(params[name])}, but {array.shape} is expected")
+        return Packed(dict(params), (), Purpose(self.fingerprint, label=self.label))
 
     def __copy__(self) -> Model:
         return self  # nothing of it changes
@@ -432,15 +266,6 @@ class Model:
         lines += [f"  output  {info}" for info in self.outputs]
         lines += [f"  state   {given} <- {updated}" for given, updated in (self.declared_state or {}).items()]
         return "\n".join(lines)
-
-
-def _traceable(dtype: np.dtype) -> np.dtype:
-    """The element type in which JAX hands over an argument: without ``jax_enable_x64``, integers have 32 bits."""
-    return np.dtype(jax.dtypes.canonicalize_dtype(dtype)) if dtype.kind in "iu" else dtype
-
-
-def _as_array(value: Any) -> Any:
-    return value.astype(object) if is_text(value) else traced(value)
 
 
 def _brief(value: np.ndarray) -> str:

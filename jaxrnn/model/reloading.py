@@ -23,7 +23,7 @@ def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
         ModelError: its external data is gone or has changed, it is too large for one file, or one of its own operators
             is no function of a module.
     """
-    arguments = {**model._told, "static": model.static, "state": model.declared_state}
+    arguments = {**model._load_options, "static": model.static, "state": model.declared_state}
     try:
         pickle.dumps(arguments.get("operators"))
     except Exception as error:  # what pickle raises has many types
@@ -62,7 +62,7 @@ def _same(model: Model, data: bytes, arguments: Mapping[str, Any]) -> bool:
     except JaxrnnError:
         return False
     arrays, others = model.program.parameters, again.program.parameters
-    return model._fingerprint == again._fingerprint and all(
+    return model.fingerprint == again.fingerprint and all(
         array.tobytes() == others[name].tobytes() for name, array in arrays.items()
     )
 

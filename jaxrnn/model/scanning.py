@@ -13,7 +13,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.messages import describe
-from jaxrnn.specs import ArraySpec
+from jaxrnn.specs import ArraySpec, converted
 
 if TYPE_CHECKING:
     from jaxrnn.model.steps import Steps
@@ -64,9 +64,9 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     """An input as ``[frames, ...]``, and whether its frames were stacked along an axis of their own."""
     if info.name not in inputs:
         raise InputError(f"missing input: {info}")
-    value = jnp.asarray(inputs[info.name])
     if info.shape is None:
         raise InputError(f"input {info} has no declared rank, so its frames cannot be told apart")
+    value = converted(info, inputs[info.name])
     rank = len(info.shape) + batched
     if value.ndim == rank + 1:
         return jnp.moveaxis(value, axis, 0), True

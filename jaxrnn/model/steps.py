@@ -131,7 +131,7 @@ class Steps:
                     ) from error
                 return self.model._unfolded(params)  # an input of open length: how a step folds depends on it
             stages = self._cut(params, frame, self.init(None))
-            purpose = Purpose(self.model._fingerprint, folding_of(stages), label=self.model.label)
+            purpose = Purpose(self.model.fingerprint, folding_of(stages), label=self.model.label)
             return Packed(dict(params), fold(stages, dict(params), low), purpose)
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -13,11 +13,9 @@ from flax.nnx import reprlib
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.messages import near
+from jaxrnn.messages import describe, near
 from jaxrnn.model import Model
 from jaxrnn.nnx.filters import parameter
-from jaxrnn.nnx.model_reference import ModelReference
-from jaxrnn.onnx.values import describe
 
 
 class Imported(nnx.Module):
@@ -27,22 +25,21 @@ class Imported(nnx.Module):
     attributes, some of them would hide methods.
 
     Attributes:
+        model: the imported model, static; its own parameters stay as they were in the file.
         weights: the parameters by ONNX name, in the file's layout and element types.
     """
 
+    model: Model
     weights: dict[str, nnx.Param[jax.Array]]
 
     def __init__(self, model: Model):
-        self._reference = ModelReference(model)
+        if not isinstance(model, Model):
+            raise InputError(f"expected a model as jaxrnn.load gives it, not {type(model).__name__}")
+        self.model = model
         with exact_types():
             # Copies: a training step that donates the module must not delete the model's own arrays.
-            arrays = {name: jnp.array(array) for name, array in model.params.items()}
+            arrays = {name: jax.device_put(array, may_alias=False) for name, array in model.params.items()}
             self.weights = nnx.data({name: parameter(array, name) for name, array in arrays.items()})
-
-    @property
-    def model(self) -> Model:
-        """The imported model; its own parameters stay as they were in the file."""
-        return self._reference.model
 
     @property
     def params(self) -> dict[str, jax.Array]:
@@ -51,7 +48,7 @@ class Imported(nnx.Module):
             return {name: jnp.asarray(self.weights[name].get_value()) for name in self.model.program.parameters}
 
     def update(self, params: Mapping[str, Any]) -> None:
-        """Set parameters, in place: all of them, or those that are given.
+        """Set some or all parameters, in place.
 
         Args:
             params: arrays by name, of the file's shapes and element types.
@@ -66,10 +63,9 @@ class Imported(nnx.Module):
                     f"there is no parameter {name!r}{near(name, expected)} among the {len(expected)} of "
                     f"{self.model.label}"
                 )
-            if not hasattr(value, "dtype") or not hasattr(value, "shape"):
-                raise InputError(f"params[{name!r}] must be {describe(expected[name])}, not a {type(value).__name__}")
-            if tuple(value.shape) != expected[name].shape or value.dtype != expected[name].dtype:
-                raise InputError(f"params[{name!r}] must be {describe(expected[name])}, not {describe(value)}")
+            array = expected[name]
+            if np.shape(value) != array.shape or getattr(value, "dtype", None) != array.dtype:
+                raise InputError(f"params[{name!r}] must be {describe(array)}, not {describe(value)}")
         with exact_types():
             for name, value in params.items():
                 self.weights[name].set_value(jnp.array(value))

@@ -12,9 +12,9 @@ from flax import nnx
 
 from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
+from jaxrnn.messages import describe
 from jaxrnn.model import Model
 from jaxrnn.nnx.imported import Imported, inputs_by_name
-from jaxrnn.onnx.values import describe
 
 
 class RecurrentState(nnx.Variable):

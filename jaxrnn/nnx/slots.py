@@ -1,4 +1,4 @@
-"""The arrays of one step as a Flax cell has them: the batch in front, and no axes of size 1 behind it.
+"""The arrays of one step as a Flax cell has them: the batch in front, and no axes of size 1 after it.
 
 An ONNX step takes ``[1, batch, features]`` or ``[batch, 1, features]`` or, from a file that fixed its batch,
 ``[1, 1, features]``; a cell of Flax takes ``[batch, features]``.
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import StateError
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe
 from jaxrnn.specs import Dimension
 
 Shape = tuple[Any, ...]
@@ -65,19 +65,20 @@ class CarryForm:
 
     Attributes:
         states: in the order of ``model.state``.
-        ordered: their names in the order of Flax's own cell, if the carry is laid out as there; else empty.
+        names: a carry with the names of the states in place of their arrays: ``("c", "h")`` or ``"h"`` as in Flax's
+            own cells, whose arrays have no axes of size 1 besides the batch, or a dict.
     """
 
     states: tuple[Slot, ...]
-    ordered: tuple[str, ...]
+    names: Any
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """The shape of each array of the carry behind the batch, in the order of the carry."""
-        by_name = {slot.name: slot for slot in self.states}
-        if not self.ordered:
-            return {name: slot.shape for name, slot in by_name.items()}
-        return {name: tuple(by_name[name].shape[axis] for axis in by_name[name].features) for name in self.ordered}
+        """The shape of each array of the carry after its batch axes."""
+        slots = {slot.name: slot for slot in self.states}
+        if isinstance(self.names, Mapping):
+            return {name: slots[name].shape for name in self.names}
+        return {name: tuple(slots[name].shape[i] for i in slots[name].features) for name in jax.tree.leaves(self.names)}
 
     @property
     def has_batch_axes(self) -> bool:
@@ -86,10 +87,7 @@ class CarryForm:
 
     def pack(self, arrays: Mapping[str, jax.Array]) -> Any:
         """The carry of its arrays by name: ``(c, h)``, ``h``, or a dict."""
-        if not self.ordered:
-            return dict(arrays)
-        first, *rest = (arrays[name] for name in self.ordered)
-        return (first, *rest) if rest else first
+        return jax.tree.map(lambda name: arrays[name], self.names)
 
     def unpack(self, carry: Any, batch: Shape | None = None) -> dict[str, jax.Array]:
         """The arrays of a carry by name.
@@ -101,18 +99,11 @@ class CarryForm:
         Raises:
             StateError: it is built otherwise, or an array has another shape.
         """
-        shapes = self.shapes
-        if not self.ordered:
-            if not isinstance(carry, Mapping) or carry.keys() != shapes.keys():
-                raise StateError(f"the carry must be a dict of {', '.join(shapes)}, not {_built(carry)}")
-            arrays = {name: carry[name] for name in shapes}
-        elif len(shapes) == 1:
-            arrays = {self.ordered[0]: carry}
-        else:
-            if not isinstance(carry, (tuple, list)) or len(carry) != len(shapes):
-                raise StateError(f"the carry must be a tuple of {', '.join(shapes)}, not {_built(carry)}")
-            arrays = dict(zip(shapes, carry, strict=True))
-        for name, array in arrays.items():
+        carry = tuple(carry) if isinstance(carry, list) else carry
+        if jax.tree.structure(carry) != jax.tree.structure(self.names):
+            raise StateError(f"the carry must be {_built(self.names)}, not {_built(carry)}")
+        shapes, arrays = self.shapes, {}
+        for name, array in zip(jax.tree.leaves(self.names), jax.tree.leaves(carry), strict=True):
             if not hasattr(array, "shape"):
                 raise StateError(f"the carry must hold an array for {name!r}, not {_built(array)}")
             lead = tuple(array.shape[: len(array.shape) - len(shapes[name])])
@@ -120,6 +111,7 @@ class CarryForm:
             if tuple(array.shape) != (*batch, *shapes[name]):
                 expected = ", ".join(map(str, (*batch, *shapes[name])))
                 raise StateError(f"{name!r} in the carry must have the shape [{expected}], not {describe(array)}")
+            arrays[name] = array
         return arrays
 
     def rows(self, carry: Any, batch: Shape) -> dict[str, jax.Array]:
@@ -170,7 +162,10 @@ class CarryForm:
 
 
 def _built(value: Any) -> str:
-    """What something that is no carry is, for a message."""
+    """What a carry is made of, for a message; of one that has names in place of arrays, those."""
     if isinstance(value, Mapping):
         return f"a dict of {', '.join(map(str, value)) or 'nothing'}"
-    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+    if isinstance(value, (tuple, list)):
+        named = all(isinstance(name, str) for name in value)
+        return f"a {type(value).__name__} of {', '.join(value) if named else len(value)}"
+    return "an array" if isinstance(value, str) else f"a {type(value).__name__}"

@@ -52,19 +52,20 @@ def step_layout(model: Model, dims: Mapping[str, int]) -> StepLayout:
     inputs, outputs = model.spec.inputs, model.spec.outputs
     if not model.state:
         raise StateError(f"{model.label} keeps no state from call to call, so it is no cell; use jaxrnn.nnx.Module")
-    ordered = _flax_order(model)
-    if len(inputs) != 1 or len(outputs) > 1 or not (outputs or ordered):
+    names = _flax_carry(model)
+    if len(inputs) != 1 or len(outputs) > 1 or not (outputs or names):
         raise InputError(
             f"a cell has one input and one output besides its state, but {model.label} takes {_listed(inputs)} and "
             f"gives {_listed(outputs)}: bind inputs with jaxrnn.load(path, static={{name: value}}), or use "
             "jaxrnn.nnx.Module"
         )
     symbol = model.spec.batch_symbol
-    given = _slot(inputs[0].name, _frame(inputs[0], symbol, dims), symbol)
+    slot = _slot(inputs[0].name, _frame(inputs[0], symbol, dims), symbol)
     states = tuple(_slot(variable.name, variable.shape, symbol) for variable in model.state)
     output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
-    every = [given, *states, *([output] if output else [])]
-    return StepLayout(given, output, CarryForm(states, ordered), batched=any(slot.axis is None for slot in every))
+    every = [slot, *states, *([output] if output else [])]
+    carry = CarryForm(states, names or {slot.name: slot.name for slot in states})
+    return StepLayout(slot, output, carry, batched=any(each.axis is None for each in every))
 
 
 def _frame(info: ArraySpec, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
@@ -93,8 +94,8 @@ def _listed(infos: Sequence[ArraySpec]) -> str:
     return ", ".join(map(str, infos)) or "nothing"
 
 
-def _flax_order(model: Model) -> tuple[str, ...]:
-    """The states in the order of Flax's own cell, if they are all of one LSTM, GRU or RNN of one direction."""
+def _flax_carry(model: Model) -> tuple[str, ...] | str | None:
+    """The names of the states as Flax's own cell carries them, if all are of one LSTM, GRU or RNN of one direction."""
     states = {variable.name: variable for variable in model.state}
     for node in model.program.block.nodes:
         places = _CARRIED_INPUTS.get(node.operator.name, ())
@@ -104,8 +105,9 @@ def _flax_order(model: Model) -> tuple[str, ...]:
         slots = [_slot(str(name), states[str(name)].shape, model.spec.batch_symbol) for name in names]
         # The states of both directions have two axes of features.
         if all(len(slot.features) == 1 for slot in slots):
-            return tuple(slot.name for slot in slots)
-    return ()
+            first, *rest = (slot.name for slot in slots)
+            return (first, *rest) if rest else first
+    return None
 
 
 def _source(value: ir.Value | None) -> str | None:

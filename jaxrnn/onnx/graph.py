@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
-from jaxrnn.messages import count_of
+from jaxrnn.messages import first_line
 from jaxrnn.onnx.limits import Limits, raised
 from jaxrnn.onnx.origins import mark_origins
 from jaxrnn.onnx.wellformed import MAX_DEPTH
@@ -75,7 +75,7 @@ def _innermost(error: BaseException) -> str:
     """The first line of the error at the start of a chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first_line(error)
 
 
 def subgraphs_of(node: ir.Node) -> Iterable[tuple[str, ir.Graph]]:
@@ -161,6 +161,6 @@ def _check_expansion(model: ir.Model, allowed: int) -> None:
     own = sum(1 for _ in model.graph.all_nodes())
     if nodes - own > allowed:
         raise LimitError(
-            f"the local functions make {count_of(nodes)} nodes of the {count_of(own)} that call them, but no more than "
-            f"{count_of(allowed)} beside these are allowed; {raised('nodes')}"
+            f"the local functions make {nodes:,} nodes of the {own:,} that call them, but no more than "
+            f"{allowed:,} beside these are allowed; {raised('nodes')}"
         )

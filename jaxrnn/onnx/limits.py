@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator as python_operators
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
@@ -19,8 +18,9 @@ import jax
 import numpy as np
 
 from jaxrnn.arrays import MAX_ARRAY_BYTES
-from jaxrnn.errors import InputError, LimitError
-from jaxrnn.messages import bytes_of, count_of
+from jaxrnn.checks import check_count
+from jaxrnn.errors import LimitError
+from jaxrnn.messages import bytes_of
 
 #: What is computed from constants while tracing may have this many times the bytes that the file itself holds.
 _FOLDED = 16
@@ -53,13 +53,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            try:
-                wrong = isinstance(value, bool) or python_operators.index(value) < 1
-            except TypeError:
-                wrong = True
-            if wrong:
-                raise InputError(f"Limits: {field.name} must be a positive integer, not {value!r}")
+            check_count(f"Limits: {field.name}", getattr(self, field.name))
 
     def for_file(self, size: int) -> Limits:
         """The limits of a file that has so many bytes of constants itself."""
@@ -89,8 +83,8 @@ class Budget:
         self._evaluations += count
         if self._evaluations > self.limits.evaluations:
             raise LimitError(
-                f"{count_of(self._evaluations)} evaluations of nodes and trips of loops in Python are more than the "
-                f"{count_of(self.limits.evaluations)} that are allowed; {raised('evaluations')}"
+                f"{self._evaluations:,} evaluations of nodes and trips of loops in Python are more than the "
+                f"{self.limits.evaluations:,} that are allowed; {raised('evaluations')}"
             )
 
     def keep(self, size: int) -> None:

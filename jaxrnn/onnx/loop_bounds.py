@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.messages import near
 from jaxrnn.onnx.blocks import Block
@@ -22,14 +22,17 @@ def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None
         max_trip_count: for every Loop; or for some, by node name; None for none.
 
     Raises:
-        InputError: a bound is no positive integer, or there is no Loop of that name.
+        InputError: a bound is no whole number from 1 on, or there is no Loop of that name.
     """
     places = list(_loops(program.block))
     labels = list(dict.fromkeys(block.nodes[index].name for block, index in places))
     if isinstance(max_trip_count, Mapping):
-        bounds = {_known(name, labels): _positive(bound, f"of {name!r}") for name, bound in max_trip_count.items()}
+        bounds = {
+            _known(name, labels): check_count(f"max_trip_count of {name!r}", bound)
+            for name, bound in max_trip_count.items()
+        }
     else:
-        bound = None if max_trip_count is None else _positive(max_trip_count, "")
+        bound = None if max_trip_count is None else check_count("max_trip_count", max_trip_count)
         bounds = dict.fromkeys(labels, bound)
     for block, index in places:
         node = block.nodes[index]
@@ -51,14 +54,3 @@ def _known(name: Any, labels: list[str]) -> str:
         return name
     listed = ", ".join(map(repr, labels)) or "none"
     raise InputError(f"max_trip_count: there is no Loop {name!r}{near(name, labels)}; the Loop nodes are: {listed}")
-
-
-def _positive(bound: Any, whose: str) -> int:
-    try:
-        number = 0 if isinstance(bound, bool) else operator.index(bound)
-    except TypeError:
-        number = 0
-    if number < 1:
-        where = f"max_trip_count {whose}".rstrip()
-        raise InputError(f"{where} must be a positive integer, the most trips that the loop makes, not {bound!r}")
-    return number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,6 +77,9 @@ _ARITHMETIC = {
 #: They hand on what is there, or are no work of their own.
 _FREE = {"after-all", "bitcast", "constant", "get-tuple-element", "parameter", "partition-id", "replica-id", "tuple"}
 _SLICES = {"slice", "dynamic-slice", "gather"}
+#: They call functions: as often as they say themselves, or on elements of their operands.
+_CALLS = {"fusion", "call", "while", "map"}
+_APPLIED = {"reduce", "reduce-window", "scatter", "select-and-scatter"}
 #: Operands of a loop or a branch are carried, not read; what runs inside reads them.
 _CONTROL = {"while", "conditional", "call"}
 
@@ -102,42 +105,42 @@ class Cost:
 
 def cost_of(module: HloModule, computation: Computation, item: Instruction) -> Cost:
     """The cost of one execution of an instruction, of what it calls too."""
-    flops, transcendentals = _operations(module, computation, item)
+    operations = _operations(module, computation, item)
     if item.opcode in _CONTROL:
         inner = [sum(cost_of(module, body, part).nbytes for part in _work(body)) for body in module.called(item)]
-        return Cost(flops, transcendentals, item.trips * (max if item.opcode == "conditional" else sum)(inner))
-    return Cost(flops, transcendentals, _bytes(module, computation, item))
+        nbytes = item.trips * (max if item.opcode == "conditional" else sum)(inner)
+    else:
+        nbytes = _bytes(module, computation, item)
+    return replace(operations, nbytes=nbytes)
 
 
 def _work(computation: Computation) -> list[Instruction]:
     return [item for item in computation.instructions.values() if item.opcode not in _FREE]
 
 
-def _operations(module: HloModule, computation: Computation, item: Instruction) -> tuple[float, float]:
-    """Floating-point operations and transcendental functions."""
+def _operations(module: HloModule, computation: Computation, item: Instruction) -> Cost:
+    """Floating-point operations and transcendental functions, without bytes."""
     opcode = item.opcode
     if opcode in _TRANSCENDENTAL:
-        return 0.0, float(item.elements)
+        return Cost(transcendentals=item.elements)
     if opcode in _ARITHMETIC:
-        return float(item.elements), 0.0
+        return Cost(item.elements)
     operands = [computation.instructions[name] for name in item.operands if name in computation.instructions]
     if opcode == "dot":
-        return 2.0 * item.elements * math.prod(_contracted(item, operands[0].shape)), 0.0
+        return Cost(2.0 * item.elements * math.prod(_contracted(item, operands[0].shape)))
     if opcode == "convolution":
-        return convolution_flops(item, operands[0].shape, operands[1].shape), 0.0
+        return Cost(convolution_flops(item, operands[0].shape, operands[1].shape))
+    bodies = [sum((_operations(module, body, part) for part in _work(body)), Cost()) for body in module.called(item)]
     if opcode == "conditional":
-        branches = [[_operations(module, body, part) for part in _work(body)] for body in module.called(item)]
-        counts = [(sum(flops for flops, _ in branch), sum(count for _, count in branch)) for branch in branches]
-        return max(counts, default=(0.0, 0.0))
-    if opcode in ("fusion", "call", "while", "map"):
-        parts = [_operations(module, body, part) for body in module.called(item) for part in _work(body)]
-        times = item.trips if opcode == "while" else item.elements if opcode == "map" else 1
-        return times * sum(flops for flops, _ in parts), times * sum(count for _, count in parts)
-    if opcode in ("reduce", "reduce-window", "scatter", "select-and-scatter"):
-        parts = [_operations(module, body, part) for body in module.called(item) for part in _work(body)]
+        dearest = [max((getattr(body, kind) for body in bodies), default=0.0) for kind in ("flops", "transcendentals")]
+        return Cost(*dearest)
+    if opcode in _APPLIED:
         times = _applications(item, operands)
-        return times * sum(flops for flops, _ in parts), times * sum(count for _, count in parts)
-    return 0.0, 0.0
+    elif opcode in _CALLS:
+        times = item.trips if opcode == "while" else item.elements if opcode == "map" else 1
+    else:
+        return Cost()
+    return sum(bodies, Cost()) * times
 
 
 def _contracted(item: Instruction, left: Shape) -> list[int]:

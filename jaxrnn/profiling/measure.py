@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
+from jaxrnn.messages import first_line
 from jaxrnn.profiling.costs import cost_of
 from jaxrnn.profiling.hlo import Computation, HloModule, Instruction
 from jaxrnn.profiling.nodes import Names, shares_of
@@ -106,7 +107,7 @@ def _record(call: Callable[[], Any], module: HloModule, seconds: float) -> tuple
     try:
         recorded = record(call, module.name, seconds)
     except RuntimeError as error:
-        return nothing, [f"JAX's profiler did not run, so there are no regions: {str(error).splitlines()[0]}"]
+        return nothing, [f"JAX's profiler did not run, so there are no regions: {first_line(error)}"]
     containers = {name for name in recorded.seconds if _contains(module, name, recorded)}
     leaves = {name: value for name, value in recorded.seconds.items() if name not in containers}
     if not leaves:

@@ -16,7 +16,7 @@ from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.peaks import Peaks
 from jaxrnn.profiling.precision import STEPS, LowPrecision, differences_of
 from jaxrnn.profiling.results import Profile
-from jaxrnn.profiling.targets import Target, of_stepper, target
+from jaxrnn.profiling.targets import FullPrecision, Target, of_stepper, target
 from jaxrnn.profiling.traces import time_calls
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.stepper import Stepper
@@ -99,25 +99,22 @@ def _profiled(chosen: Target, nodes: Mapping[str, str], peaks: Peaks | bool, see
     # Otherwise JAX narrows 64-bit arguments before the function sees them.
     with exact_types(), chosen.sample.blamed():
         profiled = profile(chosen.function, *chosen.arguments, label=chosen.label, nodes=nodes, peaks=peaks)
-        if chosen.wide is None:
+        if chosen.full is None:
             return profiled
-        return dataclasses.replace(profiled, low_precision=_low_precision(chosen, seed))
+        return dataclasses.replace(profiled, low_precision=_low_precision(chosen, chosen.full, seed))
 
 
-def _low_precision(chosen: Target, seed: int) -> LowPrecision:
+def _low_precision(chosen: Target, full: FullPrecision, seed: int) -> LowPrecision:
     """What the weights of low precision of a target gain and cost."""
-    assert chosen.wide is not None
-    assert chosen.packed is not None
-    assert chosen.again is not None
-    wide = jax.jit(chosen.wide).lower(*chosen.arguments).compile()
-    narrow = jax.jit(chosen.function).lower(*chosen.arguments).compile()
-    jax.block_until_ready(wide(*chosen.arguments))
-    times = time_calls(lambda: wide(*chosen.arguments))
-    frames = map(chosen.again, range(seed, seed + STEPS))
-    nbytes, wide_nbytes = (sum(array.nbytes for array in packed.folded) for packed in chosen.packed)
-    dtypes = {array.dtype.name for array in chosen.packed[0].folded} - {a.dtype.name for a in chosen.packed[1].folded}
-    differences = differences_of(narrow, wide, chosen.arguments[0], frames)
-    return LowPrecision(", ".join(dtypes), nbytes, wide_nbytes, statistics.median(times), STEPS, differences)
+    functions = chosen.function, full.function
+    low_step, full_step = (jax.jit(function).lower(*chosen.arguments).compile() for function in functions)
+    jax.block_until_ready(full_step(*chosen.arguments))
+    times = time_calls(lambda: full_step(*chosen.arguments))
+    frames = map(full.draw, range(seed, seed + STEPS))
+    nbytes, full_nbytes = (sum(array.nbytes for array in packed.folded) for packed in (full.low, full.packed))
+    dtypes = {array.dtype.name for array in full.low.folded} - {array.dtype.name for array in full.packed.folded}
+    differences = differences_of(low_step, full_step, chosen.arguments[0], frames)
+    return LowPrecision(", ".join(dtypes), nbytes, full_nbytes, statistics.median(times), STEPS, differences)
 
 
 def operators_of(model: Model) -> Iterator[tuple[str, str]]:

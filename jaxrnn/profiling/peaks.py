@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn.profiling.traces import time_calls
+
 #: Bytes of the arrays that bandwidth is measured on: the smallest fits a core's own cache, the largest no cache.
 SIZES = tuple(1 << power for power in (19, 21, 23, 25, 28))
 #: Sides of the square matrices whose product is taken.
 _SIDES = (512, 1024, 2048, 4096, 8192)
-_REPEATS = 5
 _ENOUGH = 5e-3
 
 
@@ -94,9 +94,4 @@ def _bandwidth(nbytes: int) -> float:
 def _best(call: Callable[[], Any]) -> float:
     """The shortest of a few calls, in seconds."""
     jax.block_until_ready(call())
-    times = []
-    for _ in range(_REPEATS):
-        began = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - began)
-    return max(min(times), 1e-9)
+    return max(min(time_calls(call, 0.0)), 1e-9)

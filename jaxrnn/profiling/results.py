@@ -6,13 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.messages import bytes_of
 from jaxrnn.profiling.costs import Cost
 from jaxrnn.profiling.peaks import Peaks
 from jaxrnn.profiling.precision import LowPrecision
 from jaxrnn.profiling.rows import By, Call, Region, Row
-from jaxrnn.profiling.table import aligned, columns, microseconds, row_cells, scaled, sum_cells
+from jaxrnn.profiling.table import aligned, columns, microseconds, scaled
 
 #: What the line is called that holds the seconds of a call in no region.
 REST = "dispatch, loop control, gaps"
@@ -62,10 +63,6 @@ class Profile:
         """Operations and bytes of all regions, loops with all their trips."""
         return sum((region.cost for region in self.regions), Cost())
 
-    @property
-    def _call(self) -> Call:
-        return Call(self.seconds, self.peaks)
-
     def rows(self, by: By = "region") -> tuple[Row, ...]:
         """The lines of the table, the longest time first.
 
@@ -76,10 +73,27 @@ class Profile:
         """
         if by not in ("node", "region"):
             raise InputError(f"by must be 'node' or 'region', not {by!r}")
-        rows = (
-            self._call.by_region(self.regions) if by == "region" else self._call.by_node(self.regions, self.operators)
-        )
+        call = Call(self.seconds, self.peaks)
+        rows = call.by_region(self.regions) if by == "region" else call.by_node(self.regions, self.operators)
         return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+    def lines(self, by: By = "region", top: int | None = None) -> list[Row]:
+        """The lines of the table, then sums: the lines that are not shown, the rest of the call, and the call.
+
+        Args:
+            by: as in `rows`.
+            top: lines to show; the others are added up in one. None for all.
+        """
+        if top is not None:
+            check_count("top", top)
+        call, rows = Call(self.seconds, self.peaks), self.rows(by)
+        lines, others = list(rows[:top]), rows[len(rows[:top]) :]
+        if others:
+            cost = Cost(sum(row.flops or 0.0 for row in others), 0.0, sum(row.nbytes or 0.0 for row in others))
+            lines.append(call.sum(f"{len(others)} more", sum(row.seconds for row in others), cost))
+        if self.rest > 0:
+            lines.append(call.sum(REST, self.rest))
+        return [*lines, call.sum("call", self.seconds, self.cost if rows else None)]
 
     def data(self, by: By = "region") -> dict[str, Any]:
         """All of it in plain types, the lines of the table under ``rows``."""
@@ -107,26 +121,7 @@ class Profile:
             lines += self.low_precision.lines(self.seconds)
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
-    def lines(self, by: By = "region", top: int | None = None) -> tuple[list[str], list[list[str]]]:
-        """The table's columns and its lines: regions or nodes, the rest of the call, and the call.
-
-        Args:
-            by: as in `rows`.
-            top: lines to show; the others are added up in one. None for all.
-        """
-        if top is not None and top < 1:
-            raise InputError(f"top must be a number of lines above 0, not {top}")
-        call, rows = self._call, self.rows(by)
-        shown, others = rows[:top], rows[len(rows[:top]) :]
-        lines = [row_cells(call, by, row) for row in shown]
-        if others:
-            cost = Cost(sum(row.flops for row in others), 0.0, sum(row.nbytes for row in others))
-            lines.append(sum_cells(call, by, f"{len(others)} more", sum(row.seconds for row in others), cost))
-        if self.rest > 0:
-            lines.append(sum_cells(call, by, REST, self.rest, None))
-        lines.append(sum_cells(call, by, "call", self.seconds, self.cost if rows else None))
-        return columns(call, by), lines
-
     def table(self, by: By = "region", top: int | None = None) -> str:
         """The heading and the table as text; arguments as in `lines`."""
-        return "\n".join([*self.heading(), "", *aligned(*self.lines(by, top))])
+        cells = columns(by, peaks=self.peaks is not None)
+        return "\n".join([*self.heading(), "", *aligned(cells, self.lines(by, top))])

@@ -2,73 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from jaxrnn.profiling.costs import Cost
-from jaxrnn.profiling.rows import By, Call, Row
+from jaxrnn.profiling.rows import By, Row
 
 #: Names of the columns that hold numbers.
 NUMBERS = ("µs", "time", "shared", "runs", "FLOP", "of peak FLOP/s", "bytes", "of peak bytes/s")
-_LONGEST = 60
+_LONGEST, _MOST = 60, 3
+
+Columns = dict[str, Callable[[Row], str]]
 
 
-def columns(call: Call, by: By) -> list[str]:
-    """The table's columns."""
-    first = ["node", "operator", "µs", "time", "shared"] if by == "node" else ["region", "kind", "µs", "time", "runs"]
-    counted = ["FLOP", "bytes"]
-    if call.peaks is not None:
-        counted = ["FLOP", "of peak FLOP/s", "bytes", "of peak bytes/s", "bound by"]
-    return [*first, *counted, "regions" if by == "node" else "nodes"]
+def columns(by: By, *, peaks: bool) -> Columns:
+    """The table's columns, each with the text of a line in it.
+
+    Args:
+        by: what a line is.
+        peaks: whether the machine's limits were measured.
+    """
+    time: Columns = {"µs": lambda row: microseconds(row.seconds), "time": lambda row: f"{row.time_share:.1%}"}
+    flops: Columns = {"FLOP": lambda row: scaled(row.flops)}
+    nbytes: Columns = {"bytes": lambda row: scaled(row.nbytes)}
+    if peaks:
+        flops["of peak FLOP/s"] = lambda row: _share(row.flops_share)
+        nbytes |= {"of peak bytes/s": lambda row: _share(row.bytes_share), "bound by": lambda row: row.bound or ""}
+    if by == "node":
+        first: Columns = {"node": lambda row: row.name, "operator": lambda row: row.kind}
+        shared: Columns = {"shared": lambda row: _share(row.shared or None)}
+        return first | time | shared | flops | nbytes | {"regions": lambda row: _listed(row.related, _MOST)}
+    first = {"region": lambda row: row.name, "kind": lambda row: row.kind}
+    runs: Columns = {"runs": lambda row: "" if row.executions is None else f"{row.executions:,}"}
+    return first | time | runs | flops | nbytes | {"nodes": lambda row: _listed(row.related, None)}
 
 
-def row_cells(call: Call, by: By, row: Row) -> list[str]:
-    """The line of a region or a node."""
-    related = ", ".join(row.related)
-    if by == "node" and len(row.related) > 3:
-        related = f"{', '.join(row.related[:3])}, {len(row.related) - 3} more"
-    cells = {
-        "node": row.name,
-        "region": row.name,
-        "operator": row.kind,
-        "kind": row.kind,
-        "µs": microseconds(row.seconds),
-        "time": f"{row.time_share:.1%}",
-        "shared": "" if row.shared == 0 else f"{row.shared:.0%}",
-        "runs": f"{row.executions:,}",
-        "FLOP": scaled(row.flops),
-        "of peak FLOP/s": _share(row.flops_share),
-        "bytes": scaled(row.nbytes),
-        "of peak bytes/s": _share(row.bytes_share),
-        "bound by": row.bound or "",
-    }
-    last = related if len(related) <= _LONGEST else f"{related[: _LONGEST - 1]}…"
-    return [*(cells[name] for name in columns(call, by)[:-1]), last]
-
-
-def sum_cells(call: Call, by: By, name: str, seconds: float, cost: Cost | None) -> list[str]:
-    """A line that is no single region or node."""
-    names = columns(call, by)
-    cells = {names[0]: name, "µs": microseconds(seconds), "time": f"{seconds / call.seconds:.1%}"}
-    if cost is not None:
-        cells |= {"FLOP": scaled(cost.flops), "bytes": scaled(cost.nbytes)}
-        if call.peaks is not None and seconds > 0:
-            cells["of peak FLOP/s"] = _share(cost.flops / seconds / call.peaks.flops)
-    return [cells.get(column, "") for column in names]
-
-
-def aligned(names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns and their lines as text, numbers to the right."""
-    table = [names, *lines]
-    widths = [max(len(line[place]) for line in table) for place in range(len(names))]
-
-    def line(texts: Sequence[str]) -> str:
-        padded = [
-            text.rjust(width) if name in NUMBERS else text.ljust(width)
-            for text, width, name in zip(texts, widths, names, strict=True)
-        ]
-        return "  ".join(padded).rstrip()
-
-    return list(map(line, table))
+def aligned(columns: Columns, rows: Sequence[Row]) -> list[str]:
+    """Columns and lines as text, numbers to the right."""
+    table = [list(columns), *([cell(row) for cell in columns.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    sides = [str.rjust if name in NUMBERS else str.ljust for name in columns]
+    return ["  ".join(map(lambda side, *cell: side(*cell), sides, line, widths)).rstrip() for line in table]
 
 
 def microseconds(seconds: float) -> str:
@@ -77,8 +49,10 @@ def microseconds(seconds: float) -> str:
     return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
-def scaled(value: float) -> str:
-    """A number with the prefix of its unit, which follows."""
+def scaled(value: float | None) -> str:
+    """A number with the prefix of its unit, which follows; nothing for none."""
+    if value is None:
+        return ""
     for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {prefix}"
@@ -87,3 +61,10 @@ def scaled(value: float) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
+
+
+def _listed(names: Sequence[str], most: int | None) -> str:
+    """Names up to a number of them and a length."""
+    more = [f"{len(names) - most} more"] if most is not None and len(names) > most else []
+    text = ", ".join([*names[:most], *more])
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.packing import Packed, low_precision_type
+from jaxrnn.messages import pairs_of
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.stepper import Stepper, StepSpec
@@ -23,6 +25,23 @@ LENGTH = 100
 
 
 @dataclass(frozen=True)
+class FullPrecision:
+    """What a function with weights of low precision is compared with.
+
+    Attributes:
+        function: the same with weights of their own type.
+        packed: its parameters.
+        low: those of the function that is profiled.
+        draw: other inputs of the same shapes, for a number.
+    """
+
+    function: Callable[..., Any]
+    packed: Packed
+    low: Packed
+    draw: Callable[[int], Any]
+
+
+@dataclass(frozen=True)
 class Target:
     """A function of arrays, and random arrays for it.
 
@@ -31,18 +50,14 @@ class Target:
         function: to be profiled.
         arguments: for it; of a step, a scan or a pulse the state and the inputs.
         sample: the inputs, and how their sizes were chosen.
-        again: other inputs of the same shapes, for a number.
-        wide: the same function with weights of their own type, where they are narrower; else None.
-        packed: the parameters with narrower weights and with their own.
+        full: where the function has weights of low precision, what it is compared with.
     """
 
     label: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     sample: Sample
-    again: Callable[[int], Any] | None = None
-    wide: Callable[..., Any] | None = None
-    packed: tuple[Packed, Packed] | None = None
+    full: FullPrecision | None = None
 
 
 def target(
@@ -65,8 +80,9 @@ def target(
         raise InputError(f"a model's {what!r} cannot be profiled; what can: {', '.join(KINDS)}")
     if stream is not None and what != "stream":
         raise InputError(f"a streamed function was given, but {what!r} is asked for; what='stream' profiles it")
-    if (batch is not None and batch < 1) or (length is not None and length < 1):
-        raise InputError(f"batch and length must be above 0, not {batch} and {length}")
+    for name, count in {"batch": batch, "length": length}.items():
+        if count is not None:
+            check_count(name, count)
     if length is not None and what in ("step", "stream"):
         raise InputError(f"length is about the whole graph and scans, not about a {what}")
     low = low_precision_type(dtype)
@@ -89,12 +105,15 @@ def _of_apply(
     if length is not None:
         symbols = time_symbols(model)
         if len(symbols) != 1:
-            raise InputError(f"length: the dimensions that can be time are {_list(symbols)}; dims gives their sizes")
+            listed = ", ".join(symbols) or "none"
+            raise InputError(f"length: the dimensions that can be time are {listed}; dims gives their sizes")
         if dims.get(symbols[0], length) != length:
             raise InputError(f"length is {length}, but dims gives {symbols[0]}={dims[symbols[0]]}")
         dims = {**dims, symbols[0]: length}
     sample = random_inputs(model, given, dims=dims, seed=seed)
-    return Target(_label(model.label, "apply", sample), model.apply, (model.params, sample.inputs), sample)
+    return Target(
+        _label(model.label, "apply", pairs_of(sample.dims)), model.apply, (model.params, sample.inputs), sample
+    )
 
 
 def of_stepper(
@@ -146,20 +165,21 @@ def of_stepper(
     sample = draw(seed)
     with exact_types():
         lead = 0 if symbol is not None or batch is None else 1
-        held = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.held}
-        state = stepper.init(streams, params=params, held=held or None)
-    said = _what(spec, frames)
-    more = [*(f"{name}={size}" for name, size in (sizes or {}).items()), *_more(batch, low)]
-    label = _label(spec.label if model is None else model.label, said, sample, more)
+        constants = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.constants}
+        state = stepper.init(streams, params=params, constants=constants or None)
+    details = [
+        pairs_of({**sample.dims, **(sizes or {})}),
+        "" if batch is None else f"batch {batch}",
+        "" if low is None else f"weights in {low.name}",
+    ]
+    label = _label(spec.label if model is None else model.label, _what(spec, frames), *details)
     if low is None:
         return Target(label, with_params(params), (state, sample.inputs), sample)
     known = {} if spec.streams else {"dims": {name: size for name, size in sample.dims.items() if name != symbol}}
     pack = stepper.pack  # pyright: ignore[reportAttributeAccessIssue]
-    packed = (pack(params, dtype=low, **known), pack(params, **known))
-    functions = [with_params(each) for each in packed]
-    return Target(
-        label, functions[0], (state, sample.inputs), sample, lambda seed: draw(seed).inputs, functions[1], packed
-    )
+    narrow, wide = pack(params, dtype=low, **known), pack(params, **known)
+    full = FullPrecision(with_params(wide), wide, narrow, lambda seed: draw(seed).inputs)
+    return Target(label, with_params(narrow), (state, sample.inputs), sample, full)
 
 
 def _what(spec: StepSpec, frames: int | None) -> str:
@@ -168,27 +188,14 @@ def _what(spec: StepSpec, frames: int | None) -> str:
     return f"pulse of {spec.pulse}" if spec.streams else "step"
 
 
-def _more(batch: int | None, low: np.dtype | None) -> list[str]:
-    """What a label says besides sizes."""
-    return [
-        *([f"batch {batch}"] if batch is not None else []),
-        *([f"weights in {low.name}"] if low is not None else []),
-    ]
-
-
 def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
     symbols = time_symbols(model)
     if len(symbols) != 1:
-        raise InputError(
-            f"{model.label}: the dimensions that can be time are {_list(symbols)}; say which one, with model.stream"
-        )
+        listed = ", ".join(symbols) or "none"
+        raise InputError(f"{model.label}: say which dimension is time, with model.stream; those that can be: {listed}")
     return model.stream(symbols[0], None, dims=dims)
 
 
-def _label(name: str, what: str, sample: Sample, more: Sequence[str] = ()) -> str:
-    details = [*(f"{name}={size}" for name, size in sample.dims.items()), *more]
-    return f"{name}: {what}" + (f" ({', '.join(details)})" if details else "")
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
+def _label(name: str, what: str, *details: str) -> str:
+    text = ", ".join(filter(None, details))
+    return f"{name}: {what}" + (f" ({text})" if text else "")

@@ -88,6 +88,7 @@ def record(call: Callable[[], Any], module: str, one_call: float) -> Recorded:
 def _events(call: Callable[[], Any], module: str, calls: int) -> list[Event]:
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
+    options.enable_hlo_proto = False  # of every program that the process holds
     jax.block_until_ready(call())
     with tempfile.TemporaryDirectory(prefix="jaxrnn-profile-") as folder:
         with jax.profiler.trace(folder, profiler_options=options):

@@ -9,11 +9,27 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError, StateError
+from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.messages import describe
 from jaxrnn.specs import lead_of
 from jaxrnn.stepper import State, Stepper, whole_pulse
 
 Arrays = Mapping[str, Any]
+
+
+def packed(stepper: Stepper, params: Any, dims: Mapping[str, int] | None = None) -> Any:
+    """Parameters with the work done that depends on nothing else, where a step without a time axis can do it.
+
+    A flush takes plain parameters, so those of a stream stay as they are.
+
+    Args:
+        stepper: what takes them.
+        params: plain or packed.
+        dims: sizes of the dimensions that the stepper leaves open, other than the batch.
+    """
+    if stepper.spec.streams or isinstance(params, Packed) or not hasattr(stepper, "pack"):
+        return params
+    return stepper.pack(params, **({"dims": dims} if dims else {}))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Bound:
@@ -43,21 +59,21 @@ class Bound:
         self.spec = stepper.spec if symbol is None else stepper.spec.sized({symbol: 1})
         self._flush = jax.jit(lambda state, tail, valid: stepper.flush(self.params, state, tail, valid))
 
-    def start(self, held: Arrays | None = None) -> State:
+    def start(self, constants: Arrays | None = None) -> State:
         """As `Stepper.init`, of one stream.
 
         Raises:
             StateError: it is not what the spec says.
         """
-        state = self._stepper.init(params=self.params, held=None if held is None else dict(held))
+        state = self._stepper.init(params=self.params, constants=None if constants is None else dict(constants))
         if lead_of(self.spec.carried, state):
             raise StateError(f"{self.spec.label}: init() gives a state with a batch axis, but one stream has none")
         return state
 
-    def example_held(self) -> dict[str, np.ndarray] | None:
+    def example_constants(self) -> dict[str, np.ndarray] | None:
         """Zeros for the inputs that the first state is computed from, with which `start` can check the parameters."""
         return {
-            each.name: np.zeros(each.sizes, each.dtype) for each in self.spec.inputs if each.name in self.spec.held
+            each.name: np.zeros(each.sizes, each.dtype) for each in self.spec.inputs if each.name in self.spec.constants
         } or None
 
     def step(self, state: State, frame: Arrays) -> tuple[dict[str, Any], State]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.checks import check_count
+from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.frames import Frame, Frames
@@ -78,14 +78,14 @@ class StreamPool:
     """
 
     def __init__(self, stepper: Stepper, params: Any, capacity: int):
-        self.capacity = capacity = _positive(capacity)
+        self.capacity = capacity = check_count("capacity, how many streams may be open at once,", capacity)
         self._turn = threading.RLock()
         self._given = {"stepper": stepper, "params": params, "capacity": capacity}
         self._stream = Bound(stepper, params)
         self._frames = Frames(self._stream.spec.inputs, capacity)
         #: The state before the first step, where it depends on no input.
-        first = self._stream.start(self._stream.example_held())
-        self._fresh = None if self._stream.spec.held else first
+        first = self._stream.start(self._stream.example_constants())
+        self._fresh = None if self._stream.spec.constants else first
         self._state: Any = None
         self._free = list(reversed(range(capacity)))
         self._open: dict[int, _Open] = {}
@@ -133,21 +133,21 @@ class StreamPool:
         return len(self._open)
 
     @_in_turn
-    def open(self, held: Arrays | None = None) -> int:
+    def open(self, constants: Arrays | None = None) -> int:
         """Begin a stream with a fresh state; its id, which is never used again.
 
         Args:
-            held: inputs without a time axis, only needed where the state before the first frame is computed from them,
-                as in `Stepper.init`.
+            constants: inputs without a time axis, only needed where the state before the first frame is computed from
+                them, as in `Stepper.init`.
 
         Raises:
             StateError: the pool is full.
-            InputError: held inputs are needed and were not given, or do not fit.
+            InputError: constants are needed and were not given, or do not fit.
         """
         if not self._free:
             raise StateError(f"all {self.capacity} streams are open; close one, or make the pool larger")
         with exact_types():
-            start = self._fresh if held is None and self._fresh is not None else self._stream.start(held)
+            start = self._fresh if constants is None and self._fresh is not None else self._stream.start(constants)
             if self._state is None:
                 # A pool of one keeps the leading axis too.
                 self._state = jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, (self.capacity, *x.shape))), start)
@@ -250,14 +250,3 @@ class StreamPool:
     def _reset_slot(self, entry: _Open) -> None:
         with exact_types():
             self._state = self._clear(self._state, entry.start, np.int32(entry.slot))
-
-
-def _positive(capacity: Any) -> int:
-    """A capacity, or an `InputError`."""
-    try:
-        number = 0 if isinstance(capacity, bool) else operator.index(capacity)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise InputError(f"capacity must be a positive integer, how many streams may be open at once, not {capacity!r}")
-    return number

@@ -23,8 +23,6 @@ Arrays = Mapping[str, Any]
 
 _AS_IT_IS = contextlib.nullcontext()
 
-_WIDE = {"int64", "uint64", "float64", "complex128"}
-
 
 class Runner:
     """One live stream, NumPy in and NumPy out; it holds its state and is not a pure function.
@@ -48,23 +46,22 @@ class Runner:
     Args:
         stepper: a model whose state is external, a streamed function, a compiled file, or one's own `Stepper`.
         params: its parameters, plain or packed; the stepper's own by default.
-        held: inputs without a time axis, where the state before the first frame is computed from them.
+        constants: inputs without a time axis, where the state before the first frame is computed from them.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
         InputError: the parameters do not fit, or the object is no stepper of arrays by name.
     """
 
-    def __init__(self, stepper: Stepper, params: Any = None, held: Arrays | None = None):
-        self._given = {"stepper": stepper, "params": params, "held": held}
+    def __init__(self, stepper: Stepper, params: Any = None, constants: Arrays | None = None):
+        self._given = {"stepper": stepper, "params": params, "constants": constants}
         self._stream = Bound(stepper, params)
         self._turn = threading.Lock()
-        self._start = self._stream.start(held)
+        self._start = self._stream.start(constants)
         self._layout = Layout(self._start)
         self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
         # 64-bit types, which JAX narrows elsewhere, take a context, and entering it takes time.
-        declared = {str(dtype) for dtype in self._dtypes.values()} | self._layout.vectors.keys()
-        self._wide = not _WIDE.isdisjoint(declared)
+        self._wide = any(each.is_wide for each in (*self._stream.spec.inputs, *self._stream.spec.state))
         self._step = jax.jit(self._joined_step)
         self.reset()
 

@@ -1,4 +1,4 @@
-"""Files of settings: OmegaConf reads them and puts overrides in, and a model says what they mean."""
+"""Files of settings: OmegaConf reads them and applies overrides, and a pydantic model validates them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import yaml
 
-from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
+from jaxrnn.errors import InputError, JaxrnnError, optional_package
 from jaxrnn.files import check_regular
 from jaxrnn.settings.functions import find_function
 from jaxrnn.settings.mistakes import Keys, SettingsError, brief, dotted, mistakes_of
@@ -19,18 +19,14 @@ from jaxrnn.settings.models import Settings
 from jaxrnn.settings.options import check_options
 from jaxrnn.settings.reference import keys_at
 
-try:
+with optional_package("omegaconf", "files of settings", "train", "evaluate"):
     from omegaconf import Container, DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-except ImportError as error:
-    raise MissingPackageError(
-        "a file of settings needs OmegaConf: pip install 'jaxrnn[train]' or 'jaxrnn[evaluate]'"
-    ) from error
 
 # isort: split
 from pydantic import ValidationError
 
-#: What stands in place of values of a file: texts ``key.sub=value``, the value being YAML, or values by ``key.sub``.
+#: New values for keys of a file: texts ``key.sub=value`` with the value in YAML, or values by ``key.sub``.
 Overrides = Sequence[str] | Mapping[str, Any]
 Model = TypeVar("Model", bound=Settings)
 
@@ -39,20 +35,20 @@ MAX_DEPTH = 50
 
 
 class SettingsFile(Generic[Model]):
-    """Settings as a file has them.
+    """The settings in a file.
 
     Args:
-        model: what may stand in the file.
-        path: a YAML file. Texts in it may hold ``${VARIABLE}`` and ``${VARIABLE:-default}``.
-        overrides: what stands in place of its values.
+        model: the keys that the file may have, and their types.
+        path: a YAML file. Values in it may hold ``${VARIABLE}`` and ``${VARIABLE:-default}``.
+        overrides: values that replace those of the file.
 
     Attributes:
         path: the file.
         folder: that of the file, which paths in it are relative to.
-        settings: what it says.
+        settings: its content, validated.
 
     Raises:
-        InputError: the file cannot be read, is no YAML, or holds what does not fit: every mistake in a line, with the
+        InputError: the file cannot be read, is not YAML, or does not fit the model. Each mistake has a line with the
             file, the key, what was expected and what came, or the nearest key.
     """
 
@@ -76,7 +72,7 @@ class SettingsFile(Generic[Model]):
 
     @contextlib.contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
-        """Inside, errors say that they are about the value of these keys of the file."""
+        """Errors that are raised inside name these keys of the file."""
         try:
             yield
         except SettingsError as error:
@@ -84,8 +80,14 @@ class SettingsFile(Generic[Model]):
         except JaxrnnError as error:
             raise type(error)(self._line(keys, str(error))) from error
 
-    def made(self, function: str, arguments: Mapping[str, Any], *keys: str | int) -> Any:
-        """What a function makes whose name and arguments are the values of ``function`` and ``arguments``."""
+    def call(self, function: str, arguments: Mapping[str, Any], *keys: str | int) -> Any:
+        """Call the function that the file names, with the arguments that it gives.
+
+        Args:
+            function: its name, the value of ``function`` below the keys.
+            arguments: the value of ``arguments`` below the keys.
+            keys: lead to both.
+        """
         with self.at(*keys, "function"):
             make = find_function(function, self.folder)
         with self.at(*keys, "arguments"):
@@ -162,7 +164,7 @@ def _value_of(variable: re.Match[str]) -> str:
 
 @contextlib.contextmanager
 def _mistakes_in(label: str) -> Iterator[None]:
-    """Inside, errors of reading YAML begin with the name of the file or override."""
+    """Errors of reading YAML that are raised inside begin with the name of the file or override."""
     try:
         yield
     except yaml.MarkedYAMLError as error:

@@ -24,7 +24,7 @@ def build(
     folder: Path | None = None,
     usual: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """What an entry of the table builds of the options; or a function of the caller's own, with options as keywords.
+    """Call an entry of a table with options, or bind the options to a function of the caller's own.
 
     Args:
         kind: what the table holds, for messages.
@@ -32,10 +32,11 @@ def build(
         table: functions of options by name.
         options: keyword arguments.
         folder: what paths are relative to.
-        usual: options for a function that takes them, unless they are among the others.
+        usual: defaults of options, for a function that takes them.
 
     Raises:
-        InputError: there is no such entry, function or option, with the nearest; or an option is of another type.
+        InputError: there is no such entry, function or option, and the message names the nearest; or an option has
+            the wrong type.
     """
     from jaxrnn.settings.options import check_options
 

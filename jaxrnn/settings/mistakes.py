@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with values, one line for each key."""
+"""Validation errors of pydantic as mistakes: one line for each key."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class SettingsError(InputError):
 def mistakes_of(
     error: ValidationError, values: Any, known: Callable[[Keys], Iterable[str]], kind: str = "key"
 ) -> SettingsError:
-    """The mistakes that a validation found.
+    """The mistakes in values.
 
     Args:
-        error: what pydantic says.
-        values: what it was validating.
-        known: the keys that there are, where keys lead to.
-        kind: what a key is, for messages.
+        error: of their validation.
+        values: in plain types.
+        known: the keys of the model that keys lead to.
+        kind: the word for a key in messages.
     """
     by_keys: dict[Keys, list[Any]] = {}
     for each in error.errors(include_url=False):
         by_keys.setdefault(_inside(each["loc"], values, each["type"]), []).append(each)
-    # Of a choice of types, those that the value is far from say only that: what is inside it says more.
+    # A union reports a mistake for each of its types; those about the inside of a value say more than those about it.
     return SettingsError(
         [
             (keys, _message(keys, errors, known, kind))
@@ -67,16 +67,15 @@ def _message(keys: Keys, errors: list[Any], known: Callable[[Keys], Iterable[str
     for each in errors:
         if each["type"] == "value_error":
             return str(each["ctx"]["error"])
-    # Of a choice of types, each says what it wants.
-    wanted = dict.fromkeys(re.sub(" or instance of .*", "", each["msg"]) for each in errors)
-    first, *others = wanted
+    # Each type of a union has a message of its own.
+    first, *others = dict.fromkeys(re.sub(" or instance of .*", "", each["msg"]) for each in errors)
     return " or ".join([first, *(text.removeprefix("Input should be ") for text in others)]) + (
         f", not {brief(errors[0]['input'])}"
     )
 
 
 def _inside(location: Sequence[str | int], values: Any, kind: str) -> Keys:
-    """The part of pydantic's location that leads into the values; the rest names alternatives of a choice."""
+    """The part of pydantic's location that leads into the values; the rest names types of unions."""
     keys: list[str | int] = []
     for place, part in enumerate(location):
         ends_missing = kind == "missing" and place == len(location) - 1

@@ -1,13 +1,13 @@
-"""What the models of settings have in common. The text below a key is its explanation, in help and documentation."""
+"""The base of all models of settings. The text below a key explains it, in help and documentation."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from jaxrnn.errors import MissingPackageError
+from jaxrnn.errors import optional_package
 
-try:
+with optional_package("pydantic", "files of settings", "train", "evaluate"):
     from pydantic import (
         BaseModel,
         BeforeValidator,
@@ -19,10 +19,6 @@ try:
         ValidationInfo,
         model_validator,
     )
-except ImportError as error:
-    raise MissingPackageError(
-        "a file of settings needs pydantic: pip install 'jaxrnn[train]' or 'jaxrnn[evaluate]'"
-    ) from error
 
 
 def _from_folder(value: Any, info: ValidationInfo) -> Any:
@@ -40,7 +36,7 @@ def _with_folder(name: str, info: SerializationInfo) -> str:
 
 #: A path, relative to the folder of the file of settings, which is the context of a validation.
 LocalPath = Annotated[Path, BeforeValidator(_from_folder)]
-#: A function by its name; written out whole where the context of a serialization is that folder.
+#: A function by its name; serialized with a whole path, where the context is that folder.
 FunctionName = Annotated[str, PlainSerializer(_with_folder)]
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]

@@ -1,4 +1,4 @@
-"""Options of functions in a file of settings, held against the functions' signatures: their names and their types."""
+"""Options of functions in a file of settings, checked against the functions' signatures: names and types."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from jaxrnn.settings.models import LocalPath
 def check_options(
     function: Callable[..., Any], options: Mapping[str, Any], *, skipped: int = 0, folder: Path | None = None
 ) -> dict[str, Any]:
-    """The options as the function takes them: a list for a tuple is one, and a ``Path`` is relative to the folder.
+    """The options as the function takes them: lists become tuples where it takes those, and paths get the folder.
 
     Args:
-        function: what the options are keyword arguments of. Parameters without a type take anything.
-        options: as they stand in a file.
+        function: takes the options as keyword arguments. Parameters without a type take anything.
+        options: from a file.
         skipped: how many of its parameters are given by position.
         folder: that of the file.
 
     Raises:
-        SettingsError: options are unknown, missing or of another type.
+        SettingsError: options are unknown, missing or of the wrong type.
     """
     parameters = list(inspect.signature(function).parameters.values())[skipped:]
     named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
@@ -51,7 +51,7 @@ def check_options(
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of parameters, as far as they can be held against values of a file."""
+    """The types of parameters that values of a file can be checked against."""
     try:
         hints = typing.get_type_hints(function.__init__ if isinstance(function, type) else function)
     except (NameError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""The keys that a model of settings has: for messages, for ``--keys`` and for the documentation."""
+"""The keys of a model of settings: for messages, for ``--keys`` and for the documentation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic.fields import FieldInfo
 
 from jaxrnn.settings.models import Settings
 
-#: In place of the default of a key that must be there.
+#: In place of a default, for a key that must be there.
 NEEDED = "needed"
 
 
 def reference(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Every key of a model and of the models inside it: the key, its default, and what it says."""
+    """Every key of a model and of the models inside it, with its default and its explanation."""
     for name, field in model.model_fields.items():
         inner = _models(field.annotation)
         default = NEEDED if field.is_required() else _written(field)
@@ -37,7 +37,7 @@ def table(model: type[Settings]) -> str:
 
 
 def keys_at(model: type[Settings], keys: Iterable[str | int]) -> list[str]:
-    """The keys that there are where keys lead to."""
+    """The keys of the model that keys lead to."""
     for key in keys:
         field = model.model_fields.get(str(key))  # none of a list's number or a mapping's name
         model = next(iter(_models(field.annotation)), model) if field else model

@@ -1,8 +1,8 @@
-"""The arguments of streaming functions, as leaves of a pytree, held against what the function was traced for."""
+"""The arguments of streaming functions, as arrays by their paths, held against what the function was traced for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.jaxprs.packing import plain
-from jaxrnn.specs import ArraySpec, bind
-from jaxrnn.stepper import batch_note, check_valid
-from jaxrnn.streaming.plan import Leaf, Plan
+from jaxrnn.recordings import recording_specs
+from jaxrnn.specs import bind
+from jaxrnn.stepper import StepSpec, batch_note, check_valid
+
+Arrays = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -22,44 +23,12 @@ class Arguments:
     """What the functions of a `Streamed` take; to be called where types are those of the trace.
 
     Attributes:
-        plan: what was traced.
+        spec: the facts, with the arrays by their paths.
         structure: the tree of the input.
-        example: shapes of the parameters.
-        multiple: what every length is a multiple of.
     """
 
-    plan: Plan
+    spec: StepSpec
     structure: Any
-    example: Any
-    multiple: int
-
-    def specs(self, pulse: int | None) -> list[ArraySpec]:
-        """The leaves of an input of so many frames; of any number for None."""
-        frames = 0 if pulse is None else pulse // self.multiple
-        specs = [ArraySpec(leaf.name, leaf.dtype, leaf.frames(frames), leaf.axis) for leaf in self.plan.leaves]
-        return [spec.with_frames(f"frames of {spec.name}") for spec in specs] if pulse is None else specs
-
-    def params(self, params: Any) -> Any:
-        """Plain parameters, held against those that the function was streamed with.
-
-        Raises:
-            InputError: they are missing, differ in structure, shape or dtype, or were packed for another function.
-        """
-        given = plain(params, self.plan)
-        expected, structure = jax.tree.flatten(self.example)
-        if given is None and expected:
-            raise InputError("the function was streamed with parameters: give params")
-        leaves, shape = jax.tree.flatten(given)
-        if shape != structure:
-            raise InputError(f"params must be a pytree like those that the function was streamed with, {structure}")
-        for leaf, want in zip(leaves, expected, strict=True):
-            array = jnp.asarray(leaf)
-            if array.shape != want.shape or array.dtype != want.dtype:
-                raise InputError(
-                    f"params hold {array.dtype.name}{list(array.shape)} where the function was streamed with "
-                    f"{want.dtype.name}{list(want.shape)}"
-                )
-        return given
 
     def existing(self, valid: Any, room: int) -> Any:
         """The number of frames of a tail that exist, ``int32`` of the trace's frames.
@@ -67,85 +36,60 @@ class Arguments:
         Raises:
             InputError: it is known, and not a number of frames that the tail can have.
         """
-        check_valid(valid, room, self.multiple)
-        return jnp.asarray(valid, jnp.int32) // np.int32(self.multiple)
+        check_valid(valid, room, self.spec.multiple)
+        return jnp.asarray(valid, jnp.int32) // np.int32(self.spec.multiple)
 
-    def leaves(self, x: Any) -> list[Any]:
-        """The leaves of an input, None for the entries of a dict that are missing.
+    def leaves(self, x: Any) -> Arrays:
+        """The leaves of an input by their paths, without those that are None or missing in a dict.
 
         Raises:
             InputError: it is not a pytree like the example.
         """
+        names = [each.name for each in self.spec.inputs]
         if isinstance(x, dict):
-            empty = jax.tree.unflatten(self.structure, [None] * len(self.plan.leaves))
+            empty = jax.tree.unflatten(self.structure, [None] * len(names))
             x = {**empty, **x} if isinstance(empty, dict) else x
         try:
-            return self.structure.flatten_up_to(x)
+            values = self.structure.flatten_up_to(x)
         except ValueError as error:
-            names = ", ".join(leaf.name for leaf in self.plan.leaves)
-            raise InputError(f"x must be a pytree like the example, with {names}: {error}") from error
+            raise InputError(f"x must be a pytree like the example, with {', '.join(names)}: {error}") from error
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
-    def pulse(self, x: Any, frames: int, lead: Sequence[int]) -> list[Any]:
-        """The leaves of one pulse of so many frames, after the batch of the state.
+    def tree(self, arrays: Mapping[str, Any]) -> Any:
+        """The tree of an input with these leaves, None for those that are missing."""
+        return jax.tree.unflatten(self.structure, [arrays.get(each.name) for each in self.spec.inputs])
+
+    def pulse(self, x: Any, lead: tuple[int, ...]) -> Arrays:
+        """One pulse, after the batch of the state.
 
         Raises:
             InputError: the tree, a dtype or a shape does not fit.
         """
-        note = batch_note(tuple(lead)) or "; with_pulse takes pulses of other sizes"
-        return self._bound(self.specs(frames), self.leaves(x), lead, note)
+        note = batch_note(lead) or "; with_pulse takes pulses of other sizes"
+        return bind([each.batched(lead) for each in self.spec.inputs], self.leaves(x), note=note)
 
-    def recording(self, x: Any, lead: Sequence[int] = ()) -> tuple[list[Any], int]:
+    def recording(self, arrays: Arrays, lead: tuple[int, ...] = ()) -> tuple[Arrays, int]:
         """The leaves of an input of any number of frames, and that number.
 
         Raises:
-            InputError: the tree, a dtype or a shape does not fit.
+            InputError: a dtype or a shape does not fit, or the leaves have different numbers of frames.
         """
-        arrays = self._bound(self.specs(None), self.leaves(x), lead, batch_note(tuple(lead)))
-        return arrays, self._count(arrays, len(lead))
+        bound = bind(recording_specs(self.spec, "frames", lead), arrays, note=batch_note(lead))
+        return bound, self.spec.count_frames(bound, lead) or 0
 
-    def held(self, held: Any) -> list[Any]:
+    def constants(self, constants: Any) -> list[Any]:
         """The leaves without a time axis, from a pytree like the input."""
-        pairs = [
-            (spec, value)
-            for spec, value in zip(self.specs(None), self.leaves(held), strict=True)
-            if spec.time_axis is None
-        ]
-        return self._bound([spec for spec, _ in pairs], [value for _, value in pairs], (), "")
+        specs = [each for each in self.spec.inputs if each.time_axis is None]
+        names = {each.name for each in specs}
+        arrays = {name: value for name, value in self.leaves(constants).items() if name in names}
+        return [*bind(specs, arrays).values()]
 
-    def tail(self, tail: Any, lead: tuple[int, ...]) -> tuple[list[Any], int]:
-        """The leaves of a tail, where those with a time axis may all be None, and how many frames it has room for."""
-        given: list[Any] = [None] * len(self.plan.leaves) if tail is None else self.leaves(tail)
-        for place, leaf in enumerate(self.plan.leaves):
-            if given[place] is None and leaf.axis is None:
-                raise InputError(f"{leaf.name} is held constant: flush needs it in its tail, the other leaves None")
-            if given[place] is None:
-                given[place] = np.zeros((*lead, *leaf.frames(0)), leaf.dtype)
-        return self.recording(jax.tree.unflatten(self.structure, given), lead)
-
-    def _bound(self, specs: Sequence[ArraySpec], values: Sequence[Any], lead: Sequence[int], note: str) -> list[Any]:
-        given = {spec.name: value for spec, value in zip(specs, values, strict=True) if value is not None}
-        return [*bind([spec.batched(lead) for spec in specs], given, note=note).values()]
-
-    def _count(self, arrays: Sequence[Any], lead: int) -> int:
-        """The number of input frames that the leaves agree on."""
-        moving = [
-            (leaf, array.shape[leaf.axis + lead])
-            for leaf, array in zip(self.plan.leaves, arrays, strict=True)
-            if leaf.axis is not None
-        ]
-        first, frames = moving[0]
-        units = frames // first.times
-        for leaf, size in moving:
-            if size != units * leaf.times:
-                other = f"as many as go with the {frames} of {first.name}"
-                due = f"a multiple of {leaf.times}" if leaf is first else other
-                raise InputError(f"{leaf.name} has {size} frames, but must have {due}")
-        return units * self.multiple
-
-
-def padded_to(array: Any, leaf: Leaf, frames: int, lead: int) -> Any:
-    """A leaf's array with its time axis made as long as a number of frames."""
-    assert leaf.axis is not None
-    shape = list(array.shape)
-    shape[leaf.axis + lead] = frames * leaf.times - shape[leaf.axis + lead]
-    return jnp.concatenate([array, jnp.zeros(shape, array.dtype)], leaf.axis + lead)
+    def tail(self, tail: Any, lead: tuple[int, ...]) -> tuple[Arrays, int]:
+        """The leaves of a tail, where those with a time axis may be missing, and how many frames it has room for."""
+        arrays = {} if tail is None else self.leaves(tail)
+        for each in self.spec.inputs:
+            if each.name not in arrays and each.time_axis is None:
+                raise InputError(f"{each.name} is constant in time: flush needs it in its tail, the other leaves None")
+            if each.name not in arrays:
+                arrays[each.name] = np.zeros(each.with_frames(0).batched(lead).sizes, each.dtype)
+        return self.recording(arrays, lead)

@@ -2,23 +2,101 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import jax
+import numpy as np
 
+from jaxrnn.errors import InputError
 from jaxrnn.messages import describe
-from jaxrnn.stepspec import StepSpec
+from jaxrnn.specs import ArraySpec
+from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec
 from jaxrnn.streaming.plan import Plan
-from jaxrnn.streaming.values import Chunk
+from jaxrnn.streaming.values import Chunk, FinalValue
+
+
+def flat_spec(plan: Plan, units: int, multiple: int, *, needs_params: bool) -> StepSpec:
+    """The facts about pulses of so many units, with the arrays in the order of their trees, by their paths."""
+    pulse = units * plan.clock.unit * multiple
+    kinds = plan.facts.kinds
+    return StepSpec(
+        plan.label,
+        inputs=tuple(
+            ArraySpec(leaf.name, leaf.dtype, leaf.frames(units * plan.clock.unit), leaf.axis) for leaf in plan.leaves
+        ),
+        outputs=tuple(_outputs(plan, pulse, multiple)),
+        state=tuple(
+            StateSpec(name, place.dtype, place.shape, kind=kinds.get(name, "counter"))
+            for name, place in plan.layout.places.items()
+        ),
+        pulse=pulse,
+        multiple=multiple,
+        smallest_pulse=plan.clock.unit * multiple,
+        look_ahead=_look_ahead(plan, multiple),
+        receptive_field=_receptive_field(plan, multiple),
+        joined=True,
+        needs_params=needs_params,
+    )
+
+
+def _outputs(plan: Plan, pulse: int, multiple: int) -> list[OutputSpec]:
+    """Every output of a pulse; one that only a flush gives as it is there."""
+    tree = jax.tree.unflatten(plan.output_structure, range(len(plan.outputs)))
+    names = [jax.tree_util.keystr(path) or "output" for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    specs = []
+    for name, kind, result in zip(names, plan.outputs, plan.results, strict=True):
+        spec = OutputSpec(name, np.dtype(result.dtype), tuple(result.shape), at_end=isinstance(kind, FinalValue))
+        if isinstance(kind, Chunk):
+            rate: Fraction = kind.timeline.rate / multiple
+            moving = dataclasses.replace(spec, time_axis=kind.axis, delay=kind.delay, rate=rate)
+            spec = moving.with_frames(int(rate * pulse))
+        specs.append(spec)
+    return specs
+
+
+def named_spec(flat: StepSpec, structure: Any, output_structure: Any, constants: Sequence[bool]) -> StepSpec:
+    """The facts with the arrays by the keys of their dicts.
+
+    Args:
+        flat: the facts with the arrays by their paths.
+        structure: the tree of the input.
+        output_structure: the tree of the output.
+        constants: of every input without a time axis, whether the state before the first frame depends on it.
+
+    Raises:
+        InputError: the function takes or gives another tree than one dict of arrays by name.
+    """
+    inputs = _by_name(structure, flat.inputs, "takes")
+    outputs = _by_name(output_structure, flat.outputs, "gives")
+    depends = iter(constants)
+    return dataclasses.replace(
+        flat,
+        inputs=tuple(dataclasses.replace(each, name=name) for name, each in inputs.items()),
+        outputs=tuple(dataclasses.replace(each, name=name) for name, each in outputs.items()),
+        constants=tuple(name for name, each in inputs.items() if each.time_axis is None and next(depends)),
+    )
+
+
+def _by_name(structure: Any, specs: Sequence[Any], verb: str) -> Mapping[str, Any]:
+    """The arrays of a tree that is a flat dict by name."""
+    tree = jax.tree.unflatten(structure, specs)
+    if isinstance(tree, dict) and all(isinstance(k, str) and isinstance(v, ArraySpec) for k, v in tree.items()):
+        return tree
+    raise InputError(
+        f"the streamed function {verb} {jax.tree.structure(tree)}; arrays go by name here: stream a function that "
+        f"{verb} one dict of arrays with strings for keys"
+    )
 
 
 def _streams(plan: Plan) -> list[Chunk]:
     return [output for output in plan.outputs if isinstance(output, Chunk) and output.reach is not None]
 
 
-def look_ahead_of(plan: Plan, multiple: int) -> int:
+def _look_ahead(plan: Plan, multiple: int) -> int:
     """Input frames after its own place that an output frame depends on, at most."""
     return max((_latest(output, multiple) for output in _streams(plan)), default=0)
 
@@ -30,7 +108,7 @@ def _latest(output: Chunk, multiple: int) -> int:
     return max(0, *(math.floor(place + last) - math.floor(place) for place in places))
 
 
-def receptive_field_of(plan: Plan, multiple: int) -> int | None:
+def _receptive_field(plan: Plan, multiple: int) -> int | None:
     """Input frames that an output frame depends on, at most; None if all of the past."""
     spans = []
     for output in _streams(plan):
@@ -41,17 +119,8 @@ def receptive_field_of(plan: Plan, multiple: int) -> int | None:
     return max(spans, default=0)
 
 
-def table_of(spec: StepSpec, delay: Any, rate: Any) -> str:
-    """The facts as lines of text.
-
-    Args:
-        spec: the facts.
-        delay: the delay of every output, in the tree of the outputs.
-        rate: the rate of every output, likewise.
-    """
-    names = [jax.tree_util.keystr(path) or "output" for path, _ in _paths(delay)]
-    delays = [value for _, value in _paths(delay)]
-    rates = [value for _, value in _paths(rate)]
+def table_of(spec: StepSpec) -> str:
+    """The facts as lines of text."""
     field = spec.receptive_field
     lines = [
         f"pulse            {spec.pulse} input frame(s); the smallest that fits: {spec.smallest_pulse}",
@@ -60,11 +129,12 @@ def table_of(spec: StepSpec, delay: Any, rate: Any) -> str:
         "",
         f"{'output':<24} {'frames a pulse':>14} {'rate':>8} {'delay':>8}",
     ]
-    for name, delayed, frames in zip(names, delays, rates, strict=True):
-        if delayed is None:
-            lines.append(f"{name:<24} {'at the end':>14} {'':>8} {'':>8}")
+    for output in spec.outputs:
+        if output.rate is None:
+            lines.append(f"{output.name:<24} {'at the end':>14} {'':>8} {'':>8}")
         else:
-            lines.append(f"{name:<24} {frames * spec.pulse!s:>14} {frames!s:>8} {delayed:>8}")
+            frames = output.rate * spec.pulse
+            lines.append(f"{output.name:<24} {frames!s:>14} {output.rate!s:>8} {output.delay:>8}")
     state = spec.state
     total = sum(entry.nbytes for entry in state)
     width = max((len(entry.name) for entry in state), default=5)
@@ -74,7 +144,3 @@ def table_of(spec: StepSpec, delay: Any, rate: Any) -> str:
         lines.append(f"{entry.name:<{width}}  {entry.kind:<10} {dtype:<8} {'[' + shape:<20} {entry.nbytes:>8,}")
     lines.append(f"{len(state)} arrays, {total:,} bytes")
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _paths(tree: Any) -> list[tuple[Any, Any]]:
-    return jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda item: item is None)[0]

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from jaxrnn.checks import is_count
 from jaxrnn.errors import StreamError
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.fingerprints import fingerprint
@@ -37,7 +38,7 @@ class Leaf:
     Attributes:
         shape: with a symbolic dimension on the time axis.
         dtype: its element type.
-        axis: the time axis; None where the array is held constant.
+        axis: the time axis; None where the array is constant in time.
         times: frames of it for each input frame.
         name: the path to it, for messages.
     """
@@ -100,13 +101,13 @@ class Plan:
         self.outputs: list[Any] = []
         self.results: list[jax.ShapeDtypeStruct] = []
         param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
-        held = [leaf.whole for leaf in leaves if leaf.axis is None]
+        constants = [leaf.whole for leaf in leaves if leaf.axis is None]
         with own_arithmetic():
-            jax.eval_shape(self._create, param_shapes, held)  # finds whether frames are counted
-            self.layout = Layout(jax.eval_shape(self._start, param_shapes, held))
+            jax.eval_shape(self._create, param_shapes, constants)  # finds whether frames are counted
+            self.layout = Layout(jax.eval_shape(self._start, param_shapes, constants))
 
     @functools.cached_property
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
         """What tells the function, as it was traced, from any other."""
         leaves = [(leaf.shape, str(leaf.dtype), leaf.axis, leaf.times) for leaf in self.leaves]
         return fingerprint(self.closed.jaxpr, self.closed.consts, leaves)
@@ -151,34 +152,34 @@ class Plan:
         ]
         return [value.array if isinstance(value, (Chunk, FinalValue)) else jnp.asarray(value) for value in outputs]
 
-    def _create(self, params: Sequence[Any], held: Sequence[Any]) -> dict[str, Any]:
+    def _create(self, params: Sequence[Any], constants: Sequence[Any]) -> dict[str, Any]:
         run = Pass(self.clock, 1, 0, None, None, self.facts, self.absent, self._zero())
-        self.results = [shape_of(array) for array in self._pass(params, self._nothing(1, held), run)]
+        self.results = [shape_of(array) for array in self._pass(params, self._nothing(1, constants), run)]
         return run.new
 
     def _zero(self) -> Any:
         return _no_units() if self.facts.counts else None
 
-    def _nothing(self, units: int, held: Sequence[Any]) -> list[Any]:
+    def _nothing(self, units: int, constants: Sequence[Any]) -> list[Any]:
         """Input that does not exist."""
-        constants = iter(held)
+        remaining = iter(constants)
         return [
-            next(constants)
+            next(remaining)
             if leaf.axis is None
             else jnp.full(leaf.frames(units * self.clock.unit), self.absent.of(leaf.dtype), leaf.dtype)
             for leaf in self.leaves
         ]
 
-    def start(self, params: Sequence[Any], held: Sequence[Any]) -> State:
-        """The state before the first frame: of the parameters and the inputs that are held constant."""
-        return self.layout.pack(self._start(params, held))
+    def start(self, params: Sequence[Any], constants: Sequence[Any]) -> State:
+        """The state before the first frame: of the parameters and the inputs that are constant in time."""
+        return self.layout.pack(self._start(params, constants))
 
-    def _start(self, params: Sequence[Any], held: Sequence[Any]) -> dict[str, Any]:
-        state = self._create(params, held)
+    def _start(self, params: Sequence[Any], constants: Sequence[Any]) -> dict[str, Any]:
+        state = self._create(params, constants)
         units = self.facts.warm_up
         if units:
             run = Pass(self.clock, units, -units, None, state, self.facts, self.absent, self._zero())
-            self._pass(params, self._nothing(units, held), run)
+            self._pass(params, self._nothing(units, constants), run)
             state = run.new
         # It stays below 2**24, and as a float it lies in the vector that holds nearly all of the state.
         state[COUNT] = jnp.zeros((), jnp.float32)
@@ -263,7 +264,7 @@ def check_pulse(pulse: int, smallest: int, multiple: int) -> int:
         StreamError: it does not fit the strides; names the smallest that do.
     """
     step = smallest * multiple
-    if isinstance(pulse, bool) or not isinstance(pulse, (int, np.integer)) or pulse < 1:
+    if not is_count(pulse, 1):
         raise StreamError(f"pulse must be a number of input frames from 1 up, not {pulse!r}")
     if pulse % step:
         fitting = ", ".join(str(step * k) for k in (1, 2, 3))

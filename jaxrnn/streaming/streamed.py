@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from fractions import Fraction
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
 
-from jaxrnn.errors import InputError
 from jaxrnn.guards import own_arithmetic
-from jaxrnn.jaxprs.equations import trace
-from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
-from jaxrnn.jaxprs.step import Step
-from jaxrnn.jaxprs.zeros import depends_on
-from jaxrnn.specs import ArraySpec, lead_of
-from jaxrnn.stepper import Flushed, OutputSpec, State, StateSpec, StepSpec, in_batch
-from jaxrnn.streaming.arguments import Arguments, padded_to
-from jaxrnn.streaming.facts import look_ahead_of, receptive_field_of, table_of
-from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
-from jaxrnn.streaming.recordings import cut, join, merge, split
-from jaxrnn.streaming.values import Chunk, FinalValue
+from jaxrnn.jaxprs.packing import Packed
+from jaxrnn.recordings import part, scan_steps, whole
+from jaxrnn.stepper import Flushed, State, StateSpec, StepSpec, in_batch
+from jaxrnn.streaming.arguments import Arguments
+from jaxrnn.streaming.facts import named_spec, table_of
+from jaxrnn.streaming.plan import Plan, check_pulse
+from jaxrnn.streaming.pulses import Pulses
+from jaxrnn.streaming.values import Chunk
 
 
 def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,6 +29,9 @@ def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *arguments, **named)
 
     return inside
+
+
+Arrays = Mapping[str, Any]
 
 
 class Streamed:
@@ -67,11 +60,12 @@ class Streamed:
         again: Callable[..., Streamed],
     ):
         self._plan, self._structure, self._context, self._again = plan, structure, context, again
-        self._example = jax.tree.map(shape_of, params)
-        self.multiple = multiple
-        self._arguments = Arguments(plan, structure, self._example, multiple)
-        self._units = 1 if pulse is None else check_pulse(pulse, plan.clock.unit, multiple)
-        self.pulse = self._units * self.smallest_pulse
+        units = 1 if pulse is None else check_pulse(pulse, plan.clock.unit, multiple)
+        self._pulses = Pulses(plan, params, units, multiple)
+        #: The facts, with the arrays by their paths: an input or output may be any tree.
+        self._flat = self._pulses.spec
+        self._arguments = Arguments(self._flat, structure)
+        self.pulse, self.multiple = self._flat.pulse, multiple
 
     def with_pulse(self, pulse: int) -> Streamed:
         """The same function in pulses of another size; one state serves all.
@@ -82,7 +76,7 @@ class Streamed:
         return Streamed(
             self._plan,
             self._structure,
-            self._example,
+            self._pulses.example,
             pulse=pulse,
             multiple=self.multiple,
             context=self._context,
@@ -101,45 +95,21 @@ class Streamed:
     # -- functions
 
     @_in_its_types
-    def init(self, batch: int | None = None, *, params: Any = None, held: Any = None) -> State:
+    def init(self, batch: int | None = None, *, params: Any = None, constants: Any = None) -> State:
         """The state before the first frame.
 
         Args:
             batch: None for one stream; a number, 1 too, gives every array a leading axis of that size.
             params: only needed where the state begins with something computed from parameters, such as a trained
                 initial carry; the error says so.
-            held: the input's leaves without a time axis (a pytree like x, the others None), only needed where the state
-                begins with something computed from them.
+            constants: the input's leaves without a time axis (a pytree like x, the others None), only needed where the
+                state begins with something computed from them.
 
         Raises:
-            InputError: parameters or held inputs are needed and were not given, or do not fit.
+            InputError: parameters or constants are needed and were not given, or do not fit.
         """
-        closed, needed = self._start
-        count = len(jax.tree.leaves(self._example))
-        groups = {
-            "params": (None if params is None else jax.tree.leaves(self._arguments.params(params)), slice(0, count)),
-            "held": (None if held is None else self._arguments.held(held), slice(count, None)),
-        }
-        given: list[Any] = []
-        for name, (leaves, part) in groups.items():
-            if leaves is None and any(needed[part]):
-                raise InputError(f"the state before the first frame is computed from {name}: call init({name}=...)")
-            avals = closed.in_avals[part]
-            given += [jnp.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
-        return in_batch(self._facts, self._started(given), batch)
-
-    @functools.cached_property
-    def _start(self) -> tuple[Any, list[bool]]:
-        """The jaxpr that makes the first state, and which of its inputs it depends on."""
-        held = [leaf.whole for leaf in self._plan.leaves if leaf.axis is None]
-        closed, _ = trace(self._plan.start, jax.tree.leaves(self._example), held)
-        used = depends_on(closed)
-        return closed, [variable in used for variable in closed.jaxpr.invars]
-
-    @functools.cached_property
-    def _started(self) -> Callable[[Any], State]:
-        count = len(jax.tree.leaves(self._example))
-        return jax.jit(lambda given: self._plan.start(given[:count], given[count:]))
+        leaves = None if constants is None else self._arguments.constants(constants)
+        return in_batch(self._flat, self._pulses.init(params, leaves), batch)
 
     @_in_its_types
     def step(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
@@ -153,10 +123,14 @@ class Streamed:
         Returns:
             The outputs of this pulse, of static shapes, None for those that are known only at the end; and the state.
         """
-        lead = self._lead(state)
-        arrays = self._arguments.pulse(x, self.pulse, lead)
-        one = functools.partial(self._one_step, params)
-        return (jax.vmap(one) if lead else one)(arrays, dict(state))
+        lead = self._flat.lead(state)
+        arrays = self._arguments.pulse(x, lead)
+
+        def one(state: State, arrays: Arrays) -> tuple[Any, State]:
+            outputs, state = self._pulses.step(params, state, arrays)
+            return self._tree(outputs.values()), state
+
+        return (jax.vmap(one) if lead else one)(dict(state), arrays)
 
     @_in_its_types
     def scan(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
@@ -170,31 +144,14 @@ class Streamed:
         Raises:
             InputError: the frames are no whole number of pulses.
         """
-        lead = self._lead(state)
-        arrays, frames = self._arguments.recording(x, lead)
-        if not frames or frames % self.pulse:
-            raise InputError(
-                f"x has {frames} input frame(s), which is no whole number of pulses of {self.pulse}: give flush the "
-                "rest as its tail"
-            )
+        lead = self._flat.lead(state)
+        arrays, _ = self._arguments.recording(self._arguments.leaves(x), lead)
 
-        def one(arrays: Any, state: State) -> tuple[Any, State]:
-            outputs, state = self._scanned(params, arrays, state, frames // self.pulse)
-            return jax.tree.unflatten(self._plan.output_structure, outputs), state
+        def one(state: State, arrays: Arrays) -> tuple[Any, State]:
+            outputs, state = scan_steps(self._flat, functools.partial(self._pulses.step, params), state, arrays)
+            return self._tree(outputs.values()), state
 
-        return (jax.vmap(one) if lead else one)(arrays, dict(state))
-
-    def _scanned(self, params: Any, arrays: Any, state: State, pulses: int) -> tuple[list[Any], State]:
-        """The outputs of many pulses of one stream, in the order of the tree."""
-
-        def one(state: State, frames: Any) -> tuple[State, Any]:
-            whole = [array if frame is None else frame for array, frame in zip(arrays, frames, strict=True)]
-            outputs, state = self._one_step(params, whole, state)
-            return state, self._plan.output_structure.flatten_up_to(outputs)
-
-        bodies = cut(self._plan.leaves, arrays, pulses, self._units * self._plan.clock.unit)
-        state, pieces = lax.scan(one, state, bodies, length=pulses)
-        return [merge(kind, piece) for kind, piece in zip(self._plan.outputs, pieces, strict=True)], state
+        return (jax.vmap(one) if lead else one)(dict(state), arrays)
 
     @_in_its_types
     def pack(self, params: Any, dtype: Any = None) -> Packed:
@@ -211,30 +168,10 @@ class Streamed:
         Raises:
             InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
         """
-        given = self._arguments.params(params)
-        cut_step = self._stages(given)
-        purpose = Purpose(self._plan._fingerprint, folding_of(cut_step), self.pulse, self._plan.label)
-        return Packed(given, fold(cut_step, given, low_precision_type(dtype)), purpose)
+        return self._pulses.pack(params, dtype)
 
-    def _stages(self, params: Any) -> Step:
-        frames = self._units * self._plan.clock.unit
-        arrays = [jax.ShapeDtypeStruct(leaf.frames(frames), leaf.dtype) for leaf in self._plan.leaves]
-        return Step.trace(self._plain_step, jax.tree.map(shape_of, params), arrays, self._plan.layout.vectors)
-
-    def _one_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
-        if isinstance(params, Packed) and params.purpose.pulse == self.pulse:
-            cut_step = self._stages(plain(params, self._plan))
-            if fits(cut_step, params.folded, params.purpose.folding):
-                return run_folded(cut_step, params.folded, arrays, state)
-        return self._plain_step(self._arguments.params(params), arrays, state)
-
-    def _plain_step(self, params: Any, arrays: Any, state: State) -> tuple[Any, State]:
-        outputs, new = self._plan.run(jax.tree.leaves(params), state, arrays, self._units)
-        kept = [
-            None if isinstance(kind, FinalValue) else output
-            for output, kind in zip(outputs, self._plan.outputs, strict=True)
-        ]
-        return jax.tree.unflatten(self._plan.output_structure, kept), new
+    def _tree(self, outputs: Iterable[Any]) -> Any:
+        return jax.tree.unflatten(self._plan.output_structure, outputs)
 
     @_in_its_types
     def flush(self, params: Any, state: State, tail: Any = None, valid: Any = 0) -> Flushed:
@@ -246,24 +183,15 @@ class Streamed:
             tail: input frames that do not fill a pulse, any number of them, padded with anything.
             valid: how many frames of the tail exist; may be traced.
         """
-        lead = self._lead(state)
+        lead = self._flat.lead(state)
         arrays, frames = self._arguments.tail(tail, lead)
         units = self._plan.rest(frames // self.multiple)
         existing = self._arguments.existing(valid, frames)
-        leaves = jax.tree.leaves(self._arguments.params(params))
-        padded = [
-            array if leaf.axis is None else padded_to(array, leaf, units * self._plan.clock.unit, len(lead))
-            for leaf, array in zip(self._plan.leaves, arrays, strict=True)
-        ]
+        params = self._pulses.params(params)
+        padded = self._pulses.padded(arrays, units, len(lead))
 
         def one(state: State, arrays: Any, existing: Any) -> Flushed:
-            outputs, _ = self._plan.run(leaves, state, arrays, units, existing)
-            counts = self._plan.counts(state, existing)
-            tidy = [
-                output if count is None else _without_rest(output, kind.axis, count)
-                for output, count, kind in zip(outputs, counts, self._plan.outputs, strict=True)
-            ]
-            return Flushed(*(jax.tree.unflatten(self._plan.output_structure, items) for items in (tidy, counts)))
+            return Flushed(*map(self._tree, self._pulses.flush(params, state, arrays, units, existing)))
 
         if not lead:
             return one(dict(state), padded, existing)
@@ -277,91 +205,69 @@ class Streamed:
             params: as in `step`.
             x: the input, with any number of frames.
         """
-        arrays, total = self._arguments.recording(x)
-        steps = total // self.pulse
-        state = self.init(params=params, held=jax.tree.unflatten(self._structure, arrays))
-        body, tail = split(self._plan.leaves, arrays, steps * self.pulse // self.multiple)
-        outputs: list[Any] = [None] * len(self._plan.outputs)
-        if steps:
-            outputs, state = self._scanned(params, body, state, steps)
-        last = self.flush(params, state, jax.tree.unflatten(self._structure, tail), total - steps * self.pulse)
-        results = [
-            join(kind, output, rest, total // self.multiple)
-            for kind, output, rest in zip(
-                self._plan.outputs, outputs, self._plan.output_structure.flatten_up_to(last.outputs), strict=True
-            )
+        arrays, total = self._arguments.recording(self._arguments.leaves(x))
+        state = self.init(params=params, constants=self._arguments.tree(arrays))
+        end, bodies = total - total % self.pulse, {}
+        if end:
+            step = functools.partial(self._pulses.step, params)
+            bodies, state = scan_steps(self._flat, step, state, part(self._flat, arrays, 0, end))
+        tail = self._arguments.tree(part(self._flat, arrays, end))
+        last = self._plan.output_structure.flatten_up_to(self.flush(params, state, tail, total - end).outputs)
+        lengths = [
+            int(kind.timeline.length(total // self.multiple)) if isinstance(kind, Chunk) else None
+            for kind in self._plan.outputs
         ]
-        return jax.tree.unflatten(self._plan.output_structure, results)
-
-    def _lead(self, state: Any) -> tuple[int, ...]:
-        return lead_of(self._facts.carried, state)
+        return self._tree(
+            whole(each, bodies.get(each.name), rest, length)
+            for each, rest, length in zip(self._flat.outputs, last, lengths, strict=True)
+        )
 
     # -- facts
 
-    def _of_outputs(self, fact: Callable[[Chunk], Any]) -> Any:
-        values = [fact(kind) if isinstance(kind, Chunk) else None for kind in self._plan.outputs]
-        return jax.tree.unflatten(self._plan.output_structure, values)
+    @property
+    def fingerprint(self) -> str:
+        """What tells the function, as it was traced, from others; values of parameters do not count."""
+        return self._plan.fingerprint
 
     @property
     def delay(self) -> Any:
         """For every output, the frames that come before its frame 0; None for what is known only at the end."""
-        return self._of_outputs(lambda chunk: chunk.delay)
+        return self._tree(each.delay for each in self._flat.outputs)
 
     @property
     def rate(self) -> Any:
         """For every output, its frames for each input frame."""
-        return self._of_outputs(lambda chunk: chunk.timeline.rate / self.multiple)
+        return self._tree(each.rate for each in self._flat.outputs)
 
     @property
     def inputs(self) -> Any:
         """What a step takes: a pytree like the input, of `ArraySpec`."""
-        return jax.tree.unflatten(self._structure, self._arguments.specs(self.pulse))
+        return jax.tree.unflatten(self._structure, self._flat.inputs)
 
     @property
     def axes(self) -> Any:
         """For every output, its time axis; None for what is known only at the end."""
-        return self._of_outputs(lambda chunk: chunk.axis)
+        return self._tree(each.time_axis for each in self._flat.outputs)
 
     @property
     def look_ahead(self) -> int:
         """How many input frames after its own place an output frame depends on, at most."""
-        return look_ahead_of(self._plan, self.multiple)
+        return self._flat.look_ahead
 
     @property
     def receptive_field(self) -> int | None:
         """How many input frames an output frame depends on, at most; None where a recurrence remembers all of them."""
-        return receptive_field_of(self._plan, self.multiple)
+        return self._flat.receptive_field
 
     @property
     def smallest_pulse(self) -> int:
         """The smallest pulse that fits the strides, in input frames; its multiples fit too."""
-        return self._plan.clock.unit * self.multiple
+        return self._flat.smallest_pulse
 
-    @functools.cached_property
+    @property
     def state(self) -> tuple[StateSpec, ...]:
         """Every entry of the state: its name, from the ONNX node, the scope or the primitive, and what it is for."""
-        kinds = self._plan.facts.kinds
-        return tuple(
-            StateSpec(name, place.dtype, place.shape, kind=kinds.get(name, "counter"))
-            for name, place in self._plan.layout.places.items()
-        )
-
-    @functools.cached_property
-    def _facts(self) -> StepSpec:
-        """All facts but the inputs and outputs, which may have no names."""
-        return StepSpec(
-            self._plan.label,
-            inputs=(),
-            outputs=(),
-            state=self.state,
-            pulse=self.pulse,
-            multiple=self.multiple,
-            smallest_pulse=self.smallest_pulse,
-            look_ahead=self.look_ahead,
-            receptive_field=self.receptive_field,
-            joined=True,
-            needs_params=bool(jax.tree.leaves(self._example)),
-        )
+        return self._flat.state
 
     @property
     def spec(self) -> StepSpec:
@@ -374,59 +280,20 @@ class Streamed:
 
     @functools.cached_property
     def _spec(self) -> StepSpec:
-        inputs = _by_name(self.inputs, "takes")
-        outputs = _by_name(jax.tree.unflatten(self._plan.output_structure, self._outputs()), "gives")
         with self._context(), own_arithmetic():
-            needed = self._start[1][len(jax.tree.leaves(self._example)) :]
-        held = [leaf.name for leaf in self._arguments.specs(self.pulse) if leaf.time_axis is None]
-        used = {name for name, is_needed in zip(held, needed, strict=True) if is_needed}
-        return dataclasses.replace(
-            self._facts,
-            inputs=tuple(dataclasses.replace(each, name=name) for name, each in inputs.items()),
-            outputs=tuple(dataclasses.replace(each, name=name) for name, each in outputs.items()),
-            held=tuple(name for name, each in inputs.items() if each.name in used),
-        )
-
-    def _outputs(self) -> list[OutputSpec]:
-        """Every output of a pulse; one that only a flush gives as it is there."""
-        specs = []
-        for kind, result in zip(self._plan.outputs, self._plan.results, strict=True):
-            spec = OutputSpec("", np.dtype(result.dtype), tuple(result.shape), at_end=isinstance(kind, FinalValue))
-            if isinstance(kind, Chunk):
-                rate: Fraction = kind.timeline.rate / self.multiple
-                moving = dataclasses.replace(spec, time_axis=kind.axis, delay=kind.delay, rate=rate)
-                spec = moving.with_frames(int(rate * self.pulse))
-            specs.append(spec)
-        return specs
+            depends = self._pulses.initial_constants
+        return named_spec(self._flat, self._structure, self._plan.output_structure, depends)
 
     @_in_its_types
     def entries(self, state: State) -> dict[str, jax.Array]:
         """The entries of a state by the names in `state`; `step` takes and gives them joined, which is faster."""
-        self._lead(state)
-        return self._plan.layout.unpack(state)
+        self._flat.lead(state)
+        return self._flat.entries(state)
 
     def table(self) -> str:
         """The facts, for people."""
-        return table_of(self._facts, self.delay, self.rate)
+        return table_of(self._flat)
 
     def __repr__(self) -> str:
         size = sum(entry.nbytes for entry in self.state)
         return f"Streamed(pulse={self.pulse}, delay={self.delay}, state={len(self.state)} arrays of {size} bytes)"
-
-
-def _without_rest(output: Any, axis: int, count: Any) -> Any:
-    """An output of a flush with zeros where no frames are."""
-    places = jnp.arange(output.shape[axis], dtype=jnp.int32).reshape(
-        [-1 if d == axis else 1 for d in range(output.ndim)]
-    )
-    return jnp.where(places < count, output, jnp.zeros((), output.dtype))
-
-
-def _by_name(tree: Any, verb: str) -> dict[str, Any]:
-    """A tree that is a flat dict by name."""
-    if isinstance(tree, dict) and all(isinstance(k, str) and isinstance(v, ArraySpec) for k, v in tree.items()):
-        return tree
-    raise InputError(
-        f"the streamed function {verb} {jax.tree.structure(tree)}; arrays go by name here: stream a function that "
-        f"{verb} one dict of arrays with strings for keys"
-    )

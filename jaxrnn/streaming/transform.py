@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.jaxprs.equations import trace_nested
+from jaxrnn.messages import first_line
 from jaxrnn.streaming.passes import Absent
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
 from jaxrnn.streaming.streamed import Streamed
@@ -56,7 +57,7 @@ def stream(
             each must have a multiple of the smallest number: one second may be 100 frames of features and 16,000
             samples. The numbers themselves do not matter.
         axes: the time axis of each leaf of x, as an integer or a pytree of them (a prefix of x); None for leaves that
-            are held constant.
+            are constant in time.
         params: an example of the parameters.
         pulse: input frames in each step, those of the leaf with the fewest frames; None for the fewest that fit.
         multiple: what every length is a multiple of, for functions that work on such lengths only.
@@ -97,10 +98,9 @@ def stream(
         try:
             traced = trace_nested(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
         except _UNTRACEABLE as error:
-            reason = str(error).strip().splitlines()[0]
             raise StreamError(
-                f"the function cannot be traced over a time axis of any length: {type(error).__name__}: {reason} Use "
-                "x.shape for the length, and operations that do not need it as a Python number"
+                f"the function cannot be traced over a time axis of any length: {type(error).__name__}: "
+                f"{first_line(error)} Use x.shape for the length, and operations that do not need it as a Python number"
             ) from error
         plan = Plan(*traced, params, leaves, ABSENT, f"the stream of {_name_of(function)}")
     shapes, of_params = jax.tree.map(shape_of, (example, params))
@@ -115,7 +115,7 @@ def _decidable() -> Iterator[None]:
         yield
     except jax.errors.InconclusiveDimensionOperation as error:
         raise StreamError(
-            f"while tracing over all of time: {str(error).splitlines()[0]} If every length is a multiple of some "
+            f"while tracing over all of time: {first_line(error)} If every length is a multiple of some "
             "number of frames, give `multiple`; if very short recordings need not work, say constraints=['S >= ...']"
         ) from error
 

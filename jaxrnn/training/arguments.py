@@ -1,25 +1,19 @@
-"""What a caller may ask of a training, checked; and what of it a checkpoint must have in common with a training."""
+"""What a caller may ask of a training, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+import jax
 import numpy as np
 
 from jaxrnn.cells import matrix_products_in
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
-from jaxrnn.training.forward import Function
-from jaxrnn.training.layout import ExampleLayout
-from jaxrnn.training.optimizers import Optimizer
-from jaxrnn.training.options import check_count
-from jaxrnn.training.snapshots import digest_of_all
 
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
-
-#: Updates whose learning rates tell one schedule from another.
-_PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
+#: A loss or metric ``(outputs, example, mask) -> scalar`` of one example: arrays by name, and ``bool[frames]``.
+Function = Callable[[dict[str, Any], dict[str, Any], jax.Array], Any]
 
 
 def check_functions(loss: Any, metrics: Any) -> dict[str, Function]:
@@ -66,43 +60,3 @@ def check_end(steps: int | None, epochs: int | None, size: int | None) -> None:
         check_count("epochs", epochs)
         if size is None:
             raise InputError("epochs= needs a sequence of examples; for a function that draws them give steps=")
-
-
-def training_facts(
-    model: Model,
-    layout: ExampleLayout,
-    start: Mapping[str, Any],
-    trained: tuple[str, ...],
-    optimizer: Optimizer,
-    loss: Function,
-    **plain: Any,
-) -> dict[str, Any]:
-    """What decides the course of a training, in JSON's types: it must be the same where a checkpoint goes on.
-
-    Not in it is what may change: how long the training runs, how often it is validated, where its files are, on which
-    devices it runs.
-    """
-    rates = None
-    if optimizer.schedule is not None:
-        import jax
-
-        with jax.numpy_dtype_promotion("standard"):
-            rates = [float(optimizer.schedule(count)) for count in _PROBED]
-    return {
-        "model": {
-            "inputs": [str(info) for info in model.inputs],
-            "outputs": [str(info) for info in model.outputs],
-            "parameters": {name: [array.dtype.name, *array.shape] for name, array in model.program.parameters.items()},
-        },
-        "starting parameters": digest_of_all(start),
-        "trained": list(trained),
-        "optimizer": optimizer.name,
-        "learning_rate": rates,
-        "clip_norm": optimizer.clip_norm,
-        "loss": getattr(loss, "__qualname__", type(loss).__name__),
-        "mode": layout.mode,
-        "time_axis": layout.axes,
-        "chunk": layout.chunk,
-        "bucket": layout.bucket,
-        **plain,
-    }

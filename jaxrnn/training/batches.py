@@ -50,7 +50,7 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """This process's examples of a batch, not yet padded; ``real`` says which rows do more than fill the devices."""
+    """This process's rows of a batch, not yet padded; those that are not ``real`` only fill up the devices."""
 
     batch: int
     examples: list[Example]
@@ -71,26 +71,17 @@ class Batches:
         self._source, self._layout, self._placement = source, layout, placement
 
     def make(self, order: Order, start: int = 0) -> Generator[Batch]:
-        """The batches of an order from one on, each made while the one before is in use.
+        """The batches of an order, from the batch of a number on.
 
-        The examples are fetched in another thread, one after another and in the same order every time.
+        Another thread fetches the examples of the next batch while one is in use, always in the same order.
         """
-        alone = self._placement.processes == 1
-
-        def make(batch: int, numbers: tuple[int, ...]) -> Batch | _Rows:
-            rows = self._load(batch, numbers)
-            return self._finish(rows, self._placement.agree(self._sizes(rows))) if alone else rows
-
-        with closing(made_ahead(order, start, make)) as results:
-            for made in results:
-                if isinstance(made, Batch):
-                    yield made
-                    continue
+        with closing(made_ahead(order, start, self._load)) as results:
+            for rows in results:
                 # Here, not in the thread: every process must take part in collective calls in one order.
-                if isinstance(made, BaseException):
-                    self._placement.agree([0] * (2 + 3 * len(self._layout.axes)), made)
-                    raise made
-                yield self._finish(made, self._placement.agree(self._sizes(made)))
+                if isinstance(rows, BaseException):
+                    self._placement.agree([0] * (2 + 3 * len(self._layout.axes)), rows)
+                    raise rows
+                yield self._finish(rows, self._placement.agree(self._sizes(rows)))
 
     def _load(self, batch: int, numbers: tuple[int, ...]) -> _Rows:
         real = [row < len(numbers) for row in self._placement.own_rows]
@@ -103,7 +94,7 @@ class Batches:
         return label, self._layout.read(label, value)
 
     def _sizes(self, rows: _Rows) -> list[int]:
-        """What other processes must know to pad alike: fewest and most frames; lengths and rates of the arrays."""
+        """What every process must know to pad alike: fewest and most frames; lengths and rates of the arrays."""
         frames = [self._layout.frames(example) for example in rows.examples]
         sizes = [min(frames), max(frames)]
         for name, axis in self._layout.axes.items():
@@ -114,14 +105,14 @@ class Batches:
         return sizes
 
     def _finish(self, rows: _Rows, table: np.ndarray) -> Batch:
-        layout = self._layout
+        layout, bucket, chunk = self._layout, self._layout.sequences.bucket, self._layout.sequences.chunk
         fewest, most = int(table[:, 0].min()), int(table[:, 1].max())
-        frames = -(-most // layout.bucket) * layout.bucket
-        chunk = frames if layout.chunk is None else layout.chunk
+        frames = -(-most // bucket) * bucket
+        chunk = chunk or frames
         frames = -(-frames // chunk) * chunk
         if (frames - most) * len(rows.examples) > MAX_PADDING:
             raise InputError(
-                f"bucket={layout.bucket:,} and chunk={chunk:,} pad the {most:,} frames of the longest of "
+                f"bucket={bucket:,} and chunk={chunk:,} pad the {most:,} frames of the longest of "
                 f"{len(rows.examples):,} examples to {frames:,}; no more than {MAX_PADDING:,} frames of padding in a "
                 "batch are allowed: give smaller ones"
             )
@@ -161,10 +152,10 @@ class Batches:
 
 
 def _lengthened(array: np.ndarray, axis: int, length: int, unit: int) -> np.ndarray:
-    """An array made longer: its last frame of ``unit`` elements again and again, or zeros where it holds integers.
+    """An array padded at its end with copies of its last frame of ``unit`` elements, or with zeros if it has integers.
 
-    What is after the end counts nowhere, but it goes through the model and the loss. A frame that has been there
-    before is finite in both, with its gradient, where zeros may give the logarithm of 0.
+    Padding counts nowhere, but goes through the model and the loss. A copy of a frame is finite in both, with its
+    gradient, as the frame is; the logarithm of 0 is not.
     """
     missing = length - array.shape[axis]
     if not missing:

@@ -7,14 +7,17 @@ import dataclasses
 import logging
 import os
 import shutil
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from jaxrnn.errors import InputError, MissingPackageError, TrainingError
+from jaxrnn.errors import InputError, TrainingError, optional_package
 from jaxrnn.files import check_regular
-from jaxrnn.training.interrupts import deferred_interrupts
+from jaxrnn.messages import first_line
 from jaxrnn.training.sharding import is_primary
 from jaxrnn.training.snapshots import Snapshot, decode, encode
 
@@ -71,14 +74,14 @@ class Folder:
             lightweight_initialize=True,
         )
         try:
-            with quiet():
+            with _quiet():
                 self._manager = ocp.CheckpointManager(self.path, options=options, item_names=ITEMS)
         except OSError as error:
             raise InputError(f"checkpoints: the folder {self.path} cannot be used: {error}") from error
 
     def close(self) -> None:
         """Give back what Orbax holds."""
-        with quiet():
+        with _quiet():
             self._manager.close()
 
     def steps(self) -> list[int]:
@@ -107,12 +110,12 @@ class Folder:
         self._kept.best = best_step
         contents = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts))
         try:
-            with quiet(), deferred_interrupts():
+            with _quiet(), _deferred_interrupts():
                 self._manager.save(step, args=contents, force=True)
         except Exception as error:
             self._kept.best = before
             self._remove_partial()
-            reason = _first_line(error)
+            reason = first_line(error, 300).rstrip(".")
             raise TrainingError(
                 f"the checkpoint after update {step} could not be written to {self.path}: {reason}. "
                 f"{self.describe_last(step)}"
@@ -134,7 +137,7 @@ class Folder:
                 check_regular(path)
         ocp = _orbax()
         contents = ocp.args.Composite(arrays=ocp.args.StandardRestore(), facts=ocp.args.JsonRestore())
-        with quiet():
+        with _quiet():
             restored = self._manager.restore(step, args=contents)
         return decode(restored["arrays"], restored["facts"])
 
@@ -160,7 +163,7 @@ class Folder:
                 snapshot = self.load(step)
                 break
             except Exception as error:
-                damaged.append((step, _first_line(error)))
+                damaged.append((step, first_line(error, 300).rstrip(".")))
         if snapshot is None and damaged:
             reasons = "; ".join(f"{step}: {reason}" for step, reason in damaged)
             raise TrainingError(f"none of the {len(damaged)} checkpoint(s) in {self.path} can be read ({reasons})")
@@ -190,7 +193,7 @@ class Folder:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """No messages of Orbax below an error on the console."""
     logger = logging.getLogger("absl")
     before = logger.level
@@ -201,13 +204,24 @@ def quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300].rstrip(".")
+@contextlib.contextmanager
+def _deferred_interrupts() -> Iterator[None]:
+    """An interrupt (Ctrl-C) inside is delivered after it: what is being written is written to its end."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    caught: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if caught:
+        before(*caught[0])
 
 
 def _orbax() -> Any:
-    try:
+    with optional_package("orbax-checkpoint", "checkpoints", "train"):
         import orbax.checkpoint as ocp
-    except ImportError as error:
-        raise MissingPackageError("checkpoints need Orbax: pip install 'jaxrnn[train]'") from error
     return ocp

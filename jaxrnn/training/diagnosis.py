@@ -1,4 +1,4 @@
-"""Where a training went bad: the example, the node of the graph or the parameter that is the first not to be finite."""
+"""Why an update is not finite: the first example, node of the graph or parameter that is not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells import matrix_products_in
@@ -20,14 +19,14 @@ Arrays = Mapping[str, Any]
 
 
 def explain(updates: Updates, before: UpdateState, after: UpdateState, chunk: BatchChunk, labels: list[str]) -> str:
-    """Say in words what is the first thing that is not finite in an update.
+    """What is not finite first in an update, in words.
 
     Args:
         updates: what was computed.
         before: the state before the update, which is finite.
         after: the state that it gave.
         chunk: the batch.
-        labels: what the rows of the batch are called.
+        labels: of the rows of the batch.
     """
     trained = [name for name in updates.forward.model.program.parameters if name in before.trained]
     carry = {name: _own_rows(array) for name, array in before.carry.items()}
@@ -41,8 +40,8 @@ def explain(updates: Updates, before: UpdateState, after: UpdateState, chunk: Ba
     if bad is None:
         return "the loss and the gradients of every example are finite, but not their means"
     return (
-        f"the gradients are finite, but the first parameter that the update makes not so is {bad!r}; the learning rate "
-        "may be too high"
+        f"the gradients are finite, but the update makes parameters infinite or NaN, the first of them {bad!r}; the "
+        "learning rate may be too high"
     )
 
 
@@ -59,25 +58,21 @@ def _on_examples(
     arrays, mask, weights = chunk.own
     device = next(iter(chunk.mask.addressable_shards)).device
     with jax.default_device(device), exact_types():
-        params = {name: jnp.asarray(np.asarray(value)) for name, value in params.items()}
+        params = jax.device_put({name: np.asarray(value) for name, value in params.items()})
 
         def row(index: int) -> tuple[Any, Any, Any]:
-            state, example = ({name: jnp.asarray(x[index]) for name, x in group.items()} for group in (carry, arrays))
-            return state, example, jnp.asarray(mask[index])
+            return jax.tree.map(lambda x: jax.device_put(x[index]), (carry, arrays, mask))
 
-    gradients = jax.jit(
-        jax.value_and_grad(
-            lambda chosen, state, example, mask: forward.measure(
-                {**params, **chosen}, state, example, mask, chunk.ragged
-            )[0]
-        )
-    )
-    chosen = {name: params[name] for name in trained}
+    def loss_of(values: Arrays, state: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
+        return forward.measure({**params, **values}, state, example, mask, chunk.ragged)[0]
+
+    gradients = jax.jit(jax.value_and_grad(loss_of))
+    values = {name: params[name] for name in trained}
     for index in map(int, np.flatnonzero(weights)):
         for name, array in {**arrays, **carry}.items():
             if not finite(array[index]):
                 return f"{name!r} of {labels[index]} holds {_kind(array[index])}"
-        loss, gradient = gradients(chosen, *row(index))
+        loss, gradient = gradients(values, *row(index))
         bad = [name for name in trained if not finite(gradient[name])]
         if np.isfinite(loss) and not bad:
             continue
@@ -96,39 +91,31 @@ def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays
     """The first node of the graph with an output that is not finite, on one example."""
     layout, model = forward.layout, forward.model
     inputs = {info.name: example[info.name] for info in layout.inputs}
-    named = {} if layout.mode == "apply" else {str(v.input): state[v.name] for v in model.state if v.name in state}
     if layout.mode != "scan":
-        return _walk(forward, params, {**inputs, **named}, "")
-    inputs_by_frame = _frames(forward, inputs, int(mask.shape[0]))
+        return _walk(forward, params, {**inputs, **forward.state_inputs(state)}, "")
     step = jax.jit(model.step)
     for frame in range(int(np.asarray(mask).sum())):
-        here = inputs_by_frame(frame)
+        here = _frame(forward, inputs, frame, mask.shape[0])
         outputs, new = step(params, state, here)
         if not all(map(finite, [*outputs.values(), *new.values()])):
-            named = {str(v.input): state[v.name] for v in model.state}
-            return _walk(forward, params, {**here, **named}, f", in frame {frame}")
+            return _walk(forward, params, {**here, **forward.state_inputs(state)}, f", in frame {frame}")
         state = new
     return ""
 
 
-def _frames(forward: Forward, inputs: Arrays, count: int) -> Any:
-    """The inputs of one frame, by its number."""
-    layout = forward.layout
-
-    def one(frame: int) -> dict[str, Any]:
-        cut = {}
-        for info in layout.inputs:
-            value, axis = inputs[info.name], layout.axes.get(info.name)
-            if axis is None:
-                cut[info.name] = value
-            elif value.ndim == len(info.shape or ()):
-                size = value.shape[axis] // count
-                cut[info.name] = jax.lax.slice_in_dim(value, frame * size, (frame + 1) * size, axis=axis)
-            else:
-                cut[info.name] = jax.lax.index_in_dim(value, frame, axis, keepdims=False)
-        return cut
-
-    return one
+def _frame(forward: Forward, inputs: Arrays, frame: int, count: int) -> dict[str, Any]:
+    """The inputs of one frame of ``count``."""
+    cut = {}
+    for info in forward.layout.inputs:
+        value, axis = inputs[info.name], forward.layout.axes.get(info.name)
+        if axis is None:
+            cut[info.name] = value
+        elif value.ndim == len(info.shape or ()):
+            size = value.shape[axis] // count
+            cut[info.name] = jax.lax.slice_in_dim(value, frame * size, (frame + 1) * size, axis=axis)
+        else:
+            cut[info.name] = jax.lax.index_in_dim(value, frame, axis, keepdims=False)
+    return cut
 
 
 def _walk(forward: Forward, params: Arrays, inputs: Arrays, where: str) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.messages import near_or_all
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe, near_or_all
 from jaxrnn.specs import ArraySpec
 
 #: One example: arrays by name, those of the model's inputs and any others.
@@ -21,61 +20,28 @@ Example = dict[str, np.ndarray]
 _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
 
 
-class ExampleSource(Protocol):
-    """Examples by number."""
+@dataclasses.dataclass(frozen=True)
+class ExampleSource:
+    """Examples by number.
 
-    #: How many there are; None if they are drawn without end.
+    Attributes:
+        size: how many there are; None if they are drawn without end.
+        label: what messages call an example.
+        make: an example, as the caller gives it.
+    """
+
     size: int | None
+    label: Callable[[int], str]
+    make: Callable[[int], Any]
 
     def get(self, number: int) -> tuple[str, Any]:
-        """An example and what to call it."""
-        ...
-
-
-class Listed:
-    """Examples of a sequence, by their index."""
-
-    def __init__(self, data: Sequence[Any]):
-        self.size: int | None = len(data)
-        self._data = data
-        self._label: Callable[[int], str] = getattr(data, "label", "example {}".format)
-
-    def get(self, number: int) -> tuple[str, Any]:
-        """The example at this index."""
+        """What an example is called, and the example."""
+        label = self.label(number)
         try:
-            return self._label(number), self._data[number]
+            return label, self.make(number)
         except Exception as error:
-            error.add_note(f"in getting example {number}")
+            error.add_note(f"in getting {label}")
             raise
-
-
-class Drawn:
-    """Examples that a function draws, each with a generator of its own: from the seed and the example's number."""
-
-    size: int | None = None
-
-    def __init__(self, draw: Callable[[np.random.Generator], Any], seed: int):
-        self._draw, self._seed = draw, seed
-
-    def get(self, number: int) -> tuple[str, Any]:
-        """The example drawn with this number."""
-        try:
-            return f"drawn example {number}", self._draw(np.random.default_rng([self._seed, number]))
-        except Exception as error:
-            error.add_note(f"in drawing example {number}")
-            raise
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Position:
-    """A place in the order of a training: the next update is of this chunk of this batch."""
-
-    batch: int = 0
-    chunk: int = 0
-
-    def after(self, chunks: int) -> Position:
-        """The place after an update of this chunk of a batch of so many."""
-        return Position(self.batch, self.chunk + 1) if self.chunk + 1 < chunks else Position(self.batch + 1)
 
 
 def make_source(data: Any, seed: int | None, *, what: str = "data") -> ExampleSource:
@@ -94,9 +60,12 @@ def make_source(data: Any, seed: int | None, *, what: str = "data") -> ExampleSo
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         if not len(data):
             raise InputError(f"{what} is empty: it must have at least one example")
-        return Listed(data)
+        return ExampleSource(len(data), getattr(data, "label", "example {}".format), data.__getitem__)
     if callable(data) and seed is not None:
-        return Drawn(data, seed)
+        # Each example has a generator of its own, so that it depends on the seed and its number alone.
+        return ExampleSource(
+            None, "drawn example {}".format, lambda number: data(np.random.default_rng([seed, number]))
+        )
     forms = "a sequence of examples" + ("" if seed is None else ", or a function that draws one from a NumPy generator")
     raise InputError(f"{what} must be {forms}, not a {type(data).__name__}")
 

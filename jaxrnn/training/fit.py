@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.training.arguments import check_end, check_functions, check_precision, training_facts
+from jaxrnn.training.arguments import Function, check_end, check_functions, check_precision
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.examples import make_source
+from jaxrnn.training.facts import differences, digest_of_all, training_facts
 from jaxrnn.training.fitted import Fitted
-from jaxrnn.training.forward import Forward, Function
-from jaxrnn.training.layout import make_layout
+from jaxrnn.training.forward import Forward
 from jaxrnn.training.loop import TrainingLoop
 from jaxrnn.training.optimizers import Optimizer
-from jaxrnn.training.options import SEQUENCES, Checkpoints, Sequences, Validation, check_count
+from jaxrnn.training.options import SEQUENCES, Checkpoints, Sequences, Validation
 from jaxrnn.training.order import drawn_order, sequence_order
 from jaxrnn.training.parameters import start_values, trained_names
 from jaxrnn.training.sharding import Placement
-from jaxrnn.training.snapshots import differences, digest_of_all
+from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.train_state import TrainState
 from jaxrnn.training.updates import Updates
 from jaxrnn.training.validation import Validator
@@ -83,10 +84,10 @@ def fit(
         metrics: more functions like the loss, by name; measured on the validation examples, or on the batches where
             there are none.
         validation: examples that are not trained on, or a `Validation`, which also says how often they are measured.
-        checkpoints: a folder to write checkpoints to, or `Checkpoints`. A training that finds one there goes on from
-            it.
+        checkpoints: a folder to write checkpoints to, or `Checkpoints`. A training resumes from the newest one there.
         params: the parameters to begin with; the file's by default.
-        devices: the devices that a batch is split over; all by default. Rows that do not count fill it up.
+        devices: the devices that a batch is split over; all by default. If it does not divide by their number, rows
+            that do not count fill it up.
         compute_dtype: ``"bfloat16"`` for matrix products in that type; parameters and their sums stay as they are.
         seed: of everything that is drawn.
         progress: whether to show a progress bar on standard error; by default, if that is a terminal.
@@ -133,12 +134,12 @@ def fit(
     layout = make_layout(model, sequences, *source.get(first[0]))
     placement = Placement(devices, batch_size)
     on_batches = functions if validation is None else {}
-    forward = Forward(model, layout, loss, on_batches, sequences.remat, compute_dtype)
+    forward = Forward(model, layout, loss, on_batches, compute_dtype)
     updates = Updates(forward, optimizer, placement, frozen)
     validator = None
     if validation is not None:
-        whole = dataclasses.replace(layout, chunk=None)
-        measured = Forward(model, whole, loss, functions, None, compute_dtype)
+        whole = dataclasses.replace(layout, sequences=sequences.whole)
+        measured = Forward(model, whole, loss, functions, compute_dtype)
         validator = Validator(measured, validation.data, batch_size, devices)
     settings = training_facts(
         model,
@@ -152,13 +153,12 @@ def fit(
         seed=seed,
         examples=source.size,
     )
-    settings["frozen parameters"] = digest_of_all(frozen)
     with jax.enable_x64(layout.wide), ExitStack() as stack:
-        state = TrainState(updates.begin({name: start[name] for name in trained}))
+        state = TrainState(updates.begin({name: start[name] for name in trained}), settings, changed)
         folder = None
         if checkpoints is not None:
             folder = stack.enter_context(closing(Folder(checkpoints.folder, keep=checkpoints.keep)))
-            _resume(state, placement, folder, settings, checkpoints.resume)
+            _resume(state, placement, folder, checkpoints.resume)
         loop = TrainingLoop(
             updates=updates,
             batches=Batches(source, layout, placement),
@@ -169,8 +169,6 @@ def fit(
             validation=validation,
             folder=folder,
             checkpoints=checkpoints,
-            settings=settings,
-            changed=changed,
             progress=progress,
         )
         stopped = loop.run()
@@ -181,7 +179,7 @@ def fit(
     return Fitted(best, last, state.history, state.step, best_step, stopped)
 
 
-def _resume(state: TrainState, placement: Placement, folder: Folder, settings: dict[str, Any], resume: bool) -> None:
+def _resume(state: TrainState, placement: Placement, folder: Folder, resume: bool) -> None:
     """Go on from the newest checkpoint of a folder, if it has one."""
     if not folder.steps():
         return
@@ -192,11 +190,11 @@ def _resume(state: TrainState, placement: Placement, folder: Folder, settings: d
         )
     snapshot = folder.newest(set_aside=True)
     assert snapshot is not None, "there are checkpoints"
-    others = differences(snapshot.settings, settings)
-    if others:
-        more = f" (and {len(others) - 5} more)" if len(others) > 5 else ""
+    differing = differences(snapshot.settings, state.settings)
+    if differing:
+        more = f" (and {len(differing) - 5} more)" if len(differing) > 5 else ""
         raise TrainingError(
-            f"the checkpoints in {folder.path} are of another training: {'; '.join(others[:5])}{more}. Choose another "
-            "folder, or the same settings"
+            f"the checkpoints in {folder.path} are of another training: {'; '.join(differing[:5])}{more}. "
+            "Choose another folder, or the same settings"
         )
     state.restore(snapshot, placement)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
-from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.training.history import curve, smoothed
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.writing import in_place_of
 
 
@@ -44,12 +44,10 @@ class Fitted:
             MissingPackageError: matplotlib is not installed.
             InputError: there was no update.
         """
-        try:
+        with optional_package("matplotlib", "drawing a loss curve", "plot"):
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingPackageError("drawing a loss curve needs matplotlib: pip install 'jaxrnn[plot]'") from error
-        steps, losses = curve(self.history, "loss")
+        steps, losses = self._curve("loss")
         if not steps.size:
             raise InputError("there was no update, so there is no loss curve")
         figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -58,9 +56,9 @@ class Fitted:
         window = max(1, steps.size // 50)
         axis.plot(steps, losses, color="0.75", linewidth=0.8, label="loss")
         if window > 1:
-            label = f"mean of {window} updates"
-            axis.plot(steps, smoothed(losses, window), color="tab:blue", label=label)
-        at, validation = curve(self.history, "validation_loss")
+            means = np.convolve(losses, np.full(window, 1 / window), "valid")
+            axis.plot(steps[window - 1 :], means, color="tab:blue", label=f"mean of {window} updates")
+        at, validation = self._curve("validation_loss")
         if at.size:
             axis.plot(at, validation, color="tab:orange", marker="o", markersize=3, label="validation")
             axis.axvline(self.best_step, color="tab:green", linestyle=":", label=f"best, update {self.best_step}")
@@ -70,3 +68,8 @@ class Fitted:
         axis.legend()
         with in_place_of(Path(path)) as written:
             figure.savefig(written, format="png", dpi=120)
+
+    def _curve(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """The updates for which a number was recorded, and the number."""
+        points = [(record["step"], record[key]) for record in self.history if key in record]
+        return np.array([step for step, _ in points]), np.array([value for _, value in points], np.float64)

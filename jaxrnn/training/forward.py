@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrnn.cells import matrix_products_in
-from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError
+from jaxrnn.messages import describe
 from jaxrnn.model import Model
-from jaxrnn.onnx.values import describe
+from jaxrnn.training.arguments import Function
 from jaxrnn.training.layout import ExampleLayout
 
 Arrays = Mapping[str, Any]
-#: ``(outputs, example, mask) -> scalar``, for one example.
-Function = Callable[[dict[str, Any], dict[str, Any], jax.Array], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Forward:
         layout: how the examples lie in time.
         loss: of one example.
         metrics: more of the same, by name, which are not trained for.
-        remat: what the backward pass computes again, as `jaxrnn.cells.recomputing` takes it.
         compute_dtype: in what type matrix products are computed, as `jaxrnn.cells.matrix_products_in` takes it.
     """
 
@@ -38,11 +36,10 @@ class Forward:
     layout: ExampleLayout
     loss: Function
     metrics: Mapping[str, Function]
-    remat: Remat = None
     compute_dtype: Any = None
 
     def takes_lengths(self, ragged: bool) -> bool:
-        """Whether the model is given the lengths of examples: only a scan can be; one compilation serves the others."""
+        """Whether the model takes the lengths of examples: only a scan does, and so is compiled a second time."""
         return ragged and self.layout.mode == "scan"
 
     def run(self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool) -> tuple[Any, Any]:
@@ -59,35 +56,40 @@ class Forward:
             Outputs by name, and the state after the last frame that exists.
         """
         inputs = {info.name: example[info.name] for info in self.layout.inputs}
+        remat = self.layout.sequences.remat
         with matrix_products_in(self.compute_dtype):
             if self.layout.mode == "apply":
-                return self.model.apply(params, inputs, remat=self.remat), state
+                return self.model.apply(params, inputs, remat=remat), state
             if self.layout.mode == "step":
                 return self._step(params, state, inputs, mask)
             axes = self._scan_axes(inputs)
             for name in inputs.keys() - self.layout.axes.keys():
                 inputs[name] = jnp.broadcast_to(inputs[name], (mask.shape[0], *inputs[name].shape))
             lengths = jnp.sum(mask, dtype=jnp.int32)[None] if ragged else None
-            return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=self.remat)
+            return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=remat)
 
     def _step(self, params: Arrays, state: Arrays, inputs: Arrays, mask: jax.Array) -> tuple[Any, Any]:
         """`Model.step` over many frames at once, whose backward pass may take chunks of them."""
-        given = {str(variable.input): state[variable.name] for variable in self.model.state}
-        results = self.model.apply(params, {**inputs, **given}, remat=self.remat)
+        inputs = {**inputs, **self.state_inputs(state)}
+        results = self.model.apply(params, inputs, remat=self.layout.sequences.remat)
         new = {variable.name: results.pop(str(variable.output)) for variable in self.model.state}
-        # After the end of a recording there is nothing to carry to; until then every frame exists.
+        # A chunk that begins after the end of its example leaves the state alone; no chunk before it has padding.
         any_exists = mask.any()
         return results, {name: jnp.where(any_exists, new[name], state[name]) for name in new}
 
+    def state_inputs(self, state: Arrays) -> dict[str, Any]:
+        """A state by the names of the model's inputs; nothing in mode "apply"."""
+        return {str(variable.input): state[variable.name] for variable in self.model.state if variable.name in state}
+
     def _scan_axes(self, inputs: Arrays) -> dict[str, int]:
-        given = self.layout.time_axis
-        outputs = {name: given if isinstance(given, int) else given.get(name, 0) for name in self.layout.outputs}
+        axis = self.layout.sequences.time_axis or {}
+        outputs = {name: axis if isinstance(axis, int) else axis.get(name, 0) for name in self.layout.outputs}
         return outputs | {name: self.layout.axes.get(name, 0) for name in inputs}
 
     def measure(
         self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
-        """Loss, metrics and new state of one example; the loss of one without a frame here is finite and means nothing.
+        """Loss, metrics and new state of one example; without a frame in this chunk, its loss is finite but no result.
 
         Raises:
             InputError: the loss or a metric is no real scalar.
@@ -134,13 +136,9 @@ class Forward:
 
 def _scalar(what: str, value: Any, *, differentiable: bool = False) -> jax.Array:
     """A value as a scalar float."""
-    kind = jnp.floating if differentiable else jnp.number
-    if not hasattr(value, "dtype"):
-        value = jnp.asarray(value, jnp.float32) if isinstance(value, (int, float)) else value
-    if not hasattr(value, "dtype") or value.shape != () or not jnp.issubdtype(value.dtype, kind):
-        boolean = hasattr(value, "dtype") and value.shape == () and value.dtype == bool and not differentiable
-        if not boolean:
-            actual = describe(value) if hasattr(value, "dtype") else type(value).__name__
-            expected = "float" if differentiable else "number"
-            raise InputError(f"the {what} of an example must be one {expected}, a scalar, not {actual}; take a mean")
-    return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(jnp.float32)
+    scalar: Any = jnp.asarray(value, jnp.float32) if type(value) in (bool, int, float) else value
+    kinds = (jnp.floating,) if differentiable else (jnp.floating, jnp.integer, jnp.bool_)
+    if np.shape(scalar) != () or not any(jnp.issubdtype(getattr(scalar, "dtype", object), kind) for kind in kinds):
+        kind = "float" if differentiable else "real number"
+        raise InputError(f"the {what} of an example must be one {kind}, a scalar, not {describe(value)}; take a mean")
+    return scalar if jnp.issubdtype(scalar.dtype, jnp.floating) else scalar.astype(jnp.float32)

@@ -6,13 +6,15 @@ import os
 from contextlib import closing
 
 import jax
-import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
 
 from jaxrnn.errors import InputError, TrainingError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.training.checkpoints import Folder
-from jaxrnn.training.snapshots import Snapshot, digest_of_all
+from jaxrnn.training.facts import digest_of_all
+from jaxrnn.training.snapshots import Snapshot
 
 
 def load_checkpoint(
@@ -29,7 +31,7 @@ def load_checkpoint(
             ``step``, always those after that update.
 
     Returns:
-        Arrays by name, in the file's types.
+        Arrays by name, of the file's types.
 
     Raises:
         InputError: there is no such folder or checkpoint, or it is of another model.
@@ -53,22 +55,25 @@ def load_checkpoint(
     assert snapshot is not None, "there are checkpoints"
     trained = snapshot.best_or_last() if best and step is None else snapshot.trained
     with exact_types():
-        types = {name: kind for name, (kind, *_) in snapshot.settings["model"]["parameters"].items()}
-        found = {name: jnp.asarray(x).astype(types[name]) for name, x in {**snapshot.frozen, **trained}.items()}
-    return found if model is None else _completed(found, model, snapshot, f"the checkpoints in {where}")
+        types = {
+            name: np.dtype(getattr(ml_dtypes, kind, kind))
+            for name, (kind, *_) in snapshot.settings["model"]["parameters"].items()
+        }
+        arrays = {name: jax.device_put(x.astype(types[name])) for name, x in {**snapshot.frozen, **trained}.items()}
+    return arrays if model is None else _completed(arrays, model, snapshot, f"the checkpoints in {where}")
 
 
-def _completed(found: dict[str, jax.Array], model: Model, snapshot: Snapshot, what: str) -> dict[str, jax.Array]:
+def _completed(arrays: dict[str, jax.Array], model: Model, snapshot: Snapshot, what: str) -> dict[str, jax.Array]:
     """All parameters of the model, those of the checkpoint in place of the file's."""
     expected = model.program.parameters
-    for name, array in found.items():
+    for name, array in arrays.items():
         if name not in expected or array.shape != expected[name].shape or array.dtype != expected[name].dtype:
             have = "has none" if name not in expected else f"has {expected[name].dtype}{list(expected[name].shape)}"
             raise InputError(
                 f"{what} are of another model: they have {array.dtype}{list(array.shape)} for parameter {name!r}, and "
                 f"{model.label} {have}"
             )
-    values = {**model.params, **found}
+    values = {**model.params, **arrays}
     frozen = {name: values[name] for name in expected if name not in snapshot.trained}
     if digest_of_all(frozen) != snapshot.settings["frozen parameters"]:
         raise InputError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -14,12 +13,11 @@ from jaxrnn.errors import JaxrnnError, TrainingError
 from jaxrnn.training.batches import Batch, BatchChunk, Batches
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.diagnosis import explain
-from jaxrnn.training.examples import Position
-from jaxrnn.training.history import Record
 from jaxrnn.training.options import Checkpoints, Validation
-from jaxrnn.training.order import Order
+from jaxrnn.training.order import Order, Position
 from jaxrnn.training.padding import check_padding
 from jaxrnn.training.progress import Shown, showing
+from jaxrnn.training.snapshots import Record
 from jaxrnn.training.train_state import TrainState
 from jaxrnn.training.updates import Updates, UpdateState
 from jaxrnn.training.validation import Validator
@@ -51,8 +49,6 @@ class TrainingLoop:
         validation: how often, and what ends the training early.
         folder: of the checkpoints; None to keep none.
         checkpoints: how often.
-        settings: what a checkpoint must have in common with the training.
-        changed: the frozen parameters that are not the file's.
         progress: whether to show progress.
     """
 
@@ -65,8 +61,6 @@ class TrainingLoop:
     validation: Validation | None
     folder: Folder | None
     checkpoints: Checkpoints | None
-    settings: dict[str, Any]
-    changed: Mapping[str, Any]
     progress: bool | None
     _pending: _PendingUpdate | None = None
     _padding_checked: bool = False
@@ -177,7 +171,7 @@ class TrainingLoop:
         if self.folder is None or not state.step or state.step in self.folder.steps():
             return
         best_step = None if state.counters.best_loss is None else state.counters.best_step
-        self.folder.save(state.snapshot(self.updates.placement, self.settings, self.changed), best_step)
+        self.folder.save(state.snapshot(self.updates.placement), best_step)
 
     def _last_good(self) -> str:
         if self.folder is None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.settings.functions import build
 from jaxrnn.training import losses
 from jaxrnn.training.losses.classes import classes_last, mean_where, valid_labels
 from jaxrnn.training.losses.frames import (
@@ -17,21 +16,19 @@ from jaxrnn.training.losses.frames import (
     Loss,
     Output,
     TimeAxis,
+    comparison,
     frames_first,
     like,
     masked_mean,
     of_one_type,
     read_output,
     read_target,
-    wide,
 )
-from jaxrnn.training.losses.signals import pair
 
 __all__ = [
     "METRICS",
     "accuracy",
     "binary_accuracy",
-    "by_name",
     "mean_absolute_error",
     "si_sdr",
     "si_sdr_improvement",
@@ -69,35 +66,25 @@ def binary_accuracy(output: Output, target: str, *, threshold: float = 0.5, time
         time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
     """
 
-    def metric(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        scores = read_output(outputs, example, output)
-        right = (scores >= threshold) == (like(wide(read_target(example, target)), scores.shape, target) >= 0.5)
-        return masked_mean(*frames_first(right.astype(scores.dtype), time_axis, mask))
+    def metric(scores: jax.Array, labels: jax.Array, exists: jax.Array) -> jax.Array:
+        return masked_mean(((scores >= threshold) == (labels >= 0.5)).astype(scores.dtype), exists)
 
-    return metric
+    return comparison(metric, output, target, time_axis=time_axis)
 
 
 def mean_absolute_error(output: Output, target: str, *, times: str | None = None, time_axis: TimeAxis = "auto") -> Loss:
     """The mean distance of output and target over frames that exist. Options as of `losses.mse`."""
 
-    def metric(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        estimate, reference, exists = pair(outputs, example, mask, output, target, times, time_axis)
+    def metric(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
         return masked_mean(jnp.abs(estimate - reference), exists)
 
-    return metric
+    return comparison(metric, output, target, times=times, time_axis=time_axis)
 
 
-def si_sdr(
-    output: Output,
-    target: str,
-    *,
-    times: str | None = None,
-    time_axis: TimeAxis = "auto",
-    zero_mean: bool = False,
-    limit: float = 100.0,
-) -> Loss:
+@functools.wraps(losses.si_sdr, assigned=["__annotations__"])  # the signature, and no more
+def si_sdr(*args: Any, **options: Any) -> Loss:
     """The scale-invariant signal-to-distortion ratio in dB. Options as of `losses.si_sdr`, which is minus this."""
-    loss = losses.si_sdr(output, target, times=times, time_axis=time_axis, zero_mean=zero_mean, limit=limit)
+    loss = losses.si_sdr(*args, **options)
     return lambda outputs, example, mask: -loss(outputs, example, mask)
 
 
@@ -133,12 +120,3 @@ METRICS: dict[str, Callable[..., Loss]] = {
     "si_sdr": si_sdr,
     "si_sdr_improvement": si_sdr_improvement,
 }
-
-
-def by_name(name: str, /, *, folder: Path | None = None, **options: Any) -> Loss:
-    """The metric of this name with these options, as `losses.by_name` gives a loss.
-
-    Raises:
-        InputError: there is no such metric or option; names the nearest.
-    """
-    return build("metric", name, METRICS, options, folder)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.messages import near_or_all
+from jaxrnn.errors import InputError, optional_package
+from jaxrnn.messages import near, near_or_all
 from jaxrnn.training.parameters import Patterns
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ LEARNING_RATE = 1e-3
 
 #: Needs the loss as a function, for its line search, and not only its gradient.
 _LINE_SEARCH = {"lbfgs"}
+
+#: Updates whose learning rates tell one schedule from another.
+_PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +45,10 @@ class Optimizer:
         clip_norm: the largest global norm of the gradients; None not to clip them.
         train: name patterns (as of files) of the parameters that are trained.
         freeze: name patterns of those among them that are not.
+        options: further arguments of an algorithm by name, such as ``{"weight_decay": 0.01}``.
 
     Raises:
-        InputError: optax has no such optimizer, or a number is out of range.
+        InputError: optax has no such optimizer, it does not take these arguments, or a number is out of range.
         MissingPackageError: optax is not installed.
     """
 
@@ -52,24 +57,27 @@ class Optimizer:
     clip_norm: float | None = None
     train: Patterns = "*"
     freeze: Patterns = ()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         _ = self._transformation  # made now, so that what is wrong with it is said now
 
     @property
-    def name(self) -> str:
-        """What it is called in a checkpoint."""
-        return self.algorithm if isinstance(self.algorithm, str) else "optax.GradientTransformation"
-
-    @property
-    def schedule(self) -> Schedule | None:
-        """The learning rate of each update, counted from 0; None where the algorithm knows it alone."""
+    def facts(self) -> dict[str, Any]:
+        """What tells one optimizer from another, in JSON's types. One of the caller's own only tells that it is."""
+        clipping = {"clip_norm": self.clip_norm}
         if not isinstance(self.algorithm, str):
-            return None
-        return self._rate if callable(self._rate) else _optax().constant_schedule(self._rate)
+            return {"optimizer": "optax.GradientTransformation", **clipping}
+        rate = self._rate
+        with jax.numpy_dtype_promotion("standard"):
+            rates = rate if isinstance(rate, (int, float)) else [float(rate(count)) for count in _PROBED]
+        plain = (bool, int, float, str, type(None))
+        options = {name: x if isinstance(x, plain) else type(x).__name__ for name, x in self.options.items()}
+        return {"optimizer": self.algorithm, "options": options, "learning_rate": rates, **clipping}
 
     @property
-    def _rate(self) -> float | Schedule:
+    def _rate(self) -> Any:
+        """A number or a schedule."""
         rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
         return rate if callable(rate) else _positive("learning_rate", rate)
 
@@ -81,10 +89,11 @@ class Optimizer:
         if callable(made := getattr(core, "gradient_transformation", None)):
             core = made()  # optax.MultiSteps is none itself
         if not isinstance(core, optax.GradientTransformation):
-            core = _named(core, self._rate)
-        elif self.learning_rate is not None:
+            core = _named(core, self._rate, self.options)
+        elif self.learning_rate is not None or self.options:
+            option = "options" if self.learning_rate is None else "learning_rate"
             raise InputError(
-                "learning_rate goes with the name of an optimizer; an optax.GradientTransformation has its own"
+                f"{option} goes with the name of an optimizer; an optax.GradientTransformation has its own"
             )
         return optax.with_extra_args_support(optax.chain(*parts, core))
 
@@ -95,21 +104,19 @@ class Optimizer:
 
     def update(self, gradients: Any, state: Any, params: Any, loss: jax.Array) -> tuple[Any, Any]:
         """New parameters and state, of the types of the old ones."""
-        optax = _optax()
         with jax.numpy_dtype_promotion("standard"):
             changes, new = self._transformation.update(gradients, state, params, value=loss)
-            params = optax.apply_updates(params, changes)
+            params = _optax().apply_updates(params, changes)
             return params, jax.tree.map(_in_type_of, new, state)
 
-    def rate(self, count: jax.Array, state: Any) -> jax.Array | None:
-        """The learning rate of update ``count``, if it is known."""
-        with jax.numpy_dtype_promotion("standard"):
-            if self.schedule is not None:
-                return jnp.asarray(self.schedule(count), jnp.float32)
-            try:  # of optax.inject_hyperparams
-                return jnp.asarray(_optax().tree_utils.tree_get(state, "learning_rate"), jnp.float32)
-            except (KeyError, TypeError, ValueError):
-                return None
+
+def learning_rate(state: Any) -> jax.Array | None:
+    """The learning rate of the update that gave this state, where ``optax.inject_hyperparams`` keeps it there."""
+    # The state of its schedule goes by the same name.
+    rates = _optax().tree_utils.tree_get_all_with_path(
+        state, "learning_rate", filtering=lambda path, value: hasattr(value, "dtype")
+    )
+    return rates[0][1].astype(jnp.float32) if len(rates) == 1 else None
 
 
 def optimizer_names() -> list[str]:
@@ -126,17 +133,50 @@ def optimizer_names() -> list[str]:
     return names
 
 
-def _named(name: Any, rate: Any) -> optax.GradientTransformation:
+def find_optimizer(name: Any) -> Callable[..., optax.GradientTransformation]:
+    """The function of optax that makes the optimizer of a name.
+
+    Raises:
+        InputError: there is none; names the nearest.
+    """
     known = optimizer_names()
     if not isinstance(name, str):
         raise InputError(f"optimizer must be a name or an optax.GradientTransformation, not a {type(name).__name__}")
     if name not in known:
         raise InputError(f"optax has no optimizer {name!r} that needs only a learning rate{near_or_all(name, known)}")
+    return getattr(_optax(), name)
+
+
+def find_schedule(name: str) -> Callable[..., Schedule]:
+    """The function of optax that makes the schedule of a name.
+
+    Raises:
+        InputError: there is none; names the nearest.
+    """
+    schedules = _optax().schedules
+    known = [each for each in dir(schedules) if each.endswith("schedule")]
+    if name not in known:
+        raise InputError(f"there is no schedule {name!r} in optax{near(name, known)}; there are: {', '.join(known)}")
+    return getattr(schedules, name)
+
+
+@contextlib.contextmanager
+def refusals_of(function: Callable[..., Any]) -> Iterator[None]:
+    """Inside, what a function of optax finds wrong with its arguments is the caller's to mend."""
     try:
         with jax.numpy_dtype_promotion("standard"):
-            return getattr(_optax(), name)(learning_rate=rate)
-    except TypeError as error:
-        raise InputError(f"optimizer {name!r} does not take learning_rate={rate!r}: {error}") from error
+            yield
+    except (TypeError, ValueError, AssertionError, AttributeError, KeyError) as error:
+        raise InputError(f"optax.{function.__name__} does not take these arguments: {error}") from error
+
+
+def _named(name: Any, rate: Any, options: Mapping[str, Any]) -> optax.GradientTransformation:
+    """An optimizer with its learning rate in its state, where the history of a training finds it."""
+    make = find_optimizer(name)
+    others = inspect.signature(make).parameters.keys() - {"learning_rate"}
+    with refusals_of(make):
+        make(learning_rate=rate(0) if callable(rate) else rate, **options)  # what it refuses, it refuses now
+        return _optax().inject_hyperparams(make, static_args=tuple(others))(learning_rate=rate, **options)
 
 
 def _in_type_of(after: Any, before: jax.Array) -> jax.Array:
@@ -151,8 +191,6 @@ def _positive(what: str, value: Any) -> float:
 
 
 def _optax() -> Any:
-    try:
+    with optional_package("optax", "training", "train"):
         import optax
-    except ImportError as error:
-        raise MissingPackageError("training needs optax: pip install 'jaxrnn[train]'") from error
     return optax

@@ -1,4 +1,4 @@
-"""What `fit` is asked for, in groups: how sequences are run, validation, checkpoints. Each checks itself when made."""
+"""The groups of options of `fit`: sequences, validation, checkpoints. Each is checked when it is made."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from jaxrnn.cells import recomputing
 from jaxrnn.cells.chunks import Remat
+from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.training.examples import make_source
 
@@ -18,17 +17,6 @@ from jaxrnn.training.examples import make_source
 TimeAxis = int | Mapping[str, int] | None
 
 MODES = ("apply", "step", "scan")
-
-
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number that is large enough.
-
-    Raises:
-        InputError: it is not one.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name} must be a whole number from {least} on, not {value!r}")
-    return int(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +31,8 @@ class Sequences:
             arrays without a name are constant. Lengths may then be unequal, and rates too. An output's axis may be
             named where ``scan`` is to put its frames elsewhere than in front.
         chunk: frames in each chunk of truncated back-propagation through time. There is one update for each chunk; the
-            state is carried on without its gradient, and starts anew with each batch. An example without a frame left
-            counts nowhere. None for whole sequences.
+            state is carried on without its gradient, and starts anew with each batch. An example that has ended does
+            not count. None for whole sequences.
         bucket: lengths are padded to multiples of it, so that fewer lengths are compiled.
         remat: what the backward pass of recurrences computes again to need less memory: None, ``"sqrt"``, or frames.
 

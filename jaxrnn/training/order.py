@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from jaxrnn.errors import MissingPackageError
+from jaxrnn.errors import optional_package
 
 if TYPE_CHECKING:
     import grain
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The numbers of the examples of every batch, from the first batch of the first epoch on.
 Order: TypeAlias = "grain.MapDataset[tuple[int, ...]]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """A place in the order of a training: the next update is of this chunk of this batch."""
+
+    batch: int = 0
+    chunk: int = 0
+
+    def after(self, chunks: int) -> Position:
+        """The place after an update of this chunk of a batch of so many."""
+        return Position(self.batch, self.chunk + 1) if self.chunk + 1 < chunks else Position(self.batch + 1)
 
 
 def sequence_order(size: int, batch_size: int, *, seed: int | None = None, epochs: int | None = 1) -> Order:
@@ -39,8 +52,8 @@ def drawn_order(batch_size: int, batches: int) -> Order:
 def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], T]) -> Generator[T | BaseException]:
     """What a function makes of each batch, or what it raises: in one background thread, one call after another.
 
-    Errors are values here. Each process must hear of another's; and Grain's thread would end without a word on one
-    that is no ``Exception``, such as a KeyboardInterrupt, and be waited for without end.
+    Errors are values here: every process must learn of an error in another one. And Grain's thread dies silently of
+    what is no ``Exception``, such as a KeyboardInterrupt, so that its reader would wait forever.
 
     Args:
         order: the order.
@@ -56,15 +69,13 @@ def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], 
             return error
 
     alone = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    made = order.map_with_index(attempt)[start:].to_iter_dataset(alone)
+    batches = order.map_with_index(attempt)[start:].to_iter_dataset(alone)
     # Closing it waits for the thread: when a training has ended, the caller's data is read no more.
-    with closing(iter(grain.experimental.ThreadPrefetchIterDataset(made, prefetch_buffer_size=1))) as batches:
-        yield from batches
+    with closing(iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=1))) as ahead:
+        yield from ahead
 
 
 def _grain() -> Any:
-    try:
+    with optional_package("grain", "training", "train"):
         import grain
-    except ImportError as error:
-        raise MissingPackageError("training needs Grain: pip install 'jaxrnn[train]'") from error
     return grain

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
@@ -15,6 +14,8 @@ from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.forward import Forward
 
 Outputs = dict[str, np.ndarray]
+#: An example with its mask: without padding, and with it.
+Sides = tuple[tuple[Any, jax.Array], ...]
 
 
 def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk, labels: list[str]) -> None:
@@ -34,24 +35,27 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk
     long = {name: array[row] for name, array in arrays.items()}
     short = {name: _cut(array, forward.layout.axes.get(name), frames, mask.shape[1]) for name, array in long.items()}
     with exact_types():
-        values = {name: jnp.asarray(np.asarray(value)) for name, value in params.items()}
+        values = jax.device_put({name: np.asarray(value) for name, value in params.items()})
         state = {} if forward.layout.mode == "apply" else forward.model.init()
-        long, short = ({name: jnp.asarray(x) for name, x in group.items()} for group in (long, short))
-    sides = ((short, jnp.ones(frames, bool)), (long, jnp.asarray(mask[row])))
+        sides = jax.device_put(((short, np.ones(frames, bool)), (long, mask[row])))
 
-    def outputs(example: Any, mask: jax.Array) -> Any:
-        return forward.run(values, state, example, mask, True)[0]
+    @jax.jit
+    def run(sides: Sides) -> list[Any]:
+        return [forward.run(values, state, *side, True)[0] for side in sides]
 
-    judge = jax.jit(lambda outputs, side: forward.judge(outputs, *side)[0])
+    @jax.jit
+    def judge(outputs: Sequence[Any], sides: Sides) -> list[jax.Array]:
+        return [forward.judge(*each)[0] for each in zip(outputs, *zip(*sides, strict=True), strict=True)]
+
     low_precision = forward.compute_dtype is not None or any(x.dtype.itemsize == 2 for x in values.values())
     tolerance = 0.05 if low_precision else 1e-3
 
-    def losses(both: Sequence[Any]) -> tuple[float, float, bool]:
-        short, long = (float(judge(*each)) for each in zip(both, sides, strict=True))
+    def losses(outputs: Sequence[Any]) -> tuple[float, float, bool]:
+        short, long = map(float, judge(outputs, sides))
         return short, long, abs(long - short) > tolerance * (abs(long) + abs(short) + 1e-3)
 
     said = f"{labels[row]} was padded from {frames} to {mask.shape[1]} frames, and that changes its loss"
-    *_, differ = losses(_made_up(*(jax.eval_shape(outputs, *side) for side in sides)))
+    *_, differ = losses(_made_up(*jax.eval_shape(run, sides)))
     if differ:
         raise InputError(
             f"{said}, also where the model's outputs are the same in every frame that exists: the loss must leave out "
@@ -59,13 +63,12 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk
         )
     if forward.layout.mode == "scan":
         return
-    run = jax.jit(outputs)
-    without, padded = (run(*side) for side in sides)
-    expected, found, differ = losses((without, padded))
+    without, padded = run(sides)
+    expected, actual, differ = losses((without, padded))
     if differ:
         changed = [name for name in without if _differ(without[name], padded[name], tolerance)]
         raise InputError(
-            f"{said} from {expected:.6g} to {found:.6g}, through output {(changed or list(without))[0]!r}: the model "
+            f"{said} from {expected:.6g} to {actual:.6g}, through output {(changed or list(without))[0]!r}: the model "
             "looks ahead, takes a mean over time, or gives its last state. Train it on examples of one length, with "
             "batch_size=1 and bucket=1, in mode 'scan' if it has a state, or through an input of the file that takes "
             "lengths"
@@ -81,7 +84,7 @@ def _cut(array: np.ndarray, axis: int | None, frames: int, padded: int) -> np.nd
 def _made_up(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[Outputs, Outputs]:
     """Outputs of these shapes that agree where both exist, as those of a scan do; zeros where only the longer one does.
 
-    The numbers are between 0 and 1, where any loss is at home.
+    The numbers are between 0 and 1, where every loss is defined.
     """
     rng, without, padded = np.random.default_rng(0), {}, {}
     for name, shape in short.items():
@@ -93,9 +96,9 @@ def _made_up(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[Outputs
 
 
 def _differ(without: Any, padded: Any, tolerance: float) -> bool:
-    expected, found = np.asarray(without, np.float64), np.asarray(padded, np.float64)
-    found = found[tuple(slice(0, size) for size in expected.shape)]
+    expected, actual = np.asarray(without, np.float64), np.asarray(padded, np.float64)
+    actual = actual[tuple(slice(0, size) for size in expected.shape)]
     scale = np.abs(expected).max(initial=0.0) + 1e-6
-    return found.shape != expected.shape or not np.allclose(
-        found, expected, rtol=0, atol=tolerance * scale, equal_nan=True
+    return actual.shape != expected.shape or not np.allclose(
+        actual, expected, rtol=0, atol=tolerance * scale, equal_nan=True
     )

@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.messages import near_or_all
+from jaxrnn.messages import describe, near_or_all
 from jaxrnn.model import Model
-from jaxrnn.onnx.values import describe
 
 Patterns = str | Sequence[str]
 
@@ -26,8 +24,8 @@ def trained_names(model: Model, train: Patterns, freeze: Patterns) -> tuple[str,
         InputError: a pattern matches nothing, or nothing is left.
     """
     names = list(model.program.parameters)
-    chosen, left_out = _matching(names, train, "train"), _matching(names, freeze, "freeze")
-    trained = tuple(name for name in names if name in chosen and name not in left_out)
+    matching = _matching(names, train, "train") - _matching(names, freeze, "freeze")
+    trained = tuple(name for name in names if name in matching)
     if not trained:
         raise InputError(
             f"train={train!r} without freeze={freeze!r} leaves no parameter to train; the parameters are: "
@@ -40,15 +38,15 @@ def _matching(names: Sequence[str], patterns: Patterns, what: str) -> set[str]:
     matched: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         # A name may hold characters that mean something in a pattern: it always matches itself.
-        found = {name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
-        if not found:
+        matches = {name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
+        if not matches:
             raise InputError(f"{what}: no parameter matches {pattern!r}{near_or_all(pattern, names)}")
-        matched |= found
+        matched |= matches
     return matched
 
 
 def start_values(model: Model, params: Mapping[str, Any] | None, trained: Sequence[str]) -> dict[str, jax.Array]:
-    """The parameters to begin with: the given ones, or the file's.
+    """The parameters to begin with: the caller's, or the file's.
 
     Raises:
         InputError: they do not fit the model, or one to be trained is not finite.
@@ -78,10 +76,9 @@ def checked(params: Mapping[str, Any], expected: Mapping[str, np.ndarray]) -> di
             raise InputError(f"params: {name!r} is missing")
         value = params[name]
         if not hasattr(value, "dtype") or value.dtype != array.dtype or tuple(value.shape) != array.shape:
-            found = describe(value) if hasattr(value, "dtype") else type(value).__name__
-            raise InputError(f"params[{name!r}] must be {describe(array)}, not {found}")
+            raise InputError(f"params[{name!r}] must be {describe(array)}, not {describe(value)}")
         with exact_types():
-            values[name] = jnp.asarray(value)
+            values[name] = jax.device_put(np.array(value))  # a copy, which the caller cannot change
     return values
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.model.exporting import export_onnx
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
 from jaxrnn.settings.functions import build
+from jaxrnn.settings.options import check_options
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.fit import fit
@@ -22,8 +22,7 @@ from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.loading import load_checkpoint
 from jaxrnn.training.losses import Loss
 from jaxrnn.training.npz_files import NpzFiles
-from jaxrnn.training.optax_names import named_algorithm, named_schedule
-from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.optimizers import Optimizer, Schedule, find_optimizer, find_schedule, refusals_of
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
 from jaxrnn.training.settings import ExamplesSettings, LossSettings, ScheduleSettings, TrainingSettings
 from jaxrnn.training.validation import validate
@@ -62,8 +61,9 @@ class PreparedTraining:
         for path in (export, plot):
             if path is not None:
                 _make_folder_of(path)
-        if plot is not None and importlib.util.find_spec("matplotlib") is None:
-            raise MissingPackageError("plot: drawing a loss curve needs matplotlib: pip install 'jaxrnn[plot]'")
+        if plot is not None:
+            with optional_package("matplotlib", "drawing a loss curve", "plot"):
+                import matplotlib.figure  # noqa: F401  before it trains
         arguments = dict(self.arguments)
         if resume is not None and (checkpoints := arguments["checkpoints"]) is not None:
             arguments["checkpoints"] = dataclasses.replace(checkpoints, resume=resume)
@@ -132,15 +132,23 @@ def _function(
 
 
 def _optimizer(file: File) -> Optimizer:
-    settings = file.settings.optimizer
-    algorithm, rate = settings.name, settings.learning_rate
+    settings, rate = file.settings.optimizer, file.settings.optimizer.learning_rate
     if isinstance(rate, ScheduleSettings):
         with file.at("optimizer", "learning_rate"):
-            rate = named_schedule(rate.schedule, rate.options)
+            rate = _schedule(rate)
     with file.at("optimizer"):
-        if settings.options:
-            algorithm, rate = named_algorithm(settings.name, settings.options, rate), None
-        return Optimizer(algorithm, rate, settings.clip_norm, settings.train, settings.freeze)
+        options = check_options(find_optimizer(settings.name), {**settings.options, "learning_rate": rate})
+        rate = options.pop("learning_rate")
+        return Optimizer(settings.name, rate, settings.clip_norm, settings.train, settings.freeze, options)
+
+
+def _schedule(settings: ScheduleSettings) -> Schedule:
+    make = find_schedule(settings.schedule)
+    options = check_options(make, settings.options)
+    with refusals_of(make):
+        schedule = make(**options)
+        float(schedule(0))
+    return schedule
 
 
 def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
@@ -148,7 +156,7 @@ def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
         with file.at(key, "npz"):
             return NpzFiles(settings.npz)
     assert settings.function is not None, "it has one of both"
-    examples = file.made(settings.function, settings.arguments, key)
+    examples = file.call(settings.function, settings.arguments, key)
     with file.at(key, "function"):
         make_source(examples, 0 if key == "data" else None, what=key)
     return examples

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
+from jaxrnn.progress import progress_bar
 
-class Shown(Protocol):
-    """Where a training says how far it is."""
-
-    def __call__(self, done: int, updates: int, loss: float, validation: float | None) -> None:
-        """So much of the total is done, after so many updates, with this loss."""
-        ...
+#: Where a training says how far it is: what is done of the total, updates, their loss, perhaps a validation loss.
+Shown = Callable[[int, int, float, float | None], None]
 
 
 @contextlib.contextmanager
@@ -27,38 +22,19 @@ def showing(progress: bool | None, total: int, done: int, updates: int) -> Itera
         done: what was done before.
         updates: how many updates that were.
     """
-    if not (sys.stderr.isatty() if progress is None else progress):
-        yield lambda done, updates, loss, validation: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        TextColumn("update {task.fields[updates]}"),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[loss]}"),
-    )
-    # Redrawn between updates and by no thread of its own, which would take time from them.
-    console = Console(stderr=True, highlight=False)
-    began = last_drawn = time.monotonic()
-    before, mean = updates, None
-    with Progress(*columns, console=console, auto_refresh=False) as bar:
-        task = bar.add_task("", total=total, completed=done, updates=updates, rate="", loss="")
+    began, before = time.monotonic(), updates
+    mean: float | None = None
+    best: float | None = None
+    texts = ("update {task.fields[updates]}", "{task.fields[rate]}", "{task.fields[loss]}")
+    fields = {"updates": updates, "rate": "", "loss": ""}
+    with progress_bar("training", total, *texts, shown=progress, stays=True, completed=done, **fields) as bar:
 
         def show(done: int, updates: int, loss: float, validation: float | None) -> None:
-            nonlocal last_drawn, mean, best
+            nonlocal mean, best
             mean = loss if mean is None else 0.95 * mean + 0.05 * loss
             best = validation if validation is not None else best
-            now = time.monotonic()
-            if now - last_drawn < 0.2 and done < total and validation is None:
-                return
-            last_drawn = now
-            rate = f"{(updates - before) / max(now - began, 1e-9):.3g}/s"
+            rate = f"{(updates - before) / max(time.monotonic() - began, 1e-9):.3g}/s"
             text = f"loss {mean:.4g}" + ("" if best is None else f", validation {best:.4g}")
-            bar.update(task, completed=done, updates=updates, rate=rate, loss=text, refresh=True)
+            bar(done, updates=updates, rate=rate, loss=text)
 
-        best: float | None = None
         yield show

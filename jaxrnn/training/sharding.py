@@ -76,10 +76,10 @@ class Placement:
         return jax.tree.map(lambda x: x[rows], tree)
 
     def agree(self, numbers: Sequence[int], problem: BaseException | None = None) -> np.ndarray:
-        """What every process knows, ``int[processes, numbers]``.
+        """The numbers of every process, ``int[processes, numbers]``.
 
         Raises:
-            TrainingError: another process met a problem, so that nobody waits for it.
+            TrainingError: another process met a problem, so that none of them waits for it.
         """
         if self.processes == 1:
             if problem is not None:

@@ -1,23 +1,25 @@
-"""What a checkpoint holds, as named arrays and facts, and whether a checkpoint belongs to a training."""
+"""What a checkpoint holds, and the same as arrays under plain keys and a sealed text."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from jaxrnn.training.examples import Position
-from jaxrnn.training.history import Record, as_arrays, from_arrays
+from jaxrnn.training.facts import digest
+from jaxrnn.training.order import Position
 
 #: Raised where the meaning of what is written changes.
-FORMAT = 2
+FORMAT = 3
 
 Named = dict[str, np.ndarray]
+#: What happened in an update: numbers by name.
+Record = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,13 +83,10 @@ def encode(snapshot: Snapshot) -> tuple[Named, dict[str, Any]]:
     The names of parameters may hold any character, so they are not keys. Digests tell a damaged array, which the
     format of the arrays alone does not always.
     """
-    keys, values, present = as_arrays(snapshot.history)
-    groups: dict[str, Named] = {name: getattr(snapshot, name) for name in _GROUPS}
-    groups["history"] = {"values": values, "present": present}
     arrays: Named = {}
     listed = []
-    for group, members in groups.items():
-        for name, array in members.items():
+    for group in _GROUPS:
+        for name, array in getattr(snapshot, group).items():
             key = f"{len(listed):05d}"
             listed.append([group, name, array.dtype.name, list(array.shape), digest(array)])
             if array.size:  # an empty array is known from its type and shape, and Orbax takes none
@@ -96,7 +95,7 @@ def encode(snapshot: Snapshot) -> tuple[Named, dict[str, Any]]:
         "format": FORMAT,
         "counters": dataclasses.asdict(snapshot.counters),
         "settings": snapshot.settings,
-        "history": keys,
+        "history": snapshot.history,
         "arrays": listed,
     }
     text = json.dumps(facts)
@@ -115,49 +114,17 @@ def decode(arrays: Mapping[str, Any], sealed: Mapping[str, Any]) -> Snapshot:
     facts = json.loads(text)
     if facts["format"] != FORMAT:
         raise ValueError(f"it has format {facts['format']}, and this version of jaxrnn reads {FORMAT}")
-    groups: dict[str, Named] = {name: {} for name in (*_GROUPS, "history")}
+    groups: dict[str, Named] = {name: {} for name in _GROUPS}
     for index, (group, name, dtype, shape, expected) in enumerate(facts["arrays"]):
         kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
         array = np.asarray(arrays[f"{index:05d}"]) if np.prod(shape, dtype=int) else np.zeros(shape, kind)
         if array.dtype != kind or list(array.shape) != shape or digest(array) != expected:
             raise ValueError(f"{group} {name!r} does not have the digest that it gives")
         groups[group][name] = array
-    history = groups.pop("history")
     counters = facts["counters"]
     return Snapshot(
         settings=facts["settings"],
         counters=Counters(**{**counters, "position": Position(**counters["position"])}),
-        history=from_arrays(facts["history"], history["values"], history["present"]),
+        history=facts["history"],
         **groups,
     )
-
-
-def digest(array: np.ndarray) -> str:
-    """A digest of an array's elements."""
-    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
-
-
-def digest_of_all(arrays: Mapping[str, Any]) -> str:
-    """One digest of arrays by name."""
-    parts = "".join(f"{name}:{digest(np.asarray(arrays[name]))};" for name in sorted(arrays))
-    return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between the settings of a checkpoint and those of a training, one line each."""
-    # As they come back from a file: tuples are lists there.
-    return list(_differences(json.loads(json.dumps(before)), json.loads(json.dumps(now)), ""))
-
-
-def _differences(before: Any, now: Any, path: str) -> Iterator[str]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in dict.fromkeys([*before, *now]):
-            yield from _differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
-    elif before != now:
-        yield f"{path} is {_brief(before, now)} in the checkpoint and {_brief(now, before)} here"
-
-
-def _brief(value: Any, other: Any) -> str:
-    if isinstance(value, Sequence) and not isinstance(value, str) and isinstance(other, list) and len(value) > 4:
-        return f"a list of {len(value)}" if len(value) != len(other) else "another list"
-    return "absent" if value is None else json.dumps(value)

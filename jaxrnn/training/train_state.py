@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxrnn.errors import TrainingError
-from jaxrnn.training.examples import Position
-from jaxrnn.training.history import Record
+from jaxrnn.training.order import Position
 from jaxrnn.training.sharding import Placement, as_key, host
-from jaxrnn.training.snapshots import Counters, Snapshot
+from jaxrnn.training.snapshots import Counters, Record, Snapshot
 from jaxrnn.training.updates import UpdateState
 
 
@@ -24,12 +22,16 @@ class TrainState:
 
     Attributes:
         arrays: what updates change.
+        settings: what decides its course, which a checkpoint must have in common with it.
+        frozen: the frozen parameters that are not the file's.
         counters: how far it is.
         history: one record for each update.
         best: the trained parameters with the best validation loss; empty before the first validation.
     """
 
     arrays: UpdateState
+    settings: dict[str, Any]
+    frozen: Mapping[str, Any]
     counters: Counters = dataclasses.field(default_factory=Counters)
     history: list[Record] = dataclasses.field(default_factory=list)
     best: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -70,14 +72,14 @@ class TrainState:
         else:
             self.counters = dataclasses.replace(counters, patience_counter=counters.patience_counter + 1)
 
-    def snapshot(self, placement: Placement, settings: dict[str, Any], frozen: Mapping[str, Any]) -> Snapshot:
+    def snapshot(self, placement: Placement) -> Snapshot:
         """All of it in host memory, to be written to a checkpoint."""
         optimizer, _ = _named(self.arrays.optimizer)
         return Snapshot(
-            settings=settings,
+            settings=self.settings,
             counters=dataclasses.replace(self.counters, seconds=self.seconds),
             trained=host(self.arrays.trained),
-            frozen=host(dict(frozen)),
+            frozen=host(dict(self.frozen)),
             optimizer=host(optimizer),
             carry=placement.gather(self.arrays.carry),
             best={} if self.counters.best_step == self.step else dict(self.best),
@@ -102,7 +104,6 @@ class TrainState:
         self.arrays = UpdateState(
             placement.replicate(snapshot.trained),
             placement.replicate(structure.unflatten([as_key(snapshot.optimizer[n], x) for n, x in named.items()])),
-            placement.replicate(np.int32(snapshot.counters.step)),
             placement.spread(placement.own(snapshot.carry)),
         )
         self.counters, self.history = snapshot.counters, list(snapshot.history)

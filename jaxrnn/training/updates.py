@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.forward import Forward
-from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.optimizers import Optimizer, learning_rate
 from jaxrnn.training.sharding import Placement
 
 Arrays = Mapping[str, Any]
@@ -25,13 +25,11 @@ class UpdateState(NamedTuple):
         trained: the trained parameters by name; those that the file has in 16 bits in float32, because most updates
             are smaller than the rounding of such a type.
         optimizer: the state of the optimizer.
-        done: ``int32[]``, updates done.
         carry: the model's state after the chunk before, ``[rows, ...]`` by name.
     """
 
     trained: dict[str, jax.Array]
     optimizer: Any
-    done: jax.Array
     carry: dict[str, jax.Array]
 
 
@@ -51,7 +49,7 @@ class Updates:
         self.frozen = placement.replicate(dict(frozen))
         everywhere: Any = placement.everywhere
         split: Any = placement.split
-        states = UpdateState(everywhere, everywhere, everywhere, split)
+        states = UpdateState(everywhere, everywhere, split)
         self._update = jax.jit(
             self._plain_update, static_argnames="ragged", out_shardings=(states, placement.everywhere)
         )
@@ -59,11 +57,12 @@ class Updates:
     def begin(self, trained: Arrays) -> UpdateState:
         """The state before the first update, without a carry."""
         wide = {
-            name: value.astype(jnp.float32) if value.dtype.itemsize < 4 else value for name, value in trained.items()
+            name: np.asarray(value, np.float32) if value.dtype.itemsize < 4 else value
+            for name, value in trained.items()
         }
         params = self.placement.replicate(wide)
         optimizer = self.placement.replicate(self.optimizer.init(params))
-        return UpdateState(params, optimizer, self.placement.replicate(np.int32(0)), {})
+        return UpdateState(params, optimizer, {})
 
     def params(self, trained: Arrays) -> dict[str, Any]:
         """All parameters, in the file's order and types."""
@@ -102,10 +101,9 @@ class Updates:
             "finite": all_finite([loss, *gradients.values(), *new.values()]),
             "metrics": metrics,
         }
-        rate = self.optimizer.rate(state.done, optimizer)
-        if rate is not None:
+        if (rate := learning_rate(optimizer)) is not None:
             report["learning_rate"] = rate
-        return UpdateState(new, optimizer, state.done + jnp.int32(1), carry), report
+        return UpdateState(new, optimizer, carry), report
 
 
 def fresh_carry(forward: Forward, placement: Placement) -> dict[str, jax.Array]:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn.training.arguments import check_functions, check_precision
+from jaxrnn.checks import check_count
+from jaxrnn.training.arguments import Function, check_functions, check_precision
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.examples import make_source
-from jaxrnn.training.forward import Forward, Function
-from jaxrnn.training.layout import make_layout
-from jaxrnn.training.options import SEQUENCES, Sequences, check_count
+from jaxrnn.training.forward import Forward
+from jaxrnn.training.options import SEQUENCES, Sequences
 from jaxrnn.training.order import sequence_order
 from jaxrnn.training.parameters import checked
 from jaxrnn.training.sharding import Placement
+from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.updates import fresh_carry
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def validate(
     compute_dtype = check_precision(compute_dtype)
     values = checked(params, model.program.parameters)
     layout = make_layout(model, sequences.whole, *make_source(data, None).get(0))
-    validator = Validator(Forward(model, layout, loss, functions, None, compute_dtype), data, batch_size, devices)
+    validator = Validator(Forward(model, layout, loss, functions, compute_dtype), data, batch_size, devices)
     with jax.enable_x64(layout.wide):
         return validator(validator.placement.replicate(values))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.peers import PeerError
 from jaxrnn.verification.sampling import random_inputs
-from jaxrnn.verification.verify import Case, Departure, Report, verify
+from jaxrnn.verification.verify import Case, Mismatch, Report, verify
 
-__all__ = ["Case", "Comparison", "Departure", "PeerError", "Report", "compare", "random_inputs", "verify"]
+__all__ = ["Case", "Comparison", "Mismatch", "PeerError", "Report", "compare", "random_inputs", "verify"]
 
 
 def __dir__() -> list[str]:

@@ -25,7 +25,7 @@ class Comparison:
         max_rel: largest ``|here - peer| / |peer|`` over the elements with ``|peer| > atol``.
         ok: whether element type, shape and every element agree.
         reason: what does not agree.
-        worst: index of the element that departs most, where one does.
+        worst: index of the element that differs most, where one does.
     """
 
     name: str
@@ -76,13 +76,13 @@ def compare(
     text = here.dtype.kind in "OUS" and peer.dtype.kind in "OUS"
     result = Comparison(name, "string" if text else here.dtype.name, here.shape)
     if not text and here.dtype != peer.dtype:
-        return _apart(result, f"the element type is {here.dtype.name} here, but {peer.dtype.name} in the peer")
+        return _different(result, f"the element type is {here.dtype.name} here, but {peer.dtype.name} in the peer")
     if here.shape != peer.shape:
-        return _apart(result, f"the shape is {list(here.shape)} here, but {list(peer.shape)} in the peer")
+        return _different(result, f"the shape is {list(here.shape)} here, but {list(peer.shape)} in the peer")
     if text:
         wrong = np.asarray(here.astype(str) != peer.astype(str))
         result = replace(result, max_abs=None, max_rel=None)
-        return _apart(result, *_reason(wrong, wrong.astype(float), "")) if wrong.any() else result
+        return _different(result, *_reason(wrong, wrong.astype(float), "")) if wrong.any() else result
     return _compare_numbers(result, here, peer, *tolerances(here.dtype, atol, rtol), scaled)
 
 
@@ -112,16 +112,16 @@ def _compare_numbers(
         return result
     moved = bool((np.isnan(a) != np.isnan(b)).any())
     note = f", and NaNs are elsewhere ({nans[0]} here, {nans[1]} in the peer)" if moved else ""
-    return replace(_apart(result, *_reason(wrong, distance, note)), max_abs=result.max_abs, max_rel=result.max_rel)
+    return replace(_different(result, *_reason(wrong, distance, note)), max_abs=result.max_abs, max_rel=result.max_rel)
 
 
 def _reason(wrong: np.ndarray, distance: np.ndarray, note: str) -> tuple[str, tuple[int, ...]]:
     worst = np.unravel_index(int(np.argmax(np.where(wrong, distance, -1.0))), wrong.shape)
     count = int(wrong.sum())
-    return f"{count:,} of {wrong.size:,} elements depart{note}", tuple(int(index) for index in worst)
+    return f"{count:,} of {wrong.size:,} elements differ{note}", tuple(int(index) for index in worst)
 
 
-def _apart(result: Comparison, reason: str, worst: tuple[int, ...] | None = None) -> Comparison:
+def _different(result: Comparison, reason: str, worst: tuple[int, ...] | None = None) -> Comparison:
     return replace(result, max_abs=None, max_rel=None, ok=False, reason=reason, worst=worst)
 
 
@@ -130,9 +130,9 @@ def _compare_items(name: str, here: Any, peer: Any, atol: float | None, rtol: fl
     if here is None and peer is None:
         return result
     if not (isinstance(here, (list, tuple)) and isinstance(peer, (list, tuple))):
-        return _apart(result, f"it is {_kind(here)} here, but {_kind(peer)} in the peer")
+        return _different(result, f"it is {_kind(here)} here, but {_kind(peer)} in the peer")
     if len(here) != len(peer):
-        return _apart(result, f"the sequence has {len(here)} items here, but {len(peer)} in the peer")
+        return _different(result, f"the sequence has {len(here)} items here, but {len(peer)} in the peer")
     items: Sequence[Comparison] = [
         compare(f"{name}[{index}]", *pair, atol=atol, rtol=rtol, scaled=scaled)
         for index, pair in enumerate(zip(here, peer, strict=True))

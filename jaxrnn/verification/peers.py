@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
+from jaxrnn.messages import first_line
 from jaxrnn.onnx.reading import Source, read_source
 from jaxrnn.specs import ArraySpec
 
@@ -97,7 +98,7 @@ class OnnxRuntime:
                 proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
-            raise PeerError(f"{self.name} does not take the model: {_brief(error)}") from error
+            raise PeerError(f"{self.name} does not take the model: {first_line(error)}") from error
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Every output of the model by name, as NumPy arrays."""
@@ -106,7 +107,7 @@ class OnnxRuntime:
         try:
             values = self._session.run(None, {name: value for name, value in feeds.items() if name in taken})
         except Exception as error:
-            raise PeerError(f"{self.name} fails: {_brief(error)}") from error
+            raise PeerError(f"{self.name} fails: {first_line(error)}") from error
         return dict(zip(names, values, strict=True))
 
 
@@ -121,7 +122,7 @@ class Reference:
         try:
             self._evaluator = ReferenceEvaluator(proto)
         except Exception as error:
-            raise PeerError(f"the {self.name} does not take the model: {_brief(error)}") from error
+            raise PeerError(f"the {self.name} does not take the model: {first_line(error)}") from error
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Every output of the model by name, as NumPy arrays."""
@@ -130,7 +131,7 @@ class Reference:
                 warnings.simplefilter("ignore")
                 values: Any = self._evaluator.run(None, dict(feeds))
         except Exception as error:
-            raise PeerError(f"the {self.name} fails: {_brief(error)}") from error
+            raise PeerError(f"the {self.name} fails: {first_line(error)}") from error
         return dict(zip(self._names, values, strict=True))
 
 
@@ -147,9 +148,3 @@ def _refuse_foreign_types(engine: str, value: onnx.ValueInfoProto) -> None:
     if kind and np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).isbuiltin != 1:
         name = onnx.TensorProto.DataType.Name(kind).lower()
         raise PeerError(f"{engine} exchanges no {name} arrays with Python ({value.name!r} is one)")
-
-
-def _brief(error: Exception) -> str:
-    """The first line of a message; engines append whole stacks."""
-    lines = str(error).strip().splitlines()
-    return lines[0][:500] if lines else type(error).__name__

@@ -14,6 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.messages import bytes_of
 from jaxrnn.model import Model
@@ -134,7 +135,7 @@ def _sizes(
     for name, size in dims.items():
         if name not in known:
             raise InputError(f"there is no dimension {name!r}; the open dimensions are: {', '.join(known) or 'none'}")
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
+        if not is_count(size):
             raise InputError(f"the dimension {name!r} must be a number of elements, not {size!r}")
     sizes = {name: int(size) for name, size in dims.items()}
     for info in infos:

@@ -24,8 +24,8 @@ from jaxrnn.verification.sampling import Sample, random_inputs, restore_types
 
 
 @dataclass(frozen=True)
-class Departure:
-    """The first node, in order of evaluation, one of whose values departs from the peer's."""
+class Mismatch:
+    """The first node, in order of evaluation, one of whose values differs from the peer's."""
 
     node: str
     operator: str
@@ -41,14 +41,14 @@ class Case:
         random: the inputs that were random.
         outputs: how each output compares.
         values: number of intermediate values that were compared.
-        first: the first node that departs, where nodes were compared and one does.
+        first: the first node that differs, where nodes were compared and one does.
     """
 
     dims: dict[str, int]
     random: tuple[str, ...]
     outputs: tuple[Comparison, ...]
     values: int
-    first: Departure | None
+    first: Mismatch | None
 
     @property
     def ok(self) -> bool:
@@ -58,10 +58,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify` found: the engine that it compared with, and one `Case` for each set of inputs.
+    """The result of `verify`.
 
-    ``notes`` says why another engine than the first choice was taken. ``atol`` and ``rtol`` are the tolerances that
-    the caller gave; None stands for the defaults of `jaxrnn.verification.comparison.compare`.
+    Attributes:
+        label: the model.
+        engine: what it was compared with, and its version.
+        notes: why another engine than the first choice was taken.
+        atol, rtol: the tolerances of the call; None stands for the defaults of `jaxrnn.verification.compare`.
+        seed: of the random inputs.
+        cases: one for each set of inputs.
     """
 
     label: str
@@ -105,7 +110,7 @@ def verify(
         rtol: relative tolerance, by default 1e-4, with the same exceptions.
         engine: ``"ort"`` for ONNX Runtime, ``"reference"`` for ONNX's reference evaluator, ``"auto"`` for ONNX Runtime
             where it is installed and takes the model, else the other.
-        nodes: also compare every value that the nodes of the outer graph compute, and report the first that departs.
+        nodes: also compare every value that the nodes of the outer graph compute, and report the first that differs.
             For these, ``atol`` is multiplied by the value's largest magnitude where that is above 1.
 
     Raises:
@@ -168,7 +173,7 @@ def _check(
     for name, (node, value) in shared.items():
         comparison = compare(name, value, there[name], atol=atol, rtol=rtol, scaled=True)
         if not comparison.ok:
-            first = Departure(node.name, str(node.operator), comparison)
+            first = Mismatch(node.name, str(node.operator), comparison)
             break
     return Case(sample.dims, sample.random, outputs, len(shared), first)
 

@@ -1,47 +1,28 @@
-"""What outputs are judged by: metrics by name, each over recordings of any length."""
+"""Metrics by name, each over recordings of any length."""
 
 from __future__ import annotations
 
-from jaxrnn.evaluation.metrics.checking import check_metrics
-from jaxrnn.evaluation.metrics.classification import class_accuracy
-from jaxrnn.evaluation.metrics.collected import over_whole
-from jaxrnn.evaluation.metrics.detection import accuracy, auc, detection, f1, precision, recall
-from jaxrnn.evaluation.metrics.distortion import sdr
 from jaxrnn.evaluation.metrics.labels import Segments, open_reference
-from jaxrnn.evaluation.metrics.latency import latency
 from jaxrnn.evaluation.metrics.named import METRICS, build_metric
-from jaxrnn.evaluation.metrics.protocol import Accumulator, Column, Counts, Metric, NoValueError, Pool
-from jaxrnn.evaluation.metrics.speech import estoi, pesq, stoi
-from jaxrnn.evaluation.metrics.sums import level, peak, si_sdr, si_sdr_improvement, snr
+from jaxrnn.evaluation.metrics.protocol import Accumulator, Column, Metric, NoValueError, Pool
+from jaxrnn.evaluation.metrics.sums import si_sdr
+from jaxrnn.evaluation.metrics.system import check_metrics, frame_rate, latency, output_of
+from jaxrnn.evaluation.metrics.whole import over_whole
 
 __all__ = [
     "METRICS",
     "Accumulator",
     "Column",
-    "Counts",
     "Metric",
     "NoValueError",
     "Pool",
     "Segments",
-    "accuracy",
-    "auc",
     "build_metric",
     "check_metrics",
-    "class_accuracy",
-    "detection",
-    "estoi",
-    "f1",
+    "frame_rate",
     "latency",
-    "level",
     "open_reference",
+    "output_of",
     "over_whole",
-    "peak",
-    "pesq",
-    "precision",
-    "recall",
-    "sdr",
     "si_sdr",
-    "si_sdr_improvement",
-    "snr",
-    "stoi",
 ]

@@ -1,4 +1,4 @@
-"""SDR as BSS Eval defines it, from correlations that are added up piece by piece."""
+"""SDR as BSS Eval defines it, from sums of correlations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from jaxrnn.errors import InputError
+from jaxrnn.checks import check_count
 from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
 from jaxrnn.evaluation.metrics.sums import ROUNDING, decibels, dot, paired
 
@@ -17,7 +17,7 @@ _RESIDUAL = 1e-9
 
 
 class Distortion:
-    """The best filter from the reference to the output needs correlations over its length, and no recording."""
+    """Correlations over the length of the filter, which determine the best filter from the reference to the output."""
 
     def __init__(self, name: str, taps: int):
         self._name = name
@@ -26,7 +26,7 @@ class Distortion:
         self._energy = 0.0
 
     def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
-        """Add the correlations of these frames with the reference's now and before."""
+        """Add the correlations of these frames with those of the reference, past ones included."""
         x, s = paired(output, reference)
         if not x.size:
             return
@@ -38,7 +38,7 @@ class Distortion:
         self._past = known[len(known) - len(self._past) :]
 
     def result(self) -> dict[str, Any]:
-        """One column."""
+        """The value, by the name of its column."""
         if self._own[0] <= 0 or self._energy == 0:
             raise NoValueError(f"the {'output' if self._own[0] > 0 else 'reference'} is silent")
         along = min(max(float(_solved(self._own, self._cross) @ self._cross), 0.0), self._energy)
@@ -51,10 +51,10 @@ def _correlated(sounds: np.ndarray, known: np.ndarray, taps: int) -> np.ndarray:
 
     Args:
         sounds: ``[sounds, samples]``.
-        known: the reference, with ``taps - 1`` samples more in front.
-        taps: how many lags.
+        known: the reference, with its ``taps - 1`` samples before in front.
+        taps: the number of lags.
     """
-    # Overlap-save: blocks of which the transforms are added before one comes back.
+    # Overlap-save: the transforms of blocks are added, and one inverse transform is left.
     size = max(4096, 1 << (4 * taps - 1).bit_length())
     block = size - taps + 1
     count = -(-sounds.shape[1] // block)
@@ -67,9 +67,9 @@ def _correlated(sounds: np.ndarray, known: np.ndarray, taps: int) -> np.ndarray:
 
 
 def _solved(column: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The filter of a symmetric Toeplitz matrix; the smallest where the reference lacks frequencies and leaves it open.
+    """The solution of a symmetric Toeplitz system; the smallest one where the reference lacks frequencies.
 
-    Levinson's recursion comes first: its sums are in one order, whatever threads a linear algebra library has.
+    Levinson's recursion comes first: its sums have one order, however many threads a linear algebra library has.
     """
     matrix = scipy.linalg.toeplitz(column)
     for solve in (lambda: scipy.linalg.solve_toeplitz(column, right), lambda: np.linalg.solve(matrix, right)):
@@ -89,11 +89,10 @@ def sdr(called: str = "sdr", output: str | None = None, taps: int = 512) -> Metr
 
     Args:
         called: name of the column.
-        output: which output it judges.
+        output: the output that it judges.
         taps: length of the filter; BSS Eval's is 512.
     """
-    if taps < 1:
-        raise InputError(f"sdr: taps must be at least 1, not {taps}")
+    check_count("sdr: taps", taps)
     return Metric(
         called, lambda rate: Distortion(called, taps), output, unit="dB", options={"kind": "sdr", "taps": taps}
     )

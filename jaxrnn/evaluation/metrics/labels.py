@@ -1,4 +1,4 @@
-"""Labels as segments of time: a table of beginnings and ends, read as labels of frames at any rate."""
+"""Labels as segments of time: a table of starts and ends, read as labels of frames at any rate."""
 
 from __future__ import annotations
 
@@ -14,18 +14,12 @@ from jaxrnn.files import check_regular
 
 
 class Segments:
-    """A CSV file with the columns ``start`` and ``end`` in seconds; where they overlap, a time counts once.
-
-    Attributes:
-        path: the file.
-        segments: ``float64[segments, 2]``, apart from each other and in order.
-    """
+    """A CSV file with the columns ``start`` and ``end`` in seconds; where they overlap, a time counts once."""
 
     def __init__(self, path: Path):
-        self.path = path
-        self.segments = _joined(_read(path))
-        ends = self.segments.ravel()
+        ends = _joined(_read(path)).ravel()
         self._times = np.concatenate([[0.0], ends])
+        #: The seconds that are labelled up to each of the times.
         self._labelled = np.concatenate([[0.0], np.cumsum(np.diff(ends, prepend=0.0) * (np.arange(len(ends)) % 2))])
 
     def labels(self, start: int, stop: int, rate: float) -> np.ndarray:
@@ -72,7 +66,7 @@ def _segment(path: Path, line: int, start: str | None, end: str | None) -> tuple
 
 
 def _joined(segments: list[tuple[float, float]]) -> np.ndarray:
-    """The segments in order, those that touch made one."""
+    """Segments ``float64[segments, 2]`` in order; those that touch are one."""
     joined: list[list[float]] = []
     for first, last in sorted(segments):
         if joined and first <= joined[-1][1]:

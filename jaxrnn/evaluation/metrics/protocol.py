@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,24 +10,21 @@ import numpy as np
 
 from jaxrnn.errors import JaxrnnError
 
-#: What one recording counted, to be added up over a corpus: lists of whole numbers by name.
-Counts = Mapping[str, Any]
-
 
 class NoValueError(JaxrnnError):
-    """A metric has no value for a recording: it is null in its row, and the message, which says why, the row's note."""
+    """A metric has no value for a recording: its column is null, and the row's notes give this message."""
 
 
 class Accumulator(Protocol):
     """A metric of one recording that comes in pieces."""
 
     def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
-        """The frames that follow.
+        """Add the next frames.
 
         Args:
             output: frames ``[frames, ...]`` of the output.
             reference: the same frames of the reference; None where there is none.
-            source: the same frames of the recording itself; None unless the metric asks for them.
+            source: the same frames of the recording itself; None unless the metric needs them.
 
         Raises:
             NoValueError: the metric has no value for this recording.
@@ -35,7 +32,7 @@ class Accumulator(Protocol):
         ...
 
     def result(self) -> dict[str, Any]:
-        """Values by column of the recording's row, NaN where one is not defined; and, under its own name, counts.
+        """Values by column, NaN where one is not defined; and the counts of a metric with a `Pool`.
 
         Raises:
             NoValueError: the metric has no value for this recording.
@@ -43,21 +40,35 @@ class Accumulator(Protocol):
         ...
 
 
-class Pool(Protocol):
-    """What the counts of many recordings say together."""
+@dataclass(frozen=True)
+class Pool:
+    """How the counts of many recordings become values of the corpus: they are added before anything is divided.
 
-    def values(self, counts: Sequence[Counts], weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Values by column, each ``float64[draws]``.
+    A recording's counts are ``{"at": [...], "counts": [...]}``: the places and values of those that are not 0.
 
-        Args:
-            counts: of each recording.
-            weights: ``[draws, recordings]``, how often each recording is in a draw.
-        """
-        ...
+    Attributes:
+        key: of the counts in a result; they are in no table.
+        size: the number of counts.
+        values: from sums of counts ``float64[..., size]`` to values ``float64[...]`` by column, NaN where one is not
+            defined.
+        curve: from sums of counts ``float64[size]`` to a curve, as columns of equal length; None for no curve.
+    """
 
-    def curve(self, counts: Sequence[Counts]) -> dict[str, list[float]]:
-        """A curve over the whole corpus, as columns of equal length."""
-        ...
+    key: str
+    size: int
+    values: Callable[[np.ndarray], dict[str, np.ndarray]]
+    curve: Callable[[np.ndarray], dict[str, list[float]]] | None = None
+
+    def sums(self, counts: Mapping[str, Any]) -> np.ndarray:
+        """The counts of a recording as ``float64[size]``."""
+        sums = np.zeros(self.size)
+        sums[counts["at"]] = counts["counts"]
+        return sums
+
+    def counts(self, sums: np.ndarray) -> dict[str, list[int]]:
+        """Sums ``float64[size]`` as the counts of a recording."""
+        at = np.flatnonzero(sums)
+        return {"at": at.tolist(), "counts": sums[at].astype(int).tolist()}
 
 
 @dataclass(frozen=True)
@@ -65,9 +76,9 @@ class Column:
     """A column that a metric gives.
 
     Attributes:
-        name: of the column.
-        unit: what it is in, for people.
-        higher_is_better: None where neither is.
+        name: its name.
+        unit: its unit, for people.
+        higher_is_better: None where neither direction is better.
     """
 
     name: str
@@ -80,19 +91,18 @@ class Metric:
     """A metric by name.
 
     Attributes:
-        name: of its column, or of what its columns have in common.
-        start: given the frames a second of the output, an accumulator for one recording. It raises InputError for a
-            rate that it cannot serve.
-        output: which output it judges; None for the sound, or the only one.
-        needs_reference: whether a recording without one has no result.
-        unit: what it is in, for people.
-        higher_is_better: None where neither is.
-        needs_source: whether it wants the recording's own frames besides, which then are read once more.
-        columns: what it gives, where that is not one column of its own name; those of a function that gives a
-            dictionary are not known before, and begin with the name and an underscore.
-        counts: the key in its results that holds counts; they are in no table.
-        pool: what the counts of a corpus say together.
-        options: what decides on its values besides its name.
+        name: the name of its column, or the common prefix of its columns.
+        start: from the frames a second of the output to an accumulator for one recording. It raises InputError for a
+            rate that does not fit.
+        output: the output that it judges; None for the first.
+        needs_reference: whether a recording without a reference has no value.
+        unit: its unit, for people.
+        higher_is_better: None where neither direction is better.
+        needs_source: whether it compares with the recording's own frames, which are then read again.
+        columns: its columns, where that is not one with the metric's own name. Those of a function that returns a
+            dictionary are known only after it has run; they begin with the name and an underscore.
+        pool: how its counts add up over a corpus; None for a metric without counts.
+        options: what determines its values besides its name.
     """
 
     name: str
@@ -103,7 +113,6 @@ class Metric:
     higher_is_better: bool | None = True
     needs_source: bool = False
     columns: tuple[Column, ...] = ()
-    counts: str | None = None
     pool: Pool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Metrics of speech from the libraries of those who know them: STOI and PESQ."""
+"""Metrics of speech, STOI and PESQ, as the packages pystoi and pesq compute them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 from scipy import signal
 
-from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.evaluation.metrics.collected import LIMIT, over_whole
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.metrics.protocol import Metric, NoValueError
 from jaxrnn.evaluation.metrics.sums import paired
+from jaxrnn.evaluation.metrics.whole import LIMIT, Judgement, over_whole
 
-#: What pystoi gives where there is too little speech, and the seconds below which it cannot even look for it.
+#: What pystoi returns where there is too little speech, and the seconds below which it cannot run.
 _TOO_LITTLE, _SHORTEST = 1e-5, 0.4
+
+#: Samples a second of telephone sound, which PESQ judges as it is.
+_NARROW = 8_000
 
 
 def _needed(package: str, kind: str) -> Any:
-    try:
+    with optional_package(package, f"the metric {kind}"):
         return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingPackageError(f"the metric {kind} needs {package}: pip install {package}") from error
 
 
 def _sounds(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +37,21 @@ def _sounds(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarra
     return x, s
 
 
-def _intelligibility(kind: str, name: str, output: str | None, limit: float, extended: bool) -> Metric:
+def _of_sound(kind: str, judge: Judgement, called: str, output: str | None, limit: float, **options: Any) -> Metric:
+    """A metric of whole sounds."""
+    metric = over_whole(judge, called, output, limit=limit, options={"kind": kind, **options})
+
+    def start(rate: Any) -> Any:
+        if rate != int(rate):
+            raise InputError(f"the metric {kind} judges sound, not an output of {float(rate):g} frames a second")
+        if options.get("band") == "wide" and rate == _NARROW:
+            raise InputError("pesq of the wide band needs sound of at least 16,000 samples a second: take band: narrow")
+        return metric.start(int(rate))
+
+    return dataclasses.replace(metric, start=start)
+
+
+def _intelligibility(kind: str, called: str, output: str | None, limit: float) -> Metric:
     pystoi = _needed("pystoi", kind)
 
     def judge(output: np.ndarray, reference: np.ndarray | None, rate: float) -> float:
@@ -45,22 +60,12 @@ def _intelligibility(kind: str, name: str, output: str | None, limit: float, ext
         if len(s) > _SHORTEST * rate:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                value = float(pystoi.stoi(s, x, rate, extended=extended))
+                value = float(pystoi.stoi(s, x, rate, extended=kind == "estoi"))
         if value == _TOO_LITTLE:
             raise NoValueError("there are less than 30 frames (0.4 s) of speech")
         return value
 
-    metric = over_whole(judge, name, output, limit=limit, options={"kind": kind})
-    return dataclasses.replace(metric, start=_sound_only(metric, kind))
-
-
-def _sound_only(metric: Metric, kind: str) -> Any:
-    def start(rate: Any) -> Any:
-        if rate != int(rate):
-            raise InputError(f"the metric {kind} judges sound, not an output of {float(rate):g} frames a second")
-        return metric.start(int(rate))
-
-    return start
+    return _of_sound(kind, judge, called, output, limit)
 
 
 def stoi(called: str = "stoi", output: str | None = None, limit: float = LIMIT) -> Metric:
@@ -70,7 +75,7 @@ def stoi(called: str = "stoi", output: str | None = None, limit: float = LIMIT) 
     package pystoi computes it, for sound of any rate. Not defined where either sound is silent or
     has too little speech.
     """
-    return _intelligibility("stoi", called, output, limit, False)
+    return _intelligibility("stoi", called, output, limit)
 
 
 def estoi(called: str = "estoi", output: str | None = None, limit: float = LIMIT) -> Metric:
@@ -79,7 +84,7 @@ def estoi(called: str = "estoi", output: str | None = None, limit: float = LIMIT
     Jensen and Taal, "An algorithm for predicting the intelligibility of speech masked by modulated noise maskers",
     2016.
     """
-    return _intelligibility("estoi", called, output, limit, True)
+    return _intelligibility("estoi", called, output, limit)
 
 
 def pesq(called: str | None = None, output: str | None = None, band: str = "wide", limit: float = LIMIT) -> Metric:
@@ -91,7 +96,7 @@ def pesq(called: str | None = None, output: str | None = None, band: str = "wide
 
     Args:
         called: name of the column; by default ``pesq`` or ``pesq_narrow``.
-        output: which output it judges.
+        output: the output that it judges.
         band: ``"wide"`` or ``"narrow"``.
         limit: seconds of the longest recording that is judged.
 
@@ -106,7 +111,7 @@ def pesq(called: str | None = None, output: str | None = None, band: str = "wide
 
     def judge(output: np.ndarray, reference: np.ndarray | None, rate: int) -> float:
         x, s = _sounds(output, reference)
-        at = 8_000 if rate == 8_000 else 16_000
+        at = _NARROW if rate == _NARROW else 16_000
         if rate != at:
             ratio = Fraction(at, rate)
             x, s = (signal.resample_poly(sound, ratio.numerator, ratio.denominator) for sound in (x, s))
@@ -119,18 +124,5 @@ def pesq(called: str | None = None, output: str | None = None, band: str = "wide
             raise NoValueError("the package pesq found no value")
         return value
 
-    metric = over_whole(
-        judge,
-        called or ("pesq" if band == "wide" else "pesq_narrow"),
-        output,
-        limit=limit,
-        options={"kind": "pesq", "band": band},
-    )
-    start = _sound_only(metric, "pesq")
-
-    def checked(rate: Any) -> Any:
-        if band == "wide" and rate == 8_000:
-            raise InputError("pesq of the wide band needs sound of at least 16,000 samples a second: take band: narrow")
-        return start(rate)
-
-    return dataclasses.replace(metric, start=checked)
+    name = called or {"wide": "pesq", "narrow": "pesq_narrow"}[band]
+    return _of_sound("pesq", judge, name, output, limit, band=band)

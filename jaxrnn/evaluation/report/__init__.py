@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrnn.evaluation.report.content import PageLimits, Results
+from jaxrnn.evaluation.report.content import EXAMPLES
 from jaxrnn.evaluation.report.report import write_report
 
-__all__ = ["PageLimits", "Results", "write_report"]
+__all__ = ["EXAMPLES", "write_report"]

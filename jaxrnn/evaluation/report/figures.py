@@ -1,4 +1,4 @@
-"""The figures of a system: over all recordings, by slice, and of every recording."""
+"""The tables of a system: over all recordings, by slice, and of every recording."""
 
 from __future__ import annotations
 
@@ -6,57 +6,53 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrnn.evaluation.journal import Row
-from jaxrnn.evaluation.metrics.protocol import Column
-from jaxrnn.evaluation.report.content import Content, pooled_in
-from jaxrnn.evaluation.report.table import FileName, Number, Table, column, estimate, places_of
+from jaxrnn.evaluation.metrics import Column
+from jaxrnn.evaluation.report.content import ROWS, Content, pooled_in
+from jaxrnn.evaluation.report.table import POOLED, FileName, Number, Table, column, estimate, places_of
 from jaxrnn.evaluation.report.wording import NONE, labelled, text
-
-Said = Mapping[str, Any]
-
-#: Digits of what frames of all files give together.
-POOLED = 4
 
 #: Metrics at the head of the page.
 TILES = 4
 
 
 def _places(content: Content, metric: Column) -> int:
-    summary = content.results.said["summary"][metric.name]
+    summary = content.results.document["summary"][metric.name]
     return places_of(summary["minimum"], summary["maximum"])
 
 
-def _value(content: Content, metric: Column, said: Said, least: int = 0) -> Number:
+def _value(content: Content, metric: Column, summary: Mapping[str, Any]) -> Number:
     """A metric over the corpus or a slice: of all frames together where they are counted, else the mean of files."""
-    pooled, places = pooled_in(said), _places(content, metric)
+    pooled, places = pooled_in(summary), _places(content, metric)
     if metric.name in pooled:
-        return estimate(pooled[metric.name], "value", max(POOLED, least))
-    return estimate(said["summary"][metric.name], "mean", places)
+        return estimate(pooled[metric.name], "value", max(POOLED, places))
+    return estimate(summary["summary"][metric.name], "mean", places)
 
 
 def tiles(content: Content) -> list[tuple[str, Number, str]]:
     """Label, value and unit of the first metrics over the corpus."""
-    said, pooled = content.results.said, pooled_in(content.results.said)
-    found = [
+    document, pooled = content.results.document, pooled_in(content.results.document)
+    tiles = [
         (
             text(metric.name if metric.name in pooled else f"mean {metric.name}", 60),
-            _value(content, metric, said),
+            _value(content, metric, document),
             text(metric.unit, 20),
         )
         for metric in content.metrics[:TILES]
     ]
-    return [tile for tile in found if tile[1].text != NONE]
+    return [tile for tile in tiles if tile[1].text != NONE]
 
 
 def summary(content: Content) -> list[Table]:
-    """What the frames of all recordings give together, and every metric over the recordings."""
-    said, pooled, metrics = content.results.said, pooled_in(content.results.said), content.metrics
+    """The corpus as a whole, and every metric over its recordings."""
+    document, metrics = content.results.document, content.metrics
+    pooled = pooled_in(document)
     tables = []
     if pooled:
-        values = [estimate(found, "value", POOLED) for found in pooled.values()]
+        values = [estimate(value, "value", POOLED) for value in pooled.values()]
         columns = [("whole corpus", [text(name, 80) for name in pooled]), ("value, interval", values)]
         tables.append(Table("Frames of all files counted together", columns))
     if metrics:
-        entries = [(said["summary"][metric.name], _places(content, metric)) for metric in metrics]
+        entries = [(document["summary"][metric.name], _places(content, metric)) for metric in metrics]
         shown = {"deviation": "deviation", "lowest": "minimum", "median": "median", "highest": "maximum"}
         ends = {True: "higher is better", False: "lower is better", None: NONE}
         columns = [
@@ -75,34 +71,34 @@ def summary(content: Content) -> list[Table]:
 
 
 def slices(content: Content) -> list[Table]:
-    """The metrics by the values of some columns."""
+    """The metrics by slice."""
     tables = []
-    for name, groups in content.results.said["slices"].items():
+    for name, groups in content.results.document["slices"].items():
         columns: list[tuple[str, Sequence[Any]]] = [
             (text(name, 60), [text(group["label"]) for group in groups]),
             ("files", [Number(group["recordings"]["all"]) for group in groups]),
         ]
         for metric in content.metrics:
-            values = [_value(content, metric, group, _places(content, metric)) for group in groups]
+            values = [_value(content, metric, group) for group in groups]
             columns.append((labelled(metric.name, metric.unit), values))
         tables.append(Table(f"By {text(name, 60)}", columns))
     return tables
 
 
 def errors(content: Content) -> Table:
-    """The recordings that ended in an error."""
-    shown = content.failed[: content.limits.rows]
+    """The recordings with an error."""
+    shown = content.failed[:ROWS]
     longest = {"id": 160, "error": 600, "path": 300}
     columns = [(name, [text(row.get(name) or "", most) for row in shown]) for name, most in longest.items()]
     return Table("Files with errors", columns)
 
 
 def files(content: Content) -> Table:
-    """Every recording's row; where they are more than the page holds, errors and the worst."""
+    """Every recording's row; of more than the page holds, errors and the worst."""
     chosen: Sequence[tuple[int, Row]] = list(enumerate(content.rows))
-    if len(chosen) > content.limits.rows:
+    if len(chosen) > ROWS:
         worst = [*content.failed, *content.ranked()] if content.main is not None else content.rows
-        ids = {row["id"] for row in worst[: content.limits.rows]}
+        ids = {row["id"] for row in worst[:ROWS]}
         chosen = [(file, row) for file, row in chosen if row["id"] in ids]
 
     def of(name: str, unit: str = "") -> tuple[str, list[Any]]:
@@ -116,7 +112,9 @@ def files(content: Content) -> Table:
     columns += [of(metric.name, metric.unit) for metric in content.metrics]
     if content.baseline is not None and content.main is not None:
         name, unit = content.main.name, content.main.unit
-        beside, change = content.beside(name), content.change(name)
-        columns.append(column(f"{name} of {content.names[1]}", [beside[file] for file, _ in chosen], unit))
-        columns.append(column("difference", [change[file] for file, _ in chosen], unit))
+        both = {
+            f"{name} of {content.names[1]}": content.values(name, baseline=True),
+            "difference": content.change(name),
+        }
+        columns += [column(label, [values[file] for file, _ in chosen], unit) for label, values in both.items()]
     return Table("All files", [*columns, *(of(name) for name in content.columns)])

@@ -1,4 +1,4 @@
-"""The page itself: its parts, in one file that needs no other."""
+"""The page: its parts in one file that needs no other."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import jinja2
 
-from jaxrnn.evaluation.report.comparing import compared, differences, paired
+from jaxrnn.evaluation.report.comparing import differences, paired
 from jaxrnn.evaluation.report.content import Content
 from jaxrnn.evaluation.report.figures import errors, files, slices, summary, tiles
 from jaxrnn.evaluation.report.pictures import RANGE
 from jaxrnn.evaluation.report.plots import PlotData, library
-from jaxrnn.evaluation.report.sections import curves, distributions, listening
+from jaxrnn.evaluation.report.sections import compared, curves, distributions, listening
 from jaxrnn.evaluation.report.sounds import Player
 from jaxrnn.evaluation.report.wording import defined, duration, flat, is_number, number, size, text, whole
 
@@ -34,27 +34,26 @@ def render(content: Content, title: str | None, times: Mapping[str, Any]) -> str
     )
     environment.filters |= {each.__name__: each for each in (duration, flat, number, size, text, whole)}
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
-    player = Player(content.rate, content.limits.seconds, round(content.limits.megabytes * 1e6))
+    player = Player(content.rate)
     heard = listening(content, player)
     sounding = {each.file for group in heard.values() for each in group if any(sound.uri for sound in each.sounds)}
     names, sounds = [text(row["id"]) for row in content.rows], [file in sounding for file in range(len(content.rows))]
     data = PlotData(file=names, sound=sounds)
-    comparison = content.comparison
-    # The browser is told to run these scripts and no others, whatever text found its way into the page.
+    # The browser runs these scripts and no others, whatever text is in the page.
     scripts = [library(), _file("report.js")]
     return environment.get_template("report.html").render(
         title=text(title or f"Evaluation of {content.results.name}"),
         is_named=title is not None,
         content=content,
-        comparison=comparison,
+        comparison=content.comparison,
         times=times,
         speed=times.get("times_real_time") if is_number(times.get("times_real_time")) else None,
         seconds=sum(defined([row.get("seconds") for row in content.rows])),
         tiles=tiles(content),
         summary=summary(content),
-        paired=paired(content, comparison) if comparison else [],
-        compared=compared(content, comparison, data) if comparison else [],
-        differences=differences(content, comparison) if comparison else [],
+        paired=paired(content),
+        compared=compared(content, data),
+        differences=differences(content),
         slices=slices(content),
         curves=curves(content),
         distributions=distributions(content, data),

@@ -12,20 +12,17 @@ from scipy import signal
 #: Columns of a picture, and rows of a spectrogram.
 WIDTH, HEIGHT = 360, 112
 
-#: What a spectrogram shows below the loudest of the sounds that it stands beside, in dB.
+#: The range of a spectrogram below the loudest sound of a recording, in dB.
 RANGE = 80
 
-#: Samples of a spectrogram's window, and from one to the next: few for a fine picture of a short sound, but never so
-#: many that something falls between two.
+#: Samples of a spectrogram's window, and the least and the most from one to the next: few for a fine picture of a short
+#: sound, and never so many that something falls between two.
 WINDOW, LEAST, MOST = 512, 32, 256
-
-#: Windows that are looked at at once, so that memory is bounded.
-BLOCK = 4096
 
 #: Colours of a spectrogram: more would make the file larger, not the picture finer.
 COLOURS = 48
 
-#: Those that they lie between: dark to bright as evenly as the eye sees it.
+#: Colours that they lie between: dark to bright, as evenly as the eye sees it.
 MAGMA = ((0, 0, 4), (59, 15, 112), (140, 41, 129), (222, 73, 104), (254, 159, 109), (252, 253, 191))
 
 
@@ -39,8 +36,8 @@ def waveform(samples: np.ndarray, count: int, peak: float) -> str:
 
     Args:
         samples: ``float[samples]``.
-        count: samples that the picture is wide, so that sounds of unlike length stand in time below each other.
-        peak: what reaches its upper edge.
+        count: samples of the picture's width, so that sounds of different lengths share a scale of time.
+        peak: the magnitude that reaches its edges.
     """
     edges = np.linspace(0, count, min(WIDTH, count) + 1).astype(int)
     padded = np.zeros(count)
@@ -58,33 +55,32 @@ def waveform(samples: np.ndarray, count: int, peak: float) -> str:
 def levels(samples: np.ndarray) -> np.ndarray:
     """Level of a sound in dB, ``float[HEIGHT, columns]``, lowest frequency first; a full-scale tone has 0 dB.
 
-    Of all windows and bins that fall on a point, it shows the loudest: nothing short or narrow is lost.
+    A point shows the loudest of all windows and bins that fall on it: nothing short or narrow is lost.
     """
     hop = min(MOST, max(LEAST, len(samples) // (4 * WIDTH)))
-    padded = np.pad(samples, (WINDOW // 2, WINDOW))
-    window = np.asarray(signal.get_window("hann", WINDOW))
-    frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[: len(samples) : hop]
-    up = np.linspace(0, WINDOW // 2 + 1, HEIGHT + 1).astype(int)[:-1]
-    parts = []
-    for start in range(0, len(frames), BLOCK):
-        magnitude = np.abs(np.fft.rfft(frames[start : start + BLOCK] * window)) * (2 / window.sum())
-        parts.append(np.maximum.reduceat(magnitude, up, axis=1).T)
-    across = np.linspace(0, len(frames), min(WIDTH, len(frames)) + 1).astype(int)[:-1]
-    loudest = np.maximum.reduceat(np.concatenate(parts, 1), across, axis=1)
+    transform = signal.ShortTimeFFT(np.asarray(signal.get_window("hann", WINDOW)), hop, 1, scale_to="magnitude")
+    padded = np.pad(samples, (0, max(0, WINDOW - len(samples))))
+    # The windows whose centres are samples of the sound.
+    magnitudes = 2 * np.abs(transform.stft(padded, 0, -(-len(samples) // hop)))
+    rows, columns = (
+        np.linspace(0, size, count + 1).astype(int)[:-1]
+        for size, count in zip(magnitudes.shape, (HEIGHT, min(WIDTH, magnitudes.shape[1])), strict=True)
+    )
+    loudest = np.maximum.reduceat(np.maximum.reduceat(magnitudes, rows, axis=0), columns, axis=1)
     return 20 * np.log10(loudest + 1e-9)
 
 
-def spectrogram(found: np.ndarray, share: float, top: float) -> str:
+def spectrogram(level: np.ndarray, share: float, top: float) -> str:
     """Levels as a PNG in a data URI.
 
     Args:
-        found: what `levels` gives.
-        share: how much of the picture's width the sound has.
+        level: as `levels` returns it.
+        share: the share of the picture's width that the sound has.
         top: the level of the brightest colour, in dB; black is `RANGE` below.
     """
-    steps = np.clip((found - top + RANGE) / RANGE, 0, 1) * (COLOURS - 1)
-    wide = np.zeros((found.shape[0], max(1, round(found.shape[1] / share))), np.uint8)
-    wide[:, : found.shape[1]] = np.round(steps)
+    steps = np.clip((level - top + RANGE) / RANGE, 0, 1) * (COLOURS - 1)
+    wide = np.zeros((level.shape[0], max(1, round(level.shape[1] / share))), np.uint8)
+    wide[:, : level.shape[1]] = np.round(steps)
     picture = Image.fromarray(wide[::-1]).convert("P")
     shades = np.linspace(0, 1, COLOURS), np.linspace(0, 1, len(MAGMA))
     picture.putpalette(

@@ -1,4 +1,4 @@
-"""Plots as Vega-Lite's specifications, which the page draws: a mark says its file, and leads to it."""
+"""Plots as specifications of Vega-Lite, which the page draws; a mark names its file and leads to it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BINS, MANY = 25, 300
 #: Colours are the page's own, light or dark.
 COLOURS = ("var(--first)", "var(--second)")
 
-#: The rows that the page has for all plots.
+#: The data of all plots of the page, a row for each file.
 FILES = alt.NamedData("files")
 
 #: What all plots have in common.
 CONFIG = {
     "font": "system-ui, sans-serif",
-    "aria": False,  # the element around the drawing says in words what it shows
+    "aria": False,  # the element around the drawing describes it
     "background": None,
     "view": {"stroke": None},
     "axis": {
@@ -50,9 +50,9 @@ class Plot:
     """A plot for the page.
 
     Attributes:
-        title: what stands above it.
-        alt: what it shows, in words.
-        spec: the drawing.
+        title: the caption.
+        alt: a description in words.
+        spec: the drawing, for Vega-Lite.
     """
 
     title: str
@@ -61,17 +61,17 @@ class Plot:
 
 
 class PlotData:
-    """What all plots of a page show of the files, each list once, under names of its own.
+    """The data of all plots of a page, a row for each file; each list of values is there once, under a name of its own.
 
     Attributes:
-        columns: ``file`` and ``sound``, whether there is one on the page, and values, None where they are not drawn.
+        columns: ``file``, its id; ``sound``, whether the page plays it; and values, None where they are not finite.
     """
 
     def __init__(self, **columns: Sequence[Any]):
         self.columns, self._names = columns, {}
 
     def add(self, values: Sequence[Any]) -> str:
-        """The name of a column of values, which are of all files."""
+        """The name of a column of values of all files."""
         name, _ = self._names.setdefault(id(values), (f"v{len(self.columns)}", values))
         self.columns[name] = [value if defined([value]) else None for value in values]
         return name
@@ -79,7 +79,7 @@ class PlotData:
 
 @cache
 def library() -> str:
-    """The script that draws: Vega, Vega-Lite and vega-embed."""
+    """The script of Vega, Vega-Lite and vega-embed."""
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", alt.SCHEMA_VERSION.rpartition(".")[0])
 
 
@@ -91,7 +91,7 @@ def _plot(title: str, words: str, chart: Any) -> Plot:
 
 
 def _by_system(channel: Any, names: Sequence[str]) -> Any:
-    """A colour, as a legend says it of two systems."""
+    """A colour for each system, with a legend for two."""
     scale = alt.Scale(domain=list(names), range=list(COLOURS[: len(names)]))
     legend = alt.Legend() if len(names) > 1 else None
     return channel("system:N", scale=scale, legend=legend)
@@ -100,14 +100,14 @@ def _by_system(channel: Any, names: Sequence[str]) -> Any:
 def histogram(
     data: PlotData, label: str, unit: str, systems: Sequence[tuple[str, Sequence[Any]]], *, zero: bool = False
 ) -> Plot | None:
-    """How a metric is distributed over files; None where there is nothing to draw.
+    """The distribution of a metric over files; None where there is nothing to draw.
 
     Args:
         data: of the page.
         label: the metric.
-        unit: what it is in.
+        unit: its unit.
         systems: names and values, of one or two.
-        zero: mark where it is 0.
+        zero: whether to mark 0.
     """
     systems = [(name, values) for name, values in systems if defined(values)]
     if not systems:
@@ -160,7 +160,7 @@ def scatter(
         title: of the plot.
         across: label and values.
         up: label and values.
-        diagonal: draw where both are equal, on equal axes.
+        diagonal: whether the axes are equal, with a line where both values are.
     """
     both = [pair for pair in map(defined, zip(across[1], up[1], strict=True)) if len(pair) == 2]
     if len(both) < 2:

@@ -1,17 +1,19 @@
-"""Which plots a report has, and which recordings are to be listened to."""
+"""The plots of a report, and the recordings to listen to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.report.content import Content
 from jaxrnn.evaluation.report.plots import Plot, PlotData, histogram, roc, scatter
 from jaxrnn.evaluation.report.sounds import Player, Sound
 from jaxrnn.evaluation.report.wording import defined, duration, is_number, labelled, number, text, words
 
-#: Plots of metrics, and of one metric against another column; the tables have them all.
-HISTOGRAMS, SCATTERS = 12, 9
+#: Plots of metrics, plots of one metric against another column, and metrics of which both systems are drawn; the tables
+#: have them all.
+HISTOGRAMS, SCATTERS, COMPARED = 12, 9, 4
 
 
 class Recording(NamedTuple):
@@ -24,71 +26,81 @@ class Recording(NamedTuple):
 
 
 def curves(content: Content) -> list[Plot]:
-    """What a detector finds, and finds wrongly, at every threshold."""
-    both = [results for results in (content.results, content.baseline) if results is not None]
+    """The ROC curves of detectors."""
+    both = [results.document["corpus"] for results in (content.results, content.baseline) if results is not None]
     plots = []
-    for name in content.results.said["corpus"]:
-        found = [results.said["corpus"].get(name, {}).get("curve") or {} for results in both]
-        drawn = [pair for pair in zip(content.names, found, strict=False) if pair[1].get("false_positive_rate")]
+    for metric in both[0]:
+        named = zip(content.names, (corpus.get(metric, {}).get("curve") or {} for corpus in both), strict=False)
+        drawn = [(name, curve) for name, curve in named if curve.get("false_positive_rate")]
         if drawn:
-            plots.append(roc(f"ROC of {text(name, 60)}", drawn))
+            plots.append(roc(f"ROC of {text(metric, 60)}", drawn))
     return plots
 
 
 def distributions(content: Content, data: PlotData) -> list[Plot]:
-    """Histograms of all metrics, and each against what is known of the recordings."""
-    metrics, plots = content.metrics, []
+    """Histograms of all metrics, and each metric against the length and the manifest's columns."""
+    metrics, (one, two), plots = content.metrics, content.names, []
     for metric in metrics[:HISTOGRAMS]:
-        systems = [(content.names[0], content.values(metric.name)), (content.names[1], content.beside(metric.name))]
-        label = text(metric.name, 60)
-        plots.append(histogram(data, label, metric.unit, systems))
+        systems = [(one, content.values(metric.name)), (two, content.values(metric.name, baseline=True))]
+        plots.append(histogram(data, text(metric.name, 60), metric.unit, systems))
     against = [(metric, "seconds") for metric in metrics]
     against[1:1] = [(metric, name) for metric in metrics[:1] for name in content.columns]
-    across = {name: content.values(name) for _, name in against}
-    drawn = [pair for pair in against if _is_numeric(across[pair[1]]) and len(set(defined(across[pair[1]]))) > 1]
+    drawn = [(metric, name) for metric, name in against if _varies(content.values(name))]
     for metric, name in drawn[:SCATTERS]:
         label = "duration" if name == "seconds" else text(name, 60)
-        axis = "duration (s)" if name == "seconds" else label
+        across = ("duration (s)" if name == "seconds" else label, content.values(name))
         up = (labelled(metric.name, metric.unit), content.values(metric.name))
-        plots.append(scatter(data, f"{text(metric.name, 60)} against {label}", (axis, across[name]), up))
+        plots.append(scatter(data, f"{text(metric.name, 60)} against {label}", across, up))
     return [plot for plot in plots if plot is not None]
 
 
-def _is_numeric(values: Sequence[Any]) -> bool:
-    present = [value for value in values if value is not None]
-    return bool(present) and all(map(is_number, present))
+def _varies(values: Sequence[Any]) -> bool:
+    """Whether a column is of numbers, of which two differ."""
+    return all(value is None or is_number(value) for value in values) and len(set(defined(values))) > 1
+
+
+def compared(content: Content, data: PlotData) -> list[Plot]:
+    """Metrics of both systems, one against the other, and their differences."""
+    if content.comparison is None:
+        return []
+    (one, two), plots = content.names, []
+    common = {entry.column for entry in content.comparison.differences}
+    for metric in [metric for metric in content.metrics if metric.name in common][:COMPARED]:
+        name = text(metric.name, 60)
+        both = (two, content.values(metric.name, baseline=True)), (one, content.values(metric.name))
+        plots.append(scatter(data, f"{name} of both", *both, diagonal=True))
+        change = [(f"{one} less {two}", content.change(metric.name))]
+        plots.append(histogram(data, f"difference in {name}", metric.unit, change, zero=True))
+    return [plot for plot in plots if plot is not None]
 
 
 def listening(content: Content, player: Player) -> dict[str, list[Recording]]:
-    """The worst and the best recordings, to look at and listen to, by what they are."""
-    count, ranked, main = content.limits.examples, content.ranked(), content.main
+    """The worst and the best recordings, to look at and listen to, by title."""
+    count, ranked, main = content.examples, content.ranked(), content.main
     if main is None or not ranked:
         groups = {"First files": content.good[:count]}
     else:
-        last = ranked[count:][-count:][::-1]
-        names = ("Lowest", "Highest") if main.higher_is_better is None else ("Worst", "Best")
-        groups = {
-            f"{name} {text(main.name, 60)}": rows for name, rows in zip(names, (ranked[:count], last), strict=True)
-        }
-    numbers = {row["id"]: file for file, row in enumerate(content.rows)}
-    made: dict[str, list[Recording]] = {title: [] for title, rows in groups.items() if rows and count}
-    # Taken in turns, so that what the page holds is not used up by one end.
+        ends = ranked[:count], ranked[count:][-count:][::-1]
+        titles = ("Lowest", "Highest") if main.higher_is_better is None else ("Worst", "Best")
+        groups = {f"{title} {text(main.name, 60)}": rows for title, rows in zip(titles, ends, strict=True)}
+    files = {row["id"]: file for file, row in enumerate(content.rows)}
+    recordings: dict[str, list[Recording]] = {title: [] for title, rows in groups.items() if rows and count}
+    # The groups take turns, so that one of them does not use up what the page may hold.
     for place in range(count):
         for title, rows in groups.items():
             if place < len(rows):
                 row = rows[place]
                 sounds = player.sounds(content.sounds(row))
-                made[title].append(Recording(numbers[row["id"]], text(row["id"]), _values(content, row), sounds))
-    return made
+                recordings[title].append(Recording(files[row["id"]], text(row["id"]), _values(content, row), sounds))
+    return recordings
 
 
-def _values(content: Content, row: Any) -> list[tuple[str, str]]:
-    """What stands beside the name of a recording."""
-    found = [("length", duration(row.get("seconds")))]
+def _values(content: Content, row: Row) -> list[tuple[str, str]]:
+    """What stands beside the name of a recording: its length, metrics and columns of the manifest."""
+    values = [("length", duration(row.get("seconds")))]
     for metric in content.metrics:
         value = row.get(metric.name)
-        found.append(
-            (text(metric.name, 60), text(f"{number(value if is_number(value) else None)} {metric.unit}".strip(), 60))
-        )
+        shown = f"{number(value if is_number(value) else None)} {metric.unit}".strip()
+        values.append((text(metric.name, 60), text(shown, 60)))
     known = [(name, row[name]) for name in content.columns if row.get(name) is not None]
-    return found + [(text(name, 60), text(words(value), 60)) for name, value in known]
+    return values + [(text(name, 60), text(words(value), 60)) for name, value in known]

@@ -1,4 +1,4 @@
-"""Sounds inside a page: their beginning, as small as it can be without loss, within what a page may hold."""
+"""Sounds inside a page: their first seconds, without loss, up to the size that a page may have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import soundfile
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import ARRAYS, SAMPLES, open_recording
 from jaxrnn.evaluation.report.pictures import data_uri, levels, spectrogram, waveform
-from jaxrnn.evaluation.report.wording import duration, size, text
+from jaxrnn.evaluation.report.wording import duration, text
 
 #: The highest rate that FLAC has.
 FLAC = 655_350
@@ -24,14 +24,14 @@ class Sound:
     """A sound as the page holds it.
 
     Attributes:
-        label: what it is: input, output, reference.
-        notes: what was left out, and why.
-        samples: its beginning, ``float32[samples]``; None where there is nothing to hear.
-        seconds: of its beginning.
-        share: of its pictures' width that it takes, beside longer sounds.
-        uri: the sound itself; None where it is not embedded.
-        waveform: a picture of it.
-        spectrogram: another, as a data URI.
+        label: input, output or reference.
+        notes: what is missing or changed, and why.
+        samples: the first seconds ``float32[samples]``; None where there is nothing to hear.
+        seconds: the length of the samples.
+        share: the share of its pictures' width that it takes, beside longer sounds.
+        uri: the sound as a data URI; None where it is not embedded.
+        waveform: a picture, as SVG.
+        spectrogram: a picture, as a data URI.
     """
 
     label: str
@@ -49,23 +49,25 @@ class Player:
 
     Args:
         rate: samples a second, as the system runs.
-        seconds: of each that is embedded at most.
-        budget: bytes of sound that the page may hold.
 
     Attributes:
-        used: bytes of sound that the page holds so far.
-        left_out: sounds that found no room.
+        SECONDS: of each sound, at most.
+        MEGABYTES: of all sounds, at most.
+        used: bytes of sound in the page so far.
+        left_out: sounds for which there was no room.
     """
 
-    def __init__(self, rate: int, seconds: float, budget: int):
-        self._rate, self._seconds, self._budget = rate, seconds, budget
+    SECONDS, MEGABYTES = 10.0, 16.0
+
+    def __init__(self, rate: int):
+        self._rate = rate
         self.used = self.left_out = 0
 
     def sounds(self, paths: Mapping[str, Path | str]) -> list[Sound]:
-        """The sounds that belong to one recording, drawn on one scale.
+        """The sounds of one recording, drawn on one scale.
 
         Args:
-            paths: by label, or why there is no sound; what is missing or cannot be read is a note on the page.
+            paths: by label, or why there is no sound. For a file that is missing or cannot be read, there is a note.
         """
         sounds = [self._read(label, path) for label, path in paths.items()]
         present = [(sound, sound.samples) for sound in sounds if sound.samples is not None]
@@ -73,9 +75,9 @@ class Player:
             return sounds
         count = max(len(samples) for _, samples in present)
         peak = max(float(np.abs(samples).max()) for _, samples in present)
-        found = [levels(samples) for _, samples in present]
-        top = max(float(array.max()) for array in found)
-        for (sound, samples), array in zip(present, found, strict=True):
+        pictures = [levels(samples) for _, samples in present]
+        top = max(float(array.max()) for array in pictures)
+        for (sound, samples), array in zip(present, pictures, strict=True):
             sound.waveform = waveform(samples, count, peak)
             sound.spectrogram = spectrogram(array, len(samples) / count, top)
             sound.share = len(samples) / count
@@ -92,7 +94,7 @@ class Player:
             return sound
         try:
             recording = open_recording(path, self._rate)
-            samples = recording.part(0, min(recording.length, max(1, round(self._seconds * self._rate))))[SAMPLES]
+            samples = recording.part(0, min(recording.length, max(1, round(self.SECONDS * self._rate))))[SAMPLES]
         except (InputError, OSError) as error:
             sound.notes.append(f"Not shown: {text(error, 400)}")
             return sound
@@ -102,7 +104,7 @@ class Player:
                 f"Cut: the first {duration(sound.seconds)} of {duration(recording.length / self._rate)}."
             )
         if not np.isfinite(samples).all():
-            sound.notes.append("It holds values that are not finite, which are silence here.")
+            sound.notes.append("Values that are not finite are silence here.")
             samples = np.nan_to_num(samples, nan=0.0, posinf=0.0, neginf=0.0)
         peak = float(np.abs(samples).max())
         if peak > 1:
@@ -112,19 +114,18 @@ class Player:
 
     def _embed(self, sound: Sound, samples: np.ndarray) -> None:
         encoded, kind = encode(samples, self._rate)
-        if self.used + len(encoded) > self._budget:
+        if self.used + len(encoded) > self.MEGABYTES * 1e6:
             self.left_out += 1
-            sound.notes.append(f"Not embedded: the page's {size(self._budget)} of sound are used up.")
+            sound.notes.append(f"Not embedded: the page's {self.MEGABYTES:g} MB of sound are used up.")
         else:
             self.used += len(encoded)
             sound.uri = data_uri(encoded, kind)
 
 
 def encode(samples: np.ndarray, rate: int) -> tuple[bytes, str]:
-    """A sound of 16 bits a sample as FLAC, or as WAV of a rate that FLAC does not have, and its media type.
+    """A sound with 16 bits a sample as FLAC, or as WAV for a rate that FLAC does not have, and its media type.
 
-    Both are without loss, and the same samples always give the same bytes: an Ogg stream begins with a number drawn
-    at random.
+    The same samples always give the same bytes, unlike an Ogg stream, which begins with a random number.
     """
     name = "FLAC" if rate <= FLAC else "WAV"
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""A table of a report: columns of words and of numbers, as they are before the template shows them."""
+"""A table of a report: columns of words and of numbers, for the template to show."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import Any, NamedTuple
 
 from jaxrnn.evaluation.report.wording import NONE, decimals, is_number, labelled, number, words
 
+#: Digits of the values of a corpus as a whole.
+POOLED = 4
+
 
 class Number(NamedTuple):
     """A number of a table, with its interval if it has one.
 
     Attributes:
-        value: None or NaN for none.
+        value: None or NaN where there is none.
         low: of its interval.
         high: of its interval.
-        places: digits after the point; None for as many as it needs alone.
-        sign: whether a plus is shown.
-        instead: what is shown in its place.
+        places: digits after the point; by default as many as this number needs.
+        sign: whether to show a plus.
+        instead: a text to show in its place.
     """
 
     value: float | None
@@ -31,24 +34,24 @@ class Number(NamedTuple):
 
     @property
     def text(self) -> str:
-        """It as people read it."""
+        """The number for people."""
         return self.instead or number(self.value, self.places, sign=self.sign)
 
     @property
     def interval(self) -> str:
-        """Its ends; empty for none."""
+        """The ends of its interval; empty where there is none."""
         low, high = (number(end, self.places, sign=self.sign) for end in (self.low, self.high))
         return "" if NONE in (low, high) else f"{low} … {high}"
 
     @property
     def exact(self) -> str:
-        """It as JavaScript reads it; empty for none."""
+        """The number for JavaScript; empty where there is none."""
         missing = self.value is None or math.isnan(self.value)
         return "" if missing else repr(self.value).replace("inf", "Infinity")
 
 
 class FileName(NamedTuple):
-    """A recording's id in a table, where its file lay, and its number on the page."""
+    """A recording's id in a table, the path of its file, and its number on the page."""
 
     text: str
     path: str
@@ -64,7 +67,7 @@ class Table:
 
     @property
     def heads(self) -> list[tuple[str, bool]]:
-        """Heads, and whether numbers are below them."""
+        """Heads, and whether their columns are of numbers."""
         return [(head, any(isinstance(cell, Number) for cell in cells)) for head, cells in self.columns]
 
     @property
@@ -74,7 +77,7 @@ class Table:
 
 
 def column(label: str, values: Sequence[Any], unit: str = "") -> tuple[str, list[Any]]:
-    """A column of foreign values: of numbers where all are, else of words."""
+    """A column of a table of results: of numbers where all values are, else of words."""
     present = [value for value in values if value is not None]
     if present and all(map(is_number, present)):
         places = decimals(present)
@@ -83,10 +86,10 @@ def column(label: str, values: Sequence[Any], unit: str = "") -> tuple[str, list
 
 
 def estimate(entry: Mapping[str, Any], value: str, places: int, *, sign: bool = False) -> Number:
-    """A number of that name with the interval beside it."""
+    """A number of an entry, by its name, with its interval."""
     return Number(entry[value], entry["low"], entry["high"], places, sign)
 
 
 def places_of(*numbers: float | None) -> int:
-    """Digits for means of such numbers: two at least, as integers have means that are none."""
+    """Digits for means of numbers: at least two, as means of integers are not whole."""
     return max(2, decimals(numbers))

@@ -10,12 +10,12 @@ from typing import Any
 #: What stands for no value.
 NONE = "\N{EN DASH}"
 
-#: Characters of a foreign text that are shown; the rest is cut, and said to be.
+#: Characters of a foreign text that are shown; an ellipsis stands for the rest.
 LONGEST = 160
 
 
 def is_number(value: Any) -> bool:
-    """Whether a cell holds a number; a truth value is a word."""
+    """Whether a cell is a number; a truth value is a word."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -25,7 +25,7 @@ def defined(values: Sequence[Any]) -> list[float]:
 
 
 def decimals(values: Sequence[Any]) -> int:
-    """Digits behind the point that tell a column's numbers apart: four figures of its largest one, none of integers."""
+    """Digits after the point for a column of numbers: four significant digits of the largest, none for integers."""
     numbers = defined(values)
     if all(number == round(number) for number in numbers):
         return 0
@@ -34,7 +34,7 @@ def decimals(values: Sequence[Any]) -> int:
 
 
 def number(value: Any, places: int | None = None, *, sign: bool = False) -> str:
-    """A number with so many digits behind the point; by default as many as it needs alone."""
+    """A number with digits after the point; by default as many as it needs."""
     if value is None or math.isnan(value):
         return NONE
     if math.isinf(value):
@@ -53,7 +53,7 @@ def whole(count: int) -> str:
 
 
 def text(value: Any, longest: int = LONGEST) -> str:
-    """Foreign text that can be shown and written: no control characters, nothing that is not Unicode, not endless."""
+    """Foreign text that can be shown and written: without control characters, valid Unicode, and not too long."""
     shown = "".join(character if _is_shown(character) else "\N{REPLACEMENT CHARACTER}" for character in str(value))
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
 
@@ -92,16 +92,16 @@ def size(count: int) -> str:
 
 
 def flat(facts: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Facts within facts as one list of names and what they stand for: ``models.dtln_1.onnx``."""
-    found: list[tuple[str, str]] = []
+    """Nested facts as one list of names and values; a name is ``models.dtln_1.onnx``."""
+    entries: list[tuple[str, str]] = []
     for name, value in facts.items():
         label = f"{before}{name}"
         if isinstance(value, list | tuple) and any(isinstance(entry, Mapping) for entry in value):
             value = {str(place): entry for place, entry in enumerate(value, 1)}
         if isinstance(value, Mapping) and value:
-            found += flat(value, f"{label}.")
+            entries += flat(value, f"{label}.")
         elif isinstance(value, list | tuple):
-            found.append((text(label), ", ".join(map(words, value)) or NONE))
+            entries.append((text(label), ", ".join(map(words, value)) or NONE))
         else:
-            found.append((text(label), text(value, 2000) if isinstance(value, str) else words(value)))
-    return found
+            entries.append((text(label), text(value, 2000) if isinstance(value, str) else words(value)))
+    return entries

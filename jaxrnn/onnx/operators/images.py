@@ -6,7 +6,7 @@ import io
 
 import numpy as np
 
-from jaxrnn.errors import MissingPackageError
+from jaxrnn.errors import optional_package
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.values import Value
 
@@ -23,12 +23,8 @@ def image_decoder(encoded_stream: Static, *, pixel_format: str = "RGB") -> Value
     """
     if pixel_format not in _MODES:
         raise ValueError(f"pixel_format must be one of {', '.join(_MODES)}, not {pixel_format!r}")
-    try:
+    with optional_package("pillow", "decoding images", "images"):
         from PIL import Image
-    except ImportError as error:
-        raise MissingPackageError(
-            "decoding images needs the package Pillow; install it: pip install 'jaxrnn[images]'"
-        ) from error
     mode = _MODES[pixel_format]
     try:
         with Image.open(io.BytesIO(np.ascontiguousarray(encoded_stream, np.uint8).tobytes())) as image:

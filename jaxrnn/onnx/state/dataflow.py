@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from jaxrnn.errors import LimitError
+from jaxrnn.messages import first_line
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.evaluate import Scope, call, check_outputs
 from jaxrnn.onnx.interface import spec_of
@@ -114,7 +115,7 @@ class _Walk(Elements):
             if self.strict:
                 raise NotFollowedError(f"node {node.name!r}: {error}") from error
             if is_recurrent(node):
-                self.result.lost.append((node.name, str(error).splitlines()[0]))
+                self.result.lost.append((node.name, first_line(error)))
         read = union(present)
         return [Flow(None, None, deps=read.deps, ancestors=read.ancestors) for _ in node.outputs]
 

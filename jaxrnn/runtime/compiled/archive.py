@@ -14,7 +14,7 @@ from jaxrnn.errors import InputError, StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.messages import describe
-from jaxrnn.runtime.bound import Bound
+from jaxrnn.runtime.bound import Bound, packed
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.manifest import BATCHED
 from jaxrnn.specs import ArraySpec
@@ -36,26 +36,24 @@ def archive(
     stream = Bound(stepper, params)
     params = stream.params
     spec = _sized(stepper.spec, dims)
-    # A flush takes the plain parameters: those of a stream would be in the file twice.
-    if not spec.streams and not isinstance(params, Packed) and hasattr(stepper, "pack"):
-        params = stepper.pack(params, **_given(dims))  # pyright: ignore[reportAttributeAccessIssue]
+    params = packed(stepper, params, dims)
     leaves, rebuild = _leaves_of(params)
     shapes = [_shape(leaf) for leaf in leaves]
     sizes = _given({name: dims[name] for each in stepper.spec.state for name in each.symbols if name in dims})
-    held = stream.example_held() or {}
+    constants = stream.example_constants() or {}
 
-    def init(leaves: Any, held: Arrays) -> State:
-        return stepper.init(params=rebuild(leaves), held=held or None, **sizes)
+    def init(leaves: Any, constants: Arrays) -> State:
+        return stepper.init(params=rebuild(leaves), constants=constants or None, **sizes)
 
     with exact_types():
-        init(leaves, held)  # holds the parameters against the stepper's
+        init(leaves, constants)  # holds the parameters against the stepper's
         functions = _functions(stepper, spec, rebuild, shapes)
         start = None
         try:
             made = stepper.init(**sizes)
             start = tuple(_compact(np.asarray(made[each.name])) for each in spec.carried)
         except InputError:
-            functions["init"] = (init, (jax.tree.map(_shape, held),))
+            functions["init"] = (init, (jax.tree.map(_shape, constants),))
         exported = {
             name: bytes(jax.export.export(jax.jit(function), platforms=platforms)(shapes, *rest).serialize())
             for name, (function, rest) in functions.items()
@@ -114,14 +112,19 @@ def _functions(
         sizes = {} if symbol is None else {symbol: size}
         state, inputs = (_shapes(specs, sizes, lead) for specs in (spec.carried, spec.inputs))
         rest = (inputs if spec.streams else {}, jax.ShapeDtypeStruct(lead, np.int32))
-        functions[f"step{ending}"] = (jax.vmap(step, (None, 0, 0)) if lead else step, (state, inputs))
+
+        def enter(name: str, function: Callable[..., Any], *shapes: Any) -> None:
+            mapped = jax.vmap(function, (None, *(0 for _ in shapes))) if lead else function  # noqa: B023
+            functions[name + ending] = (mapped, shapes)  # noqa: B023
+
+        enter("step", step, state, inputs)
         if not lead:
             _check_steady(spec, state, jax.eval_shape(step, leaves, state, inputs)[1])
             keeps = spec.streams or bool(jax.eval_shape(flush, leaves, state, *rest)[0])
         if keeps:
-            functions[f"flush{ending}"] = (jax.vmap(flush, (None, 0, 0, 0)) if lead else flush, (state, *rest))
-        if not spec.streams and hasattr(stepper, "scan") and not (lead and symbol):
-            functions[f"scan{ending}"] = (scan, (state, _shapes(spec.inputs, sizes, (time, *lead))))
+            enter("flush", flush, state, *rest)
+        if not spec.streams and hasattr(stepper, "scan"):
+            enter("scan", scan, state, _shapes(spec.inputs, sizes, (*lead, time)))
     return functions
 
 

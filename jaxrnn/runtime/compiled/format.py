@@ -48,6 +48,7 @@ class Archive(NamedTuple):
         start: the state before the first frame, in the order of `StepSpec.carried`, each of its shape or one that is
             broadcast to it; None where a function ``init`` computes it.
         functions: serialised functions by name.
+        digest: SHA-256 of the file; of one that is to be written, nothing yet.
     """
 
     spec: StepSpec
@@ -55,6 +56,7 @@ class Archive(NamedTuple):
     params: Sequence[Any]
     start: Sequence[np.ndarray] | None
     functions: Mapping[str, bytes]
+    digest: str = ""
 
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:
@@ -121,7 +123,7 @@ def read(path: str | os.PathLike[str]) -> Archive:
         )
     try:
         with exact_types():
-            return _content(body)
+            return _content(body)._replace(digest=digest.decode())
     except (ValueError, LookupError, TypeError, RuntimeError, OSError, zipfile.BadZipFile, MemoryError) as error:
         raise ModelError(
             f"{os.fspath(path)} has the digest that it gives, but not the content of a compiled model: {error}; "

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError
 from jaxrnn.guards import exact_types
+from jaxrnn.messages import first_line
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.manifest import BATCHED
 from jaxrnn.runtime.pickling import on_device, on_host
@@ -33,6 +34,11 @@ class Functions:
         self._serialised = archive.functions
         self._loaded: dict[str, Any] = {}
         self._bound: dict[str, Any] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the file from others: the digest of its content."""
+        return self._archive.digest
 
     def __copy__(self) -> Self:
         return self  # nothing of it changes
@@ -71,17 +77,16 @@ class Functions:
                     f"{self.spec.label} was compiled for {made}, but JAX runs on {here} here; compile it for that"
                 )
             call = exported.call
-            if name in ("step", "flush"):
+            if not name.endswith(BATCHED) and name + BATCHED in self._serialised:
                 call = _mappable(call, lambda *arguments: self._function(name + BATCHED)(*arguments))
             self._loaded[name] = jax.jit(call)
         return self._loaded[name]
 
     def _unusable(self, name: str, error: Exception) -> ModelError:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
         return ModelError(
-            f"{self.spec.label}: the function {name!r} of the compiled file cannot be used: {said[:300]}. It was "
-            f"compiled with JAX {self._jax}, and this is JAX {jax.__version__}: compile it again with this one, or "
-            "upgrade JAX"
+            f"{self.spec.label}: the function {name!r} of the compiled file cannot be used: "
+            f"{first_line(error, 300)}. It was compiled with JAX {self._jax}, and this is JAX "
+            f"{jax.__version__}: compile it again with this one, or upgrade JAX"
         )
 
 

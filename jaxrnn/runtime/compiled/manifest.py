@@ -92,7 +92,7 @@ _MANIFEST = {
         "receptive_field": _whole_or_none,
         "batch_symbol": _text_or_none,
         "joined": _flag,
-        "held": [_text],
+        "constants": [_text],
         "needs_params": _flag,
     },
 }

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
+from jaxrnn.recordings import recording_specs, scan_steps
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.functions import Functions
 from jaxrnn.runtime.compiled.manifest import BATCHED
 from jaxrnn.specs import bind
-from jaxrnn.stepper import Flushed, State, StepSpec, in_batch, nothing_left, whole_pulse
+from jaxrnn.stepper import Flushed, State, StepSpec, batch_note, in_batch, nothing_left, whole_pulse
 
 Arrays = Mapping[str, Any]
 
 
 class CompiledStepper(Functions):
-    """A stepper from a compiled file: `init`, `step`, `flush` and, of a model in steps, `scan`.
+    """A stepper from a compiled file: `init`, `step`, `scan` and `flush`.
 
-    The functions are compiled for one stream and for a batch of any size. Mapped once with ``jax.vmap``, `step` and
-    `flush` are those of a batch. They have no derivatives.
+    The functions are compiled for one stream and for a batch of any size. Mapped once with ``jax.vmap``, they are those
+    of a batch. They have no derivatives.
 
     Attributes:
         spec: the facts about the stepper.
@@ -34,20 +37,20 @@ class CompiledStepper(Functions):
         super().__init__(archive)
         self._start = archive.start
 
-    def init(self, batch: int | None = None, *, params: Sequence[Any] | None = None, held: Any = None) -> State:
+    def init(self, batch: int | None = None, *, params: Sequence[Any] | None = None, constants: Any = None) -> State:
         """The state before the first frame, as in every `Stepper`.
 
         Args:
             batch: None for one stream, or a number of them.
             params: as in `step`.
-            held: the inputs in ``spec.held``.
+            constants: the inputs in ``spec.constants``.
 
         Raises:
-            InputError: held inputs are needed and were not given, or do not fit.
+            InputError: constants are needed and were not given, or do not fit.
         """
         with exact_types():
             if self._start is None:
-                return in_batch(self.spec, self._call("init", params, self._held(held)), batch)
+                return in_batch(self.spec, self._call("init", params, self._constants(constants)), batch)
             sizes = {} if self.spec.batch_symbol is None else {self.spec.batch_symbol: 1}
             # By NumPy: an operation of JAX would be compiled first, which takes longer than the step.
             state = {
@@ -56,13 +59,17 @@ class CompiledStepper(Functions):
             }
             return in_batch(self.spec, state, batch)
 
-    def _held(self, held: Any) -> dict[str, Any]:
-        specs = [spec for spec in self.spec.inputs if spec.name in self.spec.held]
-        given = {} if held is None else {name: held[name] for name in self.spec.held if held.get(name) is not None}
+    def _constants(self, constants: Any) -> dict[str, Any]:
+        specs = [spec for spec in self.spec.inputs if spec.name in self.spec.constants]
+        given = (
+            {}
+            if constants is None
+            else {name: constants[name] for name in self.spec.constants if constants.get(name) is not None}
+        )
         if len(given) < len(specs):
             raise InputError(
-                f"the state before the first frame is computed from held inputs: call init(held=...) with "
-                f"{', '.join(self.spec.held)}"
+                f"the state before the first frame is computed from constants: call init(constants=...) with "
+                f"{', '.join(self.spec.constants)}"
             )
         return bind(specs, given)
 
@@ -82,23 +89,35 @@ class CompiledStepper(Functions):
             StateError: the state does not fit.
         """
         with exact_types():
-            lead, arrays = self._arguments(state, inputs)
+            lead = self.spec.lead(state)
+            arrays = self._of_batch(state).bind(inputs, lead)
             outputs, after = self._call(f"step{BATCHED}" if lead else "step", params, dict(state), arrays)
         at_end = {output.name: None for output in self.spec.outputs if output.at_end}
         return {**outputs, **at_end}, after
 
     def scan(self, params: Sequence[Any] | None, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
-        """Many steps in one call, with the frames stacked along a first axis of every input; else as `step`.
+        """Many steps in one call: of a stream over whole pulses, else with the frames stacked along a first axis.
+
+        Args:
+            params: as in `step`.
+            state: as in `step`.
+            inputs: frames of a recording, by name.
 
         Raises:
-            InputError: an input does not fit, or the file holds no scan.
+            InputError: an input does not fit.
+            StateError: the state does not fit.
         """
         with exact_types():
-            lead, arrays = self._arguments(state, inputs, ("frames",))
-            name = f"scan{BATCHED}" if lead else "scan"
-            if name not in self._serialised:
-                raise InputError(f"{self.spec.label} holds no scan of such a state; call step, frame after frame")
-            return self._call(name, params, dict(state), arrays)
+            lead = self.spec.lead(state)
+            arrays = bind(recording_specs(self._of_batch(state), "frames", lead), inputs, note=batch_note(lead))
+            if "scan" not in self._serialised:
+                scan = functools.partial(scan_steps, self.spec, functools.partial(self.step, params))
+                return (jax.vmap(scan) if lead and self.spec.streams else scan)(dict(state), arrays)
+            if not lead:
+                return self._call("scan", params, dict(state), arrays)
+            swapped = {name: jnp.moveaxis(array, 0, 1) for name, array in arrays.items()}
+            outputs, after = self._call(f"scan{BATCHED}", params, dict(state), swapped)
+            return {name: jnp.moveaxis(array, 0, 1) for name, array in outputs.items()}, after
 
     def flush(self, params: Sequence[Any] | None, state: State, tail: Arrays | None = None, valid: Any = 0) -> Flushed:
         """What is left when a recording has ended, as in every `Stepper`.
@@ -122,11 +141,6 @@ class CompiledStepper(Functions):
             name = f"flush{BATCHED}" if lead else "flush"
             outputs, counts = self._call(name, params, dict(state), arrays or {}, existing)
         return Flushed(outputs, {name: counts.get(name) for name in outputs})
-
-    def _arguments(self, state: State, inputs: Arrays, more: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], Any]:
-        """The batch in front of the state, and the inputs, held against the spec and that batch."""
-        lead = self.spec.lead(state)
-        return lead, self._of_batch(state).bind(inputs, lead, more)
 
     def _of_batch(self, state: State) -> StepSpec:
         """The facts with the batch of a state, where it is a dimension of the arrays."""

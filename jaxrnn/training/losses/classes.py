@@ -7,13 +7,14 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.onnx.values import describe
+from jaxrnn.errors import InputError, optional_package
+from jaxrnn.messages import describe
 from jaxrnn.training.losses.frames import (
     Arrays,
     Loss,
     Output,
     TimeAxis,
+    comparison,
     find_time_axis,
     frames_first,
     like,
@@ -24,10 +25,8 @@ from jaxrnn.training.losses.frames import (
     wide,
 )
 
-try:
+with optional_package("optax", "losses", "train"):
     import optax
-except ImportError as error:
-    raise MissingPackageError("losses need optax: pip install 'jaxrnn[train]'") from error
 
 #: What an output holds: numbers before softmax or sigmoid (logarithms of probabilities too), or probabilities.
 Scale = Literal["logits", "probabilities"]
@@ -64,10 +63,9 @@ def cross_entropy(
             shares, _ = frames_first(shares.astype(logits.dtype), axis, mask)
             return masked_mean(optax.softmax_cross_entropy(logits, present(shares, exists)), exists)
         logits, exists = _logits(scores, axis, mask, scale)
-        chosen, _ = frames_first(like(labels.astype(jnp.int32), scores.shape[:-1], target), axis, mask)
-        counts, chosen = valid_labels(chosen, exists, logits.shape[-1], ignore_label)
-        values = optax.softmax_cross_entropy_with_integer_labels(logits, chosen)
-        return mean_where(values, counts)
+        labels, _ = frames_first(like(labels.astype(jnp.int32), scores.shape[:-1], target), axis, mask)
+        counts, labels = valid_labels(labels, exists, logits.shape[-1], ignore_label)
+        return mean_where(optax.softmax_cross_entropy_with_integer_labels(logits, labels), counts)
 
     return loss
 
@@ -89,12 +87,7 @@ def binary_cross_entropy(
     """
     check_scale(scale)
 
-    def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        scores = read_output(outputs, example, output)
-        labels = like(read_target(example, target).astype(scores.dtype), scores.shape, target)
-        scores, exists = frames_first(scores, time_axis, mask)
-        labels, _ = frames_first(labels, time_axis, mask)
-        scores, labels = present(scores, exists, 0.5), present(labels, exists)
+    def loss(scores: jax.Array, labels: jax.Array, exists: jax.Array) -> jax.Array:
         if scale == "logits":
             return masked_mean(optax.sigmoid_binary_cross_entropy(scores, labels), exists)
         limits = jnp.finfo(scores.dtype)
@@ -102,7 +95,7 @@ def binary_cross_entropy(
         no = jnp.log1p(-jnp.minimum(scores, 1 - limits.epsneg))
         return masked_mean(-labels * yes - (1 - labels) * no, exists)
 
-    return loss
+    return comparison(loss, output, target, time_axis=time_axis)
 
 
 def ctc(
@@ -205,7 +198,7 @@ def classes_last(array: jax.Array, class_axis: int, time_axis: TimeAxis) -> tupl
 def valid_labels(
     labels: jax.Array, exists: jax.Array, classes: int, ignore_label: int | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Which labels ``[time, ...]`` count, and the labels with 0 in place of the others and ``classes`` for no class."""
+    """Which labels ``[time, ...]`` count; and the labels, 0 where they do not, ``classes`` where they are no class."""
     counts = jnp.broadcast_to(exists.reshape(-1, *(1,) * (labels.ndim - 1)), labels.shape)
     if ignore_label is not None:
         counts = counts & (labels != ignore_label)

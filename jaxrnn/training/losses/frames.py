@@ -1,4 +1,4 @@
-"""What every loss does first: it finds its arrays, puts time in front, and leaves out frames that do not exist."""
+"""What every loss does first: find its arrays, put time in front, and leave out frames that do not exist."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
-from jaxrnn.messages import near
-from jaxrnn.onnx.values import describe
+from jaxrnn.messages import describe, near
 
 Arrays = Mapping[str, Any]
 #: A loss or a metric of one example: outputs by name, the example's arrays by name, and which frames exist.
@@ -20,6 +19,51 @@ Loss = Callable[[Arrays, Arrays, Any], jax.Array]
 Output = str | Callable[[Arrays, Arrays], Any]
 #: Which axis of an output is time: its number, None for none, "auto" for the only axis longer than 1.
 TimeAxis = int | Literal["auto"] | None
+
+
+def comparison(
+    judge: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+    output: Output,
+    target: str,
+    *,
+    times: str | None = None,
+    time_axis: TimeAxis = "auto",
+    parts_axis: int | None = None,
+) -> Loss:
+    """A loss or metric that compares an output with an array of the example, number by number.
+
+    Args:
+        judge: ``(estimate, reference, exists) -> scalar``, of arrays ``[time, ...]`` of one type, which are zero in
+            frames that do not exist, and ``bool[time]``.
+        output: the estimate.
+        target: the reference, of the output's shape but for axes of size 1.
+        times: an array of the example that the output is a mask for: the product is judged.
+        time_axis: which axis of the output is time.
+        parts_axis: an axis of size 2 of real arrays that holds the real and the imaginary part.
+    """
+
+    def compared(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
+        estimate = read_output(outputs, example, output)
+        others = [like(wide(read_target(example, name)), estimate.shape, name) for name in (target, times) if name]
+        arrays = [estimate, *others]
+        if parts_axis is not None:
+            arrays = [_joined(array, parts_axis) for array in arrays]
+        _, exists = frames_first(arrays[0], time_axis, mask)
+        # Before they are multiplied: zero times NaN is NaN, in the gradient too.
+        estimate, reference, *masked = of_one_type(
+            *(present(frames_first(array, time_axis, mask)[0], exists) for array in arrays)
+        )
+        return judge(estimate * masked[0] if masked else estimate, reference, exists)
+
+    return compared
+
+
+def _joined(array: jax.Array, axis: int) -> jax.Array:
+    """Real and imaginary parts along an axis as complex numbers, the axis kept with size 1."""
+    if not -array.ndim <= axis < array.ndim or array.shape[axis] != 2 or jnp.iscomplexobj(array):
+        raise InputError(f"parts_axis={axis}: {describe(array)} has no real parts of complex numbers there")
+    real, imaginary = jnp.split(array, 2, axis)
+    return jax.lax.complex(real, imaginary)
 
 
 def read_output(outputs: Arrays, example: Arrays, output: Output) -> jax.Array:
@@ -75,7 +119,7 @@ def like(array: jax.Array, shape: tuple[int, ...], name: str) -> jax.Array:
 def frames_first(array: jax.Array, time_axis: TimeAxis, mask: Any) -> tuple[jax.Array, jax.Array]:
     """Time as the first axis, and which frames exist: ``[time, ...]`` and ``bool[time]``.
 
-    A mask of another rate is taken to that of the array: a frame of a lower rate exists if all of its frames do.
+    A mask of another rate is converted to that of the array: a frame of a lower rate exists if all of its parts do.
 
     Args:
         array: any array.
@@ -88,17 +132,17 @@ def frames_first(array: jax.Array, time_axis: TimeAxis, mask: Any) -> tuple[jax.
     axis = find_time_axis(array, time_axis)
     if axis is None:
         return array[None], jnp.ones(1, bool)
-    array, given = jnp.moveaxis(array, axis, 0), jnp.asarray(mask, bool).reshape(-1)
-    have, known = len(array), len(given)
-    if have == known:
-        return array, given
-    if known and have % known == 0:
-        return array, jnp.repeat(given, have // known, total_repeat_length=have)
-    if have and known % have == 0:
-        return array, jnp.all(given.reshape(have, -1), axis=1)
+    array, exists = jnp.moveaxis(array, axis, 0), jnp.asarray(mask, bool).reshape(-1)
+    length, frames = len(array), len(exists)
+    if length == frames:
+        return array, exists
+    if frames and length % frames == 0:
+        return array, jnp.repeat(exists, length // frames, total_repeat_length=length)
+    if length and frames % length == 0:
+        return array, jnp.all(exists.reshape(length, -1), axis=1)
     raise InputError(
-        f"{describe(array)} has {have} frames (its axis {axis}, put first), the mask {known}: neither is a multiple of "
-        "the other, so that it is not known which of them exist; check time_axis, or write a loss of your own"
+        f"{describe(array)} has {length} frames (its axis {axis}, put first), the mask {frames}: neither is a multiple "
+        "of the other, so that it is not known which of them exist; check time_axis, or write a loss of your own"
     )
 
 

@@ -9,20 +9,7 @@ import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
 from jaxrnn.si_sdr import energies
-from jaxrnn.training.losses.frames import (
-    Arrays,
-    Loss,
-    Output,
-    TimeAxis,
-    frames_first,
-    like,
-    masked_mean,
-    of_one_type,
-    present,
-    read_output,
-    read_target,
-    wide,
-)
+from jaxrnn.training.losses.frames import Loss, Output, TimeAxis, comparison, masked_mean, present
 
 
 def mse(output: Output, target: str, *, times: str | None = None, time_axis: TimeAxis = "auto") -> Loss:
@@ -35,11 +22,10 @@ def mse(output: Output, target: str, *, times: str | None = None, time_axis: Tim
         time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
     """
 
-    def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        estimate, reference, exists = pair(outputs, example, mask, output, target, times, time_axis)
+    def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
         return masked_mean(_square(estimate - reference), exists)
 
-    return loss
+    return comparison(error, output, target, times=times, time_axis=time_axis)
 
 
 def spectral_mse(
@@ -81,8 +67,7 @@ def spectral_mse(
     if floor <= 0:
         raise InputError(f"floor must be above 0, not {floor}")
 
-    def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        estimate, reference, exists = pair(outputs, example, mask, output, target, times, time_axis, parts_axis)
+    def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
         result = jnp.zeros((), jnp.finfo(estimate.dtype).dtype)
         if complex_weight < 1:
             errors = _magnitude(estimate, power, floor) - _magnitude(reference, power, floor)
@@ -97,7 +82,7 @@ def spectral_mse(
             result += complex_weight * masked_mean(_square(errors), exists)
         return result
 
-    return loss
+    return comparison(error, output, target, times=times, time_axis=time_axis, parts_axis=parts_axis)
 
 
 def si_sdr(
@@ -129,17 +114,16 @@ def si_sdr(
     if limit <= 0:
         raise InputError(f"limit must be above 0 dB, not {limit}")
 
-    def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
-        estimate, reference, exists = pair(outputs, example, mask, output, target, times, time_axis)
-        return -_ratio(estimate, reference, exists, zero_mean, limit)
+    def loss(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
+        if zero_mean:
+            estimate, reference = (present(x - masked_mean(x, exists), exists) for x in (estimate, reference))
+        return -_ratio(estimate, reference, limit)
 
-    return loss
+    return comparison(loss, output, target, times=times, time_axis=time_axis)
 
 
-def _ratio(estimate: jax.Array, reference: jax.Array, exists: jax.Array, zero_mean: bool, limit: float) -> jax.Array:
-    """SI-SDR in dB of ``[time, ...]``, whose frames that do not exist are zero."""
-    if zero_mean:
-        estimate, reference = (present(x - masked_mean(x, exists), exists) for x in (estimate, reference))
+def _ratio(estimate: jax.Array, reference: jax.Array, limit: float) -> jax.Array:
+    """SI-SDR in dB of signals of any shape."""
     # The ratio knows no scale, so that signals are brought to a size whose squares neither vanish nor overflow.
     estimate, estimate_sounds = _normalised(estimate)
     reference, reference_sounds = _normalised(reference)
@@ -160,42 +144,6 @@ def _normalised(signal: jax.Array) -> tuple[jax.Array, jax.Array]:
     # Subnormal numbers have too few digits left to say what the signal is.
     sounds = largest >= jnp.finfo(largest.dtype).tiny
     return signal / jnp.where(sounds, largest, 1).astype(signal.dtype), sounds
-
-
-def pair(
-    outputs: Arrays,
-    example: Arrays,
-    mask: jax.Array,
-    output: Output,
-    target: str,
-    times: str | None,
-    time_axis: TimeAxis,
-    parts_axis: int | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Estimate and target ``[time, ...]`` of one type, zero in frames that do not exist, and which do."""
-    estimate = read_output(outputs, example, output)
-    arrays = [
-        estimate,
-        *(like(wide(read_target(example, name)), estimate.shape, name) for name in (target, times) if name),
-    ]
-    if parts_axis is not None:
-        arrays = [_joined(array, parts_axis) for array in arrays]
-    _, exists = frames_first(arrays[0], time_axis, mask)
-    # Before they are multiplied: zero times NaN is NaN, in the gradient too.
-    estimate, reference, *masked = of_one_type(
-        *(present(frames_first(array, time_axis, mask)[0], exists) for array in arrays)
-    )
-    return (estimate * masked[0] if masked else estimate), reference, exists
-
-
-def _joined(array: jax.Array, axis: int) -> jax.Array:
-    """Real and imaginary parts along an axis as complex numbers, the axis kept with size 1."""
-    if not -array.ndim <= axis < array.ndim or array.shape[axis] != 2 or jnp.iscomplexobj(array):
-        raise InputError(
-            f"parts_axis={axis}: {array.dtype}{list(array.shape)} has no real parts of complex numbers there"
-        )
-    real, imaginary = jnp.split(array, 2, axis)
-    return jax.lax.complex(real, imaginary)
 
 
 def _square(x: jax.Array) -> jax.Array:

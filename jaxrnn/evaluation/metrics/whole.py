@@ -1,4 +1,4 @@
-"""Metrics of whole recordings, whose samples are kept until it has ended; of long ones there is no value."""
+"""Metrics of whole recordings: their frames are kept until the end; a recording beyond a limit has no value."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LIMIT = 120.0
 Judgement = Callable[[np.ndarray, "np.ndarray | None", Any], Any]
 
 
-class Collected:
-    """Keeps a recording up to a limit, and has a function judge it."""
+class Whole:
+    """An accumulator that keeps the frames of a recording up to a limit, for a function that judges the whole."""
 
     def __init__(self, name: str, function: Judgement, rate: float, limit: float):
         self._name, self._function, self._rate, self._limit = name, function, rate, limit
@@ -43,22 +43,22 @@ class Collected:
             self._references.append(np.array(reference))
 
     def result(self) -> dict[str, Any]:
-        """What the function says: a number, or numbers by name.
+        """What the function returns: a number, or numbers by name.
 
         Raises:
-            NoValueError: there was nothing to judge.
+            NoValueError: the output is empty, or the function returns something else.
         """
         if not self._outputs:
             raise NoValueError("the output is empty")
         reference = np.concatenate(self._references) if self._references else None
-        found = self._function(np.concatenate(self._outputs), reference, self._rate)
-        if isinstance(found, Mapping):
-            return {f"{self._name}_{key}": _number(f"{self._name}[{key!r}]", value) for key, value in found.items()}
-        return {self._name: _number(self._name, found)}
+        result = self._function(np.concatenate(self._outputs), reference, self._rate)
+        if isinstance(result, Mapping):
+            return {f"{self._name}_{key}": _number(f"{self._name}[{key!r}]", value) for key, value in result.items()}
+        return {self._name: _number(self._name, result)}
 
 
 def _number(what: str, value: Any) -> float:
-    """A number of any kind of number, or of an array of one; None is not defined."""
+    """A number, or an array of one number, as float; NaN for None."""
     if value is None:
         return math.nan
     if isinstance(value, np.generic | np.ndarray) or hasattr(value, "__array__"):
@@ -84,24 +84,27 @@ def over_whole(
     """A metric of a function that judges whole recordings.
 
     Args:
-        function: given the output ``[frames, ...]``, the reference (None where there is none) and the frames a second,
+        function: from the output ``[frames, ...]``, the reference (None where there is none) and the frames a second to
             a number, or numbers by name. What it raises becomes the row's note.
-        called: name of its column; of a dictionary, each column is called name and key with an underscore between.
-        output: which output it judges; None for the sound, or the only one.
-        limit: seconds of the longest recording that is judged: so much is kept in memory for each of a batch.
-        needs_reference: whether a recording without one has no result.
-        unit: what it is in, for people.
-        higher_is_better: None where neither is.
-        options: what decides on its values besides its name.
+        called: name of its column; for a dictionary, each column's name is this one, an underscore, and the key.
+        output: the output that it judges; None for the first.
+        limit: seconds of the longest recording that is judged; as much is kept in memory for each recording of a batch.
+        needs_reference: whether a recording without a reference has no value.
+        unit: its unit, for people.
+        higher_is_better: None where neither direction is better.
+        options: what determines its values besides its name.
 
     Raises:
         InputError: the limit is not above 0.
     """
     if not limit > 0:
         raise InputError(f"{called}: limit must be above 0 seconds, not {limit}")
-
-    def start(rate: Any) -> Collected:
-        return Collected(called, function, rate, limit)
-
-    facts = {**(options or {}), "limit": limit}
-    return Metric(called, start, output, needs_reference, unit, higher_is_better, options=facts)
+    return Metric(
+        called,
+        lambda rate: Whole(called, function, rate, limit),
+        output,
+        needs_reference,
+        unit,
+        higher_is_better,
+        options={**(options or {}), "limit": limit},
+    )

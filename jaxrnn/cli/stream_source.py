@@ -1,0 +1,147 @@
+"""What ``jaxrnn stream`` runs, and on what: the stepper of a file, and recordings of its inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from jaxrnn.cli.inputs import Inputs
+from jaxrnn.cli.options import ModelFile
+from jaxrnn.cli.pulses import Pulses
+from jaxrnn.cli.stepping import check_size
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.guards import exact_types
+from jaxrnn.model import Model
+from jaxrnn.model.inspection import time_symbols
+from jaxrnn.recordings import recording_specs
+from jaxrnn.runtime.compiled import is_compiled, load_compiled
+from jaxrnn.specs import bind, check_names
+from jaxrnn.stepper import Stepper
+from jaxrnn.verification.sampling import (
+    Sample,
+    index_limits,
+    random_arrays,
+    random_inputs,
+    restore_types,
+    symbols_of,
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is in the file.
+
+    Attributes:
+        model: of an ONNX file; None for a compiled one.
+        stepper: what runs, where the file says it; None for a model that is to be streamed.
+        params: of what runs.
+    """
+
+    model: Model | None
+    stepper: Stepper | None
+    params: Any
+
+
+def recordings_for(
+    source: Source, given: Inputs, pulses: Pulses, limit: int | None, frames: int | None, steps: int
+) -> tuple[Stepper, Sample, int]:
+    """What runs, recordings of every input, and the number of frames to take of them.
+
+    Args:
+        source: what is in the file.
+        given: recordings, or sizes of random ones.
+        pulses: how to stream a model over whole recordings.
+        limit: ``--steps``.
+        frames: ``--frames``.
+        steps: how many, if nothing else says it.
+    """
+    stepper, sizes = source.stepper, given.dims
+    if stepper is None:
+        assert source.model is not None
+        stepper, sizes = _streamed(source.model, given, pulses)
+    spec, symbol = stepper.spec, pulses.symbol or "frames"
+    whole = recording_specs(spec, symbol)
+    arrays = restore_types(spec.inputs, given.arrays)
+    for name in arrays:
+        if any(entry.name == name for entry in spec.state):
+            raise InputError(f"{name!r} is state, which is carried from step to step: it takes no recording")
+    check_names(spec.inputs, arrays)
+    recorded, asked = spec.count_frames(arrays), limit or frames
+    if recorded == 0:
+        raise InputError("the recordings have no frames")
+    declared = spec.inputs if source.model is None or source.stepper is not None else source.model.inputs
+    missing = ", ".join(str(each) for each in declared if each.name not in arrays)
+    if missing and not given.random:
+        raise InputError(f"{spec.label}: no recording of input(s) {missing}; give --input NAME=X.npy or --random")
+    if recorded is not None and asked is not None and asked > recorded:
+        option = "--steps" if limit else "--frames"
+        raise InputError(f"{option} {asked}: the recordings have {recorded} frames")
+    total = asked or recorded or steps * spec.pulse
+    if total % spec.multiple:
+        raise InputError(f"{total} frames are no multiple of {spec.multiple}, as --multiple says of every recording")
+    if total < pulses.shortest:
+        raise InputError(f"{total} frames are fewer than --shortest {pulses.shortest}")
+    with exact_types():
+        bind([each for each in whole if each.name in arrays], arrays)
+    if not arrays and spec.batch_symbol in symbols_of(spec.inputs):
+        sizes = {str(spec.batch_symbol): 1, **sizes}
+    limits = {} if source.model is None else index_limits(source.model)
+    # The sizes of a streamed model have been fixed; recordings that are given say how many frames all of them have.
+    known = {**(sizes if source.stepper is not None else {}), **({} if recorded is not None else {symbol: total})}
+    sample = random_arrays(whole, arrays, dims=known, seed=given.seed, limits=limits)
+    kept = {name: size for name, size in {**sizes, **sample.dims}.items() if spec.streams or name != symbol}
+    check_size(spec)
+    return stepper, dataclasses.replace(sample, dims=kept), total
+
+
+def _streamed(model: Model, given: Inputs, pulses: Pulses) -> tuple[Stepper, dict[str, int]]:
+    """The model in pulses, and the sizes of its other open dimensions, as recordings or --dim give them."""
+    symbol = pulses.symbol or ""
+    if symbol not in symbols_of(model.inputs):
+        names = ", ".join(symbols_of(model.inputs)) or "none"
+        raise InputError(f"{model.label}: no input has a dimension {symbol!r}; --symbol takes one of: {names}")
+    if symbol in given.dims:
+        raise InputError(f"--dim {symbol}: give the number of frames with --frames")
+    arrays = restore_types(model.inputs, given.arrays)
+    # What does not fit is refused when all is known; the sizes come with what does.
+    known = [info for info in model.inputs if info.name in arrays and len(info.shape or ()) == arrays[info.name].ndim]
+    dims = given.dims if symbol in symbols_of(known) else {**given.dims, symbol: pulses.multiple}
+    first = random_inputs(model, {info.name: arrays[info.name] for info in known}, dims=dims, seed=given.seed)
+    sizes = {name: size for name, size in first.dims.items() if name != symbol}
+    return pulses.stream(model, sizes), sizes
+
+
+def open_source(file: ModelFile, symbol: str | None) -> Source:
+    """The model or the compiled file, refused with what to do where it has neither steps nor a symbol.
+
+    Raises:
+        StateError: the model has no steps of its own; says how to stream it.
+    """
+    if is_compiled(file.path):
+        if file.static or file.state is not None:
+            raise click.UsageError(
+                f"{file.path} is compiled: --static and --state have been decided by 'jaxrnn compile'"
+            )
+        if symbol is not None:
+            raise click.UsageError(f"{file.path} is compiled: --symbol needs the ONNX file")
+        return Source(None, load_compiled(file.path), None)
+    model = file.load()
+    if symbol is not None:
+        return Source(model, None, model.params)
+    try:
+        _ = model.spec
+    except StateError as error:
+        raise StateError(f"{error}. {_about_pulses(model)}") from error
+    return Source(model, model, model.params)
+
+
+def _about_pulses(model: Model) -> str:
+    """How to stream a model that has no steps of its own."""
+    symbols = time_symbols(model)
+    if not symbols:
+        return "For pulses (--symbol NAME), export it with a symbolic dimension for time"
+    others = f" (or {', '.join(symbols[1:])}, whichever is time)" if symbols[1:] else ""
+    return f"Here, in pulses of the recording: --symbol {symbols[0]}{others}, with --pulse FRAMES for a size of pulse"

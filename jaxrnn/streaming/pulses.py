@@ -1,0 +1,163 @@
+"""A plan in pulses of one size: pure functions of one stream, with its arrays by their paths."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrnn.errors import InputError
+from jaxrnn.jaxprs.equations import trace
+from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
+from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
+from jaxrnn.jaxprs.step import Step
+from jaxrnn.jaxprs.zeros import depends_on
+from jaxrnn.stepper import State
+from jaxrnn.streaming.facts import flat_spec
+from jaxrnn.streaming.plan import Plan, shape_of
+from jaxrnn.streaming.values import FinalValue
+
+Arrays = Mapping[str, Any]
+
+
+class Pulses:
+    """What `Streamed` maps over batches and trees; to be called where types are those of the trace.
+
+    Args:
+        plan: what was traced.
+        params: an example of the parameters.
+        units: of a pulse.
+        multiple: what every number of input frames is a multiple of.
+
+    Attributes:
+        plan: as above.
+        example: shapes of the parameters.
+        spec: the facts.
+    """
+
+    def __init__(self, plan: Plan, params: Any, units: int, multiple: int):
+        self.plan, self._units = plan, units
+        self.example = jax.tree.map(shape_of, params)
+        self.spec = flat_spec(plan, units, multiple, needs_params=bool(jax.tree.leaves(self.example)))
+
+    def params(self, params: Any) -> Any:
+        """Plain parameters, held against those that the function was streamed with.
+
+        Raises:
+            InputError: they are missing, differ in structure, shape or dtype, or were packed for another function.
+        """
+        given = plain(params, self.plan)
+        expected, structure = jax.tree.flatten(self.example)
+        if given is None and expected:
+            raise InputError("the function was streamed with parameters: give params")
+        leaves, shape = jax.tree.flatten(given)
+        if shape != structure:
+            raise InputError(f"params must be a pytree like those that the function was streamed with, {structure}")
+        for leaf, want in zip(leaves, expected, strict=True):
+            array = jnp.asarray(leaf)
+            if array.shape != want.shape or array.dtype != want.dtype:
+                raise InputError(
+                    f"params hold {array.dtype.name}{list(array.shape)} where the function was streamed with "
+                    f"{want.dtype.name}{list(want.shape)}"
+                )
+        return given
+
+    def init(self, params: Any, constants: list[Any] | None) -> State:
+        """The state before the first frame.
+
+        Args:
+            params: None where it may not depend on them.
+            constants: the inputs without a time axis; None where it may not depend on them.
+
+        Raises:
+            InputError: parameters or constants are needed.
+        """
+        closed, depends, start = self._start
+        count = len(jax.tree.leaves(self.example))
+        groups = {
+            "params": (None if params is None else jax.tree.leaves(self.params(params)), slice(0, count)),
+            "constants": (constants, slice(count, None)),
+        }
+        arguments: list[Any] = []
+        for name, (leaves, own) in groups.items():
+            if leaves is None and any(depends[own]):
+                raise InputError(f"the state before the first frame is computed from {name}: call init({name}=...)")
+            avals = closed.in_avals[own]
+            arguments += [jnp.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
+        return start(arguments)
+
+    @property
+    def initial_constants(self) -> list[bool]:
+        """Of every input without a time axis, whether the state before the first frame depends on it."""
+        return self._start[1][len(jax.tree.leaves(self.example)) :]
+
+    @functools.cached_property
+    def _start(self) -> tuple[Any, list[bool], Callable[[list[Any]], State]]:
+        """The jaxpr that makes the first state, which of its inputs it depends on, and the same compiled."""
+        leaves = jax.tree.leaves(self.example)
+        constants = [leaf.whole for leaf in self.plan.leaves if leaf.axis is None]
+        closed, _ = trace(self.plan.start, leaves, constants)
+        used = depends_on(closed)
+        start = jax.jit(lambda arguments: self.plan.start(arguments[: len(leaves)], arguments[len(leaves) :]))
+        return closed, [variable in used for variable in closed.jaxpr.invars], start
+
+    def step(self, params: Any, state: State, arrays: Arrays) -> tuple[dict[str, Any], State]:
+        """One pulse: the outputs, None for those that only a flush gives, and the state."""
+        leaves = [arrays[each.name] for each in self.spec.inputs]
+        outputs, new = self._step(params, leaves, state)
+        return {each.name: output for each, output in zip(self.spec.outputs, outputs, strict=True)}, new
+
+    def _step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
+        if isinstance(params, Packed) and params.purpose.pulse == self.spec.pulse:
+            stages = self._stages(plain(params, self.plan))
+            if fits(stages, params.folded, params.purpose.folding):
+                return run_folded(stages, params.folded, arrays, state)
+        return self._plain_step(self.params(params), arrays, state)
+
+    def _plain_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
+        outputs, new = self.plan.run(jax.tree.leaves(params), state, arrays, self._units)
+        return [
+            None if isinstance(kind, FinalValue) else output
+            for output, kind in zip(outputs, self.plan.outputs, strict=True)
+        ], new
+
+    def _stages(self, params: Any) -> Step:
+        arrays = [each.struct() for each in self.spec.inputs]
+        return Step.trace(self._plain_step, jax.tree.map(shape_of, params), arrays, self.plan.layout.vectors)
+
+    def pack(self, params: Any, dtype: Any) -> Packed:
+        """As `Streamed.pack`."""
+        given = self.params(params)
+        stages = self._stages(given)
+        purpose = Purpose(self.plan.fingerprint, folding_of(stages), self.spec.pulse, self.plan.label)
+        return Packed(given, fold(stages, given, low_precision_type(dtype)), purpose)
+
+    def flush(self, params: Any, state: State, arrays: list[Any], units: int, existing: Any) -> tuple[Any, Any]:
+        """The outputs of a pass over so many units that ends after the existing frames, and their counts."""
+        outputs, _ = self.plan.run(jax.tree.leaves(params), state, arrays, units, existing)
+        counts = self.plan.counts(state, existing)
+        return [
+            output if count is None else _without_rest(output, kind.axis, count)
+            for output, count, kind in zip(outputs, counts, self.plan.outputs, strict=True)
+        ], counts
+
+    def padded(self, arrays: Arrays, units: int, lead: int) -> list[Any]:
+        """The arrays of a tail in the order of the leaves, their time axes made as long as so many units."""
+        frames = units * self.plan.clock.unit
+        return [_padded_to(arrays[leaf.name], leaf.frames(frames), lead) for leaf in self.plan.leaves]
+
+
+def _padded_to(array: Any, shape: tuple[int, ...], lead: int) -> Any:
+    widths = [(0, size - have) for size, have in zip(shape, array.shape[lead:], strict=True)]
+    return jnp.pad(array, [(0, 0)] * lead + widths)
+
+
+def _without_rest(output: Any, axis: int, count: Any) -> Any:
+    """An output of a flush with zeros where no frames are."""
+    places = jnp.arange(output.shape[axis], dtype=jnp.int32).reshape(
+        [-1 if d == axis else 1 for d in range(output.ndim)]
+    )
+    return jnp.where(places < count, output, jnp.zeros((), output.dtype))

@@ -1,0 +1,81 @@
+"""What decides the course of a training: what a checkpoint and the training that resumes it share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrnn.training.arguments import Function
+from jaxrnn.training.layout import ExampleLayout
+from jaxrnn.training.optimizers import Optimizer
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+
+
+def training_facts(
+    model: Model,
+    layout: ExampleLayout,
+    start: Mapping[str, Any],
+    trained: tuple[str, ...],
+    optimizer: Optimizer,
+    loss: Function,
+    **plain: Any,
+) -> dict[str, Any]:
+    """What decides the course of a training, in JSON's types: it must be the same where a checkpoint goes on.
+
+    Not in it is what may change: how long the training runs, how often it is validated, where its files are, on which
+    devices it runs.
+    """
+    return {
+        "model": {
+            "inputs": [str(info) for info in model.inputs],
+            "outputs": [str(info) for info in model.outputs],
+            "parameters": {name: [array.dtype.name, *array.shape] for name, array in model.program.parameters.items()},
+        },
+        "starting parameters": digest_of_all(start),
+        "frozen parameters": digest_of_all({name: value for name, value in start.items() if name not in trained}),
+        "trained": list(trained),
+        **optimizer.facts,
+        "loss": getattr(loss, "__qualname__", type(loss).__name__),
+        "mode": layout.mode,
+        "time_axis": layout.axes,
+        "chunk": layout.sequences.chunk,
+        "bucket": layout.sequences.bucket,
+        **plain,
+    }
+
+
+def digest(array: np.ndarray) -> str:
+    """A digest of an array's elements."""
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
+
+
+def digest_of_all(arrays: Mapping[str, Any]) -> str:
+    """One digest of arrays by name."""
+    parts = "".join(f"{name}:{digest(np.asarray(arrays[name]))};" for name in sorted(arrays))
+    return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between the settings of a checkpoint and those of a training, one line each."""
+    # As they come back from a file: tuples are lists there.
+    return list(_differences(json.loads(json.dumps(before)), json.loads(json.dumps(now)), ""))
+
+
+def _differences(before: Any, now: Any, path: str) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*before, *now]):
+            yield from _differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    elif before != now:
+        yield f"{path} is {_brief(before, now)} in the checkpoint and {_brief(now, before)} here"
+
+
+def _brief(value: Any, other: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str) and isinstance(other, list) and len(value) > 4:
+        return f"a list of {len(value)}" if len(value) != len(other) else "another list"
+    return "absent" if value is None else json.dumps(value)

@@ -1,0 +1,159 @@
+"""How the first example lies in time: its mode, its time axes and its frames, which all examples share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrnn.errors import InputError
+from jaxrnn.messages import describe, near_or_all
+from jaxrnn.model.inspection import time_symbols
+from jaxrnn.specs import ArraySpec
+from jaxrnn.training.examples import Example, read_example
+from jaxrnn.training.layout import ExampleLayout, naming
+from jaxrnn.training.options import Sequences, TimeAxis
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+
+
+def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> ExampleLayout:
+    """Find out how the first example lies in time.
+
+    Args:
+        model: the model.
+        sequences: how it runs over sequences.
+        label: what the first example is called.
+        value: the first example, as the caller gave it.
+
+    Raises:
+        InputError: it is no example, the time axis does not fit it, or a chunk is no whole number of elements.
+        StateError: what is state is ambiguous, or the model forgets it so that it has no steps.
+    """
+    mode, wide, time_axis = _mode(model, sequences.mode), _computes_wide(model), sequences.time_axis
+    state = () if mode == "apply" else tuple(str(variable.input) for variable in model.state)
+    infos, outputs = _inputs(model, mode), tuple(info.name for info in model.outputs)
+    with naming(label):
+        example = read_example(value, infos, state, wide=wide)
+    symbol = None if mode == "scan" else _symbol(model, mode, time_axis, example)
+    axes = _given_axes(time_axis, example, outputs)
+    for info in infos:
+        if time_axis is None and mode == "scan" and np.ndim(example[info.name]):
+            axes[info.name] = 0
+        if symbol is None or symbol not in (info.shape or ()) or (mode == "apply" and time_axis is not None):
+            continue
+        declared = (info.shape or ()).index(symbol)
+        if axes.setdefault(info.name, declared) != declared:
+            raise InputError(
+                f"time_axis says {axes[info.name]} for input {info}, but its time is axis {declared}; give the axis of "
+                f"each array: time_axis={{{info.name!r}: {declared}, ...}}"
+            )
+    sizes = {info.name: _frame_size(info, example, axes, mode) for info in infos if info.name in axes}
+    if mode == "apply":  # inputs of an encoder and a decoder may differ: the first one counts
+        sizes = dict(list(sizes.items())[:1])
+    if not sizes:
+        sizes = dict.fromkeys(list(axes)[:1], 1)
+    layout = ExampleLayout(mode, infos, axes, sizes, example, label, outputs, sequences, state, wide)
+    _check_chunks(layout, model)
+    return layout
+
+
+def _mode(model: Model, mode: str | None) -> str:
+    """How to run a model: what the caller says, or what its state and its open dimensions say.
+
+    Raises:
+        StateError: what is state is ambiguous, or the model forgets it so that it has no steps.
+    """
+    if mode is None:
+        if not any(variable.kind == "external" for variable in model.state):
+            return "apply"
+        return "step" if _symbols(model) else "scan"
+    if mode != "apply":
+        _ = model.spec.inputs
+    return mode
+
+
+def _computes_wide(model: Model) -> bool:
+    """Whether 64-bit types stay so: as the caller has set JAX, and always for a model that computes in float64."""
+    arrays = [*model.program.parameters.values(), *model.inputs]
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64 or any(array.dtype == np.float64 for array in arrays)
+
+
+def _inputs(model: Model, mode: str) -> tuple[ArraySpec, ...]:
+    """The arrays that an example has for the model: all inputs, or those that are not state."""
+    return model.inputs if mode == "apply" else model.spec.inputs
+
+
+def _symbols(model: Model) -> list[str]:
+    """Open dimensions of the inputs of a step that could be time."""
+    sizes = (size for info in model.spec.inputs for size in info.shape or () if size in time_symbols(model))
+    return [str(size) for size in dict.fromkeys(sizes) if size != model.spec.batch_symbol]
+
+
+def _symbol(model: Model, mode: str, time_axis: TimeAxis, example: Example) -> str | None:
+    """The one open dimension that is time."""
+    symbols = list(time_symbols(model)) if mode == "apply" else _symbols(model)
+    if time_axis is not None and len(symbols) > 1:
+        axes = _given_axes(time_axis, example, [info.name for info in model.outputs])
+        at = [(info.shape or ())[axes[info.name]] for info in _inputs(model, mode) if info.name in axes]
+        symbols = [symbol for symbol in symbols if symbol in at]
+    if mode == "step" and len(symbols) != 1:
+        raise InputError(
+            f"{model.label}: mode 'step' needs one open dimension that is time, but there are "
+            f"{', '.join(symbols) or 'none'}; say which axis it is with time_axis, or choose mode='scan'"
+        )
+    return symbols[0] if len(symbols) == 1 else None
+
+
+def _given_axes(time_axis: TimeAxis, example: Example, outputs: Sequence[str]) -> dict[str, int]:
+    """The time axis of every array that has one, as the caller says."""
+    if time_axis is None:
+        return {}
+    if isinstance(time_axis, int):
+        return {
+            name: time_axis % array.ndim for name, array in example.items() if -array.ndim <= time_axis < array.ndim
+        }
+    axes = {}
+    for name, axis in time_axis.items():
+        if name not in example:
+            if name not in outputs:
+                hint = near_or_all(name, [*example, *outputs])
+                raise InputError(f"time_axis: no example and no output has {name!r}{hint}")
+            continue
+        if not isinstance(axis, int) or not -example[name].ndim <= axis < example[name].ndim:
+            raise InputError(f"time_axis: {name!r} is {describe(example[name])} and has no axis {axis!r}")
+        axes[name] = axis % example[name].ndim
+    return axes
+
+
+def _frame_size(info: ArraySpec, example: Example, axes: Mapping[str, int], mode: str) -> int:
+    """Elements of an input along its time axis that make one frame: 1, or those of a step where frames are joined."""
+    if mode != "scan" or info.shape is None or example[info.name].ndim != len(info.shape):
+        return 1
+    size: Any = info.shape[axes[info.name]]
+    if not isinstance(size, int):
+        raise InputError(
+            f"input {info} got {describe(example[info.name])}: a recording has one axis more, for its frames"
+        )
+    return size
+
+
+def _check_chunks(layout: ExampleLayout, model: Model) -> None:
+    chunk = layout.sequences.chunk
+    if chunk is None:
+        return
+    if layout.mode == "apply":
+        raise InputError(
+            f"chunk={chunk}: {model.label} carries no state from chunk to chunk in mode 'apply'; leave chunk out"
+        )
+    for name in layout.axes:
+        elements = layout.rate(name, layout.example) * chunk
+        if elements.denominator != 1:
+            raise InputError(
+                f"chunk={chunk} frames are {elements} elements of {name!r}; choose a multiple of "
+                f"{layout.rate(name, layout.example).denominator}, or leave {name!r} out of time_axis if that axis is "
+                "no time"
+            )

@@ -1,0 +1,71 @@
+"""How the tests compile: nearly all their time goes into lowering and compiling programs that run once.
+
+Processes that tests start, those of examples and commands among them, compile as users do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+from jax._src.interpreters import mlir
+from jaxlib.mlir import ir
+
+#: XLA without its fusion emitters compiles in half the time. Results are rounded in other places.
+QUICK_COMPILER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+#: Lowerings that share a context, which keeps their constants in memory.
+_SHARED_BY = 100
+
+
+def compile_quickly() -> None:
+    """For this process: fewer optimisations, contexts that are shared, and no tracebacks in programs."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    mlir.make_ir_context = _shared(mlir.make_ir_context)
+    flags = os.environ.get("XLA_FLAGS")
+    os.environ["XLA_FLAGS"] = f"{QUICK_COMPILER} {flags or ''}"
+    jax.devices()  # XLA reads its flags here, once
+    if flags is None:
+        del os.environ["XLA_FLAGS"]
+    else:
+        os.environ["XLA_FLAGS"] = flags
+
+
+def _shared(make_context: Callable[[], Any]) -> Callable[[], Any]:
+    """JAX makes a context of MLIR for every program that it lowers, in four times the time of a small program.
+
+    A program that is lowered while another one is has a context of its own: it would become part of the other.
+    """
+    kept = threading.local()
+
+    def context() -> Any:
+        if ir.Context.current is not None:
+            return make_context()
+        uses = getattr(kept, "uses", 0)
+        if uses % _SHARED_BY == 0:
+            kept.context = make_context()
+        kept.uses = uses + 1
+        return kept.context
+
+    return context
+
+
+def keep_compiled(config: pytest.Config) -> None:
+    """What one test has compiled, no other compiles again: not in another worker, in a child process or in a next run.
+
+    The folder is pytest's own; ``pytest --cache-clear`` empties it, and ``-p no:cacheprovider`` does without.
+    """
+    if not hasattr(config, "cache"):
+        return
+    kept = {
+        "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in kept.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)

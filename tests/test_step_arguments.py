@@ -1,0 +1,105 @@
+"""What a step takes is the same wherever it is given: types of integers, arrays of unknown rank, sequences."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from small_models import make_model
+
+import jaxrnn
+
+info = helper.make_tensor_value_info
+ZERO = numpy_helper.from_array(np.array(0), "zero")
+
+
+def adding(x, kind):
+    """``y = h' = h + x``."""
+    nodes = [helper.make_node("Add", ["x", "h"], ["h2"]), helper.make_node("Identity", ["h2"], ["y"])]
+    outputs = [info("y", kind, [2]), info("h2", kind, [2])]
+    return jaxrnn.load(
+        make_model(helper.make_graph(nodes, "adding", [x, info("h", kind, [2])], outputs)), state={"h": "h2"}
+    )
+
+
+def counting():
+    """The sums of integers over all of time."""
+    nodes, shape = [helper.make_node("CumSum", ["x", "zero"], ["y"])], ["S"]
+    graph = helper.make_graph(nodes, "counting", [info("x", 7, shape)], [info("y", 7, shape)], [ZERO])
+    return jaxrnn.load(make_model(graph))
+
+
+def calls(tmp_path):
+    """Everything that takes ``x`` of int64[2], once as a step and once as a recording."""
+    model = adding(info("x", TensorProto.INT64, [2]), TensorProto.INT64)
+    whole = counting()
+    streamed = whole.stream(pulse=2)
+    jaxrnn.save_compiled(model, tmp_path / "steps")
+    jaxrnn.save_compiled(streamed, tmp_path / "stream", params=whole.params)
+    stepped = {"apply": lambda x: whole(x=x)["y"], "run": lambda x: streamed.run(whole.params, {"x": x})["y"]}
+    for name, stepper in (
+        ("model", model),
+        ("stream", streamed),
+        ("compiled steps", jaxrnn.load_compiled(tmp_path / "steps")),
+        ("compiled stream", jaxrnn.load_compiled(tmp_path / "stream")),
+    ):
+        params = whole.params if stepper is streamed else getattr(stepper, "params", None)
+
+        def step(x, stepper=stepper, params=params):
+            return stepper.step(params, stepper.init(), {"x": x})[0]["y"]
+
+        def scan(x, stepper=stepper, params=params):
+            x = x if stepper.spec.streams else ([x] if isinstance(x, list) else x[None])
+            return stepper.scan(params, stepper.init(), {"x": x})[0]["y"]
+
+        def pushed(x, stepper=stepper, params=params):
+            pool = jaxrnn.StreamPool(stepper, params, 1)
+            stream = pool.open()
+            pool.push(stream, {"x": x})
+            return pool.run()[stream]["y"]
+
+        def live(x, stepper=stepper, params=params):
+            return jaxrnn.Runner(stepper, params)({"x": x})["y"]
+
+        own = {"step": step, "scan": scan, "pool": pushed, "runner": live}
+        stepped |= {f"{what} of {name}": call for what, call in own.items()}
+    return stepped
+
+
+def test_integers(tmp_path):
+    """JAX makes int32 of its own int64 arrays; NumPy does not, so its int32 is another type."""
+    for name, call in calls(tmp_path).items():
+        for x in (np.array([1, 2]), jnp.array([1, 2]), [1, 2]):
+            result = call(x)
+            assert result.dtype == np.int64, name
+            assert np.ravel(result).tolist() in ([1, 2], [1, 3]), name
+        for x in (np.int32([1, 2]), np.float32([1, 2]), np.int16([1, 2])):
+            with pytest.raises(jaxrnn.InputError, match=rf"int64.* got {x.dtype}.*convert it with .astype\('int64'\)"):
+                call(x)
+
+
+def test_a_batch_of_arrays_of_unknown_rank():
+    model = adding(info("x", TensorProto.FLOAT, None), TensorProto.FLOAT)
+    x, state = np.ones((3, 2), np.float32), model.init(3)
+    np.testing.assert_array_equal(model.step(model.params, state, {"x": x})[0]["y"], x)
+    for wrong in (x[:2], x[0], np.float32(1)):
+        with pytest.raises(jaxrnn.InputError, match=r"input x: float32\[...\] got .* needs a leading axis of 3"):
+            model.step(model.params, state, {"x": wrong})
+
+
+def test_sequences_have_no_batch():
+    sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None)
+    nodes = [
+        helper.make_node("SequenceAt", ["x", "zero"], ["first"]),
+        helper.make_node("Add", ["first", "h"], ["h2"]),
+        helper.make_node("Identity", ["h2"], ["y"]),
+    ]
+    shapes = [info(name, TensorProto.FLOAT, [2]) for name in ("h", "y", "h2")]
+    graph = helper.make_graph(nodes, "sequences", [sequence, shapes[0]], shapes[1:], [ZERO])
+    model = jaxrnn.load(make_model(graph), state={"h": "h2"})
+    x = [np.ones(2, np.float32)]
+    assert model.step(model.params, model.init(), {"x": x})[0]["y"].tolist() == [1, 1]
+    for call in (lambda: model.step(model.params, model.init(2), {"x": x}), lambda: jaxrnn.Runner(model)({"x": x})):
+        with pytest.raises(jaxrnn.InputError, match="input x: sequence or optional is no array of numbers"):
+            call()
