@@ -188,10 +188,12 @@ def _operators_of(graph: ir.Graph, own: OwnOperators) -> tuple[dict[ir.Node, Ope
     return supported, tuple(unsupported)
 
 
-def _model(file: SourceFile, graph: ir.Model, label: str, told: Mapping[str, Any]) -> tuple[Model | None, str | None]:
+def _model(
+    file: SourceFile, graph: ir.Model, label: str, options: Mapping[str, Any]
+) -> tuple[Model | None, str | None]:
     """The model, or why it cannot be loaded."""
     try:
-        return model_of(file, graph, label, told), None
+        return model_of(file, graph, label, options), None
     except JaxrnnError as error:
         return None, str(error)
 

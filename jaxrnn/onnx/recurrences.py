@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.onnx.carries import CELLS, LOOPS, QUANTIZED, STATEFUL, attribute_of, loop_slots
-from jaxrnn.onnx.graph import normal_domain, subgraphs_of
+from jaxrnn.onnx.graph import node_label, normal_domain, subgraphs_of
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import spec_of
-from jaxrnn.onnx.program import node_label, read_constant
+from jaxrnn.onnx.signatures import known_shape
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,9 @@ def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
     """The shape of a constant or of a declared value, where every dimension is known."""
     if value is None:
         return None
-    array = read_constant(value)
-    if array is not None:
-        return array.shape
-    if value.shape is None or not all(isinstance(size, int) for size in value.shape):
-        return None
-    return tuple(size for size in value.shape if isinstance(size, int))
+    shape = known_shape(value) or value.shape
+    sizes = [size for size in shape or () if isinstance(size, int)]
+    return tuple(sizes) if shape is not None and len(sizes) == len(shape) else None
 
 
 def _loop(where: str, node: ir.Node) -> RecurrentInfo:

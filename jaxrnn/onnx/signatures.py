@@ -40,7 +40,7 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
     check_weights = WEIGHT_CHECKS.get(operator.name)
     if check_weights is not None and not operator.domain:
         names = [slot.name for slot in operator.slots]
-        shapes = {name: _known_shape(value) for name, value in zip(names, inputs, strict=False) if name in WEIGHTS}
+        shapes = {name: known_shape(value) for name, value in zip(names, inputs, strict=False) if name in WEIGHTS}
         x = shapes.get("X")
         if x is not None:
             shapes["X"] = (None, None, *x[2:])  # time and batch change places with the layout
@@ -72,7 +72,7 @@ def _attribute_types(operator: Operator) -> dict[str, ir.AttributeType]:
     return {name: ir.AttributeType(int(attribute.type)) for name, attribute in defined.items()}
 
 
-def _known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
+def known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
     """The shape of a value that the file itself holds or declares; None for a dimension that it leaves open."""
     if value is None:
         return None
