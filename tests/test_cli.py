@@ -68,19 +68,29 @@ def test_module_runs_and_help_imports_little():
 
 def test_tables_write_values_by_their_kind(capsys):
     rows = [
-        {"name": "a", "shape": [1, "S"], "size": 12345, "largest_change": 0.123456, "dims": {"S": 2, "batch": 1}},
-        {"name": "b", "shape": [], "size": 7, "largest_change": None, "dims": {}},
+        {
+            "name": "a",
+            "shape": [1, "S"],
+            "size": 12345,
+            "largest_change": 0.123456,
+            "dims": {"S": 2, "batch": 1},
+            "exact": True,
+        },
+        {"name": "b", "shape": [], "size": 7, "largest_change": None, "dims": {}, "exact": False},
     ]
-    columns = {**fields("name", "shape", "size", "largest change", "dims"), "twice": lambda row: 2 * row["size"]}
+    columns = {
+        **fields("name", "shape", "size", "largest change", "dims", "exact"),
+        "twice": lambda row: 2 * row["size"],
+    }
     print_block(console(), Table("Things", columns, rows))
     print_block(console(), Table("Nothing", columns))
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "",
         "Things",
-        "name   shape      size   largest change   dims            twice",
-        "───────────────────────────────────────────────────────────────",
-        "a      [1, S]   12,345           0.1235   S=2, batch=1   24,690",
-        "b      []            7                -                      14",
+        "name   shape      size   largest change   dims           exact    twice",
+        "───────────────────────────────────────────────────────────────────────",
+        "a      [1, S]   12,345           0.1235   S=2, batch=1   yes     24,690",
+        "b      []            7                -                  no          14",
         "",
         "Nothing",
     ]

@@ -128,6 +128,8 @@ def text_of(value: Any) -> str:
     """A value as people read it: a number with a few digits, a shape in brackets, sizes by name; a dash for none."""
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
