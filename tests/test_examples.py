@@ -259,7 +259,7 @@ def test_a_module_of_flax_is_trained_and_goes_back_to_onnx(tmp_path):
     out = tmp_path / "tuned.onnx"
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
         said = run("nnx_module", "--steps", 6, "--batch", 2, "--out", out)
-        assert "no parameter matches 'gru'" in run("nnx_module", "--freeze", "gru", status=1)
+        assert "no imported parameter matches 'gru'" in run("nnx_module", "--freeze", "gru", status=1)
     before, after = map(float, re.findall(r"loss ([\d.]+) -> ([\d.]+);", said)[0])
     assert after < before
     assert max(differences(said)) < 1e-3
