@@ -152,7 +152,7 @@ class Pulses:
 
 def _padded_to(array: Any, shape: tuple[int, ...], lead: int) -> Any:
     widths = [(0, size - have) for size, have in zip(shape, array.shape[lead:], strict=True)]
-    return jnp.pad(array, [(0, 0)] * lead + widths)
+    return jnp.pad(array, [(0, 0)] * lead + widths) if any(map(any, widths)) else array
 
 
 def _without_rest(output: Any, axis: int, count: Any) -> Any:
