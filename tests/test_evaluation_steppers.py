@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 from evaluation_cases import through
 from onnx import TensorProto, helper, numpy_helper
+from quick_compiling import QUICK_COMPILER
 from small_models import WIDTH, make_model, step_model
 from test_stepper import FLOAT, Delayed, Smoother
 
@@ -143,8 +147,8 @@ def test_a_chain_of_several(tmp_path):
     np.testing.assert_allclose(found["y"], plain(following)(faded(x)["y"])["y"], rtol=1e-5, atol=1e-5)
 
 
-def test_integers_of_64_bits():
-    """Whatever the caller's JAX makes of them."""
+def counting():
+    """The running sum of whole numbers of 64 bits."""
     graph = helper.make_graph(
         [helper.make_node("CumSum", ["x", "zero"], ["y"])],
         "counting",
@@ -153,12 +157,34 @@ def test_integers_of_64_bits():
         [numpy_helper.from_array(np.array(0), "zero")],
     )
     model = jaxrnn.load(make_model(graph))
-    x = 2**40 + np.arange(13)
-    system = Offline(model.stream(pulse=2), model.params)
+    return Offline(model.stream(pulse=2), model.params)
+
+
+def test_integers_of_64_bits():
+    """Whatever the caller's JAX makes of them."""
+    system, x = counting(), 2**40 + np.arange(13)
     (found,) = through(system, [{"samples": x}], 4)
     np.testing.assert_array_equal(found["y"], np.cumsum(x))
     with pytest.raises(InputError, match=r"input x: int64\[2\] takes no float32 of a recording"):
         through(system, recordings((4,)), 4)
+
+
+@pytest.mark.thorough
+def test_integers_of_64_bits_on_several_devices():
+    script = """
+import numpy as np
+from jaxrnn.evaluation.devices import Devices
+from test_evaluation_steppers import counting
+
+system, x = counting(), 2**40 + np.arange(32).reshape(8, 4)
+devices = Devices(system, 8)
+assert len(devices.devices) == 4
+pieces, _ = devices.run(8, True)(system.start(8), {"samples": x}, np.full(8, 4, np.int32))
+np.testing.assert_array_equal(pieces["y"].values[:, :4], np.cumsum(x, 1))
+"""
+    flags = f"{QUICK_COMPILER} --xla_force_host_platform_device_count=4"
+    environment = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
 
 
 def frames_of(samples):

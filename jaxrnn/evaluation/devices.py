@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.systems import System
+from jaxrnn.guards import exact_types
 
 Run = Callable[..., tuple[Any, Any]]
 
@@ -49,7 +51,7 @@ class Devices:
             return run
         sharded = PartitionSpec("streams")
         carry = self._carry_axes(streams)
-        return jax.jit(
+        compiled = jax.jit(
             jax.shard_map(
                 run,
                 mesh=Mesh(np.array(self.devices), ("streams",)),
@@ -58,6 +60,14 @@ class Devices:
                 check_vma=False,
             )
         )
+
+        def sharded_run(carry: Any, parts: Mapping[str, Any], frames: Any) -> tuple[Any, Any]:
+            # A function under jit takes whole numbers of 64 bits as such only where its caller's types are exact.
+            is_wide = any(part.dtype.kind in "iu" and part.dtype.itemsize == 8 for part in parts.values())
+            with exact_types() if is_wide else contextlib.nullcontext():
+                return compiled(carry, parts, frames)
+
+        return sharded_run
 
     def _carry_axes(self, streams: int) -> Any:
         """The sharding of each array of the carry: its batch axis is the one that grows with the batch."""
