@@ -8,9 +8,11 @@ import jax
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from state_graphs import BOOL, ONE, ROW, C, N, gru, internal, lstm, model_of, node, pairs
 
 import jaxrnn
+from jaxrnn.cli import main
 
 #: By name, the nodes that make the initial value ``h0`` of shape [1, 1, N], and the constants that they take.
 STARTS = {
@@ -123,7 +125,7 @@ def test_a_cell_alone():
             _ = model_of(nodes, {"x": ROW, given: ROW}, {updated: ROW}, C).state
 
 
-def test_a_cache_that_grows():
+def test_a_cache_that_grows(tmp_path):
     """Its length is no batch; steps begin with a cache of any length."""
     nodes = [
         node("Concat", ["past_key", "frame"], ["present_key"], axis=1),
@@ -134,6 +136,9 @@ def test_a_cache_that_grows():
     assert pairs(model) == {"past_key": "present_key"}
     assert model.growing_dimensions == {"P"}
     assert model.spec.batch_symbol is None
+    onnx.save(model.proto, tmp_path / "cache.onnx")
+    shown = CliRunner().invoke(main, ["inspect", str(tmp_path / "cache.onnx")]).stdout
+    assert "init(dims=...) takes the size of P" in shown
     state = model.init(dims={"P": 0})
     frames = np.arange(3 * N, dtype=np.float32).reshape(3, 1, 1, N)
     for count, frame in enumerate(frames, 1):

@@ -53,13 +53,13 @@ def test_init_says_when_it_needs_parameters(streamed):
 
 def test_init_says_when_it_needs_constants():
     def from_constants(x):
-        return lax.scan(lambda c, f: (c + f,) * 2, x["h0"], x["x"])
+        return lax.scan(lambda c, f: (c + f,) * 2, jnp.full(3, x["h0"]), x["x"])
 
-    example = {"x": X, "h0": jax.ShapeDtypeStruct((3,), np.float32)}
+    example = {"x": X, "h0": jax.ShapeDtypeStruct((), np.float32)}
     streamed = jaxrnn.stream(from_constants, example, axes={"x": 0, "h0": None})
     with pytest.raises(jaxrnn.InputError, match="computed from constants: call init"):
         streamed.init()
-    h0, x = np.ones(3, np.float32), recording((3, 3))
+    h0, x = np.float32(1), recording((3, 3))
     state = streamed.init(constants={"h0": h0})
     for frame in x:
         y, state = streamed.step(None, state, {"x": frame[None], "h0": h0})

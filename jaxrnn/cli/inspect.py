@@ -73,7 +73,7 @@ def _about_steps(inspection: Inspection) -> str:
 
     if any(item.kind == "internal" for item in inspection.state):
         return "Every call forgets the internal state, so this model has no steps."
-    batch, others = open_sizes(inspection.state)
+    batch, others = open_sizes(inspection.state, inspection.growing)
     if others:
         return f"Runs in steps; init(dims=...) takes the size of {', '.join(others)}."
     if batch is not None:

@@ -103,6 +103,7 @@ class Inspection:
         operators: how often each operator is used, the most frequent first.
         recurrent: every node that carries a state over steps.
         state: every state variable; none where the file cannot be loaded, or where `state_problem` says why.
+        growing: the open dimensions along which a state variable becomes longer with every step.
         state_problem: what is ambiguous about the state, and how to resolve it, or None.
         unsupported: every node that has no operator here.
         problem: why the file cannot be loaded, or None.
@@ -120,6 +121,7 @@ class Inspection:
     operators: tuple[OperatorCount, ...]
     recurrent: tuple[RecurrentInfo, ...]
     state: tuple[StateVar, ...]
+    growing: tuple[str, ...]
     state_problem: str | None
     unsupported: tuple[UnsupportedNode, ...]
     problem: str | None
@@ -169,6 +171,7 @@ def inspect_model(
             operators=tuple(_counts(graph.graph, supported)),
             recurrent=recurrent_nodes(graph),
             state=state,
+            growing=tuple(sorted(model.growing_dimensions)) if model is not None and state else (),
             state_problem=state_problem,
             unsupported=unsupported,
             problem=problem,

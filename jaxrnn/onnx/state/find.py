@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -61,7 +61,7 @@ class StateVar:
     reason: str
 
 
-def open_sizes(variables: Sequence[StateVar], growing: frozenset[str] = frozenset()) -> tuple[str | None, list[str]]:
+def open_sizes(variables: Sequence[StateVar], growing: Collection[str]) -> tuple[str | None, list[str]]:
     """The name of the batch dimension, None where the file fixes it, and the other open dimensions.
 
     The batch dimension is the one that every array of the state has. Scalars and vectors without open dimensions, such
@@ -73,7 +73,7 @@ def open_sizes(variables: Sequence[StateVar], growing: frozenset[str] = frozense
     """
     sizes = [{size for size in variable.shape if isinstance(size, str)} for variable in variables]
     arrays = [each for each, variable in zip(sizes, variables, strict=True) if each or len(variable.shape) > 1]
-    common = sorted(set.intersection(*arrays) - growing) if arrays else []
+    common = sorted(set.intersection(*arrays).difference(growing)) if arrays else []
     batch = common[0] if len(common) == 1 else None
     return batch, sorted(set[str]().union(*sizes) - {batch})
 
