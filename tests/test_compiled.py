@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_steps import CASES, NAMES, close, frame, recording
-from test_streams import recurrent_streamed
+from test_pool import recurrent_streamed
 from tiers import of_tiers
 
 import jaxrnn
