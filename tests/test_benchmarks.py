@@ -17,20 +17,18 @@ from click.testing import CliRunner
 from conftest import MODELS
 
 import jaxrnn
+from benchmarks import machine, peers, report, tables, targets
+from benchmarks.__main__ import main
+from benchmarks.layers import GATES, onnx_layer, scan_layer
+from benchmarks.networks import SPEECH, describe, load, random_frames
+from benchmarks.plan import Plan, timed
+from benchmarks.results import Result, Row, read, row_of, save
+from benchmarks.running import BENCHMARKS
+from benchmarks.scale import exponent
+from benchmarks.timing import AGREEMENT, DisagreementError, Effort, Timing
 from jaxrnn.cli.output import console
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import machine, peers, report, tables, targets  # noqa: E402
-from benchmarks.__main__ import main  # noqa: E402
-from benchmarks.layers import GATES, onnx_layer, scan_layer  # noqa: E402
-from benchmarks.networks import SPEECH, describe, load, random_frames  # noqa: E402
-from benchmarks.plan import Plan, timed  # noqa: E402
-from benchmarks.results import Result, Row, read, row_of, save  # noqa: E402
-from benchmarks.running import BENCHMARKS  # noqa: E402
-from benchmarks.scale import exponent  # noqa: E402
-from benchmarks.timing import AGREEMENT, DisagreementError, Effort, Timing  # noqa: E402
 
 #: By benchmark, the smallest of its cases, and whether it needs the real networks.
 SMALLEST = {

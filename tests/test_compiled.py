@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_steps import CASES, NAMES, close, frame, recording
 from test_pool import recurrent_streamed
+from test_steps import CASES, NAMES, close, frame, recording
 from tiers import of_tiers
 
 import jaxrnn

@@ -52,11 +52,13 @@ class Entry:
         name: the operator.
         versions: the versions that are implemented.
         static: the names of the inputs that must be known while tracing, of the newest version.
+        note: the first paragraph of the docstring of the newest version's function, without the operator's name.
     """
 
     name: str
     versions: str
     static: str
+    note: str
 
 
 def entries() -> dict[Key, Entry]:
@@ -66,7 +68,7 @@ def entries() -> dict[Key, Entry]:
         newest = operator(name, domain, max(versions), versions[max(versions)])
         slots = [*newest.slots, *([newest.variadic] if newest.variadic else [])]
         static = ", ".join(f"`{slot.name}`" for slot in slots if slot.static)
-        table[domain, name] = Entry(name, ", ".join(map(str, sorted(versions))), static)
+        table[domain, name] = Entry(name, ", ".join(map(str, sorted(versions))), static, _note((domain, name)))
     return table
 
 
@@ -81,8 +83,8 @@ def page(evidence: Mapping[Key, Evidence | None]) -> str:
         for key, entry in table.items():
             if key[0] == domain:
                 seen = evidence.get(key)
-                facts = (_differentiable(seen), _streams(seen), _note(key))
-                parts.append(_row((entry.name, entry.versions, entry.static, *facts)))
+                facts = (_differentiable(seen), _streams(seen))
+                parts.append(_row((entry.name, entry.versions, entry.static, *facts, entry.note)))
     return "\n".join(parts) + "\n"
 
 
@@ -96,7 +98,8 @@ def read_page(text: str) -> dict[Key, tuple[Entry, tuple[str, str]]]:
             domain = domains.get(line[3:], line[3:])
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         if len(cells) == len(_COLUMNS) and cells[0] not in (_COLUMNS[0], "---"):
-            rows[domain, cells[0]] = Entry(*cells[:3]), (cells[3], cells[4])
+            name, versions, static, differentiable, streams, note = cells
+            rows[domain, name] = Entry(name, versions, static, note), (differentiable, streams)
     return rows
 
 
@@ -119,7 +122,6 @@ def _streams(seen: Evidence | None) -> str:
 
 
 def _note(key: Key) -> str:
-    """The first line of the docstring of the newest version's function, without the operator's name."""
     versions = operator_table()[key]
     function = versions[max(versions)]
     function = function.func if isinstance(function, functools.partial) else function
