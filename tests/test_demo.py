@@ -105,6 +105,11 @@ def test_frame_by_frame_is_the_whole_at_once(model):
     np.testing.assert_allclose(streamed.samples, denoise_at_once(noisy, model), rtol=0, atol=1e-6)
 
 
+def test_means_are_no_part_of_si_sdr():
+    clean, noisy = mixture(np.random.default_rng(3), 1, 5)
+    assert si_sdr(noisy + 0.5, clean - 0.25) == pytest.approx(si_sdr(noisy, clean), abs=1e-4)
+
+
 def test_it_gains_on_signals_it_was_not_trained_on(model):
     # Over 30 seeds at 0 dB the mean gain is 7.9 dB and the least 4.3 dB (hum with few audible harmonics gains least).
     gains = []
