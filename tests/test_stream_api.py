@@ -320,3 +320,18 @@ def test_packed_parameters(streamed):
     found, _ = streamed.with_pulse(4).step(packed, streamed.init(params=packed), twice)
     np.testing.assert_allclose(found["y"][:2], expected["y"], rtol=1e-6)
     np.testing.assert_allclose(streamed.run(packed, twice)["y"], network(PARAMS, twice)["y"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("taps", "spacing", "dilation"), [(1, 2, 1), (3, 2, 1), (2, 3, 2), (4, 2, 3), (3, 4, 2)])
+def test_a_frame_that_is_not_finite_stays_where_a_transposed_convolution_has_it(taps, spacing, dilation):
+    kernel = np.random.default_rng(taps).integers(-3, 4, (taps, 3, 2)).astype(np.float32)
+
+    def function(x):
+        high = spacing - 1 + (taps - 1) * dilation
+        numbers = ("NTC", "TIO", "NTC")
+        return lax.conv_general_dilated(x[None], kernel, (1,), [(0, high)], (spacing,), (dilation,), numbers)[0]
+
+    x = np.random.default_rng(0).integers(-9, 9, (7, 3)).astype(np.float32)
+    x[0], x[4] = np.inf, np.nan
+    streamed = jaxrnn.stream(function, X, axes=0)
+    np.testing.assert_array_equal(jax.jit(streamed.run, static_argnums=0)(None, x), function(x))

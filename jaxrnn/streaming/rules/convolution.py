@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
@@ -111,11 +111,11 @@ def _product(equation: JaxprEqn, part: Framed, kernel: Any, window: Window, plac
         begins = [frame * window.stride for frame in range(frames)]
         under = [part.frames[begin : begin + window.extent + 1 : window.dilation] for begin in begins]
         under = [_under_windows(equation, frame, elsewhere) for frame in under]
-        results = [_contract(taps, each, channels, equation)[:, None] for each in under]
-        result = results[0] if frames == 1 else jnp.concatenate(results, 1)  # [out, frames, other axes...]
+        results = [_contract(taps, each, channels, equation) for each in under]
     else:
-        spread = _spread(taps, part.frames.shape[0], part, window, frames)
-        result = _contract(spread, part.frames, channels, equation)
+        met = [_met(part, window, index) for index in range(frames)]
+        results = [_contract(taps[each], part.frames[those], channels, equation) for those, each in met]
+    result = results[0][:, None] if frames == 1 else jnp.stack(results, 1)  # [out, frames, other axes...]
     # The other axes are the batch and those of the result, in the operand's order.
     others = [d for d in range(len(numbers.lhs_spec)) if d not in (time, numbers.lhs_spec[1])]
     places = [numbers.out_spec[numbers.lhs_spec.index(d)] for d in others]
@@ -143,14 +143,19 @@ def _inverse(places: Sequence[int]) -> list[int]:
     return [list(places).index(axis) for axis in range(len(places))]
 
 
-def _spread(taps: Any, count: int, part: Framed, window: Window, frames: int) -> Any:
-    """With which tap each output of a transposed convolution sees each frame: ``[count, channels, out, frames]``."""
-    # Output j sees frame i with tap ``pads[0] + i * spacing - j * stride``, if there is one, in steps of dilation.
-    places = part.pads[0] + np.arange(count)[:, None] * window.spacing - np.arange(frames)[None] * window.stride
-    tap, between = np.divmod(places, window.dilation)
-    inside = (between == 0) & (tap >= 0) & (tap < window.length)
-    spread = jnp.take(taps, jnp.asarray(np.clip(tap, 0, window.length - 1)), 0)  # [count, frames, channels, out]
-    return jnp.where(inside[:, None, None, :], jnp.moveaxis(spread, 1, -1), jnp.zeros((), taps.dtype))
+def _met(part: Framed, window: Window, index: int) -> tuple[slice, slice]:
+    """Which frames an output of a transposed convolution sees, and with which taps.
+
+    A frame that it does not see is no operand with a weight of zero: it may be infinite.
+    """
+    # Frame i meets the tap at (first + i * spacing) / dilation, if that is a whole number and there is such a tap.
+    first, step = part.pads[0] - index * window.stride, window.dilation // math.gcd(window.dilation, window.spacing)
+    places = [(i, first + i * window.spacing) for i in range(part.frames.shape[0])]
+    met = [(i, at // window.dilation) for i, at in places if at % window.dilation == 0 and 0 <= at <= window.extent]
+    if not met:
+        return slice(0, 0), slice(0, 0)
+    (frame, tap), (last_frame, last_tap) = met[0], met[-1]
+    return slice(frame, last_frame + 1, step), slice(tap, last_tap + 1, step * window.spacing // window.dilation)
 
 
 def _contract(taps: Any, x: Any, channels: int, equation: JaxprEqn) -> Any:
