@@ -11,8 +11,8 @@ import click
 from jaxrnn.cli.errors import MismatchError
 from jaxrnn.cli.inputs import dim_option
 from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option
-from jaxrnn.cli.output import Block, Line, Table, busy, fields, show, text_of
-from jaxrnn.cli.pulses import Pulses, pulse_options
+from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show, text_of
+from jaxrnn.cli.pulses import PulseOptions, pulse_options
 from jaxrnn.messages import bytes_of
 from jaxrnn.writing import in_place_of
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def compile_model(
-    file: ModelFile, output: Path, dims: dict[str, int], pulses: Pulses, platforms: tuple[str, ...]
+    file: ModelFile, output: Path, dims: dict[str, int], pulses: PulseOptions, platforms: tuple[str, ...]
 ) -> None:
     """Write a model's parameters and its step to a file that needs no ONNX to run.
 
@@ -145,4 +145,4 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
         difference = text_of(result["largest_difference"])
         yield f"loaded again: a step or the flush differs from the model's by at most {difference}"
     else:
-        yield Line("not verified: JAX has none of these platforms here", "yellow")
+        yield TextLine("not verified: JAX has none of these platforms here", "yellow")

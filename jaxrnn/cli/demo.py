@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrnn.cli.errors import MismatchError, wants_json
 from jaxrnn.cli.inputs import seed_option
-from jaxrnn.cli.options import Number, json_option
+from jaxrnn.cli.options import NumberRange, json_option
 from jaxrnn.cli.output import Block, Table, show
 from jaxrnn.progress import progress_bar
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder to write the recordings and their spectrograms to; without it nothing is written.",
 )
-@click.option("--seconds", default=10.0, show_default=True, type=Number(1, 600), help="Length of the signal.")
-@click.option("--snr", default=0.0, show_default=True, type=Number(-40, 60), help="SNR of the signal, in dB.")
+@click.option("--seconds", default=10.0, show_default=True, type=NumberRange(1, 600), help="Length of the signal.")
+@click.option("--snr", default=0.0, show_default=True, type=NumberRange(-40, 60), help="SNR of the signal, in dB.")
 @seed_option("Seed of the signal and the noise.")
 @json_option
 def demo(out: Path | None, seconds: float, snr: float, seed: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxrnn.cli.options import file_argument, json_option
-from jaxrnn.cli.output import Block, Line, Table, busy, fields, plain, show
+from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, plain, show
 from jaxrnn.messages import bytes_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _about_steps(inspection: Inspection) -> str:
 
 def _report(result: Facts, about_steps: str, all_params: bool) -> Iterator[Block]:
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in result["opsets"].items())
-    yield Line(result["label"], "bold")
+    yield TextLine(result["label"], "bold")
     yield f"producer {result['producer'] or 'unknown'}; IR version {result['ir_version']}; opset {opsets}"
     if result["dimensions"]:
         yield f"open dimensions of the inputs: {', '.join(result['dimensions'])}"
@@ -140,7 +140,7 @@ def _recurrent(nodes: Sequence[Facts]) -> Table:
 def _state(result: Facts, about_steps: str) -> Iterator[Block]:
     if result["state_problem"] is not None:
         yield Table("State: ambiguous")
-        yield Line(result["state_problem"], "red")
+        yield TextLine(result["state_problem"], "red")
     elif result["state"]:
         columns = fields("name", "kind", "input", "output", "node", "shape", "dtype", "reason")
         yield Table("State", columns, result["state"])
@@ -197,6 +197,6 @@ def _problems(result: Facts) -> Iterator[Block]:
         )
     elif result["problem"] is not None:
         yield Table("Cannot be loaded")
-        yield Line(result["problem"], "red")
+        yield TextLine(result["problem"], "red")
     else:
         yield Table("Every node can be run.")

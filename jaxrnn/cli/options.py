@@ -49,7 +49,7 @@ def parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parame
     return lambda ctx, parameter, value: None if value is None else parse(value)
 
 
-class Number(click.FloatRange):
+class NumberRange(click.FloatRange):
     """A number in a range; NaN, which no comparison refuses, and infinities are none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

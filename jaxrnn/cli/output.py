@@ -28,7 +28,7 @@ COMPARED = {"largest absolute": "max_abs", "largest relative": "max_rel"}
 
 
 @dataclass(frozen=True)
-class Line:
+class TextLine:
     """A line of text."""
 
     text: str
@@ -64,7 +64,7 @@ def fields(*headings: str) -> dict[str, str]:
 
 
 #: What a report for people is made of. A text is a line.
-Block = str | Line | Table
+Block = str | TextLine | Table
 
 
 def show(result: Any, report: Callable[[dict[str, Any]], Iterable[Block]]) -> None:
@@ -101,7 +101,7 @@ def print_block(out: Console, block: Block) -> None:
         if block.rows:
             out.print(_grid(block))
     else:
-        line = block if isinstance(block, Line) else Line(block)
+        line = block if isinstance(block, TextLine) else TextLine(block)
         out.print(line.text, style=line.style)
 
 
@@ -161,9 +161,9 @@ def plain(value: Any) -> Any:
     return value
 
 
-def verdict(ok: bool) -> Line:
+def verdict(ok: bool) -> TextLine:
     """The last line of a comparison."""
-    return Line("agrees", "bold green") if ok else Line("differs", "bold red")
+    return TextLine("agrees", "bold green") if ok else TextLine("differs", "bold red")
 
 
 def random_line(result: Mapping[str, Any], seed: int) -> list[str]:

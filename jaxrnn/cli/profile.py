@@ -9,8 +9,8 @@ import click
 
 from jaxrnn.cli.inputs import Inputs, input_options
 from jaxrnn.cli.options import ModelFile, json_option, model_file
-from jaxrnn.cli.output import Block, Line, Table, busy, show
-from jaxrnn.cli.pulses import Pulses, pulse_options
+from jaxrnn.cli.output import Block, Table, TextLine, busy, show
+from jaxrnn.cli.pulses import PulseOptions, pulse_options
 
 if TYPE_CHECKING:
     from jaxrnn.profiling import Profile
@@ -60,7 +60,7 @@ TOP = 20
 @click.option("--peak/--no-peak", default=True, show_default=True, help="Measure what the machine can do.")
 @json_option
 def profile(
-    file: ModelFile, pulses: Pulses, given: Inputs, what: str | None, by: By, top: int, peak: bool, **options: Any
+    file: ModelFile, pulses: PulseOptions, given: Inputs, what: str | None, by: By, top: int, peak: bool, **options: Any
 ) -> None:
     """Show where the time of a model goes, by ONNX node or by region of the compiled program.
 
@@ -134,6 +134,6 @@ def _report(profiled: Profile, by: By, top: int) -> Iterator[Block]:
     from jaxrnn.profiling.table import NUMBERS, columns
 
     for line in profiled.heading():
-        yield Line(line, "yellow" if line.startswith("note:") else None)
+        yield TextLine(line, "yellow" if line.startswith("note:") else None)
     cells = columns(by, peaks=profiled.peaks is not None)
     yield Table(f"Time of a call by {by}", cells, profiled.lines(by, top), right=NUMBERS)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pulses:
+class PulseOptions:
     """What is said of pulses; ``symbol`` is None for a model in steps."""
 
     symbol: str | None
@@ -32,9 +32,9 @@ class Pulses:
         return stream_model(model, self.symbol, self.pulse, dims, self.multiple, self.shortest)
 
 
-def _pulses(symbol: str | None, pulse: int | None, multiple: int | None, shortest: int | None) -> Pulses:
+def _pulses(symbol: str | None, pulse: int | None, multiple: int | None, shortest: int | None) -> PulseOptions:
     check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
-    return Pulses(symbol, pulse, multiple or 1, shortest or 1)
+    return PulseOptions(symbol, pulse, multiple or 1, shortest or 1)
 
 
 def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:

@@ -12,9 +12,9 @@ import click
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.files import save_archive
 from jaxrnn.cli.inputs import Inputs, input_options
-from jaxrnn.cli.options import ModelFile, Number, json_option, model_file, output_option
+from jaxrnn.cli.options import ModelFile, NumberRange, json_option, model_file, output_option
 from jaxrnn.cli.output import busy, counting, show
-from jaxrnn.cli.pulses import Pulses, check_pulse_options, pulse_options
+from jaxrnn.cli.pulses import PulseOptions, check_pulse_options, pulse_options
 
 #: Steps or pulses over random inputs, if nobody asks for another number.
 STEPS = 500
@@ -41,16 +41,16 @@ STEPS = 500
     help="With --symbol: compare the outputs with those of the model on the whole recording, and on short parts of it "
     "whose lengths do not fit the pulse. Exit status 1 where they differ by more than 'jaxrnn verify' allows.",
 )
-@click.option("--rate", type=Number(0, min_open=True), metavar="HZ", help="Samples a second, with --hop.")
+@click.option("--rate", type=NumberRange(0, min_open=True), metavar="HZ", help="Samples a second, with --hop.")
 @click.option(
     "--hop",
-    type=Number(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     metavar="SAMPLES",
     help="New samples a step; with --symbol, samples a frame.",
 )
 @click.option(
     "--step-seconds",
-    type=Number(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     metavar="SECONDS",
     help="What a step lasts, without --rate.",
 )
@@ -65,7 +65,7 @@ def stream(
     ctx: click.Context,
     file: ModelFile,
     given: Inputs,
-    pulses: Pulses,
+    pulses: PulseOptions,
     limit: int | None,
     frames: int | None,
     verify: bool,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrnn.cli.output import COMPARED, Block, Line, Table, fields, plain, random_line, text_of, time_rows, verdict
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, plain, random_line, text_of, time_rows, verdict
 from jaxrnn.cli.stepping import Ready, Run, has_no_number, times_of
 from jaxrnn.cli.stream_checks import Check
 from jaxrnn.messages import bytes_of
@@ -102,7 +102,7 @@ def report(result: Mapping[str, Any], seed: int, *, streams: bool) -> Iterator[B
     if result["checks"] is not None:
         yield from _checks(result)
     if result["not_finite"]:
-        yield Line(f"not finite: {', '.join(result['not_finite'])}", "yellow")
+        yield TextLine(f"not finite: {', '.join(result['not_finite'])}", "yellow")
     if result["output"] is not None:
         yield f"written to {result['output']}"
 

@@ -10,7 +10,7 @@ import click
 
 from jaxrnn.cli.inputs import Inputs
 from jaxrnn.cli.options import ModelFile
-from jaxrnn.cli.pulses import Pulses
+from jaxrnn.cli.pulses import PulseOptions
 from jaxrnn.cli.stepping import check_size
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.guards import exact_types
@@ -46,7 +46,7 @@ class Source:
 
 
 def recordings_for(
-    source: Source, given: Inputs, pulses: Pulses, limit: int | None, frames: int | None, steps: int
+    source: Source, given: Inputs, pulses: PulseOptions, limit: int | None, frames: int | None, steps: int
 ) -> tuple[Stepper, Sample, int]:
     """What runs, recordings of every input, and the number of frames to take of them.
 
@@ -97,7 +97,7 @@ def recordings_for(
     return stepper, dataclasses.replace(sample, dims=kept), total
 
 
-def _streamed(model: Model, given: Inputs, pulses: Pulses) -> tuple[Stepper, dict[str, int]]:
+def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Stepper, dict[str, int]]:
     """The model in pulses, and the sizes of its other open dimensions, as recordings or --dim give them."""
     symbol = pulses.symbol or ""
     if symbol not in symbols_of(model.inputs):

@@ -9,8 +9,8 @@ import click
 
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.inputs import Inputs, input_options
-from jaxrnn.cli.options import ModelFile, Number, json_option, stateless_file
-from jaxrnn.cli.output import COMPARED, Block, Line, Table, busy, fields, plain, show, text_of, verdict
+from jaxrnn.cli.options import ModelFile, NumberRange, json_option, stateless_file
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, plain, show, text_of, verdict
 from jaxrnn.messages import pairs_of
 
 
@@ -19,12 +19,12 @@ from jaxrnn.messages import pairs_of
 @input_options(several=True)
 @click.option(
     "--atol",
-    type=Number(min=0),
+    type=NumberRange(min=0),
     help="Absolute tolerance. [default: 1e-5, more for float16 and narrower types, 0 for integers]",
 )
 @click.option(
     "--rtol",
-    type=Number(min=0),
+    type=NumberRange(min=0),
     help="Relative tolerance. [default: 1e-4, more for float16 and narrower types, 0 for integers]",
 )
 @click.option(
@@ -67,13 +67,15 @@ def verify(ctx: click.Context, file: ModelFile, given: Inputs, nodes: bool, **op
 
 def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
     yield f"{result['label']} against {result['engine']}"
-    yield from (Line(f"note: {note}", "yellow") for note in result["notes"])
+    yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])
     columns = {"output": "name", **fields("dtype", "shape"), **COMPARED, "result": difference}
     for case in result["cases"]:
         yield Table(pairs_of(case["dims"]) or "Outputs", columns, case["outputs"])
         if (first := case["first"]) is not None:
             value = first["comparison"]
-            yield Line(f"first mismatch: node {first['node']!r} ({first['operator']}), value {value['name']!r}", "red")
+            yield TextLine(
+                f"first mismatch: node {first['node']!r} ({first['operator']}), value {value['name']!r}", "red"
+            )
             largest = f"largest absolute {text_of(value['max_abs'])}, relative {text_of(value['max_rel'])}"
             yield f"  {value['dtype']}{text_of(value['shape'])}: {difference(value)}; {largest}"
         elif nodes:

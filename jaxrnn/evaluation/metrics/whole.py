@@ -19,7 +19,7 @@ LIMIT = 120.0
 Judgement = Callable[[np.ndarray, "np.ndarray | None", Any], Any]
 
 
-class Whole:
+class WholeRecording:
     """An accumulator that keeps the frames of a recording up to a limit, for a function that judges the whole."""
 
     def __init__(self, name: str, function: Judgement, rate: float, limit: float):
@@ -102,7 +102,7 @@ def over_whole(
     return Metric(
         called,
         (Column(called, unit, higher_is_better),),
-        lambda rate: Whole(called, function, rate, limit),
+        lambda rate: WholeRecording(called, function, rate, limit),
         output,
         needs_reference,
         by_key=True,

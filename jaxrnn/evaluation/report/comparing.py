@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxrnn.evaluation.report.content import Content
-from jaxrnn.evaluation.report.table import POOLED, Number, Table, estimate, places_of
+from jaxrnn.evaluation.report.table import POOLED, Number, ReportTable, estimate, places_of
 from jaxrnn.evaluation.report.wording import labelled, text
 
 #: Digits of a p-value, and the text for a smaller one.
 P, LEAST = 4, "< 0.0001"
 
 
-def paired(content: Content) -> list[Table]:
+def paired(content: Content) -> list[ReportTable]:
     """The corpus as a whole under both systems, and every metric, paired by file."""
     if content.comparison is None:
         return []
@@ -26,7 +26,7 @@ def paired(content: Content) -> list[Table]:
             (one, [Number(entry.second, places=POOLED) for entry in whole]),
             ("difference, interval", [estimate(vars(entry), "difference", POOLED, sign=True) for entry in whole]),
         ]
-        tables.append(Table("Both systems, frames of all files counted together", columns))
+        tables.append(ReportTable("Both systems, frames of all files counted together", columns))
     entries = [(entry, places_of(entry.first, entry.second)) for entry in content.comparison.differences]
     columns = [
         ("metric", [labelled(entry.column, entry.unit) for entry, _ in entries]),
@@ -40,10 +40,10 @@ def paired(content: Content) -> list[Table]:
         ("worse", [Number(entry.losses) for entry, _ in entries]),
         ("p", [Number(entry.p, places=P, instead=LEAST if entry.p < 10**-P else "") for entry, _ in entries]),
     ]
-    return [*tables, Table("Both systems, paired by file", columns)]
+    return [*tables, ReportTable("Both systems, paired by file", columns)]
 
 
-def differences(content: Content) -> list[Table]:
+def differences(content: Content) -> list[ReportTable]:
     """The differences of both systems by slice, and the files with the largest ones."""
     if content.comparison is None:
         return []
@@ -57,18 +57,18 @@ def differences(content: Content) -> list[Table]:
             places = places_of(whole.first, whole.second)
             cells = [estimate(vars(entry), "mean", places, sign=True) for entry in entries]
             columns.append((text(whole.column, 60), cells))
-        tables.append(Table(f"Mean differences by {text(name, 60)}", columns))
+        tables.append(ReportTable(f"Mean differences by {text(name, 60)}", columns))
     return tables if content.main is None else [*tables, *_largest(content, content.main.name)]
 
 
-def _largest(content: Content, name: str) -> list[Table]:
+def _largest(content: Content, name: str) -> list[ReportTable]:
     """The files whose values differ most, in either direction."""
     (one, two), count = content.names, max(1, content.examples)
     change, theirs, ours = content.change(name), content.values(name, baseline=True), content.values(name)
     rows = sorted((value, row) for row, value in enumerate(change) if value is not None)
     places = places_of(*(values[row] for _, row in rows for values in (theirs, ours)))
     return [
-        Table(
+        ReportTable(
             f"{title} differences in {text(name, 60)}",
             [
                 ("id", [text(content.rows[row]["id"]) for _, row in end]),

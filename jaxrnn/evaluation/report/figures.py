@@ -8,7 +8,7 @@ from typing import Any
 from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.content import ROWS, Content, pooled_in
-from jaxrnn.evaluation.report.table import POOLED, FileName, Number, Table, column, estimate, places_of
+from jaxrnn.evaluation.report.table import POOLED, FileName, Number, ReportTable, column, estimate, places_of
 from jaxrnn.evaluation.report.wording import NONE, labelled, text
 
 #: Metrics at the head of the page.
@@ -42,7 +42,7 @@ def tiles(content: Content) -> list[tuple[str, Number, str]]:
     return [tile for tile in tiles if tile[1].text != NONE]
 
 
-def summary(content: Content) -> list[Table]:
+def summary(content: Content) -> list[ReportTable]:
     """The corpus as a whole, and every metric over its recordings."""
     document, metrics = content.results.document, content.metrics
     pooled = pooled_in(document)
@@ -50,7 +50,7 @@ def summary(content: Content) -> list[Table]:
     if pooled:
         values = [estimate(value, "value", POOLED) for value in pooled.values()]
         columns = [("whole corpus", [text(name, 80) for name in pooled]), ("value, interval", values)]
-        tables.append(Table("Frames of all files counted together", columns))
+        tables.append(ReportTable("Frames of all files counted together", columns))
     if metrics:
         entries = [(document["summary"][metric.name], _places(content, metric)) for metric in metrics]
         shown = {"deviation": "deviation", "lowest": "minimum", "median": "median", "highest": "maximum"}
@@ -66,11 +66,11 @@ def summary(content: Content) -> list[Table]:
             ("direction", [ends[metric.higher_is_better] for metric in metrics]),
             *((name, [Number(entry[name]) for entry, _ in entries]) for name in ("missing", "infinite")),
         ]
-        tables.append(Table("Summary of every metric", columns))
+        tables.append(ReportTable("Summary of every metric", columns))
     return tables
 
 
-def slices(content: Content) -> list[Table]:
+def slices(content: Content) -> list[ReportTable]:
     """The metrics by slice."""
     tables = []
     for name, groups in content.results.document["slices"].items():
@@ -81,19 +81,19 @@ def slices(content: Content) -> list[Table]:
         for metric in content.metrics:
             values = [_value(content, metric, group) for group in groups]
             columns.append((labelled(metric.name, metric.unit), values))
-        tables.append(Table(f"By {text(name, 60)}", columns))
+        tables.append(ReportTable(f"By {text(name, 60)}", columns))
     return tables
 
 
-def errors(content: Content) -> Table:
+def errors(content: Content) -> ReportTable:
     """The recordings with an error."""
     shown = content.failed[:ROWS]
     longest = {"id": 160, "error": 600, "path": 300}
     columns = [(name, [text(row.get(name) or "", most) for row in shown]) for name, most in longest.items()]
-    return Table("Files with errors", columns)
+    return ReportTable("Files with errors", columns)
 
 
-def files(content: Content) -> Table:
+def files(content: Content) -> ReportTable:
     """Every recording's row; of more than the page holds, errors and the worst."""
     chosen: Sequence[tuple[int, Row]] = list(enumerate(content.rows))
     if len(chosen) > ROWS:
@@ -117,4 +117,4 @@ def files(content: Content) -> Table:
             "difference": content.change(name),
         }
         columns += [column(label, [values[file] for file, _ in chosen], unit) for label, values in both.items()]
-    return Table("All files", [*columns, *(of(name) for name in content.columns)])
+    return ReportTable("All files", [*columns, *(of(name) for name in content.columns)])

@@ -16,7 +16,7 @@ from jaxrnn.evaluation.report.wording import defined, duration, is_number, label
 HISTOGRAMS, SCATTERS, COMPARED = 12, 9, 4
 
 
-class Recording(NamedTuple):
+class PlayedRecording(NamedTuple):
     """One recording to look at and listen to; ``file`` is its number on the page."""
 
     file: int
@@ -74,7 +74,7 @@ def compared(content: Content, data: PlotData) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def listening(content: Content, player: Player) -> dict[str, list[Recording]]:
+def listening(content: Content, player: Player) -> dict[str, list[PlayedRecording]]:
     """The worst and the best recordings, to look at and listen to, by title."""
     count, ranked, main = content.examples, content.ranked(), content.main
     if main is None or not ranked:
@@ -84,14 +84,16 @@ def listening(content: Content, player: Player) -> dict[str, list[Recording]]:
         titles = ("Lowest", "Highest") if main.higher_is_better is None else ("Worst", "Best")
         groups = {f"{title} {text(main.name, 60)}": rows for title, rows in zip(titles, ends, strict=True)}
     files = {row["id"]: file for file, row in enumerate(content.rows)}
-    recordings: dict[str, list[Recording]] = {title: [] for title, rows in groups.items() if rows and count}
+    recordings: dict[str, list[PlayedRecording]] = {title: [] for title, rows in groups.items() if rows and count}
     # The groups take turns, so that one of them does not use up what the page may hold.
     for place in range(count):
         for title, rows in groups.items():
             if place < len(rows):
                 row = rows[place]
                 sounds = player.sounds(content.sounds(row))
-                recordings[title].append(Recording(files[row["id"]], text(row["id"]), _values(content, row), sounds))
+                recordings[title].append(
+                    PlayedRecording(files[row["id"]], text(row["id"]), _values(content, row), sounds)
+                )
     return recordings
 
 

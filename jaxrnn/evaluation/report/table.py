@@ -59,7 +59,7 @@ class FileName(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table by columns, each a head and its cells: words, `Number` or `FileName`."""
 
     label: str
