@@ -34,14 +34,7 @@ Arrays = Mapping[str, Any]
 class WholeGraph:
     """What a `Model` is without its state: one function of parameters and inputs.
 
-    Attributes:
-        inputs: name, dtype and shape of every input that is not bound by ``static``.
-        outputs: the same of every output.
-        static: the values that ``static`` bound, by input.
-        declared_state: the pairs of input and output given to ``load(..., state=...)``; None where none were asked for.
-        initial_values: the file's own values of state inputs before the first step; zeros where there is none.
-        opsets: opset version by domain (``""`` is ONNX's own).
-        proto: the file's content, as it was read.
+    Attributes that a `Model` does not list for its users:
         program: the graph, bound to operators.
         label: what messages call it.
     """

@@ -19,7 +19,7 @@ from jaxrnn.streaming.rules.overlap import overlap_add, overlaps
 from jaxrnn.streaming.rules.windows import Framed, Window, framed
 from jaxrnn.streaming.values import Chunk
 
-#: Up to so many frames of output, a convolution is one matrix product. On the CPU, XLA takes up to sixteen times longer
+#: Up to so many frames of output, a convolution is a matrix product for each. On the CPU, XLA takes up to sixteen times longer
 #: for a convolution over time alone, and it moves channels after all other axes and back for every other one.
 PRODUCT = 4
 
@@ -99,7 +99,7 @@ def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
 
 
 def _product(equation: JaxprEqn, part: Framed, kernel: Any, window: Window, place: int, frames: int) -> Any:
-    """The convolution as one matrix product of what lies under each window and the kernel's taps."""
+    """The convolution as a matrix product for each frame of output: what lies under its window, and the taps."""
     numbers = equation.params["dimension_numbers"]
     time = numbers.lhs_spec[2 + place]
     channels = numbers.lhs_spec[1] + (numbers.lhs_spec[1] < time)
