@@ -19,8 +19,8 @@ from jaxrnn.streaming.rules.overlap import overlap_add, overlaps
 from jaxrnn.streaming.rules.windows import Framed, Window, framed
 from jaxrnn.streaming.values import Chunk
 
-#: Up to so many frames of output, a convolution is a matrix product for each. On the CPU, XLA takes up to sixteen times longer
-#: for a convolution over time alone, and it moves channels after all other axes and back for every other one.
+#: Up to so many frames of output, a convolution is a matrix product for each. On the CPU, XLA takes up to sixteen times
+#: longer for a convolution over time alone, and it moves channels after all other axes and back for every other one.
 PRODUCT = 4
 
 
