@@ -27,6 +27,7 @@ from jaxrnn.onnx.state import check_pairs
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import is_text, traced, unstacked
 from jaxrnn.specs import ArraySpec
+from jaxrnn.varying import alike
 
 Arrays = Mapping[str, Any]
 
@@ -163,7 +164,8 @@ class WholeGraph:
         with exact_types():
             self._check_params(params)
             complete = {**self.initial_values, **inputs} if self.initial_values else inputs
-            bound = {**self.static, **bind_inputs(self.inputs, complete)}
+            params, bound = alike(params, bind_inputs(self.inputs, complete))
+            bound = {**self.static, **bound}
             arguments = [bound[str(key.name)] for key in self.program.block.inputs]
             outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
             self._check_strings(outputs, (params, arguments))

@@ -18,14 +18,19 @@ from jaxrnn.streaming.facts import named_spec, table_of
 from jaxrnn.streaming.plan import Plan, check_pulse
 from jaxrnn.streaming.pulses import Pulses
 from jaxrnn.streaming.values import Chunk
+from jaxrnn.varying import alike
 
 
 def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method inside which types are those of the trace: 64 bits wide if they were so there."""
+    """A method inside which types are those of the trace, 64 bits wide if they were so there.
+
+    Its arguments vary over the same mesh axes (see `jaxrnn.varying`).
+    """
 
     @functools.wraps(method)
     def inside(self: Streamed, *arguments: Any, **named: Any) -> Any:
         with self._context(), own_arithmetic():
+            arguments, named = alike(arguments, named)
             return method(self, *arguments, **named)
 
     return inside

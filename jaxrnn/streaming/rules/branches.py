@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn import varying
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
@@ -46,7 +46,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         values, _ = inner(params["cond_jaxpr"], [*test_consts, *around(kinds, arrays)])
         return array_of(values[0])
 
-    last = lax.while_loop(test, body, [jnp.asarray(array_of(value)) for value in start])
+    last = varying.while_loop(test, body, [jnp.asarray(array_of(value)) for value in start])
     return [made(run, kind, array) for kind, array in zip(kinds, last, strict=True)]
 
 
@@ -92,7 +92,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
 
         return branch
 
-    chosen, kept = lax.switch(jnp.asarray(index), [choice(place) for place in range(len(branches))], arrays, own)
+    chosen, kept = varying.switch(jnp.asarray(index), [choice(place) for place in range(len(branches))], arrays, own)
     run.new.update(kept)
     return [made(run, kind, array) for kind, array in zip(_reaching(results, kinds), chosen, strict=True)]
 

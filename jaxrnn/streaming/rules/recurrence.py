@@ -6,9 +6,9 @@ import functools
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn import varying
 from jaxrnn.jaxprs.equations import evaluate, shape_of, type_of
 from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.passes import Pass
@@ -66,7 +66,7 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
             after, outs = step(before, (None if mask is None else mask[0], [x[0] for x in aligned]))
             outs = [out[None] for out in outs]
         else:
-            after, outs = lax.scan(step, before, (mask, aligned), length=frames, unroll=equation.params["unroll"])
+            after, outs = varying.scan(step, before, (mask, aligned), length=frames, unroll=equation.params["unroll"])
     for (name, _), value in zip(entries, after, strict=True):
         run.store(name, value)
     reach = union(*(x.reach for x in moving), reach_of(run, [*fixed, *start])) or Reach(
