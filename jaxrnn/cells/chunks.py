@@ -50,6 +50,11 @@ def recomputing(remat: Remat) -> Iterator[None]:
         _chosen.reset(token)
 
 
+def chosen_remat() -> Remat:
+    """What `recomputing` asks for."""
+    return _chosen.get()
+
+
 def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tuple[Any, Any]:
     """Run a recurrence over frames, in chunks where `recomputing` asks for them.
 
@@ -117,7 +122,7 @@ def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse
 
 def _chunk_of(length: Any) -> int | None:
     """Frames in a chunk; None for a sequence that is not cut. One of a symbolic length never is."""
-    remat = _chosen.get()
+    remat = chosen_remat()
     if remat is None or not isinstance(length, int):
         return None
     size = remat if isinstance(remat, int) else math.isqrt(length)
