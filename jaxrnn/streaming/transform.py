@@ -104,12 +104,19 @@ def stream(
         except _UNTRACEABLE as error:
             raise StreamError(
                 f"the function cannot be traced over a time axis of any length: {type(error).__name__}: "
-                f"{first_line(error)} Use x.shape for the length, and operations that do not need it as a Python number"
+                f"{first_line(error)} {_instead(error)}"
             ) from error
         plan = Plan(*traced, params, leaves, ABSENT, f"the stream of {_name_of(function)}")
     shapes, of_params = jax.tree.map(shape_of, (example, params))
     again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), wide)
     return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context, again=again)
+
+
+def _instead(error: Exception) -> str:
+    """What to write in place of what cannot be traced."""
+    if "associative scan over axis" in str(error):
+        return "Call jaxrnn.associative_scan, which takes the same arguments"
+    return "Use x.shape for the length, and operations that do not need it as a Python number"
 
 
 @contextlib.contextmanager
