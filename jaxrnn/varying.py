@@ -88,11 +88,21 @@ def switch(index: Any, branches: list[Callable[..., Any]], *operands: Any) -> An
     return lax.switch(index, _agreeing(branches, index, operands), *operands)
 
 
+def platform_dependent(*operands: Any, default: Callable[..., Any] | None = None, **platforms: Any) -> Any:
+    """``lax.platform_dependent``, as `cond`."""
+    names = list(platforms)
+    branches = _agreeing([*platforms.values(), *([] if default is None else [default])], None, operands)
+    default = None if default is None else branches[-1]
+    return lax.platform_dependent(*operands, default=default, **dict(zip(names, branches, strict=False)))
+
+
 def _agreeing(branches: list[Callable[..., Any]], choice: Any, operands: Any) -> list[Callable[..., Any]]:
     """Branches whose results vary over the same axes."""
     if not _inside():
         return branches
-    axes = axes_of(choice, operands, [jax.eval_shape(branch, *operands) for branch in branches])
+    axes = axes_of(choice, operands)
+    if axes < _inside():
+        axes |= axes_of([jax.eval_shape(branch, *operands) for branch in branches])
     return [lambda *operands, branch=branch: vary(branch(*operands), axes) for branch in branches]
 
 
