@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.jaxprs.equations import trace_nested
-from jaxrnn.messages import first_line
+from jaxrnn.messages import whole_message
 from jaxrnn.streaming.modules import as_function, check_params, explained
 from jaxrnn.streaming.passes import Absent
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
@@ -104,7 +104,7 @@ def stream(
         except _UNTRACEABLE as error:
             raise StreamError(
                 f"the function cannot be traced over a time axis of any length: {type(error).__name__}: "
-                f"{first_line(error)} {_instead(error)}"
+                f"{whole_message(error, _instead(error))}"
             ) from error
         plan = Plan(*traced, params, leaves, ABSENT, f"the stream of {_name_of(function)}")
     shapes, of_params = jax.tree.map(shape_of, (example, params))
@@ -125,10 +125,11 @@ def _decidable() -> Iterator[None]:
     try:
         yield
     except jax.errors.InconclusiveDimensionOperation as error:
-        raise StreamError(
-            f"while tracing over all of time: {first_line(error)} If every length is a multiple of some "
-            "number of frames, give `multiple`; if very short recordings need not work, say constraints=['S >= ...']"
-        ) from error
+        advice = (
+            "If every length is a multiple of some number of frames, give `multiple`; if very short recordings need "
+            "not work, say constraints=['S >= ...']"
+        )
+        raise StreamError(f"while tracing over all of time: {whole_message(error, advice)}") from error
 
 
 @dataclass(frozen=True)
