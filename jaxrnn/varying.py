@@ -61,13 +61,18 @@ def scan(
         return lax.scan(step, carry, frames, **options)
     axes = axes_of(carry, frames)
     if axes < _inside():
-        axes |= axes_of(jax.eval_shape(step, carry, jax.tree.map(_frame_of, frames)))
+        axes |= axes_of(jax.eval_shape(lambda *both: step(both[0], _one_of(both[1])), carry, frames))
 
     def typed(carry: Any, frame: Any) -> tuple[Any, Any]:
         after, outputs = step(carry, frame)
         return vary(after, axes), outputs
 
     return lax.scan(typed, vary(carry, axes), vary(frames, axes), **options)
+
+
+def _one_of(frames: Any) -> Any:
+    """What stands for one of the frames, of which there may be none."""
+    return jax.tree.map(lambda array: lax.full_like(array, 0, shape=array.shape[1:]), frames)
 
 
 def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], state: Any) -> Any:
@@ -111,12 +116,7 @@ def _inside() -> Axes:
     return frozenset(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-def struct_of(kind: Any, shape: Any = None) -> jax.ShapeDtypeStruct:
-    """An array of this type, perhaps of another shape, that varies over the same axes."""
-    shape = kind.shape if shape is None else shape
-    return jax.ShapeDtypeStruct(shape, kind.dtype, manual_axis_type=kind.manual_axis_type)
-
-
-def _frame_of(array: Any) -> jax.ShapeDtypeStruct:
-    kind = jax.typeof(array)
-    return struct_of(kind, kind.shape[1:])
+def struct_of(kind: Any) -> jax.ShapeDtypeStruct:
+    """An array of this type, which varies over the same axes."""
+    axes = {"sharding": kind.sharding, "manual_axis_type": kind.manual_axis_type} if axes_of(kind) else {}
+    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, **axes)

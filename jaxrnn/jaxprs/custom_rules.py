@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.varying import struct_of
+from jaxrnn.varying import alike, struct_of
 
 #: The primitives.
 CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
@@ -62,7 +62,7 @@ def with_rule(
     """
     make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
     function = make(equation, as_traced, domain, inputs, outputs)
-    return lambda *arrays: function(domain.arrays, *arrays)
+    return lambda *arrays: function(domain.arrays, *alike(*arrays))
 
 
 def _with_jvp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:

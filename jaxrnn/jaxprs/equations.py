@@ -69,10 +69,12 @@ def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[An
 
     Inside `jax.shard_map`, operands may vary over other mesh axes than those of the trace (see `jaxrnn.varying`).
     """
-    axes = axes_of(operands)
-    if axes and not all(axes_of(atom.aval) == axes for atom in equation.invars):
-        return _bind_varying(equation, operands, axes, changed)
-    return _bind(equation, operands, changed)
+    here, traced = [*map(axes_of, operands)], [axes_of(atom.aval) for atom in equation.invars]
+    if here == traced:
+        return _bind(equation, operands, changed)
+    # What is inside of an equation may hold constants that were cast as the operands of the trace.
+    nested = equation.primitive.name in BODIES or equation.primitive.name in CUSTOM_RULES
+    return _bind_varying(equation, operands, frozenset().union(*here, *(traced if nested else ())), changed)
 
 
 def _bind(equation: JaxprEqn, operands: Sequence[Any], changed: Mapping[str, Any]) -> list[Any]:
