@@ -142,10 +142,9 @@ def by_named_sharding(loss, gradient, params, batch):
 
 #: Ways that are tried besides `by_shard_map`.
 WAYS = {
-    "apply": (by_gradient_of_shard_map, by_replicas, by_named_sharding),
-    "scan": (by_named_sharding,),
-    "stream.step": (by_replicas, by_named_sharding),
-    "stream.flush": (by_gradient_of_shard_map, by_named_sharding),
+    "apply": (by_gradient_of_shard_map, by_named_sharding),
+    "stream.step": (by_replicas,),
+    "stream.flush": (by_named_sharding,),
     "a branch by data": (by_gradient_of_shard_map,),
 }
 

@@ -85,6 +85,36 @@ def module():
     return call, params, array(3, 1, WIDTH)
 
 
+class Case:
+    """A function with its arguments, and what it gives."""
+
+    def __init__(self, function, params, x):
+        self.function, self.arguments = function, (params, x)
+        self.params, self.x = params, x
+
+    @functools.cached_property
+    def values(self):
+        """Those of the function."""
+        return self.function(*self.arguments)
+
+    @functools.cached_property
+    def gradients(self):
+        """Those of the loss, by both arguments."""
+        return jax.grad(loss_of(self.function), (0, 1))(*self.arguments)
+
+    @functools.cached_property
+    def several(self):
+        """Three inputs, and the values for each."""
+        inputs = jnp.stack([self.x, 2 * self.x, -self.x])
+        each = [self.function(self.params, one) for one in inputs]
+        return inputs, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+
+
+@functools.cache
+def case_of(name):
+    return Case(*FUNCTIONS[name]())
+
+
 FUNCTIONS = {
     "apply": apply,
     "step": step,
@@ -123,116 +153,111 @@ def dot(one, other):
     return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, one, other)))
 
 
-def several(x):
-    return jnp.stack([x, 2 * x, -x])
+def jit(case):
+    same(jax.jit(case.function)(*case.arguments), case.values)
 
 
-def jit(function, params, x):
-    same(jax.jit(function)(params, x), function(params, x))
-
-
-def jvp(function, params, x):
-    by = direction((params, x))
-    _, found = jax.jvp(loss_of(function), (params, x), by)
-    ends = [loss_of(function)(*along((params, x), by, far)) for far in (-1e-2, 1e-2)]
+def jvp(case):
+    by = direction(case.arguments)
+    _, found = jax.jvp(loss_of(case.function), case.arguments, by)
+    ends = [loss_of(case.function)(*along(case.arguments, by, far)) for far in (-1e-2, 1e-2)]
     np.testing.assert_allclose(found, (ends[1] - ends[0]) / 2e-2, rtol=2e-2, atol=2e-3)
 
 
-def grad(function, params, x):
-    by = direction((params, x))
-    _, expected = jax.jvp(loss_of(function), (params, x), by)
-    found = jax.grad(loss_of(function), (0, 1))(params, x)
-    np.testing.assert_allclose(dot(found, by), expected, rtol=1e-4, atol=1e-5)
+def grad(case):
+    by = direction(case.arguments)
+    _, expected = jax.jvp(loss_of(case.function), case.arguments, by)
+    np.testing.assert_allclose(dot(case.gradients, by), expected, rtol=1e-4, atol=1e-5)
 
 
-def hessian(function, params, x):
-    gradient = jax.grad(loss_of(function), 1)
-    by = direction(x)
-    found = jnp.tensordot(jax.hessian(loss_of(function), 1)(params, x), by, x.ndim)
-    ends = [gradient(params, x + far * by) for far in (-1e-2, 1e-2)]
+def hessian(case):
+    loss = functools.partial(loss_of(case.function), case.params)
+    by = direction(case.x)
+    found = jnp.tensordot(jax.hessian(loss)(case.x), by, case.x.ndim)
+    ends = [jax.grad(loss)(case.x + far * by) for far in (-1e-2, 1e-2)]
     np.testing.assert_allclose(found, (ends[1] - ends[0]) / 2e-2, rtol=2e-2, atol=5e-3)
 
 
-def vmap(function, params, x):
-    expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(function(params, one) for one in several(x)))
-    same(jax.vmap(function, (None, 0))(params, several(x)), expected)
+def vmap(case):
+    inputs, expected = case.several
+    same(jax.vmap(case.function, (None, 0))(case.params, inputs), expected)
 
 
-def pmap(function, params, x):
-    expected = jax.tree.map(lambda leaf: leaf[None], function(params, x))
-    same(jax.pmap(function, in_axes=(None, 0), devices=jax.devices()[:1])(params, x[None]), expected)
+def pmap(case):
+    parallel = jax.pmap(case.function, in_axes=(None, 0), devices=jax.devices()[:1])
+    same(first_of(parallel(case.params, case.x[None])), case.values)
 
 
-def one_device(kind):
-    return jax.make_mesh((1,), ("data",), axis_types=(kind,), devices=jax.devices()[:1])
+def first_of(tree):
+    return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
-def shard_map(function, params, x):
+def one_device():
+    return jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+
+
+def shard_map(case):
     """Values, and gradients in it."""
 
     def part(params, x):
-        return jax.tree.map(lambda leaf: leaf[None], function(params, x[0])), jax.grad(loss_of(function))(params, x[0])
+        values, gradients = case.function(params, x[0]), jax.grad(loss_of(case.function))(params, x[0])
+        return jax.tree.map(lambda leaf: leaf[None], values), gradients
 
-    parallel = jax.shard_map(
-        part, mesh=one_device(AxisType.Auto), in_specs=(P(), P("data")), out_specs=(P("data"), P())
-    )
-    values, gradients = jax.jit(parallel)(params, x[None])
-    same(jax.tree.map(lambda leaf: leaf[0], values), function(params, x))
-    same(gradients, jax.grad(loss_of(function))(params, x), 1e-5)
-
-
-def named_sharding(function, params, x):
-    mesh = one_device(AxisType.Auto)
-    placed = [jax.device_put(tree, NamedSharding(mesh, P())) for tree in (params, x)]
-    same(jax.jit(function)(*placed), function(params, x))
-    same(function(*placed), function(params, x))
+    parallel = jax.shard_map(part, mesh=one_device(), in_specs=(P(), P("data")), out_specs=(P("data"), P()))
+    values, gradients = jax.jit(parallel)(case.params, case.x[None])
+    same(first_of(values), case.values)
+    same(gradients, case.gradients[0], 1e-5)
 
 
-def checkpoint(function, params, x):
-    found, expected = (jax.grad(loss_of(each), (0, 1))(params, x) for each in (jax.checkpoint(function), function))
-    same(found, expected, 1e-5)
+def named_sharding(case):
+    """Compiled and not."""
+    placed = jax.device_put(case.arguments, NamedSharding(one_device(), P()))
+    same(jax.jit(case.function)(*placed), case.values)
+    same(case.function(*placed), case.values)
 
 
-def scan_over(function, params, x):
-    expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(function(params, one) for one in several(x)))
-    same(lax.scan(lambda carry, one: (carry, function(params, one)), None, several(x))[1], expected)
+def checkpoint(case):
+    same(jax.grad(loss_of(jax.checkpoint(case.function)), (0, 1))(*case.arguments), case.gradients, 1e-5)
 
 
-def export(function, params, x):
+def scan_over(case):
+    inputs, expected = case.several
+    same(lax.scan(lambda carry, one: (carry, case.function(case.params, one)), None, inputs)[1], expected)
+
+
+def export(case):
     """Written, read, and differentiated."""
-    leaves, structure = jax.tree.flatten(params)
+    leaves, structure = jax.tree.flatten(case.params)
 
     def flat(leaves, x):
-        return jax.tree.leaves(function(jax.tree.unflatten(structure, leaves), x))
+        return jax.tree.leaves(case.function(jax.tree.unflatten(structure, leaves), x))
 
-    written = jax.export.export(jax.jit(flat))(leaves, x).serialize(vjp_order=1)
+    written = jax.export.export(jax.jit(flat))(leaves, case.x).serialize(vjp_order=1)
     call = jax.export.deserialize(written).call
-    same(call(leaves, x), jax.tree.leaves(function(params, x)))
-    found, expected = (jax.grad(loss_of(each), (0, 1))(leaves, x) for each in (call, flat))
-    same(found, expected, 1e-5)
+    same(call(leaves, case.x), jax.tree.leaves(case.values))
+    found = jax.grad(loss_of(call), (0, 1))(leaves, case.x)
+    same(jax.tree.leaves(found), jax.tree.leaves(case.gradients), 1e-5)
 
 
-def custom_jvp(function, params, x):
-    wrapped = jax.custom_jvp(function)
-    wrapped.defjvp(functools.partial(jax.jvp, function))
-    found, expected = (jax.grad(loss_of(each), (0, 1))(params, x) for each in (wrapped, function))
-    same(found, expected, 1e-5)
+def custom_jvp(case):
+    wrapped = jax.custom_jvp(case.function)
+    wrapped.defjvp(functools.partial(jax.jvp, case.function))
+    same(jax.grad(loss_of(wrapped), (0, 1))(*case.arguments), case.gradients, 1e-5)
 
 
-def custom_vjp(function, params, x):
-    wrapped = jax.custom_vjp(function)
-    wrapped.defvjp(functools.partial(jax.vjp, function), lambda back, cotangents: back(cotangents))
-    found, expected = (jax.grad(loss_of(each), (0, 1))(params, x) for each in (wrapped, function))
-    same(found, expected, 1e-5)
+def custom_vjp(case):
+    wrapped = jax.custom_vjp(case.function)
+    wrapped.defvjp(functools.partial(jax.vjp, case.function), lambda back, cotangents: back(cotangents))
+    same(jax.grad(loss_of(wrapped), (0, 1))(*case.arguments), case.gradients, 1e-5)
 
 
 def under(setting):
     """The function and its gradient where JAX is set in another way."""
 
-    def check(function, params, x):
-        expected = function(params, x), jax.grad(loss_of(function))(params, x)
+    def check(case):
+        expected = case.values, case.gradients
         with setting():
-            found = function(params, x), jax.grad(loss_of(function))(params, x)
+            found = case.function(*case.arguments), jax.grad(loss_of(case.function), (0, 1))(*case.arguments)
         same(found, expected, 1e-5)
 
     return check
@@ -274,10 +299,10 @@ CELLS = [
 
 @pytest.mark.parametrize(("transformation", "function"), CELLS)
 def test_transformation(transformation, function):
-    check, arguments = TRANSFORMATIONS[transformation], FUNCTIONS[function]()
+    check, case = TRANSFORMATIONS[transformation], case_of(function)
     if (transformation, function) in REFUSED:
         error, reason = REFUSED[transformation, function]
         with pytest.raises(error, match=reason):
-            check(*arguments)
+            check(case)
     else:
-        check(*arguments)
+        check(case)
