@@ -11,6 +11,7 @@ from jax.interpreters import partial_eval
 from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.jaxprs.slices import inner_jaxprs
 from jaxrnn.streaming.dimensions import is_symbolic
+from jaxrnn.streaming.sources import Path
 
 
 def without_dead_code(jaxpr: Any, used: list[bool] | None = None) -> Any:
@@ -37,16 +38,20 @@ def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
-def symbolic_sizes(jaxpr: Any) -> Iterator[Any]:
-    """Every dimension of every value of a jaxpr, at any depth, that depends on the length of the stream."""
+def symbolic_sizes(jaxpr: Any, path: Path = ()) -> Iterator[tuple[Any, Path]]:
+    """Every dimension of every value of a jaxpr, at any depth, that depends on the length of the stream.
+
+    With each comes the path of the equation whose it is.
+    """
     for variable in (*jaxpr.invars, *jaxpr.constvars):
-        yield from _sizes(variable)
+        for size in _sizes(variable):
+            yield size, path
     for equation in jaxpr.eqns:
-        yield from own_sizes(equation)
-        for variable in equation.outvars:
-            yield from _sizes(variable)
+        here = (*path, equation)
         for inner in inner_jaxprs(equation):
-            yield from symbolic_sizes(inner)
+            yield from symbolic_sizes(inner, here)
+        for size in (*own_sizes(equation), *(size for variable in equation.outvars for size in _sizes(variable))):
+            yield size, here
 
 
 def _sizes(variable: Any) -> Iterator[Any]:

@@ -21,6 +21,10 @@ from jaxrnn.errors import StreamError
 SYMBOL = "S"
 
 
+class UndecidedError(StreamError):
+    """What may yet be streamed where recordings have a least length, or one that is a multiple of some number."""
+
+
 def is_symbolic(size: Any) -> bool:
     """Whether a dimension depends on the length of the stream."""
     return not isinstance(size, (int, np.integer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,7 +25,8 @@ from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.known import LARGEST
 from jaxrnn.streaming.passes import Absent, Facts, Pass
-from jaxrnn.streaming.timeline import Clock
+from jaxrnn.streaming.sources import describe_equation, located
+from jaxrnn.streaming.timeline import Clock, smallest_period
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Reach, is_length
 
 #: Entries of the state that every stream may have besides those of its equations.
@@ -96,7 +98,7 @@ class Plan:
         self.output_structure = output_structure
         jaxpr = without_dead_code(closed.jaxpr)
         self.closed = Closed(jaxpr, [_known(value) for value in closed.consts])
-        self.clock = Clock({str(size): size for size in symbolic_sizes(jaxpr)}.values())
+        self.clock = _clock_of(jaxpr)
         self.facts = Facts()
         self.outputs: list[Any] = []
         self.results: list[jax.ShapeDtypeStruct] = []
@@ -227,6 +229,21 @@ class Plan:
             end = output.timeline.length(before * self.clock.unit + existing)
             result.append(end - (before * output.timeline.per_unit - output.delay))
         return result
+
+
+def _clock_of(jaxpr: Any) -> Clock:
+    """The clock of a jaxpr.
+
+    Raises:
+        StreamError: a length does not grow evenly; names the equation that has it.
+    """
+    unit, seen = 1, set[str]()
+    for size, path in symbolic_sizes(jaxpr):
+        if str(size) not in seen:
+            seen.add(str(size))
+            with located(functools.partial(describe_equation, path)):
+                unit = math.lcm(unit, smallest_period(size))
+    return Clock(unit)
 
 
 def _no_units() -> Any:
