@@ -35,6 +35,11 @@ def symbolic_axes(shape: Any) -> list[int]:
     return [axis for axis, size in enumerate(shape) if is_symbolic(size)]
 
 
+def expression(size: Any) -> ast.expr:
+    """The syntax of a dimension, or of a constraint on one."""
+    return _parsed(str(size))[0]
+
+
 @functools.cache
 def _parsed(spelling: str) -> tuple[ast.expr, Any]:
     tree = ast.parse(spelling.replace("^", "**"), mode="eval")
@@ -76,7 +81,7 @@ def _period(node: ast.expr) -> int:
         if node.func.id in ("floordiv", "mod"):
             divisor = node.args[1]
             if not isinstance(divisor, ast.Constant) or not isinstance(divisor.value, int):
-                raise StreamError(f"a length is divided by one that depends on time itself: {ast.unparse(node)}")
+                raise UndecidedError(f"a length is divided by one that depends on time itself: {ast.unparse(node)}")
             return inner * divisor.value
         return inner
     return 1

@@ -17,8 +17,9 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind
 from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.mends import mend_of_equation
 from jaxrnn.streaming.moments import Absent, Facts, Moment
-from jaxrnn.streaming.sources import Path, describe_equation, label_of, located, scope_of
+from jaxrnn.streaming.sources import Path, describe_equation, label_of, located, place_of_equation, scope_of
 from jaxrnn.streaming.timeline import Clock, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
 
@@ -86,10 +87,13 @@ class Pass(Moment):
         """
         raise self.refusal(why, mend)
 
-    def refusal(self, why: str, mend: str) -> StreamError:
+    def refusal(self, why: str, mend: str, kind: type[StreamError] = StreamError) -> StreamError:
         """The error that says that the equation at hand cannot be streamed."""
-        where = f"{describe_equation(self.path)} " if self.path else ""
-        error = StreamError(f"{where}cannot be streamed: {why}; {mend}")
+        where = ""
+        if self.path:
+            where = f"{describe_equation(self.path)} "
+            mend = mend_of_equation(self.path[-1].primitive.name, place_of_equation(self.path)) or mend
+        error = kind(f"{where}cannot be streamed: {why}; {mend}")
         error.located = True
         return error
 
