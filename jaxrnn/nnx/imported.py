@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,8 @@ from jaxrnn.guards import exact_types
 from jaxrnn.messages import describe, near
 from jaxrnn.model import Model
 from jaxrnn.nnx.filters import parameter
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Imported(nnx.Module):
@@ -99,9 +103,31 @@ class Imported(nnx.Module):
             yield reprlib.Attr(name, value)
 
     def _facts(self) -> dict[str, Any]:
-        """What is shown of the module: not hundreds of arrays."""
+        """What is shown of the module: not hundreds of arrays. Its variables may hold anything, shapes for instance."""
         count = sum(array.size for array in self.model.program.parameters.values())
         return {"model": self.model.label, "weights": f"{count:,} parameters in {len(self.weights)} arrays"}
+
+
+class _Untabulated:
+    """A method that ``nnx.tabulate`` does not run on a copy of its module: it does so with the functions of a class."""
+
+    def __init__(self, function: Callable[..., Any]):
+        functools.update_wrapper(self, function)
+        self._function = function
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        return self if module is None else types.MethodType(self._function, module)
+
+    def __call__(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._function(module, *args, **kwargs)
+
+
+def untabulated(function: Method) -> Method:
+    """Keep ``nnx.tabulate`` from wrapping a method, as its wrapper loses what a method changes in place.
+
+    It also fails on some arguments of ``initialize_carry``, those of Flax's own cells among them.
+    """
+    return cast(Method, _Untabulated(function))
 
 
 def inputs_by_name(inputs: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.jaxprs.equations import trace_nested
 from jaxrnn.messages import first_line
+from jaxrnn.streaming.modules import as_function, check_params, explained
 from jaxrnn.streaming.passes import Absent
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
 from jaxrnn.streaming.streamed import Streamed
@@ -52,7 +53,8 @@ def stream(
         y, state = jax.jit(streamed.step)(None, state, frames)  # float32[4, 2]
 
     Args:
-        function: ``function(x)``, or ``function(params, x)`` where ``params`` are given; pure, of pytrees of arrays.
+        function: ``function(x)``, or ``function(params, x)`` where ``params`` are given; pure, of pytrees of arrays. A
+            Flax NNX or Equinox module will do: its arrays are constants then, and what it changes in itself is dropped.
         example: an example of x: arrays, or ``jax.ShapeDtypeStruct``. Where leaves have different numbers of frames,
             each must have a multiple of the smallest number: one second may be 100 frames of features and 16,000
             samples. The numbers themselves do not matter.
@@ -71,7 +73,9 @@ def stream(
         StreamError: part of the function needs all of the future, or has no rule; names it, and what to do. Or the
             pulse does not fit the strides; names the smallest pulses that do.
     """
-    whole = function if params is not None else (lambda _, x: function(x))
+    callee = as_function(function)
+    whole = callee if params is not None else (lambda _, x: callee(x))
+    check_params(params)
     paths, structure = jax.tree_util.tree_flatten_with_path(example)
     places = _axes_of(axes, example)
     lengths = [np.shape(leaf)[axis] for (_, leaf), axis in zip(paths, places, strict=True) if axis is not None]
@@ -94,7 +98,7 @@ def stream(
     # 64-bit types are what they are here and now, whatever they are where the result is called.
     wide = bool(jax.config.read("jax_enable_x64"))
     context = functools.partial(jax.enable_x64, wide)
-    with context(), _decidable():
+    with context(), _decidable(), explained():
         try:
             traced = trace_nested(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
         except _UNTRACEABLE as error:
