@@ -52,8 +52,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         The elements combined with all before them: a pytree like ``elems``, of the same shapes and dtypes.
 
     Raises:
-        InputError: the axis has several sizes of which one is symbolic, or `fn` returns no elements like those it
-            takes. JAX's own errors where no size is symbolic.
+        ValueError: the arrays have several sizes along the axis.
+        InputError: the size is symbolic, and `fn` returns no elements like those it takes.
     """
     leaves, structure = jax.tree.flatten(elems)
     if not leaves or not callable(fn):
@@ -63,7 +63,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     if not any(size is not None and is_symbolic(size) for size in sizes):
         return lax.associative_scan(fn, elems, reverse=reverse, axis=place)  # it takes no negative axis in reverse
     if len(set(map(str, sizes))) > 1:
-        raise InputError(
+        raise ValueError(
             f"associative_scan takes arrays of one size along axis {axis}, not of {', '.join(map(str, sizes))}: "
             "broadcast what is the same for all elements, with jnp.broadcast_to"
         )

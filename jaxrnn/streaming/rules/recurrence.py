@@ -24,7 +24,7 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     if equation.params["reverse"]:
         run.refuse(
             "it runs backwards in time, from the last frame (the backward half of a bidirectional recurrence)",
-            "use a model whose recurrence runs forwards only",
+            "use a recurrence that runs forwards only, after a convolution that looks some frames ahead if it must",
         )
     consts, carries = scan_parts(equation)
     fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
