@@ -31,6 +31,7 @@ class Module(Imported):
     Args:
         model: as `jaxrnn.load` gives it. It is static: two modules have one graph definition if they share it.
         batch: streams that the state is for, as in `jaxrnn.Model.init`.
+        dtype: the compute dtype, as in `jaxrnn.Model.apply`; weights that are cast to it are taken too.
 
     Attributes:
         weights: the parameters, ``nnx.Param`` by ONNX name.
@@ -40,8 +41,8 @@ class Module(Imported):
 
     carry: dict[str, RecurrentState]
 
-    def __init__(self, model: Model, *, batch: int | None = None):
-        super().__init__(model)
+    def __init__(self, model: Model, *, batch: int | None = None, dtype: Any = None):
+        super().__init__(model, dtype=dtype)
         try:
             state = model.init(batch)
         except StateError:
@@ -59,7 +60,7 @@ class Module(Imported):
         Raises:
             InputError: an input does not fit.
         """
-        return self.model.apply(self.params, inputs_by_name(inputs, named))
+        return self.model.apply(self.params, inputs_by_name(inputs, named), dtype=self.dtype)
 
     @property
     def state(self) -> dict[str, jax.Array]:
@@ -87,7 +88,7 @@ class Module(Imported):
             StateError: the model forgets its state after every call, so it has no steps.
             InputError: an input does not fit, or is of another batch than the state.
         """
-        outputs, state = self.model.step(self.params, self.state, inputs_by_name(inputs, named))
+        outputs, state = self.model.step(self.params, self.state, inputs_by_name(inputs, named), dtype=self.dtype)
         self._set_state(state)
         return outputs
 
@@ -105,7 +106,9 @@ class Module(Imported):
             StateError: the model has no steps.
             InputError: an input does not fit.
         """
-        outputs, state = self.model.scan(self.params, self.state, inputs, time_axis=time_axis, lengths=lengths)
+        outputs, state = self.model.scan(
+            self.params, self.state, inputs, time_axis=time_axis, lengths=lengths, dtype=self.dtype
+        )
         self._set_state(state)
         return outputs
 

@@ -9,12 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrnn.cells.products import product_type
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.equations import trace
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
+from jaxrnn.jaxprs.packing import Packed, Purpose, plain
 from jaxrnn.jaxprs.step import Step
 from jaxrnn.jaxprs.zeros import depends_on
+from jaxrnn.precision import bind_param, check_names
 from jaxrnn.stepper import State
 from jaxrnn.streaming.facts import flat_spec
 from jaxrnn.streaming.plan import Plan, shape_of
@@ -44,26 +46,26 @@ class Pulses:
         self.spec = flat_spec(plan, units, multiple, needs_params=bool(jax.tree.leaves(self.example)))
 
     def params(self, params: Any) -> Any:
-        """Plain parameters, held against those that the function was streamed with.
+        """Plain parameters, in the types of those that the function was streamed with.
 
         Raises:
             InputError: they are missing, differ in structure, shape or dtype, or were packed for another function.
         """
         unpacked = plain(params, self.plan)
-        expected, structure = jax.tree.flatten(self.example)
+        expected, structure = jax.tree_util.tree_flatten_with_path(self.example)
         if unpacked is None and expected:
             raise InputError("the function was streamed with parameters: give params")
+        if isinstance(self.example, dict) and isinstance(unpacked, dict):
+            check_names(unpacked, self.example)
         leaves, shape = jax.tree.flatten(unpacked)
         if shape != structure:
             raise InputError(f"params must be a pytree like those that the function was streamed with, {structure}")
-        for leaf, want in zip(leaves, expected, strict=True):
-            array = jnp.asarray(leaf)
-            if array.shape != want.shape or array.dtype != want.dtype:
-                raise InputError(
-                    f"params hold {array.dtype.name}{list(array.shape)} where the function was streamed with "
-                    f"{want.dtype.name}{list(want.shape)}"
-                )
-        return unpacked
+        low = product_type()
+        bound = [
+            bind_param(f"params{jax.tree_util.keystr(path)}", leaf, want, low)
+            for (path, want), leaf in zip(expected, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(structure, bound)
 
     def init(self, params: Any, constants: list[Any] | None) -> State:
         """The state before the first frame.
@@ -128,12 +130,12 @@ class Pulses:
         arrays = [each.struct() for each in self.spec.inputs]
         return Step.trace(self._plain_step, jax.tree.map(shape_of, params), arrays, self.plan.layout.vectors)
 
-    def pack(self, params: Any, dtype: Any) -> Packed:
+    def pack(self, params: Any) -> Packed:
         """As `Streamed.pack`."""
         unpacked = self.params(params)
         stages = self._stages(unpacked)
-        purpose = Purpose(self.plan.fingerprint, folding_of(stages), self.spec.pulse, self.plan.label)
-        return Packed(unpacked, fold(stages, unpacked, low_precision_type(dtype)), purpose)
+        purpose = Purpose(self.plan.fingerprint, folding_of(stages), self.spec.pulse, label=self.plan.label)
+        return Packed(unpacked, fold(stages, unpacked), purpose)
 
     def flush(self, params: Any, state: State, arrays: list[Any], units: int, existing: Any) -> tuple[Any, Any]:
         """The outputs of a pass over so many units that ends after the existing frames, and their counts."""

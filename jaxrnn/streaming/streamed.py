@@ -154,7 +154,7 @@ class Streamed:
         return (jax.vmap(one) if lead else one)(dict(state), arrays)
 
     @_in_its_types
-    def pack(self, params: Any, dtype: Any = None) -> Packed:
+    def pack(self, params: Any) -> Packed:
         """Do once what a step of this pulse does with the parameters alone; `step` takes the result in their place.
 
         Faster still is to close over the parameters, ``jax.jit(functools.partial(streamed.step, params))``, which
@@ -162,13 +162,11 @@ class Streamed:
 
         Args:
             params: the function's parameters.
-            dtype: ``"bfloat16"`` keeps the weights of matrix products in half the bytes, as in `Model.pack`. It makes
-                batches of streams and long pulses faster, and a single stream with short ones slower.
 
         Raises:
-            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
+            InputError: they do not fit.
         """
-        return self._pulses.pack(params, dtype)
+        return self._pulses.pack(params)
 
     def _tree(self, outputs: Iterable[Any]) -> Any:
         return jax.tree.unflatten(self._plan.output_structure, outputs)

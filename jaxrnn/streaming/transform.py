@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn.cells.products import matrix_products_in, product_type
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.jaxprs.equations import trace_nested
 from jaxrnn.messages import first_line
@@ -91,10 +93,9 @@ def stream(
         times = 1 if axis is None else shape[axis] // shortest * multiple
         name = "x" + jax.tree_util.keystr(path)
         leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, times, name, scope))
-    # 64-bit types are what they are here and now, whatever they are where the result is called.
-    wide = bool(jax.config.read("jax_enable_x64"))
-    context = functools.partial(jax.enable_x64, wide)
-    with context(), _decidable():
+    # 64-bit types and products are what they are here and now, whatever they are where the result is called.
+    types = Types(bool(jax.config.read("jax_enable_x64")), product_type())
+    with types.in_force(), _decidable():
         try:
             traced = trace_nested(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
         except _UNTRACEABLE as error:
@@ -104,8 +105,22 @@ def stream(
             ) from error
         plan = Plan(*traced, params, leaves, ABSENT, f"the stream of {_name_of(function)}")
     shapes, of_params = jax.tree.map(shape_of, (example, params))
-    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), wide)
-    return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context, again=again)
+    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), types)
+    return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=types.in_force, again=again)
+
+
+def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
+    """The stream of a model, traced again in a compute dtype.
+
+    Raises:
+        InputError: no product of the function has a model of jaxrnn, so that it computes as it is written.
+    """
+    again, (pulse,) = streamed.__reduce__()
+    assert isinstance(again, Again)
+    low = dataclasses.replace(again, types=dataclasses.replace(again.types, products=dtype))(pulse)
+    if low.fingerprint == streamed.fingerprint:
+        raise InputError(f"nothing in {streamed.spec.label} can compute in {dtype.name}: it has no product of float32")
+    return low
 
 
 @contextlib.contextmanager
@@ -121,6 +136,25 @@ def _decidable() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class Types:
+    """The types that a function was traced in.
+
+    Attributes:
+        wide: whether there are types of 64 bits.
+        products: the compute dtype.
+    """
+
+    wide: bool
+    products: np.dtype | None
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Trace in them."""
+        with jax.enable_x64(self.wide), matrix_products_in(self.products):
+            yield
+
+
+@dataclass(frozen=True)
 class Again:
     """Streams a function again as it was streamed before: what a pickle of the result holds."""
 
@@ -130,11 +164,11 @@ class Again:
     axes: Any
     multiple: int
     constraints: tuple[str, ...]
-    wide: bool
+    types: Types
 
     def __call__(self, pulse: int) -> Streamed:
         """The streamed function in pulses of this size."""
-        with jax.enable_x64(self.wide):
+        with self.types.in_force():
             return stream(
                 self.function,
                 self.example,
