@@ -38,14 +38,15 @@ def compute_type(dtype: Any) -> np.dtype | None:
     return jnp.dtype(name)
 
 
-def bind_params(params: Any, expected: Mapping[str, Any], dtype: np.dtype | None = None) -> dict[str, Any]:
-    """Parameters by name as arrays of the expected types, in the expected order; as `bind_param`.
+def check_params(params: Any, expected: Mapping[str, Any], dtype: np.dtype | None = None) -> None:
+    """Hold parameters by name against those expected, as `check_param`.
 
     Raises:
         InputError: a name is missing or unknown, or an array does not fit.
     """
     check_names(params, expected)
-    return {name: bind_param(f"params[{name!r}]", params[name], array, dtype) for name, array in expected.items()}
+    for name, array in expected.items():
+        check_param(f"params[{name!r}]", params[name], array, dtype)
 
 
 def check_names(params: Any, expected: Mapping[str, Any], *, some: bool = False) -> None:
@@ -65,11 +66,11 @@ def check_names(params: Any, expected: Mapping[str, Any], *, some: bool = False)
         raise InputError(f"params: {missing[0]!r} is missing{more}")
 
 
-def bind_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = None) -> Any:
-    """One parameter as an array of the expected type.
+def check_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = None) -> None:
+    """Hold one parameter against an array or a shape.
 
-    It must have that type. With a compute dtype, a float32 parameter may come in it: that is half the memory, the
-    products see its very elements, and its gradient comes in the same type. Python's numbers take on the type.
+    It must have the same type. With a compute dtype, a float32 parameter may come in that: it takes half the memory,
+    products see its very elements, and its gradient has its type. Python's numbers take on the type.
 
     Args:
         where: what messages call it.
@@ -80,33 +81,34 @@ def bind_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = N
     Raises:
         InputError: it has another shape or type; says what is expected, and the mend.
     """
-    if isinstance(value, (int, float)) and expected.shape == () and jnp.issubdtype(expected.dtype, jnp.floating):
-        return jnp.asarray(value, expected.dtype)
-    have, want = getattr(value, "dtype", None), expected.dtype
+    have, want, is_lowered = getattr(value, "dtype", None), expected.dtype, expected.dtype == np.float32
+    if isinstance(value, (int, float)) and expected.shape == () and jnp.issubdtype(want, jnp.floating):
+        return
+    mend, types = "", [want, *([] if dtype is None or not is_lowered else [dtype])]
     if have is not None and tuple(np.shape(value)) == tuple(expected.shape):
-        if have == want:
-            return value
-        if dtype is not None and have == dtype and want == np.float32:
-            return jnp.asarray(value).astype(want)
-        if _canonical(have) == _canonical(want):
-            return jnp.asarray(value)  # 64 bits where JAX has no such types
-    alternative = "" if dtype is None or want != np.float32 else f" or {dtype.name}"
-    mend = _mend(value, expected, dtype)
+        if any(_canonical(have) == _canonical(each) for each in types):
+            return
+        if is_lowered and dtype is None and have.name in COMPUTE_TYPES:
+            mend = f"; dtype={have.name!r} takes parameters of that type"
+        elif (have, want) == (np.float32, np.float64):
+            mend = "; JAX makes it of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
+        else:
+            mend = f"; convert it with .astype({want.name!r})"
+    alternative = f" or {types[1].name}" if types[1:] else ""
     raise InputError(f"{where} must be {describe(expected)}{alternative}, not {describe(value)}{mend}")
+
+
+def cast_params(params: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters that were checked, in the expected types and order."""
+    return {name: cast_param(params[name], array) for name, array in expected.items()}
+
+
+def cast_param(value: Any, expected: Any) -> Any:
+    """One that was checked, in the expected type."""
+    want = _canonical(expected.dtype)
+    return value if getattr(value, "dtype", None) == want else jnp.asarray(value).astype(want)
 
 
 def _canonical(dtype: Any) -> Any:
     """What JAX makes of an element type here and now; keys of random numbers have types of their own."""
     return jax.dtypes.canonicalize_dtype(dtype) if isinstance(dtype, np.dtype) else dtype
-
-
-def _mend(value: Any, expected: Any, dtype: np.dtype | None) -> str:
-    """What to do about a parameter of the right shape and another type."""
-    have, want = getattr(value, "dtype", None), expected.dtype
-    if have is None or tuple(np.shape(value)) != tuple(expected.shape):
-        return ""
-    if have.name in COMPUTE_TYPES and want == np.float32 and dtype is None:
-        return f"; dtype={have.name!r} takes parameters of that type"
-    if want == np.float64 and have == np.float32:
-        return "; JAX makes float32 of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
-    return f"; convert it with .astype({want.name!r})"

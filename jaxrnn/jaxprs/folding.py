@@ -15,13 +15,9 @@ Folded = tuple[jax.Array, ...]
 
 def fold(step: Step, params: Any) -> Folded:
     """What the remainder of a step reads of the parameters: transposed, joined, scaled and rounded arrays."""
-
-    def pack(leaves: list[Any]) -> Folded:
-        environment = step.constants() | dict(zip(step.params, leaves, strict=True))
-        run(step.folding, environment)
-        return tuple(environment[variable] for variable in step.folded)
-
-    return jax.jit(pack)(jax.tree.leaves(params))
+    environment = step.constants() | dict(zip(step.params, jax.tree.leaves(params), strict=True))
+    run(step.folding, environment)
+    return tuple(environment[variable] for variable in step.folded)
 
 
 def folding_of(step: Step) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.cells.products import product_type
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, Purpose, plain
 from jaxrnn.model.reloading import contents_of, reloaded
 from jaxrnn.model.scanning import scan
@@ -110,7 +112,7 @@ class Model(WholeGraph):
         state = self._steps.init(batch, dims)
         if params is not None:
             with exact_types(), self._computing(params, None):
-                self._bind_params(params)
+                self._check_params(params)
         return state
 
     def step(
@@ -197,8 +199,17 @@ class Model(WholeGraph):
         Returns:
             Outputs with their frames where the inputs have them, and the new state.
         """
-        with recomputing(remat), self._computing(params, dtype):
-            return scan(self._steps, params, state, inputs, time_axis, lengths)
+        places = time_axis if isinstance(time_axis, int) else tuple(time_axis.items())
+        with recomputing(remat), exact_types(), self._computing(params, dtype):
+            self._check_params(params)
+            arrays = self._steps.bind_recording(state, inputs)
+            counts = None if lengths is None else jnp.asarray(lengths)
+            return self._scan(params, dict(state), arrays, counts, time_axis=places)
+
+    @compiled
+    def _scan(self, params: Any, state: Arrays, inputs: Arrays, lengths: jax.Array | None, *, time_axis: Any) -> Any:
+        axes = time_axis if isinstance(time_axis, int) else dict(time_axis)
+        return scan(self._steps, params, state, inputs, axes, lengths)
 
     def stream(
         self,
@@ -251,7 +262,7 @@ class Model(WholeGraph):
                 where that was packed for another graph.
         """
         with exact_types(), self._computing(params, dtype):
-            self._bind_params(params)
+            self._check_params(params)
             params = plain(params, self)
             if any(variable.kind == "internal" for variable in self.state):
                 return self._packed(params)

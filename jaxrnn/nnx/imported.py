@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,9 @@ from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.nnx.filters import parameter
-from jaxrnn.precision import bind_param, check_names, compute_type
+from jaxrnn.precision import check_names, check_param, compute_type
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Imported(nnx.Module):
@@ -63,7 +67,7 @@ class Imported(nnx.Module):
         check_names(params, expected, some=True)
         with exact_types():
             for name, value in params.items():
-                bind_param(f"params[{name!r}]", value, expected[name], self.dtype)
+                check_param(f"params[{name!r}]", value, expected[name], self.dtype)
             for name, value in params.items():
                 self.weights[name].set_value(jnp.array(value))
 
@@ -96,9 +100,31 @@ class Imported(nnx.Module):
             yield reprlib.Attr(name, value)
 
     def _facts(self) -> dict[str, Any]:
-        """What is shown of the module: not hundreds of arrays."""
+        """What is shown of the module: not hundreds of arrays. Its variables may hold anything, shapes for instance."""
         count = sum(array.size for array in self.model.program.parameters.values())
         return {"model": self.model.label, "weights": f"{count:,} parameters in {len(self.weights)} arrays"}
+
+
+class _Untabulated:
+    """A method that ``nnx.tabulate`` does not run on a copy of its module: it does so with the functions of a class."""
+
+    def __init__(self, function: Callable[..., Any]):
+        functools.update_wrapper(self, function)
+        self._function = function
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        return self if module is None else types.MethodType(self._function, module)
+
+    def __call__(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._function(module, *args, **kwargs)
+
+
+def untabulated(function: Method) -> Method:
+    """Keep ``nnx.tabulate`` from wrapping a method, as its wrapper loses what a method changes in place.
+
+    It also fails on some arguments of ``initialize_carry``, those of Flax's own cells among them.
+    """
+    return cast(Method, _Untabulated(function))
 
 
 def inputs_by_name(inputs: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from jaxrnn.cells.products import matrix_products_in, product_type
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.jaxprs.equations import trace_nested
 from jaxrnn.messages import first_line
+from jaxrnn.streaming.modules import as_function, check_params, explained
 from jaxrnn.streaming.passes import Absent
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
 from jaxrnn.streaming.streamed import Streamed
@@ -54,7 +55,8 @@ def stream(
         y, state = jax.jit(streamed.step)(None, state, frames)  # float32[4, 2]
 
     Args:
-        function: ``function(x)``, or ``function(params, x)`` where ``params`` are given; pure, of pytrees of arrays.
+        function: ``function(x)``, or ``function(params, x)`` where ``params`` are given; pure, of pytrees of arrays. A
+            Flax NNX or Equinox module will do: its arrays are constants then, and what it changes in itself is dropped.
         example: an example of x: arrays, or ``jax.ShapeDtypeStruct``. Where leaves have different numbers of frames,
             each must have a multiple of the smallest number: one second may be 100 frames of features and 16,000
             samples. The numbers themselves do not matter.
@@ -73,7 +75,9 @@ def stream(
         StreamError: part of the function needs all of the future, or has no rule; names it, and what to do. Or the
             pulse does not fit the strides; names the smallest pulses that do.
     """
-    whole = function if params is not None else (lambda _, x: function(x))
+    callee = as_function(function)
+    whole = callee if params is not None else (lambda _, x: callee(x))
+    check_params(params)
     paths, structure = jax.tree_util.tree_flatten_with_path(example)
     places = _axes_of(axes, example)
     lengths = [np.shape(leaf)[axis] for (_, leaf), axis in zip(paths, places, strict=True) if axis is not None]
@@ -95,13 +99,13 @@ def stream(
         leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, times, name, scope))
     # 64-bit types and products are what they are here and now, whatever they are where the result is called.
     types = Types(bool(jax.config.read("jax_enable_x64")), product_type())
-    with types.in_force(), _decidable():
+    with types.in_force(), _decidable(), explained():
         try:
             traced = trace_nested(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
         except _UNTRACEABLE as error:
             raise StreamError(
                 f"the function cannot be traced over a time axis of any length: {type(error).__name__}: "
-                f"{first_line(error)} Use x.shape for the length, and operations that do not need it as a Python number"
+                f"{first_line(error)} {_instead(error)}"
             ) from error
         plan = Plan(*traced, params, leaves, ABSENT, f"the stream of {_name_of(function)}")
     shapes, of_params = jax.tree.map(shape_of, (example, params))
@@ -121,6 +125,13 @@ def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
     if low.fingerprint == streamed.fingerprint:
         raise InputError(f"nothing in {streamed.spec.label} can compute in {dtype.name}: it has no product of float32")
     return low
+
+
+def _instead(error: Exception) -> str:
+    """What to write in place of what cannot be traced."""
+    if "associative scan over axis" in str(error):
+        return "Call jaxrnn.associative_scan, which takes the same arguments"
+    return "Use x.shape for the length, and operations that do not need it as a Python number"
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.messages import near_or_all
 from jaxrnn.model import Model
-from jaxrnn.precision import bind_params
+from jaxrnn.precision import cast_params, check_params
 
 Patterns = str | Sequence[str]
 
@@ -68,8 +68,9 @@ def copied(model: Model, params: Mapping[str, Any], dtype: np.dtype | None) -> d
         InputError: they do not fit the model.
     """
     with exact_types():
-        bound = bind_params(params, model.program.parameters, dtype)
-        return {name: jax.device_put(np.array(value)) for name, value in bound.items()}
+        check_params(params, model.program.parameters, dtype)
+        cast = cast_params(params, model.program.parameters)
+        return {name: jax.device_put(np.array(value)) for name, value in cast.items()}
 
 
 def finite(array: Any) -> bool:
