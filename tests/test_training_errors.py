@@ -148,8 +148,11 @@ MISTAKES = {
     "chunk": ({"chunk": 2, "time_axis": None}, "chunk= needs time_axis="),
     "axis": ({"time_axis": {"X": 1}}, r"time_axis: no example and no output has 'X' \(did you mean 'x'"),
     "no axis": ({"time_axis": {"x": 5}}, r"'x' is float32\[1, 4, 3\] and has no axis 5"),
-    "other axis": ({"time_axis": 2}, "its time is axis 1"),
-    "unequal": ({"time_axis": None, "data": examples([4, 5, 6])}, "say which axis is time"),
+    "other axis": ({"time_axis": 2}, r"time is axis 1 in mode 'step'; .* time_axis={'x': 1, 'target': 2}"),
+    "unequal": (
+        {"time_axis": None, "data": examples([4, 5, 6])},
+        r"mode='step', time_axis={'x': 1, 'target': 1}",
+    ),
     "mode": ({"mode": "Step"}, "there is no mode 'Step'; the modes are: apply, step, scan"),
     "patience": ({"validation": examples([4]), "patience": 0}, "patience must be a whole number from 1 on"),
     "drawn validation": ({"validation": lambda rng: None}, "validation must be a sequence of examples, not"),

@@ -166,12 +166,17 @@ class Pulses:
     def flush(
         self, params: Any, state: State, arrays: list[Any], existing: jax.Array, *, units: int, batched: bool
     ) -> tuple[list[Any], list[Any]]:
-        """The outputs of a pass over so many units that ends after the existing frames, and their counts."""
+        """The outputs of a pass over so many units that ends after the existing frames, and their counts.
+
+        Of a recording that is shorter than the constraints allow, they are NaN, or 0 in types without it.
+        """
         leaves = self._leaves(params)
 
         def one(state: State, arrays: list[Any], existing: jax.Array) -> tuple[list[Any], list[Any]]:
             outputs, _ = self.plan.run(leaves, state, arrays, units, existing)
-            counts = self.plan.counts(state, existing)
+            counts, valid = self.plan.counts(state, existing), self.plan.is_long_enough(state, existing)
+            if valid is not True:
+                outputs = [jnp.where(valid, output, _nothing(output.dtype)) for output in outputs]
             return [
                 output if count is None else _without_rest(output, kind.axis, count)
                 for output, count, kind in zip(outputs, counts, self.plan.outputs, strict=True)
@@ -190,6 +195,10 @@ class Pulses:
 def _padded_to(array: Any, shape: tuple[int, ...], lead: int) -> Any:
     widths = [(0, size - have) for size, have in zip(shape, array.shape[lead:], strict=True)]
     return jnp.pad(array, [(0, 0)] * lead + widths) if any(map(any, widths)) else array
+
+
+def _nothing(dtype: Any) -> Any:
+    return jnp.asarray(jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
 
 
 def _without_rest(output: Any, axis: int, count: Any) -> Any:

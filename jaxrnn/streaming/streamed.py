@@ -64,7 +64,7 @@ class Streamed:
         self._pulses = Pulses(plan, params, units, multiple)
         #: The facts, with the arrays by their paths: an input or output may be any tree.
         self._flat = self._pulses.spec
-        self._arguments = Arguments(self._flat, structure)
+        self._arguments = Arguments(self._flat, structure, plan.least * multiple)
         self.pulse, self.multiple = self._flat.pulse, multiple
 
     def with_pulse(self, pulse: int) -> Streamed:
@@ -191,9 +191,9 @@ class Streamed:
 
         Args:
             params: as in `step`.
-            x: the input, with any number of frames.
+            x: the input, with any number of frames that the constraints of `stream` allow.
         """
-        arrays, total = self._arguments.recording(self._arguments.leaves(x))
+        arrays, total = self._arguments.whole(x)
         state = self.init(params=params, constants=self._arguments.tree(arrays))
         end = total - total % self.pulse
         bodies = [None] * len(self._flat.outputs)

@@ -26,6 +26,7 @@ from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import SEQUENCES, Checkpoints, Sequences, Validation
 from jaxrnn.training.order import drawn_order, sequence_order
 from jaxrnn.training.parameters import start_values, trained_names
+from jaxrnn.training.progress import announce
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.train_state import TrainState
@@ -133,6 +134,12 @@ def fit(
     first = order[0]
     assert first, "a batch has examples"
     layout = make_layout(model, sequences, *source.get(first[0]))
+    if layout.reason:
+        announce(
+            f"{model.label} is trained in {layout}, because {layout.reason}; "
+            "sequences=Sequences(mode=..., time_axis=...) says otherwise",
+            progress,
+        )
     placement = Placement(devices, batch_size)
     on_batches = functions if validation is None else {}
     forward = Forward(model, layout, loss, on_batches, dtype)
@@ -175,7 +182,7 @@ def fit(
         best, best_step = last, state.step
         if state.counters.best_loss is not None:
             best, best_step = placement.single(updates.params(state.best)), state.counters.best_step
-    return Fitted(best, last, state.history, state.step, best_step, stopped)
+    return Fitted(best, last, state.history, state.step, best_step, stopped, layout.used_sequences)
 
 
 def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
