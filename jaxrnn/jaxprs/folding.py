@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import JaxprEqn, Var
-from jax.extend.core.primitives import dot_general_p
+from jax.extend.core import JaxprEqn, Primitive, Var
+from jax.extend.core.primitives import conv_general_dilated_p, dot_general_p, reshape_p
 
 from jaxrnn.errors import InputError
-from jaxrnn.jaxprs.equations import Atom, bind, run, shape_of, type_of, variables
+from jaxrnn.jaxprs.equations import Atom, bind, evaluate, run, shape_of, type_of, variables
 from jaxrnn.jaxprs.fingerprints import fingerprint_of_equations
 from jaxrnn.jaxprs.packing import LOW_PRECISION
+from jaxrnn.jaxprs.platforms import choose, platforms_of
 from jaxrnn.jaxprs.step import Step
 
 Folded = tuple[jax.Array, ...]
@@ -48,10 +50,26 @@ def fold(step: Step, params: Any, dtype: Any = None) -> Folded:
 def reducible(step: Step) -> set[Var]:
     """The folded float32 matrices that are operands of matrix products and of nothing else."""
     matrices = {variable for variable in step.folded if _is_float32(variable) and len(shape_of(variable)) > 1}
-    for equation in step.remainder.equations:
-        if equation.primitive is not dot_general_p or not all(map(_is_float32, equation.invars)):
-            matrices.difference_update(variables(equation.invars))
-    return matrices.difference(variables((*step.outputs, *step.next_carry)))
+    return matrices - _read_otherwise(step.remainder.equations, (*step.outputs, *step.next_carry), (dot_general_p,))
+
+
+def _read_otherwise(equations: Sequence[JaxprEqn], results: Iterable[Atom], products: Sequence[Primitive]) -> set[Var]:
+    """The variables that are results, or operands of anything but float32 products."""
+    others = set(variables(results))
+    for equation in reversed(equations):
+        if equation.primitive in products and all(map(_is_float32, equation.invars)):
+            continue
+        if equation.primitive is reshape_p and others.isdisjoint(equation.outvars):
+            continue
+        if platforms_of(equation) is None:
+            others.update(variables(equation.invars))
+            continue
+        for branch in (branch.jaxpr for branch in equation.params["branches"]):
+            # What is a product on one platform may be a convolution on another.
+            inner = _read_otherwise(branch.eqns, branch.outvars, (dot_general_p, conv_general_dilated_p))
+            pairs = zip(equation.invars[1:], branch.invars, strict=True)
+            others.update(variables(outer for outer, variable in pairs if variable in inner))
+    return others
 
 
 def _is_float32(atom: Atom) -> bool:
@@ -80,8 +98,17 @@ def run_folded(step: Step, folded: Folded, frame: Any, carry: Any) -> Any:
 
 def _in_low_precision(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     """A product with a weight of low precision has both operands in its type, and its sums in float32."""
-    for atom, value in zip(equation.invars, operands, strict=True):
-        if equation.primitive is dot_general_p and _is_float32(atom) and value.dtype == LOW_PRECISION:
-            low = [operand.astype(LOW_PRECISION) for operand in operands]
-            return bind(equation, low, preferred_element_type=np.dtype(np.float32), precision=None)
-    return bind(equation, operands)
+    pairs = zip(equation.invars, operands, strict=True)
+    if not any(_is_float32(atom) and getattr(value, "dtype", None) == LOW_PRECISION for atom, value in pairs):
+        return bind(equation, operands)
+    platforms = platforms_of(equation)
+    if platforms is not None:
+        branches = [
+            lambda *inner, branch=branch: evaluate(branch, inner, _in_low_precision)
+            for branch in equation.params["branches"]
+        ]
+        return choose(platforms, branches, *operands[1:])
+    if equation.primitive is reshape_p:
+        return bind(equation, operands)
+    low = [operand.astype(LOW_PRECISION) for operand in operands]
+    return bind(equation, low, preferred_element_type=np.dtype(np.float32), precision=None)
