@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn.cells.platforms import by_platform
 from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError
 
@@ -50,6 +51,11 @@ def recomputing(remat: Remat) -> Iterator[None]:
         _chosen.reset(token)
 
 
+def chosen_remat() -> Remat:
+    """What `recomputing` asks for."""
+    return _chosen.get()
+
+
 def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tuple[Any, Any]:
     """Run a recurrence over frames, in chunks where `recomputing` asks for them.
 
@@ -76,7 +82,7 @@ def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tu
 
 
 def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse: bool = False) -> tuple[Any, Any]:
-    """Run a recurrence over frames, in blocks where it is long.
+    """Run a recurrence over frames; on CPUs in blocks where it is long.
 
     Args:
         run: ``(carry, frames) -> (carry, outputs)`` over any number of frames.
@@ -96,7 +102,11 @@ def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse:
         return run(carry, frames)
     # A nearby size that divides the length leaves no remainder to slice off and concatenate.
     size = next((divisor for divisor in range(size, size // 2, -1) if length % divisor == 0), size)
-    return _in_parts(run, carry, frames, length, size, reverse)
+
+    def blocks(carry: Any, frames: Any) -> tuple[Any, Any]:
+        return _in_parts(run, carry, frames, length, size, reverse)
+
+    return by_platform(blocks, run, carry, frames)
 
 
 def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse: bool) -> tuple[Any, Any]:
@@ -117,7 +127,7 @@ def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse
 
 def _chunk_of(length: Any) -> int | None:
     """Frames in a chunk; None for a sequence that is not cut. One of a symbolic length never is."""
-    remat = _chosen.get()
+    remat = chosen_remat()
     if remat is None or not isinstance(length, int):
         return None
     size = remat if isinstance(remat, int) else math.isqrt(length)

@@ -36,13 +36,10 @@ def fold(step: Step, params: Any, dtype: Any = None) -> Folded:
             "products and of nothing else (convolutions, and products in loops inside a step, keep their type)"
         )
 
-    def pack(leaves: list[Any]) -> Folded:
-        environment = step.constants() | dict(zip(step.params, leaves, strict=True))
-        run(step.folding, environment)
-        arrays = {variable: environment[variable] for variable in step.folded}
-        return tuple(array.astype(dtype) if variable in reduced else array for variable, array in arrays.items())
-
-    return jax.jit(pack)(jax.tree.leaves(params))
+    environment = step.constants() | dict(zip(step.params, jax.tree.leaves(params), strict=True))
+    run(step.folding, environment)
+    arrays = {variable: environment[variable] for variable in step.folded}
+    return tuple(array.astype(dtype) if variable in reduced else array for variable, array in arrays.items())
 
 
 def reducible(step: Step) -> set[Var]:

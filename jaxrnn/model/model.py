@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.errors import InputError
+from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type
 from jaxrnn.model.reloading import contents_of, reloaded
 from jaxrnn.model.scanning import scan
@@ -185,8 +188,17 @@ class Model(WholeGraph):
         Returns:
             Outputs with their frames where the inputs have them, and the new state.
         """
-        with recomputing(remat):
-            return scan(self._steps, params, state, inputs, time_axis, lengths)
+        places = time_axis if isinstance(time_axis, int) else tuple(time_axis.items())
+        with recomputing(remat), exact_types():
+            self._check_params(params)
+            arrays = self._steps.bind_recording(state, inputs)
+            counts = None if lengths is None else jnp.asarray(lengths)
+            return self._scan(params, dict(state), arrays, counts, time_axis=places)
+
+    @compiled
+    def _scan(self, params: Any, state: Arrays, inputs: Arrays, lengths: jax.Array | None, *, time_axis: Any) -> Any:
+        axes = time_axis if isinstance(time_axis, int) else dict(time_axis)
+        return scan(self._steps, params, state, inputs, axes, lengths)
 
     def stream(
         self,

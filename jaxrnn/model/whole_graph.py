@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from jaxrnn.cells.chunks import Remat, recomputing
-from jaxrnn.errors import InputError, StaticValueError
+from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.eager import compiled, is_staged
 from jaxrnn.jaxprs.packing import plain
 from jaxrnn.onnx.blocks import BoundNode
+from jaxrnn.onnx.demands import all_hold, collecting
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.fingerprint import fingerprint_of
 from jaxrnn.onnx.graph import normal_domain
@@ -58,7 +59,9 @@ class WholeGraph:
         self.static = bind_static(declared, static)
         self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
         self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
-        self._compilable = True
+        #: Why the graph cannot be compiled as a whole, once that is known.
+        self._uncompilable: StaticValueError | None = None
+        self._warned = False
         #: The other options of `load`, without ``static`` and ``state``: they make the model of a pickle again.
         self._load_options: dict[str, Any] = {}
 
@@ -93,8 +96,26 @@ class WholeGraph:
             NodeError: a node cannot be evaluated on these values.
             StaticValueError: under a transformation, a shape depends on data.
         """
-        with recomputing(remat):
-            return self._evaluate(plain(params, self), inputs, None)
+        with recomputing(remat), exact_types():
+            params = plain(params, self)
+            self._check_params(params)
+            arguments = self._bind(inputs)
+            return (self._evaluate if is_staged() else self._eagerly)(params, arguments)
+
+    def _eagerly(self, params: Arrays, arguments: Arrays) -> dict[str, Any]:
+        """The graph in a call that is no part of a program: compiled as a whole if that can be, else node by node."""
+        if self._uncompilable is None and not any(map(is_text, jax.tree.leaves(arguments))):
+            try:
+                results, sound = self._compiled(params, arguments)
+            except StaticValueError as error:
+                self._uncompilable = error
+            except NodeError:
+                pass  # of a branch, perhaps, that is not taken
+            else:
+                if sound is None or isinstance(sound, Tracer) or sound:
+                    return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
+        # An operator sees its values: which branch to take, how long a loop is, and what is wrong with them.
+        return self._evaluate(params, arguments)
 
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
         """`apply` with the file's own parameters, compiled; inputs by keyword, or as a dict.
@@ -104,29 +125,22 @@ class WholeGraph:
         """
         if inputs is not None and not isinstance(inputs, Mapping):
             raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
-        arguments = {**(inputs or {}), **named}
-        with exact_types():
-            bound = bind_inputs(self.inputs, arguments)
-            reason = None
-            if self._compilable and not any(map(is_text, jax.tree.leaves(bound))):
-                try:
-                    results = self._compiled(self.params, bound)
-                    return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
-                except StaticValueError as error:
-                    reason = error
-            results = self.apply(self.params, bound)
-            if reason is not None:
-                self._compilable = False
-                if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results)):  # strings leave no choice
-                    warnings.warn(
-                        f"{self.label} cannot be compiled and is evaluated node by node, which is slower: {reason}",
-                        stacklevel=2,
-                    )
-            return results
+        results = self.apply(self.params, {**(inputs or {}), **named})
+        if self._uncompilable is not None and not self._warned:
+            self._warned = True
+            if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results)):  # strings leave no choice
+                warnings.warn(
+                    f"{self.label} cannot be compiled and is evaluated node by node, which is slower: "
+                    f"{self._uncompilable}",
+                    stacklevel=2,
+                )
+        return results
 
-    @functools.cached_property
-    def _compiled(self) -> Callable[[Arrays, Arrays], dict[str, Any]]:
-        return jax.jit(self.apply)
+    @compiled
+    def _compiled(self, params: Arrays, arguments: Arrays) -> tuple[dict[str, Any], jax.Array | None]:
+        """The outputs, and whether the values were such that they mean anything; None where that is always so."""
+        with exact_types(), collecting() as conditions:
+            return self._evaluate(params, arguments), all_hold(conditions)
 
     def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
         """Every value that a node of the outer graph computes, by name, with its node: shows where results differ."""
@@ -137,7 +151,9 @@ class WholeGraph:
                 if key.name:
                     seen[key.name] = (node, value)
 
-        self._evaluate(params, inputs, watch)
+        with exact_types():
+            self._check_params(params)
+            self._evaluate(plain(params, self), self._bind(inputs), watch)
         return seen
 
     def symbolic_inputs(
@@ -159,22 +175,23 @@ class WholeGraph:
             result[info.name] = jax.ShapeDtypeStruct(shape, _traceable(info.dtype))
         return result
 
-    def _evaluate(self, params: Arrays, inputs: Arrays, watch: Any) -> dict[str, Any]:
-        with exact_types():
-            self._check_params(params)
-            complete = {**self.initial_values, **inputs} if self.initial_values else inputs
-            bound = {**self.static, **bind_inputs(self.inputs, complete)}
-            arguments = [bound[str(key.name)] for key in self.program.block.inputs]
-            outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
-            self._check_strings(outputs, (params, arguments))
-            named = zip((info.name for info in self.outputs), outputs, strict=True)
-            return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
+    def _bind(self, inputs: Arrays) -> dict[str, Any]:
+        """All inputs of the graph but those that ``static`` bound, held against what is declared."""
+        return bind_inputs(self.inputs, {**self.initial_values, **inputs} if self.initial_values else inputs)
+
+    def _evaluate(self, params: Arrays, arguments: Arrays, watch: Any = None) -> dict[str, Any]:
+        """The graph node by node, where types are exact."""
+        bound = {**self.static, **arguments}
+        values = [bound[str(key.name)] for key in self.program.block.inputs]
+        outputs = evaluate(self.program.block, values, Scope(params, watch=watch))
+        self._check_strings(outputs, (params, values))
+        named = zip((info.name for info in self.outputs), outputs, strict=True)
+        return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
 
     def _check_strings(self, outputs: Sequence[Any], arguments: Any) -> None:
         """Refuse outputs that hold strings where they would have to pass through a transformation."""
         with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
-        # Under jit, what is made anew is traced too.
-        if with_text and any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves(arguments), jnp.zeros(()))):
+        if with_text and (is_staged() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments))):
             raise StaticValueError(
                 f"output {with_text[0]} holds strings, which no function under jit, grad or vmap can give, because JAX "
                 "has none; call apply outside them"
