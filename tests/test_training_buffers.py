@@ -63,7 +63,7 @@ def test_a_filterbank(bands, bins):
 def test_what_is_trained_is_no_buffer():
     """Weights as layers begin with them, pruned ones, scales, an embedding of positions, kernels of a few samples."""
     rng = np.random.default_rng(0)
-    for _ in range(300):
+    for _ in range(100):
         shape = rng.integers(1, 90, 2)
         weights = rng.standard_normal(shape)
         noise = 0.02 * rng.standard_normal((66, 64))
@@ -85,6 +85,7 @@ def test_what_is_trained_is_no_buffer():
     assert kind_of(np.full((40, 40), np.nan, np.float32)) is None
 
 
+@pytest.mark.thorough
 def test_no_weight_of_real_networks_is_taken_for_a_buffer(models):
     expected = {
         "silero_vad": (["*_buffer"], {"sr": 16_000}),
