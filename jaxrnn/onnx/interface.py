@@ -15,6 +15,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.messages import describe
 from jaxrnn.onnx.text import as_text
 from jaxrnn.specs import ArraySpec, Dimension, bind, check_names, converted
+from jaxrnn.voices import static_argument
 
 
 def spec_of(value: ir.Value) -> ArraySpec:
@@ -72,7 +73,7 @@ def _strings(spec: ArraySpec, value: Any) -> np.ndarray:
     if isinstance(value, jax.Array):
         raise InputError(
             f"input {spec} got {describe(value)}; JAX has no strings, so they are no arguments of jit, grad or vmap: "
-            "pass NumPy arrays of them to a plain call, or bind them with jaxrnn.load(..., static={name: strings})"
+            f"pass NumPy arrays of them to a plain call, or bind them with {static_argument(spec.name)}"
         )
     try:
         return as_text(value)

@@ -21,6 +21,7 @@ from jaxrnn.model import Model
 from jaxrnn.onnx.interface import is_batch_name
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.specs import ArraySpec
+from jaxrnn.voices import SIZE, argument
 
 #: Sizes of the dimensions that nobody gave.
 BATCH_SIZE, OTHER_SIZE = 1, 16
@@ -55,7 +56,7 @@ class Sample:
             sizes = pairs_of({name: self.dims[name] for name in self.assumed})
             raise type(error)(
                 f"{error}\n(the random inputs have assumed sizes: {sizes}; if they do not fit, give others: "
-                f"--dim {self.assumed[-1]}=SIZE, or dims={{{self.assumed[-1]!r}: SIZE}})"
+                f"{argument('dims', {self.assumed[-1]: SIZE})})"
             ) from error
 
 
