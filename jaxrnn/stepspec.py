@@ -12,7 +12,8 @@ import numpy as np
 from jaxrnn.errors import InputError
 from jaxrnn.layout import Layout
 from jaxrnn.messages import describe
-from jaxrnn.specs import ArraySpec, bind, lead_of
+from jaxrnn.specs import ArraySpec, bind
+from jaxrnn.states import lead_of
 
 Arrays = Mapping[str, Any]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
@@ -10,6 +11,7 @@ from onnx import TensorProto, helper
 from plain_graphs import ADD, RELU, WEIGHT, X, model, node
 
 import jaxrnn
+from jaxrnn.specs import ArraySpec, bind
 
 ONES = np.ones((2, 3), np.float32)
 
@@ -37,6 +39,40 @@ def test_calls(what):
             call(inputs)
         for word in words:
             assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("form", [jnp.asarray, np.asarray], ids=["JAX", "NumPy"])
+def test_whole_numbers_of_32_bits_are_widened(form):
+    """Under jit, int64 without 64-bit types comes as int32: the same goes without it, and everywhere."""
+    tokens, squares = (helper.make_tensor_value_info(name, TensorProto.INT64, ["T"]) for name in "xy")
+    proto = model(node("Mul", ["x", "x"]), inputs=[tokens], outputs=[squares])
+    loaded = jaxrnn.load(proto)
+    x = form(np.array([3, 1 << 20], np.int32))
+    bound = bind([ArraySpec("x", np.dtype("int32"), (2,))], {"x": x})  # its own type needs no widening
+    assert bound["x"].dtype == np.int32
+    for results in (
+        loaded(x=x),
+        loaded.apply(loaded.params, {"x": x}),
+        jax.jit(loaded.apply)(loaded.params, {"x": x}),
+        jaxrnn.load(proto, static={"x": x})(),
+        loaded.scan(loaded.params, loaded.init(), {"x": x[None]}, time_axis=0)[0],
+    ):
+        np.testing.assert_array_equal(np.asarray(results["y"]).reshape(-1), [9, 1 << 40])
+    run = jaxrnn.Runner(loaded)
+    np.testing.assert_array_equal(run({"x": x})["y"], [9, 1 << 40])
+    with pytest.raises(jaxrnn.InputError, match="int16"):
+        loaded(x=x.astype(np.int16))
+
+
+def test_a_batch_that_nothing_asked_for():
+    loaded = jaxrnn.load(model(RELU, inputs=[helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3])]))
+    for shape, form in (((4, 1, 3), "4 is mapped"), ((4, 3), r"4, as array\[:, None\], is mapped")):
+        with pytest.raises(jaxrnn.InputError, match=rf"a batch of {form} by jax\.vmap, or in steps .* init\(batch=n\)"):
+            loaded.apply(loaded.params, {"x": np.ones(shape, np.float32)})
+    with pytest.raises(jaxrnn.InputError) as caught:
+        loaded.apply(loaded.params, {"x": np.ones((4, 5), np.float32)})
+    assert "vmap" not in str(caught.value)
+    assert jax.vmap(loaded.apply, (None, 0))(loaded.params, {"x": jnp.ones((4, 3))[:, None]})["y"].shape == (4, 1, 3)
 
 
 def test_dimensions_of_one_name_are_one_size():

@@ -18,7 +18,8 @@ from jaxrnn.jaxprs.step import Step
 from jaxrnn.messages import describe
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import StateVar, open_sizes
-from jaxrnn.specs import check_names, zeros
+from jaxrnn.specs import check_names
+from jaxrnn.states import zeros
 from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec, check_batch, in_batch
 from jaxrnn.voices import SIZE, argument, either
 

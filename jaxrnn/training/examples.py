@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.messages import describe, near_or_all
-from jaxrnn.specs import ArraySpec
+from jaxrnn.specs import ArraySpec, widens
 
 #: One example: arrays by name, those of the model's inputs and any others.
 Example = dict[str, np.ndarray]
@@ -99,9 +98,7 @@ def _as_input(info: ArraySpec, value: Any) -> np.ndarray:
     if info.dtype is None:
         raise InputError(f"input {info}: sequences and optionals cannot be batched, so they cannot be trained on")
     array = np.asarray(value)
-    python = not hasattr(value, "dtype")
-    widened = isinstance(value, jax.Array) and f"{info.dtype.name}" == array.dtype.name.replace("32", "64")
-    if python or (widened and info.dtype.kind in "iu"):
+    if not hasattr(value, "dtype") or widens(array.dtype, info.dtype):
         array = array.astype(info.dtype)
     if array.dtype != info.dtype:
         raise InputError(f"input {info} got {describe(array)}; convert it with .astype({info.dtype.name!r})")
