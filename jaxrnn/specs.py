@@ -51,6 +51,11 @@ class ArraySpec:
         return f"{self.name}: {'string' if self.is_text else self.dtype.name}[{shape}]"
 
     @property
+    def as_input(self) -> str:
+        """It as an input in a message, ``input x: float32[2]``; one called ``input`` is not said to be one twice."""
+        return str(self) if self.name == "input" else f"input {self}"
+
+    @property
     def is_text(self) -> bool:
         """Whether it is an array of strings."""
         return self.dtype is not None and self.dtype.kind == "O"
@@ -141,7 +146,7 @@ def converted(spec: ArraySpec, value: Any) -> Any:
     """
     if spec.dtype is None or spec.is_text:
         raise InputError(
-            f"input {spec} is no array of numbers: such a model runs with apply, or with step of one stream"
+            f"{spec.as_input} is no array of numbers: such a model runs with apply, or with step of one stream"
         )
     if not hasattr(value, "dtype"):
         return jnp.asarray(_from_python(spec, spec.dtype, value))
@@ -153,13 +158,13 @@ def converted(spec: ArraySpec, value: Any) -> Any:
         array = jnp.asarray(value)  # narrower where JAX has no types of 64 bits
         if array.dtype == spec.dtype:
             if value.dtype.kind in "iu" and not np.array_equal(np.asarray(array), value):
-                raise InputError(f"input {spec} got {describe(value)} with values that do not fit {spec.dtype.name}")
+                raise InputError(f"{spec.as_input} got {describe(value)} with values that do not fit {spec.dtype.name}")
             return array
     if spec.dtype == np.float64 and isinstance(value, jax.Array):
         mend = "JAX makes float32 of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
     else:
         mend = f"convert it with .astype({spec.dtype.name!r})"
-    raise InputError(f"input {spec} got {describe(value)}; {mend}")
+    raise InputError(f"{spec.as_input} got {describe(value)}; {mend}")
 
 
 def _from_python(spec: ArraySpec, dtype: np.dtype, value: Any) -> np.ndarray:
@@ -170,10 +175,10 @@ def _from_python(spec: ArraySpec, dtype: np.dtype, value: Any) -> np.ndarray:
             raise TypeError(f"complex numbers do not fit the type {dtype.name}")
         array = plain.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"input {spec} cannot be made from {type(value).__name__}: {error}") from error
+        raise InputError(f"{spec.as_input} cannot be made from {type(value).__name__}: {error}") from error
     rounds = jnp.issubdtype(dtype, jnp.inexact) and plain.dtype.kind in "fc"
     if not rounds and not np.array_equal(array.astype(plain.dtype), plain):
-        raise InputError(f"input {spec}: the value {value!r} does not fit the type {dtype.name}")
+        raise InputError(f"{spec.as_input}: the value {value!r} does not fit the type {dtype.name}")
     return array
 
 
@@ -249,16 +254,17 @@ def _check_shape(spec: ArraySpec, value: Any, sizes: dict[str, tuple[Any, str]],
         return
     if len(value.shape) != len(spec.shape):
         raise InputError(
-            f"input {spec} has rank {len(spec.shape)}, but got {describe(value)} of rank {len(value.shape)}{note}"
+            f"{spec.as_input} has rank {len(spec.shape)}, but got {describe(value)} of rank {len(value.shape)}{note}"
         )
     for axis, (expected, size) in enumerate(zip(spec.shape, value.shape, strict=True)):
         if not isinstance(expected, str):
             if size != expected:
                 raise InputError(
-                    f"input {spec} got {describe(value)}: axis {axis} must be {expected}, not {size}{note}"
+                    f"{spec.as_input} got {describe(value)}: axis {axis} must be {expected}, not {size}{note}"
                 )
         elif sizes.setdefault(expected, (size, spec.name))[0] != size:
             other, where = sizes[expected]
             raise InputError(
-                f"input {spec} got {describe(value)}: dimension {expected!r} is {size} here, but {other} in {where!r}"
+                f"{spec.as_input} got {describe(value)}: dimension {expected!r} is {size} here, but {other} in "
+                f"{where!r}"
             )

@@ -187,7 +187,7 @@ class StepSpec:
         for spec in self.inputs:
             value = bound[spec.name]
             if spec.shape is None and value.shape[: len(lead)] != lead:
-                raise InputError(f"input {spec} got {describe(value)}{batch_note(lead)}")
+                raise InputError(f"{spec.as_input} got {describe(value)}{batch_note(lead)}")
         return bound
 
     def to_json(self) -> dict[str, Any]:

@@ -75,6 +75,15 @@ def test_a_batch_that_nothing_asked_for():
     assert jax.vmap(loaded.apply, (None, 0))(loaded.params, {"x": jnp.ones((4, 3))[:, None]})["y"].shape == (4, 1, 3)
 
 
+def test_an_input_called_input_is_not_said_to_be_one_twice():
+    named = helper.make_tensor_value_info("input", TensorProto.FLOAT, [2, 3])
+    loaded = jaxrnn.load(model(node("Relu", ["input"]), inputs=[named]))
+    with pytest.raises(jaxrnn.InputError, match=r"^input: float32\[2, 3\] got float32\[2, 4\]"):
+        loaded(input=np.ones((2, 4), np.float32))
+    with pytest.raises(jaxrnn.InputError, match=r"missing input\(s\): input: float32\[2, 3\]"):
+        loaded()
+
+
 def test_dimensions_of_one_name_are_one_size():
     xs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("x", "weight")]
     loaded = jaxrnn.load(model(ADD, inputs=xs))

@@ -52,7 +52,7 @@ class Offline:
         for each in spec.inputs:
             if time_axis(spec, each) is None:
                 raise InputError(
-                    f"{spec.label}: input {each} has no time axis, and recordings have no such array; bind it, with "
+                    f"{spec.label}: {each.as_input} has no time axis, and recordings have no such array; bind it, with "
                     f"{argument('static', {each.name: VALUE}, 'jaxrnn.load(path)')}, or in a function of your own"
                 )
         if not self._outputs:

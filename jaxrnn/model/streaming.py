@@ -61,11 +61,13 @@ def stream_model(
     example, axes = {}, {}
     for info in model.inputs:
         if info.shape is None or info.dtype is None:
-            raise InputError(f"{model.label}: input {info} has no declared rank, so its time axis is not known")
+            raise InputError(f"{model.label}: {info.as_input} has no declared rank, so its time axis is not known")
         times = {axis: _times(size, symbol) for axis, size in enumerate(info.shape)}
         places = [axis for axis, count in times.items() if count]
         if len(places) > 1:
-            raise InputError(f"{model.label}: input {info} has {symbol} on {len(places)} axes; time can be on one only")
+            raise InputError(
+                f"{model.label}: {info.as_input} has {symbol} on {len(places)} axes; time can be on one only"
+            )
         axes[info.name] = places[0] if places else None
         shape = [
             times[axis] or (size if isinstance(size, int) else dims.get(size, 1))

@@ -48,8 +48,8 @@ def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> E
         declared = (info.shape or ()).index(symbol)
         if axes.setdefault(info.name, declared) != declared:
             raise InputError(
-                f"time_axis says {axes[info.name]} for input {info}, but its time is axis {declared}; give the axis of "
-                f"each array: time_axis={{{info.name!r}: {declared}, ...}}"
+                f"time_axis says {axes[info.name]} for {info.as_input}, but its time is axis {declared}; give the axis "
+                f"of each array: time_axis={{{info.name!r}: {declared}, ...}}"
             )
     sizes = {info.name: _frame_size(info, example, axes, mode) for info in infos if info.name in axes}
     if mode == "apply":  # inputs of an encoder and a decoder may differ: the first one counts
@@ -136,7 +136,7 @@ def _frame_size(info: ArraySpec, example: Example, axes: Mapping[str, int], mode
     size: Any = info.shape[axes[info.name]]
     if not isinstance(size, int):
         raise InputError(
-            f"input {info} got {describe(example[info.name])}: a recording has one axis more, for its frames"
+            f"{info.as_input} got {describe(example[info.name])}: a recording has one axis more, for its frames"
         )
     return size
 
