@@ -12,6 +12,8 @@ import numpy as np
 from convolutions import convolve
 from jax import lax
 
+import jaxrnn
+
 _RNG = np.random.default_rng(1)
 KERNEL = _RNG.normal(size=(3, 3, 3)) * 0.5
 WIDE = _RNG.normal(size=(5, 3, 4)) * 0.5
@@ -227,6 +229,36 @@ def wrapping(x):
     return rnn(jnp.pad(x, ((3, 0), (0, 0)))), lax.iota(jnp.uint8, x.shape[0]) - 1
 
 
+def affine(first, second):
+    """Of ``h -> a * h + b``, the first and then the second."""
+    return first[0] * second[0], second[0] * first[1] + second[1]
+
+
+def linear_recurrence(x):
+    """A linear recurrence whose factors depend on the data."""
+    return jaxrnn.associative_scan(affine, (jnp.tanh(x), x))[1]
+
+
+def running_softmax(x):
+    """The mean of all frames so far, weighted by a softmax over them, as a tree of elements."""
+
+    def merge(one, other):
+        most = jnp.maximum(one["most"], other["most"])
+        weights = [jnp.exp(part["most"] - most) for part in (one, other)]
+        sums = [weights[0] * one[name] + weights[1] * other[name] for name in ("sum", "weight")]
+        return {"most": most, "sum": sums[0], "weight": sums[1]}
+
+    y = conv(x, (1, 1))
+    merged = jaxrnn.associative_scan(merge, {"most": 3 * y, "sum": x, "weight": jnp.ones_like(x)})
+    return merged["sum"] / merged["weight"]
+
+
+def parallel_resistors(x):
+    """An associative function that is not made for zeros, over frames that come late and in front of the first."""
+    resistors = 0.5 + jnp.abs(jnp.pad(conv(x, (0, 2)), ((1, 0), (0, 0))))
+    return jaxrnn.associative_scan(lambda a, b: a * b / (a + b), resistors)
+
+
 CASES: dict[str, Case] = {
     "one buffer, frames of two lengths": Case(one_buffer, {"lengths": (2, 3, 5, 8)}),
     "one buffer, a stream and its differences": Case(late_and_different),
@@ -276,6 +308,9 @@ CASES: dict[str, Case] = {
     ),
     "numbers that wrap around": Case(wrapping, gradients=False),
     "equal pads twice": Case(shifted_twice),
+    "linear recurrence": Case(lambda x: linear_recurrence(conv(x, (7, 5)))),
+    "parallel resistors": Case(parallel_resistors),
+    "running softmax": Case(running_softmax),
     "element-wise": Case(lambda x: jnp.tanh(2 * x) + 1),
     "recurrence": Case(rnn),
     "LSTM and its final state": Case(lstm),

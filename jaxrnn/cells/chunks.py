@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn.cells.platforms import by_platform
 from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError
 
@@ -26,7 +26,8 @@ Run = Callable[[Any, Any], tuple[Any, Any]]
 #: loop over tens of megabytes takes twice as long.
 BLOCK = 1 << 21
 
-_chosen: ContextVar[Remat] = ContextVar("remat", default=None)
+#: What `recomputing` asks for. Part of the key of every cache of JAX, as the type of products is.
+_chosen = jax.make_user_context(None)
 
 
 @contextlib.contextmanager
@@ -43,11 +44,8 @@ def recomputing(remat: Remat) -> Iterator[None]:
     """
     if remat is not None and remat != "sqrt" and not is_count(remat, 1):
         raise InputError(f"remat must be None, 'sqrt' or a number of frames from 1 up, not {remat!r}")
-    token = _chosen.set(remat)
-    try:
+    with _chosen(remat):
         yield
-    finally:
-        _chosen.reset(token)
 
 
 def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tuple[Any, Any]:
@@ -76,7 +74,7 @@ def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tu
 
 
 def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse: bool = False) -> tuple[Any, Any]:
-    """Run a recurrence over frames, in blocks where it is long.
+    """Run a recurrence over frames; on CPUs in blocks where it is long.
 
     Args:
         run: ``(carry, frames) -> (carry, outputs)`` over any number of frames.
@@ -96,7 +94,11 @@ def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse:
         return run(carry, frames)
     # A nearby size that divides the length leaves no remainder to slice off and concatenate.
     size = next((divisor for divisor in range(size, size // 2, -1) if length % divisor == 0), size)
-    return _in_parts(run, carry, frames, length, size, reverse)
+
+    def blocks(carry: Any, frames: Any) -> tuple[Any, Any]:
+        return _in_parts(run, carry, frames, length, size, reverse)
+
+    return by_platform(blocks, run, carry, frames)
 
 
 def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse: bool) -> tuple[Any, Any]:
@@ -117,7 +119,7 @@ def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse
 
 def _chunk_of(length: Any) -> int | None:
     """Frames in a chunk; None for a sequence that is not cut. One of a symbolic length never is."""
-    remat = _chosen.get()
+    remat = _chosen.value
     if remat is None or not isinstance(length, int):
         return None
     size = remat if isinstance(remat, int) else math.isqrt(length)

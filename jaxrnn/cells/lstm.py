@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrnn.cells.activations import SIGMOID, TANH, Activation, value_and_slope
 from jaxrnn.cells.cell import Carry, Cell, Weights, clip_input, sum_biases
+from jaxrnn.cells.platforms import by_platform
 from jaxrnn.cells.products import product, product_of_rows
 
 
@@ -57,10 +58,10 @@ class LSTM(Cell):
 
     def _gates(self, gates: jax.Array) -> jax.Array:
         """All four gates from what enters them, without peepholes."""
+        gates = clip_input(gates, self.clip)
         if self.activations[:2] == (SIGMOID, TANH):
-            return _sigmoid_gates_by_one_tanh(clip_input(gates, self.clip))
-        cut = gates.shape[-1] // 4 * 3
-        return jnp.concatenate([self._sigmoid(gates[..., :cut]), self._input(gates[..., cut:])], -1)
+            return by_platform(_sigmoid_gates_by_one_tanh, _sigmoid_gates, gates)
+        return _each_gate(gates, *self.activations[:2])
 
     def _sigmoid(self, gate: jax.Array) -> jax.Array:
         return self.activations[0](clip_input(gate, self.clip))
@@ -130,6 +131,16 @@ class LSTM(Cell):
         _, before, after = residuals
         d_i, d_o, d_f = peephole
         return total + jnp.concatenate([d_i * before, d_o * after, d_f * before, jnp.zeros_like(before)], -1)
+
+
+def _each_gate(gates: jax.Array, sigmoid: Activation, cell_input: Activation) -> jax.Array:
+    """The activations of i, o and f, and of the cell input."""
+    cut = gates.shape[-1] // 4 * 3
+    return jnp.concatenate([sigmoid(gates[..., :cut]), cell_input(gates[..., cut:])], -1)
+
+
+def _sigmoid_gates(gates: jax.Array) -> jax.Array:
+    return _each_gate(gates, SIGMOID, TANH)
 
 
 def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn, Var
 from jaxrnn.jaxprs.equations import variables
 from jaxrnn.jaxprs.schedule import BatchedEquations, Loop, Part, Schedule
 from jaxrnn.jaxprs.slices import dependents, made_by, needed, read_by
-from jaxrnn.jaxprs.step import Step, is_broadcast
+from jaxrnn.jaxprs.step import Step, is_repeated
 
 
 def loop_around(step: Step, carry: Sequence[Var], known: Iterable[Var] = (), *, effects: bool = False) -> Loop:
@@ -106,7 +106,7 @@ class _Arrangement:
         maker = self.step.makers.get(variable)
         if maker is None or self.level[variable] < 0:
             return False
-        return self._is_at(number, variable) or (is_broadcast(maker) and self._repeats(variable))
+        return self._is_at(number, variable) or (is_repeated(maker) and self._repeats(variable))
 
     def _loop(self, loop: Loop, reads: Iterable[Var]) -> Loop:
         """A loop that gives no more than what later parts read, and takes residuals for it."""

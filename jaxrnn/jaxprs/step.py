@@ -11,6 +11,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from jaxrnn.jaxprs.equations import Atom, Environment, read, trace, variables
+from jaxrnn.jaxprs.platforms import is_platform_index
 from jaxrnn.jaxprs.slices import dependents, made_by, needed
 
 Function = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -21,8 +22,7 @@ class Segment:
     """Equations that run together.
 
     Attributes:
-        equations: in order. A broadcast or iota of an earlier segment is repeated among them: it costs nothing, and
-            only makes a small value large.
+        equations: in order. Those of an earlier segment that `is_repeated` are repeated among them.
         residuals: the variables that they read of earlier segments, or of the inputs.
     """
 
@@ -111,7 +111,7 @@ class Step:
                 continue
             seen.add(variable)
             maker = self.makers.get(variable)
-            if maker is not None and (inside(variable) or (is_broadcast(maker) and repeats(variable))):
+            if maker is not None and (inside(variable) or (is_repeated(maker) and repeats(variable))):
                 chosen.add(id(maker))
                 pending += variables(maker.invars)
             else:
@@ -141,6 +141,10 @@ class Step:
         return jax.tree.unflatten(self.structure, leaves)
 
 
-def is_broadcast(equation: JaxprEqn) -> bool:
-    """Whether an equation only repeats a value along new axes, at no cost worth remembering."""
-    return equation.primitive.name in ("broadcast_in_dim", "iota")
+def is_repeated(equation: JaxprEqn) -> bool:
+    """Whether an equation is computed wherever it is read, and never handed on.
+
+    A broadcast costs nothing and makes a small value large. The platform is known where a program is lowered, and
+    nowhere before.
+    """
+    return equation.primitive.name in ("broadcast_in_dim", "iota") or is_platform_index(equation)

@@ -11,6 +11,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of
+from jaxrnn.jaxprs.platforms import is_platform_index
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.values import is_length
 
@@ -35,7 +36,7 @@ _ON_LENGTHS: dict[str, Any] = {
 
 def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     """The results of an equation on known operands, as NumPy arrays; None where they are better left to run time."""
-    if equation.primitive.name == "dim_as_value" or equation.effects:
+    if equation.primitive.name == "dim_as_value" or is_platform_index(equation) or equation.effects:
         return None
     for result in equation.outvars:
         dtype = type_of(result)

@@ -14,6 +14,7 @@ _CALLS = {
     "-k, which moves the first k frames to the end, does stream",
     "jnp.pad": "jnp.pad takes values from near the end it pads in modes 'constant', 'edge', 'reflect' and 'symmetric'; "
     "jnp.concatenate([x, x[:k]]) wraps the first frames to the end",
+    "lax.associative_scan": "call jaxrnn.associative_scan, which takes the same arguments",
     "jnp.flip": "run forwards in time",
     "jnp.convolve": _WINDOWS,
     "jnp.correlate": _WINDOWS,
@@ -30,6 +31,14 @@ _PRIMITIVES = {
     "give them as an input with a time axis of its own"),
     **dict.fromkeys(("pure_callback", "io_callback", "debug_callback", "debug_print"), _OUTSIDE),
 }  # fmt: skip
+
+#: By what JAX says, where it hides the function that says it.
+_MESSAGES = {"associative scan over axis": "call jaxrnn.associative_scan, which takes the same arguments"}
+
+
+def mend_of_message(message: str) -> str | None:
+    """What to write in place of what JAX cannot trace; None where nothing is known."""
+    return next((mend for part, mend in _MESSAGES.items() if part in message), None)
 
 
 def mend_of_call(calls: str | None) -> str | None:

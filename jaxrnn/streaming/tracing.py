@@ -11,7 +11,7 @@ from jaxrnn.errors import JaxrnnError, NodeError, StreamError
 from jaxrnn.jaxprs.equations import trace_nested
 from jaxrnn.messages import first_line
 from jaxrnn.streaming.dimensions import UndecidedError
-from jaxrnn.streaming.mends import mend_of_call
+from jaxrnn.streaming.mends import mend_of_call, mend_of_message
 from jaxrnn.streaming.sources import place_of_error
 
 #: What tracing raises where a function asks for what is no array of JAX, besides errors of its own.
@@ -53,9 +53,13 @@ def mend_of(error: UndecidedError, function: Callable[..., Any], params: Any, ex
         if isinstance(same, JaxrnnError) or not isinstance(same, _UNTRACEABLE):
             raise same from None
         raise StreamError(_said_of(same, "cannot be traced, and jax.jit of it fails in the same way")) from same
-    return mend_of_call(place_of_error(cause).calls) or (
-        "use the length as it is, x.shape[0], in shapes and in functions of jax.numpy: Python cannot have it as a "
-        "number, in len(), range(), float() or a condition"
+    return (
+        mend_of_message(str(cause))
+        or mend_of_call(place_of_error(cause).calls)
+        or (
+            "use the length as it is, x.shape[0], in shapes and in functions of jax.numpy: Python cannot have it as a "
+            "number, in len(), range(), float() or a condition"
+        )
     )
 
 

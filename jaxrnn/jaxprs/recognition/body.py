@@ -10,6 +10,7 @@ from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.jaxprs.equations import Atom, shape_of
+from jaxrnn.jaxprs.platforms import in_plain_form
 from jaxrnn.jaxprs.recognition.positions import Elements, everything, joined_positions, size_of
 from jaxrnn.jaxprs.slices import dependents
 from jaxrnn.jaxprs.step import Step
@@ -24,16 +25,20 @@ class Body:
     A variable is *fixed* if it is the same in every frame: it comes from parameters and constants alone. It is *known*
     if it can be computed for all frames before the parts that are not yet planned.
 
+    Where a step chooses by platform, the body is in the plain form.
+
     Attributes:
         step: the step.
+        equations: its equations, without choices by platform.
+        makers: the equation that computes each variable.
         known: the known variables, fixed ones among them.
     """
 
     def __init__(self, step: Step):
         self.step = step
-        self.equations: list[JaxprEqn] = step.equations
-        self.makers = step.makers
-        self._constants = step.constants()
+        self.equations, more = in_plain_form(step.equations)
+        self.makers = {variable: equation for equation in self.equations for variable in equation.outvars}
+        self._constants = step.constants() | more
         self._moves: dict[Var, np.ndarray | None] = {}
         self.known: set[Var] = set()
         self.learn([*step.fixed, *step.frame])
@@ -43,6 +48,10 @@ class Body:
         self.known.update(new)
         unknown = dependents(self.equations, self.step.carry, self.known)
         self.known.update(variable for variable in self.makers if variable not in unknown)
+
+    def is_of_step(self, atom: Atom) -> bool:
+        """Whether it can be read where the step runs; a variable inside of a choice by platform cannot."""
+        return isinstance(atom, Literal) or atom not in self.makers or atom in self.step.makers
 
     def is_known(self, atom: Atom) -> bool:
         """Whether it can be computed for all frames already."""

@@ -10,6 +10,7 @@ from jax.extend.core.primitives import copy_p
 
 from jaxrnn.jaxprs.arranging import arrange, loop_around
 from jaxrnn.jaxprs.equations import Atom, shape_of, type_of, variables
+from jaxrnn.jaxprs.platforms import platforms_of
 from jaxrnn.jaxprs.recognition.algebra import Algebra
 from jaxrnn.jaxprs.recognition.body import Body, operands_of, whole
 from jaxrnn.jaxprs.recognition.carries import Carries, CarryPiece
@@ -34,7 +35,7 @@ def schedule_of_cells(step: Step, *, loose: bool) -> Schedule | None:
     if not step.frame or not step.carry or not _keeps_types(step) or not _is_plain(step) or step.effects:
         return None
     # For all frames at once, every branch of a condition would run, and a loop for as long as the longest.
-    if any(equation.primitive.name in ("cond", "while") for equation in step.equations):
+    if any(e.primitive.name in ("cond", "while") and platforms_of(e) is None for e in step.equations):
         return None
     planner = _Planner(step, loose)
     parts = planner.parts()
@@ -125,7 +126,9 @@ class _Planner:
     def _cell(self, candidates: Iterable[Var]) -> Match | None:
         for variable in candidates:
             cell = match(self.algebra, self.carries, variable)
-            if cell is not None and (self.loose or cell.mask is None or self._only_under_mask(cell, cell.output)):
+            if cell is None or not all(map(self.body.is_of_step, cell.atoms)):
+                continue
+            if self.loose or cell.mask is None or self._only_under_mask(cell, cell.output):
                 return cell
         return None
 
@@ -176,16 +179,18 @@ class _Planner:
         """What is read of open arrays that cells have made known, but for a frame."""
         parts = []
         reached = self._reached([*self.step.outputs, *(self.next_of[carry] for carry in open_carries)])
-        for variable in (variable for variable in self.body.makers if variable in reached):
+        for variable in (variable for variable in self.step.makers if variable in reached):
             before = self.body.source(whole(variable))
             if before.atom not in open_carries:
                 continue
             for piece in self.carries.pieces:
-                if piece.carry is before.atom and piece.mask is None and self.body.is_known(piece.source.atom):
+                source = piece.source.atom
+                readable = self.body.is_known(source) and self.body.is_of_step(source)
+                if piece.carry is before.atom and piece.mask is None and readable:
                     order = np.argsort(piece.at)
                     index = order[np.searchsorted(piece.at[order], before.at).clip(max=piece.at.size - 1)]
                     if np.array_equal(piece.at[index], before.at):
-                        parts.append(Delayed.of(variable, before, Elements(piece.source.atom, piece.source.at[index])))
+                        parts.append(Delayed.of(variable, before, Elements(source, piece.source.at[index])))
                         break
         return parts
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.jaxprs.platforms import choose, platforms_of
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
@@ -51,10 +52,11 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
-    """A choice that is the same in every step; the branches keep state each for itself."""
+    """A choice that is the same in every step, that by platform too; the branches keep state each for itself."""
     refuse_final_values(run, [index, *operands])
-    branches = equation.params["branches"]
-    prefix = run.unique(f"{run.prefix}{run.here or 'cond'}") + "/"
+    branches, platforms = equation.params["branches"], platforms_of(equation)
+    # A choice by platform is no part of the model: what else bears its name keeps it, whether there is a choice or not.
+    prefix = run.unique(f"{run.prefix}{run.here or 'cond'}{'.platform' if platforms else ''}") + "/"
     inputs = [Template.of(value) for value in operands]
     created = run.state is None
 
@@ -92,7 +94,11 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
 
         return branch
 
-    chosen, kept = lax.switch(jnp.asarray(index), [choice(place) for place in range(len(branches))], arrays, own)
+    choices = [choice(place) for place in range(len(branches))]
+    if platforms:
+        chosen, kept = choose(platforms, choices, arrays, own)
+    else:
+        chosen, kept = lax.switch(jnp.asarray(index), choices, arrays, own)
     run.new.update(kept)
     return [made(run, kind, array) for kind, array in zip(_reaching(results, kinds), chosen, strict=True)]
 
