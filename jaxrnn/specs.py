@@ -16,6 +16,13 @@ from jaxrnn.errors import InputError
 from jaxrnn.messages import describe, near
 from jaxrnn.voices import either
 
+__all__ = ["ArraySpec", "Dimension", "bind", "check_names", "converted", "dtype_named", "widens"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Dimension = int | str
 
 #: What JAX makes of 64-bit integers without ``jax_enable_x64``; widening them again loses nothing.

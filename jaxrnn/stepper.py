@@ -34,6 +34,11 @@ __all__ = [
     "whole_pulse",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Arrays = Mapping[str, Any]
 State = dict[str, Any]
 
