@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -187,8 +188,11 @@ def dense(kernel, x):
 @pytest.fixture
 def plain(monkeypatch):
     """What other platforms run, on CPUs."""
-    choose = lax.platform_dependent
-    monkeypatch.setattr(lax, "platform_dependent", lambda *x, cpu, default: choose(*x, cpu=default, default=cpu))
+
+    def swapped(*operands, cpu, default):
+        return lax.platform_dependent(*operands, cpu=default, default=cpu)
+
+    monkeypatch.setattr("jaxrnn.cells.platforms.lax", SimpleNamespace(platform_dependent=swapped))
 
 
 def with_gradients(function, *operands):
@@ -322,3 +326,5 @@ def test_a_choice_of_ones_own_streams(form, request):
     x = jnp.array(recording((7, 3)))
     streamed = jaxrnn.stream(lambda x: running_sum(x), x, axes=0, pulse=2)
     np.testing.assert_allclose(jax.jit(streamed.run)(None, x), 2 * np.cumsum(x, 0), atol=1e-5)
+    cpu, other = (lowered(streamed.step, None, streamed.init(), x[:2], platforms=(name,)) for name in ("cpu", "tpu"))
+    assert ("stablehlo.while" in cpu) == (form == "plain") != ("stablehlo.while" in other)
