@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from jaxrnn.runtime.compiled import load_compiled, save_compiled
     from jaxrnn.runtime.pool import StreamPool
     from jaxrnn.runtime.runner import Runner
-    from jaxrnn.streaming import Streamed, stream
+    from jaxrnn.streaming import Streamed, associative_scan, stream
 
 __all__ = [
     "InputError",
@@ -60,6 +60,7 @@ __all__ = [
     "Streamed",
     "TrainingError",
     "UnsupportedError",
+    "associative_scan",
     "export_onnx",
     "load",
     "load_compiled",
@@ -78,6 +79,7 @@ _LAZY = {
     "load_compiled": "jaxrnn.runtime.compiled",
     "save_compiled": "jaxrnn.runtime.compiled",
     "Streamed": "jaxrnn.streaming",
+    "associative_scan": "jaxrnn.streaming",
     "stream": "jaxrnn.streaming",
 }
 

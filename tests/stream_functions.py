@@ -12,6 +12,8 @@ import numpy as np
 from convolutions import convolve
 from jax import lax
 
+import jaxrnn
+
 _RNG = np.random.default_rng(1)
 KERNEL = _RNG.normal(size=(3, 3, 3)) * 0.5
 WIDE = _RNG.normal(size=(5, 3, 4)) * 0.5
@@ -227,6 +229,36 @@ def wrapping(x):
     return rnn(jnp.pad(x, ((3, 0), (0, 0)))), lax.iota(jnp.uint8, x.shape[0]) - 1
 
 
+def affine(first, second):
+    """Of ``h -> a * h + b``, the first and then the second."""
+    return first[0] * second[0], second[0] * first[1] + second[1]
+
+
+def linear_recurrence(x):
+    """A linear recurrence whose factors depend on the data."""
+    return jaxrnn.associative_scan(affine, (jnp.tanh(x), x))[1]
+
+
+def running_softmax(x):
+    """The mean of all frames so far, weighted by a softmax over them, as a tree of elements."""
+
+    def merge(one, other):
+        most = jnp.maximum(one["most"], other["most"])
+        weights = [jnp.exp(part["most"] - most) for part in (one, other)]
+        sums = [weights[0] * one[name] + weights[1] * other[name] for name in ("sum", "weight")]
+        return {"most": most, "sum": sums[0], "weight": sums[1]}
+
+    y = conv(x, (1, 1))
+    merged = jaxrnn.associative_scan(merge, {"most": 3 * y, "sum": x, "weight": jnp.ones_like(x)})
+    return merged["sum"] / merged["weight"]
+
+
+def parallel_resistors(x):
+    """An associative function that is not made for zeros, over frames that come late and in front of the first."""
+    resistors = 0.5 + jnp.abs(jnp.pad(conv(x, (0, 2)), ((1, 0), (0, 0))))
+    return jaxrnn.associative_scan(lambda a, b: a * b / (a + b), resistors)
+
+
 CASES: dict[str, Case] = {
     "one buffer, frames of two lengths": Case(one_buffer, {"lengths": (2, 3, 5, 8)}),
     "one buffer, a stream and its differences": Case(late_and_different),
@@ -235,6 +267,29 @@ CASES: dict[str, Case] = {
     "beside the first frames": Case(beside_first_frames, {"lengths": (2, 3, 5, 9), "constraints": ("S >= 2",)}),
     "the last frames": Case(last_frames, gradients=False),
     "repeated edges": Case(lambda x: rnn(jnp.pad(x, ((2, 3), (0, 0)), mode="edge"))),
+    "repeated edges in front, and of channels": Case(
+        lambda x: conv(jnp.pad(x, ((2, 0), (1, 1)), mode="edge")[:, 1:4], (0, 0))
+    ),
+    "mirrored edges": Case(
+        lambda x: rnn(jnp.pad(conv(x, (2, 0)), ((2, 3), (0, 0)), mode="reflect")),
+        {"lengths": (4, 5, 9), "constraints": ("S >= 4",)},
+    ),
+    "mirrored edges with their frame": Case(
+        lambda x: rnn(jnp.pad(conv(x, (0, 2)), ((2, 3), (0, 0)), mode="symmetric")),
+        {"lengths": (3, 4, 9), "constraints": ("S >= 3",)},
+    ),
+    "mirrored edges, the sign too": Case(
+        lambda x: jnp.pad(x, ((3, 1), (0, 0)), mode="reflect", reflect_type="odd"),
+        {"lengths": (4, 5, 9), "constraints": ("S >= 4",)},
+    ),
+    "the first frames at the end": Case(
+        lambda x: rnn(jnp.roll(conv(x, (1, 1)), -3, axis=0)), {"lengths": (4, 5, 9), "constraints": ("S >= 4",)}
+    ),
+    "the first frames at the end, by hand": Case(
+        lambda x: x * jnp.concatenate([x[2:], x[:2]]), {"lengths": (2, 3, 9), "constraints": ("S >= 2",)}
+    ),
+    "copies of channels": Case(lambda x: jnp.tile(conv(x, (1, 1)), (1, 2))),
+    "transposed, outputs that see no frame": Case(lambda x: conv(x, (1, 0), 2, 1, 2, kernel=KERNEL[:1])),
     "a recurrence of nothing": Case(
         lambda x: lax.scan(lambda c, _: (2 * c % 7, c), jnp.int32(1), x)[1], gradients=False
     ),
@@ -253,6 +308,9 @@ CASES: dict[str, Case] = {
     ),
     "numbers that wrap around": Case(wrapping, gradients=False),
     "equal pads twice": Case(shifted_twice),
+    "linear recurrence": Case(lambda x: linear_recurrence(conv(x, (7, 5)))),
+    "parallel resistors": Case(parallel_resistors),
+    "running softmax": Case(running_softmax),
     "element-wise": Case(lambda x: jnp.tanh(2 * x) + 1),
     "recurrence": Case(rnn),
     "LSTM and its final state": Case(lstm),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from click.testing import CliRunner
+from compilations import compilations
 from tiers import of_tiers
 
 import jaxrnn
@@ -80,19 +81,6 @@ def by_steps(model: jaxrnn.Model, frames: np.ndarray) -> np.ndarray:
     return np.stack(outputs)
 
 
-def compilations(example: ModuleType, call) -> int:
-    """How many times JAX compiles anything while the example's function is called."""
-    counted = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, *_, **__: counted.append(event) if event.endswith("backend_compile_duration") else None
-    )
-    try:
-        call()
-    finally:
-        jax.monitoring.clear_event_listeners()
-    return len(counted)
-
-
 def test_dtln_matches_its_reference(dtln, models, audio):
     noisy, clean = read(audio / "noisy_16k.wav"), read(audio / "clean_16k.wav")
     reference = np.load(audio / "dtln_reference_16k.npy")
@@ -103,7 +91,9 @@ def test_dtln_matches_its_reference(dtln, models, audio):
     assert round(float(np.corrcoef(result, reference)[0, 1]), 6) == 1
     assert si_sdr(noisy, clean) == pytest.approx(6.2, abs=0.05)
     assert si_sdr(result[LAG:], clean[:-LAG]) == pytest.approx(10.7, abs=0.06)
-    assert compilations(dtln, lambda: dtln.denoise(clean, *networks)) == 0
+    with compilations() as counted:
+        dtln.denoise(clean, *networks)
+    assert not counted
 
 
 def test_dtln_step_by_step(dtln, models, audio):
@@ -131,7 +121,9 @@ def test_silero_vad_matches_its_reference(silero, models, audio):
     assert reference.max() > 0.9
     few = by_steps(model, silero.blocks_with_context(speech[: FEW * 512]))[:, 0, 0]
     np.testing.assert_allclose(few, reference[:FEW], rtol=0, atol=1e-4)
-    assert compilations(silero, lambda: silero.speech_probability(speech[::-1].copy(), model)) == 0
+    with compilations() as counted:
+        silero.speech_probability(speech[::-1].copy(), model)
+    assert not counted
     cut = silero.speech_probability(speech[: FEW * 512 - 100], model)
     np.testing.assert_allclose(cut[:-1], reference[: FEW - 1], rtol=0, atol=1e-4)
     assert len(cut) == FEW
@@ -158,7 +150,9 @@ def test_gtcrn_matches_its_reference(gtcrn, models, audio):
     result = gtcrn.denoise(noisy, model)
     np.testing.assert_allclose(result, reference, rtol=0, atol=1e-4)
     assert si_sdr(result, clean) == pytest.approx(9.5, abs=0.06)
-    assert compilations(gtcrn, lambda: gtcrn.denoise(clean, model)) == 0
+    with compilations() as counted:
+        gtcrn.denoise(clean, model)
+    assert not counted
     spectra = gtcrn.spectra_of(noisy)
     scanned = import_example("recordings").scanner(model)({"mix": spectra})["enh"]
     np.testing.assert_allclose(by_steps(model, spectra[:FEW]), scanned[:FEW], rtol=0, atol=1e-4)
@@ -252,6 +246,17 @@ def test_a_streamed_module_has_the_outputs_and_gradients_of_the_module(frames, p
     assert len(differences(said)) == 2
     assert max(differences(said)) < 1e-5
     assert "centred.history" in said
+
+
+@pytest.mark.thorough
+def test_a_state_space_model_is_trained_and_streamed():
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+        said = run("stream_state_space_model", "--steps", 60, "--pulse", 5, "--frames", 203)
+    before, after = map(float, re.findall(r"training: ([\d.]+) -> ([\d.]+)", said)[0])
+    noisy, denoised = map(float, re.findall(r"([\d.]+) with noise, ([\d.]+) after", said)[0])
+    assert after < before / 2
+    assert denoised < noisy / 2
+    assert differences(said)[0] < 1e-5
 
 
 @pytest.mark.thorough

@@ -31,6 +31,7 @@ PUBLIC = {
     "Streamed",
     "TrainingError",
     "UnsupportedError",
+    "associative_scan",
     "export_onnx",
     "load",
     "load_compiled",

@@ -11,6 +11,7 @@ _FOR_GRADIENTS = ("multiple", "constraints")
 #: Where there is a rule for gradients, or a mask without which they are wrong.
 QUICK_GRADIENTS = (
     "LSTM and its final state",
+    "parallel resistors",
     "many pads into a recurrence",
     "strides of several layers",
     "transposed by 2",

@@ -12,9 +12,10 @@ import pytest
 from stream_functions import CASES
 from streaming_verifier import check_gradients, check_values
 
+from jaxrnn.streaming import associative
 from jaxrnn.streaming.passes import Facts, Pass
 from jaxrnn.streaming.plan import Plan
-from jaxrnn.streaming.rules import elementwise
+from jaxrnn.streaming.rules import elementwise, recurrence
 from jaxrnn.streaming.rules import time as time_rules
 from jaxrnn.streaming.rules.templates import Template
 from jaxrnn.streaming.timeline import Timeline
@@ -129,6 +130,14 @@ def never_waits(original):
     return lambda run, values, timeline: min(0, original(run, values, timeline))
 
 
+def starts_anew(original):
+    return lambda step, carry, *arguments: original(step, [jnp.array(False), *carry[1:]], *arguments)
+
+
+def outputs_need_themselves(original):
+    return lambda equations, targets: []
+
+
 #: By mutation: what it replaces, with what, and functions of which at least one must come out wrong.
 VALUES = {
     "every frame exists": (Pass, "exists", always_exists, ["many pads into a recurrence"]),
@@ -154,6 +163,8 @@ VALUES = {
     "a carry keeps its lineage": (Template, "around", lineage_of_the_first, ["a loop beside what it began with"]),
     "a carry keeps on counting": (Template, "around", lineage_of_the_first, ["a loop that counts"]),
     "values used before they are known": (elementwise, "known_by", never_waits, ["beside the first frames"]),
+    "an associative scan starts anew": (recurrence, "associative", starts_anew, ["linear recurrence"]),
+    "an associative scan carries too little": (associative, "needed", outputs_need_themselves, ["running softmax"]),
     "slices begin at frame 0": (time_rules, "settled", lambda _: lambda start, size: 0, ["first frames cut"]),
 }
 

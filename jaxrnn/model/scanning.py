@@ -27,11 +27,10 @@ def scan(
     state: Arrays,
     inputs: Arrays,
     time_axis: int | Mapping[str, int],
-    lengths: Any,
+    lengths: jax.Array | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Steps over a time axis, carry-independent work in one go."""
     with exact_types():
-        steps.check_names(inputs)
         lead = steps.lead(state, inputs, frames=1)
         batched = bool(lead)
         axes = {info.name: _axis_of(time_axis, info.name) for info in steps.spec.inputs}
@@ -86,9 +85,8 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     return jnp.moveaxis(cut, axis, 0), False
 
 
-def _existing(lengths: Any, frames: int, batch: int) -> jax.Array:
+def _existing(lengths: jax.Array, frames: int, batch: int) -> jax.Array:
     """``bool[frames, batch]``."""
-    lengths = jnp.asarray(lengths)
     if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise InputError(f"lengths must be {batch} integers, one for each stream, not {describe(lengths)}")
     return jnp.arange(frames, dtype=lengths.dtype)[:, None] < lengths[None, :]

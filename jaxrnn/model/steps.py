@@ -12,13 +12,14 @@ import numpy as np
 
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
+from jaxrnn.jaxprs.packing import Packed, plain
 from jaxrnn.jaxprs.step import Step
 from jaxrnn.messages import describe
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import StateVar, open_sizes
-from jaxrnn.specs import check_names, zeros
+from jaxrnn.specs import check_names, converted, zeros
 from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec, check_batch, in_batch
 
 if TYPE_CHECKING:
@@ -92,6 +93,17 @@ class Steps:
             arrays = self.spec.bind(inputs, lead)
             return jax.vmap(self.one_step, in_axes=(None, 0, 0))(params, dict(state), arrays)
 
+    def bind_recording(self, state: Arrays, inputs: Arrays) -> dict[str, Any]:
+        """The inputs of many steps as arrays of the declared types; their shapes are not looked at.
+
+        Raises:
+            InputError: an input is unknown, or of another type.
+            StateError: the state does not fit.
+        """
+        self.check_names(inputs)
+        self.lead(state, inputs, frames=1)
+        return {each.name: converted(each, inputs[each.name]) for each in self.spec.inputs if each.name in inputs}
+
     def lead(self, state: Arrays, inputs: Arrays, frames: int = 0) -> tuple[Any, ...]:
         """The batch in front of a state; without any state, of the inputs, which have ``frames`` axes before it."""
         lead = self.spec.lead(state)
@@ -111,39 +123,36 @@ class Steps:
             self._refuse_state(inputs)
             check_names(self.spec.inputs, inputs)
 
-    def pack(self, params: Arrays, dims: Mapping[str, int], dtype: Any = None) -> Packed:
-        """Do once what a step does with the parameters alone; weights of products in a narrower type, if it is given.
+    def pack(self, params: Arrays, dims: Mapping[str, int]) -> Packed:
+        """Do once what a step does with the parameters alone; to be called where types are exact."""
+        symbol = self.spec.batch_symbol
+        sizes = {**dims, **({} if symbol is None else {symbol: 1})}
+        try:
+            frame = zeros(self.spec.inputs, sizes)
+        except KeyError:
+            return self.model._packed(params)  # an input of open length: how a step folds depends on it
+        return self._pack(dict(params), frame)
 
-        Raises:
-            InputError: weights cannot be of this type, or how they fold is not known without more sizes.
-        """
-        low = low_precision_type(dtype)
+    @compiled
+    def _pack(self, params: Arrays, frame: Arrays) -> Packed:
         with exact_types():
-            symbol = self.spec.batch_symbol
-            sizes = {**dims, **({} if symbol is None else {symbol: 1})}
-            try:
-                frame = zeros(self.spec.inputs, sizes)
-            except KeyError as error:
-                if low is not None:
-                    raise InputError(
-                        f"weights fold into {low.name} only for frames of known size: pack(..., "
-                        f"dims={{{error.args[0]!r}: SIZE}})"
-                    ) from error
-                return self.model._unfolded(params)  # an input of open length: how a step folds depends on it
             stages = self._cut(params, frame, self.init(None))
-            purpose = Purpose(self.model.fingerprint, folding_of(stages), label=self.model.label)
-            return Packed(dict(params), fold(stages, dict(params), low), purpose)
+            return self.model._packed(params, fold(stages, params), folding_of(stages))
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step of arrays without a leading axis, not checked."""
         if not isinstance(params, Packed):
             return self._plain_step(params, inputs, state)
-        unpacked = plain(params, self.model)
-        bound = bind_inputs(self.spec.inputs, inputs)
-        stages = self._cut(unpacked, bound, state)
-        if not fits(stages, params.folded, params.purpose.folding):
-            return self._plain_step(unpacked, inputs, state)
-        return run_folded(stages, params.folded, bound, dict(state))
+        plain(params, self.model)  # packed for this model
+        return self._packed_step(params, dict(state), bind_inputs(self.spec.inputs, inputs))
+
+    @compiled
+    def _packed_step(self, params: Packed, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
+        with exact_types():
+            stages = self._cut(params.params, inputs, state)
+            if not fits(stages, params.folded, params.purpose.folding):
+                return self._plain_step(params.params, inputs, state)
+            return run_folded(stages, params.folded, inputs, dict(state))
 
     def _cut(self, params: Arrays, frame: Arrays, state: Arrays) -> Step:
         shapes = jax.tree.map(

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from jaxrnn.cells.chunks import Remat, recomputing
-from jaxrnn.errors import InputError, StaticValueError
+from jaxrnn.cells.products import matrix_products_in, product_type
+from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs.packing import plain
+from jaxrnn.jaxprs.eager import compiled, is_staged
+from jaxrnn.jaxprs.packing import computing_type, plain
 from jaxrnn.onnx.blocks import BoundNode
+from jaxrnn.onnx.demands import all_hold, collecting
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.fingerprint import fingerprint_of
 from jaxrnn.onnx.graph import normal_domain
@@ -26,6 +29,7 @@ from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import check_pairs
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import is_text, traced, unstacked
+from jaxrnn.precision import cast_params, check_params
 from jaxrnn.specs import ArraySpec
 
 Arrays = Mapping[str, Any]
@@ -58,7 +62,9 @@ class WholeGraph:
         self.static = bind_static(declared, static)
         self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
         self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
-        self._compilable = True
+        #: Why the graph cannot be compiled as a whole, once that is known.
+        self._uncompilable: StaticValueError | None = None
+        self._warned = False
         #: The other options of `load`, without ``static`` and ``state``: they make the model of a pickle again.
         self._load_options: dict[str, Any] = {}
 
@@ -75,7 +81,7 @@ class WholeGraph:
             # `jnp.asarray` would compile a program for every shape.
             return {name: jax.device_put(array) for name, array in self.program.parameters.items()}
 
-    def apply(self, params: Arrays, inputs: Arrays, *, remat: Remat = None) -> dict[str, Any]:
+    def apply(self, params: Arrays, inputs: Arrays, *, remat: Remat = None, dtype: Any = None) -> dict[str, Any]:
         """The whole graph, as a pure function: it can be jitted, differentiated, mapped and exported.
 
         Args:
@@ -83,18 +89,54 @@ class WholeGraph:
             inputs: arrays by name, as in `inputs`.
             remat: for less memory in the backward pass, which then computes recurrences again in chunks of so many
                 frames: a number, or ``"sqrt"`` for the square root of the sequence's length. Results are equal.
+            dtype: ``"bfloat16"`` or ``"float16"``: the operands of matrix products and convolutions are rounded to that
+                type, sums are float32, and so is everything else. Parameters may then have that type. None computes in
+                the file's own types.
 
         Returns:
             Arrays by name, as in `outputs`, each in the file's element type: an int64 output is int64 whatever
             ``jax_enable_x64`` says.
 
         Raises:
-            InputError: a name, dtype, rank or dimension does not fit.
+            InputError: a name, dtype, rank or dimension of an input or a parameter does not fit.
             NodeError: a node cannot be evaluated on these values.
             StaticValueError: under a transformation, a shape depends on data.
         """
-        with recomputing(remat):
-            return self._evaluate(plain(params, self), inputs, None)
+        with recomputing(remat), exact_types(), self._computing(params, dtype):
+            self._check_params(params)
+            arguments = self._bind(inputs)
+            return (self._evaluate if is_staged() else self._eagerly)(plain(params, self), arguments)
+
+    @contextlib.contextmanager
+    def _computing(self, params: Any, dtype: Any) -> Iterator[None]:
+        """Products in the compute dtype of a call or of packed parameters, else as they are computed around it."""
+        chosen = computing_type(params, dtype)
+        if chosen is None:
+            yield
+            return
+        types = {array.dtype.name for array in self.program.parameters.values()}
+        if types and "float32" not in types:
+            raise InputError(
+                f"dtype={chosen.name!r} is for products of float32, but the parameters of {self.label} are "
+                f"{', '.join(sorted(types))}"
+            )
+        with matrix_products_in(chosen):
+            yield
+
+    def _eagerly(self, params: Arrays, arguments: Arrays) -> dict[str, Any]:
+        """The graph in a call that is no part of a program: compiled as a whole if that can be, else node by node."""
+        if self._uncompilable is None and not any(map(is_text, jax.tree.leaves(arguments))):
+            try:
+                results, sound = self._compiled(params, arguments)
+            except StaticValueError as error:
+                self._uncompilable = error
+            except NodeError:
+                pass  # of a branch, perhaps, that is not taken
+            else:
+                if sound is None or isinstance(sound, Tracer) or sound:
+                    return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
+        # An operator sees its values: which branch to take, how long a loop is, and what is wrong with them.
+        return self._evaluate(params, arguments)
 
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
         """`apply` with the file's own parameters, compiled; inputs by keyword, or as a dict.
@@ -104,29 +146,22 @@ class WholeGraph:
         """
         if inputs is not None and not isinstance(inputs, Mapping):
             raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
-        arguments = {**(inputs or {}), **named}
-        with exact_types():
-            bound = bind_inputs(self.inputs, arguments)
-            reason = None
-            if self._compilable and not any(map(is_text, jax.tree.leaves(bound))):
-                try:
-                    results = self._compiled(self.params, bound)
-                    return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
-                except StaticValueError as error:
-                    reason = error
-            results = self.apply(self.params, bound)
-            if reason is not None:
-                self._compilable = False
-                if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results)):  # strings leave no choice
-                    warnings.warn(
-                        f"{self.label} cannot be compiled and is evaluated node by node, which is slower: {reason}",
-                        stacklevel=2,
-                    )
-            return results
+        results = self.apply(self.params, {**(inputs or {}), **named})
+        if self._uncompilable is not None and not self._warned:
+            self._warned = True
+            if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results)):  # strings leave no choice
+                warnings.warn(
+                    f"{self.label} cannot be compiled and is evaluated node by node, which is slower: "
+                    f"{self._uncompilable}",
+                    stacklevel=2,
+                )
+        return results
 
-    @functools.cached_property
-    def _compiled(self) -> Callable[[Arrays, Arrays], dict[str, Any]]:
-        return jax.jit(self.apply)
+    @compiled
+    def _compiled(self, params: Arrays, arguments: Arrays) -> tuple[dict[str, Any], jax.Array | None]:
+        """The outputs, and whether the values were such that they mean anything; None where that is always so."""
+        with exact_types(), collecting() as conditions:
+            return self._evaluate(params, arguments), all_hold(conditions)
 
     def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
         """Every value that a node of the outer graph computes, by name, with its node: shows where results differ."""
@@ -137,7 +172,9 @@ class WholeGraph:
                 if key.name:
                     seen[key.name] = (node, value)
 
-        self._evaluate(params, inputs, watch)
+        with exact_types():
+            self._check_params(params)
+            self._evaluate(plain(params, self), self._bind(inputs), watch)
         return seen
 
     def symbolic_inputs(
@@ -159,42 +196,36 @@ class WholeGraph:
             result[info.name] = jax.ShapeDtypeStruct(shape, _traceable(info.dtype))
         return result
 
-    def _evaluate(self, params: Arrays, inputs: Arrays, watch: Any) -> dict[str, Any]:
-        with exact_types():
-            self._check_params(params)
-            complete = {**self.initial_values, **inputs} if self.initial_values else inputs
-            bound = {**self.static, **bind_inputs(self.inputs, complete)}
-            arguments = [bound[str(key.name)] for key in self.program.block.inputs]
-            outputs = evaluate(self.program.block, arguments, Scope(params, watch=watch))
-            self._check_strings(outputs, (params, arguments))
-            named = zip((info.name for info in self.outputs), outputs, strict=True)
-            return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
+    def _bind(self, inputs: Arrays) -> dict[str, Any]:
+        """All inputs of the graph but those that ``static`` bound, held against what is declared."""
+        return bind_inputs(self.inputs, {**self.initial_values, **inputs} if self.initial_values else inputs)
+
+    def _evaluate(self, params: Arrays, arguments: Arrays, watch: Any = None) -> dict[str, Any]:
+        """The graph node by node, where types are exact."""
+        params = cast_params(params, self.program.parameters)
+        bound = {**self.static, **arguments}
+        values = [bound[str(key.name)] for key in self.program.block.inputs]
+        outputs = evaluate(self.program.block, values, Scope(params, watch=watch))
+        self._check_strings(outputs, (params, values))
+        named = zip((info.name for info in self.outputs), outputs, strict=True)
+        return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
 
     def _check_strings(self, outputs: Sequence[Any], arguments: Any) -> None:
         """Refuse outputs that hold strings where they would have to pass through a transformation."""
         with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
-        # Under jit, what is made anew is traced too.
-        if with_text and any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves(arguments), jnp.zeros(()))):
+        if with_text and (is_staged() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments))):
             raise StaticValueError(
                 f"output {with_text[0]} holds strings, which no function under jit, grad or vmap can give, because JAX "
                 "has none; call apply outside them"
             )
 
     def _check_params(self, params: Any) -> None:
-        """Hold parameters, plain or packed, against the model's.
+        """Hold parameters, plain or packed, against the model's and the compute dtype.
 
         Raises:
-            InputError: a name is missing or unknown, a shape is another one, or they were packed for another model.
+            InputError: one is missing, unknown, of another shape or type, or they were packed for another model.
         """
-        params, expected = plain(params, self), self.program.parameters
-        if not isinstance(params, Mapping):
-            raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
-        if params.keys() != expected.keys():
-            missing, extra = sorted(expected.keys() - params.keys()), sorted(params.keys() - expected.keys())
-            raise InputError(f"params do not fit the model: missing {missing[:5]}, unknown {extra[:5]}")
-        for name, array in expected.items():
-            if np.shape(params[name]) != array.shape:
-                raise InputError(f"params[{name!r}] has shape {np.shape(params[name])}, but {array.shape} is expected")
+        check_params(plain(params, self), self.program.parameters, product_type())
 
 
 def _traceable(dtype: np.dtype) -> np.dtype:

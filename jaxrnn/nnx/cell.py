@@ -13,7 +13,7 @@ from flax import nnx
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
-from jaxrnn.nnx.imported import Imported
+from jaxrnn.nnx.imported import Imported, untabulated
 from jaxrnn.nnx.slots import Shape, feature_axes
 from jaxrnn.nnx.step_layout import step_layout
 
@@ -37,14 +37,23 @@ class Cell(Imported, nnx.RNNCellBase):
         model: as `jaxrnn.load` gives it. It is static.
         dims: sizes of open dimensions of the input besides the batch. Without one, the last axis is features of any
             size, and any other open axis is one frame.
+        dtype: the compute dtype, as in `Module`.
+        rngs: not used, as the parameters come from the file; Flax passes it to every constructor.
 
     Raises:
         StateError: the model forgets its state after every call, or has none.
         InputError: it has several inputs or outputs; bind inputs with ``jaxrnn.load(..., static=...)``.
     """
 
-    def __init__(self, model: Model, *, dims: Mapping[str, int] | None = None):
-        super().__init__(model)
+    def __init__(
+        self,
+        model: Model,
+        *,
+        dims: Mapping[str, int] | None = None,
+        dtype: Any = None,
+        rngs: nnx.Rngs | None = None,
+    ):
+        super().__init__(model, dtype=dtype)
         self._layout = step_layout(model, dims or {})
 
     @property
@@ -76,7 +85,7 @@ class Cell(Imported, nnx.RNNCellBase):
             array = layout.input.into_step(array.reshape(math.prod(batch), *frame), layout.batched)
             rows = form.rows(carry, batch)
             state = {slot.name: slot.into_step(rows[slot.name], layout.batched) for slot in form.states}
-            results, state = self.model.step(self.params, state, {layout.input.name: array})
+            results, state = self.model.step(self.params, state, {layout.input.name: array}, dtype=self.dtype)
             rows = {slot.name: slot.out_of_step(state[slot.name], layout.batched) for slot in form.states}
             carry = form.of_rows(rows, batch)
             if layout.output is None:
@@ -85,6 +94,7 @@ class Cell(Imported, nnx.RNNCellBase):
             features = [result.shape[1:][axis] for axis in feature_axes(result.shape[1:])]
             return carry, result.reshape(*batch, *features)
 
+    @untabulated
     def initialize_carry(
         self,
         input_shape: tuple[int, ...],

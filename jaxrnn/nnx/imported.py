@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +15,11 @@ from flax.nnx import reprlib
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.messages import describe, near
 from jaxrnn.model import Model
 from jaxrnn.nnx.filters import parameter
+from jaxrnn.precision import check_names, check_param, compute_type
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Imported(nnx.Module):
@@ -26,16 +30,19 @@ class Imported(nnx.Module):
 
     Attributes:
         model: the imported model, static; its own parameters stay as they were in the file.
+        dtype: the compute dtype, as in `jaxrnn.Model.apply`, static; the weights may be cast to it. None computes in
+            the file's own types.
         weights: the parameters by ONNX name, in the file's layout and element types.
     """
 
     model: Model
+    dtype: np.dtype | None
     weights: dict[str, nnx.Param[jax.Array]]
 
-    def __init__(self, model: Model):
+    def __init__(self, model: Model, *, dtype: Any = None):
         if not isinstance(model, Model):
             raise InputError(f"expected a model as jaxrnn.load gives it, not {type(model).__name__}")
-        self.model = model
+        self.model, self.dtype = model, compute_type(dtype)
         with exact_types():
             # Copies: a training step that donates the module must not delete the model's own arrays.
             arrays = {name: jax.device_put(array, may_alias=False) for name, array in model.params.items()}
@@ -51,22 +58,16 @@ class Imported(nnx.Module):
         """Set some or all parameters, in place.
 
         Args:
-            params: arrays by name, of the file's shapes and element types.
+            params: arrays by name, of the file's shapes and element types, or of the compute dtype.
 
         Raises:
             InputError: a name is unknown, or an array has another shape or dtype; no parameter is changed then.
         """
         expected = self.model.program.parameters
-        for name, value in params.items():
-            if name not in expected:
-                raise InputError(
-                    f"there is no parameter {name!r}{near(name, expected)} among the {len(expected)} of "
-                    f"{self.model.label}"
-                )
-            array = expected[name]
-            if np.shape(value) != array.shape or getattr(value, "dtype", None) != array.dtype:
-                raise InputError(f"params[{name!r}] must be {describe(array)}, not {describe(value)}")
+        check_names(params, expected, some=True)
         with exact_types():
+            for name, value in params.items():
+                check_param(f"params[{name!r}]", value, expected[name], self.dtype)
             for name, value in params.items():
                 self.weights[name].set_value(jnp.array(value))
 
@@ -99,9 +100,31 @@ class Imported(nnx.Module):
             yield reprlib.Attr(name, value)
 
     def _facts(self) -> dict[str, Any]:
-        """What is shown of the module: not hundreds of arrays."""
+        """What is shown of the module: not hundreds of arrays. Its variables may hold anything, shapes for instance."""
         count = sum(array.size for array in self.model.program.parameters.values())
         return {"model": self.model.label, "weights": f"{count:,} parameters in {len(self.weights)} arrays"}
+
+
+class _Untabulated:
+    """A method that ``nnx.tabulate`` does not run on a copy of its module: it does so with the functions of a class."""
+
+    def __init__(self, function: Callable[..., Any]):
+        functools.update_wrapper(self, function)
+        self._function = function
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        return self if module is None else types.MethodType(self._function, module)
+
+    def __call__(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._function(module, *args, **kwargs)
+
+
+def untabulated(function: Method) -> Method:
+    """Keep ``nnx.tabulate`` from wrapping a method, as its wrapper loses what a method changes in place.
+
+    It also fails on some arguments of ``initialize_carry``, those of Flax's own cells among them.
+    """
+    return cast(Method, _Untabulated(function))
 
 
 def inputs_by_name(inputs: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, Any]:

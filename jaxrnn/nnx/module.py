@@ -14,7 +14,7 @@ from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.messages import describe
 from jaxrnn.model import Model
-from jaxrnn.nnx.imported import Imported, inputs_by_name
+from jaxrnn.nnx.imported import Imported, inputs_by_name, untabulated
 
 
 class RecurrentState(nnx.Variable):
@@ -31,6 +31,9 @@ class Module(Imported):
     Args:
         model: as `jaxrnn.load` gives it. It is static: two modules have one graph definition if they share it.
         batch: streams that the state is for, as in `jaxrnn.Model.init`.
+        dtype: the compute dtype, as in `jaxrnn.Model.apply`; weights that are cast to it are taken too.
+        rngs: not used, as the parameters come from the file; Flax passes it to every constructor
+            (``nnx.bridge.to_linen``).
 
     Attributes:
         weights: the parameters, ``nnx.Param`` by ONNX name.
@@ -40,8 +43,8 @@ class Module(Imported):
 
     carry: dict[str, RecurrentState]
 
-    def __init__(self, model: Model, *, batch: int | None = None):
-        super().__init__(model)
+    def __init__(self, model: Model, *, batch: int | None = None, dtype: Any = None, rngs: nnx.Rngs | None = None):
+        super().__init__(model, dtype=dtype)
         try:
             state = model.init(batch)
         except StateError:
@@ -59,7 +62,7 @@ class Module(Imported):
         Raises:
             InputError: an input does not fit.
         """
-        return self.model.apply(self.params, inputs_by_name(inputs, named))
+        return self.model.apply(self.params, inputs_by_name(inputs, named), dtype=self.dtype)
 
     @property
     def state(self) -> dict[str, jax.Array]:
@@ -68,6 +71,7 @@ class Module(Imported):
             types = {variable.name: variable.dtype for variable in self.model.state if variable.name in self.carry}
             return {name: _widened(jnp.asarray(self.carry[name].get_value()), dtype) for name, dtype in types.items()}
 
+    @untabulated
     def reset(self, batch: int | None = None) -> None:
         """Put the state back to where it was before the first step, for ``batch`` streams, as in `jaxrnn.Model.init`.
 
@@ -87,7 +91,7 @@ class Module(Imported):
             StateError: the model forgets its state after every call, so it has no steps.
             InputError: an input does not fit, or is of another batch than the state.
         """
-        outputs, state = self.model.step(self.params, self.state, inputs_by_name(inputs, named))
+        outputs, state = self.model.step(self.params, self.state, inputs_by_name(inputs, named), dtype=self.dtype)
         self._set_state(state)
         return outputs
 
@@ -105,7 +109,9 @@ class Module(Imported):
             StateError: the model has no steps.
             InputError: an input does not fit.
         """
-        outputs, state = self.model.scan(self.params, self.state, inputs, time_axis=time_axis, lengths=lengths)
+        outputs, state = self.model.scan(
+            self.params, self.state, inputs, time_axis=time_axis, lengths=lengths, dtype=self.dtype
+        )
         self._set_state(state)
         return outputs
 
@@ -115,7 +121,10 @@ class Module(Imported):
                 self.carry[name].set_value(value)
 
     def _facts(self) -> dict[str, Any]:
-        return {**super()._facts(), "carry": {name: describe(value) for name, value in self.state.items()}}
+        return {
+            **super()._facts(),
+            "carry": {name: describe(variable.get_value()) for name, variable in self.carry.items()},
+        }
 
 
 def _widened(array: jax.Array, dtype: np.dtype) -> jax.Array:

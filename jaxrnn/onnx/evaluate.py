@@ -174,7 +174,7 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     if isinstance(error, _TRACER_ERRORS):
         kind, reason = StaticValueError, "the operator needs a value that is not known while tracing"
     elif isinstance(error, jax.errors.InconclusiveDimensionOperation):
-        reason = f"{reason.splitlines()[0]} Say what holds, as in model.symbolic_inputs(constraints=['S >= 3'])"
+        reason = f"{reason.splitlines()[0]} Say what holds by constraints, such as 'S >= 3'"
     elif not isinstance(error, JaxrnnError):
         reason = reason.splitlines()[0]
     shown = ", ".join(describe(value) for value in inputs) or "no inputs"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from jaxrnn.stepper import Flushed
 from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
+from jaxrnn.streaming.associative import associative_scan
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.registry import register
 from jaxrnn.streaming.streamed import Streamed
 from jaxrnn.streaming.transform import stream
 from jaxrnn.streaming.values import Chunk, FinalValue
 
-__all__ = ["Chunk", "FinalValue", "Flushed", "Pass", "Streamed", "register", "stream"]
+__all__ = ["Chunk", "FinalValue", "Flushed", "Pass", "Streamed", "associative_scan", "register", "stream"]
 
 
 def __dir__() -> list[str]:

@@ -1,20 +1,24 @@
-"""A plan in pulses of one size: pure functions of one stream, with its arrays by their paths."""
+"""A plan in pulses of one size: pure functions of one stream or a batch, with its arrays by their paths."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxrnn.cells.products import product_type
 from jaxrnn.errors import InputError
+from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.equations import trace
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
+from jaxrnn.jaxprs.packing import Packed, Purpose, plain
 from jaxrnn.jaxprs.step import Step
 from jaxrnn.jaxprs.zeros import depends_on
+from jaxrnn.precision import cast_param, check_names, check_param
+from jaxrnn.recordings import scan_steps
 from jaxrnn.stepper import State
 from jaxrnn.streaming.facts import flat_spec
 from jaxrnn.streaming.plan import Plan, shape_of
@@ -24,7 +28,7 @@ Arrays = Mapping[str, Any]
 
 
 class Pulses:
-    """What `Streamed` maps over batches and trees; to be called where types are those of the trace.
+    """What `Streamed` does, but for trees and checks; to be called where types are those of the trace.
 
     Args:
         plan: what was traced.
@@ -43,27 +47,27 @@ class Pulses:
         self.example = jax.tree.map(shape_of, params)
         self.spec = flat_spec(plan, units, multiple, needs_params=bool(jax.tree.leaves(self.example)))
 
-    def params(self, params: Any) -> Any:
-        """Plain parameters, held against those that the function was streamed with.
+    def check_params(self, params: Any) -> None:
+        """Hold parameters, plain or packed, against those that the function was streamed with.
 
         Raises:
             InputError: they are missing, differ in structure, shape or dtype, or were packed for another function.
         """
         unpacked = plain(params, self.plan)
-        expected, structure = jax.tree.flatten(self.example)
+        expected, structure = jax.tree_util.tree_flatten_with_path(self.example)
         if unpacked is None and expected:
             raise InputError("the function was streamed with parameters: give params")
+        if isinstance(self.example, dict) and isinstance(unpacked, dict):
+            check_names(unpacked, self.example)
         leaves, shape = jax.tree.flatten(unpacked)
         if shape != structure:
             raise InputError(f"params must be a pytree like those that the function was streamed with, {structure}")
-        for leaf, want in zip(leaves, expected, strict=True):
-            array = jnp.asarray(leaf)
-            if array.shape != want.shape or array.dtype != want.dtype:
-                raise InputError(
-                    f"params hold {array.dtype.name}{list(array.shape)} where the function was streamed with "
-                    f"{want.dtype.name}{list(want.shape)}"
-                )
-        return unpacked
+        for (path, want), leaf in zip(expected, leaves, strict=True):
+            check_param(f"params{jax.tree_util.keystr(path)}", leaf, want, product_type())
+
+    def _leaves(self, params: Any) -> list[Any]:
+        """The leaves of parameters, plain or packed, in the types that the function was streamed with."""
+        return list(map(cast_param, jax.tree.leaves(plain(params, self.plan)), jax.tree.leaves(self.example)))
 
     def init(self, params: Any, constants: list[Any] | None) -> State:
         """The state before the first frame.
@@ -75,10 +79,12 @@ class Pulses:
         Raises:
             InputError: parameters or constants are needed.
         """
-        closed, depends, start = self._start
+        if params is not None:
+            self.check_params(params)
+        closed, depends = self._start
         count = len(jax.tree.leaves(self.example))
         groups = {
-            "params": (None if params is None else jax.tree.leaves(self.params(params)), slice(0, count)),
+            "params": (None if params is None else self._leaves(params), slice(0, count)),
             "constants": (constants, slice(count, None)),
         }
         arguments: list[Any] = []
@@ -87,7 +93,11 @@ class Pulses:
                 raise InputError(f"the state before the first frame is computed from {name}: call init({name}=...)")
             avals = closed.in_avals[own]
             arguments += [jnp.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
-        return start(arguments)
+        return self._created(arguments[:count], arguments[count:])
+
+    @compiled
+    def _created(self, params: list[Any], constants: list[Any]) -> State:
+        return self.plan.start(params, constants)
 
     @property
     def initial_constants(self) -> list[bool]:
@@ -95,30 +105,46 @@ class Pulses:
         return self._start[1][len(jax.tree.leaves(self.example)) :]
 
     @functools.cached_property
-    def _start(self) -> tuple[Any, list[bool], Callable[[list[Any]], State]]:
-        """The jaxpr that makes the first state, which of its inputs it depends on, and the same compiled."""
+    def _start(self) -> tuple[Any, list[bool]]:
+        """The jaxpr that makes the first state, and which of its inputs it depends on."""
         leaves = jax.tree.leaves(self.example)
         constants = [leaf.whole for leaf in self.plan.leaves if leaf.axis is None]
         closed, _ = trace(self.plan.start, leaves, constants)
         used = depends_on(closed)
-        start = jax.jit(lambda arguments: self.plan.start(arguments[: len(leaves)], arguments[len(leaves) :]))
-        return closed, [variable in used for variable in closed.jaxpr.invars], start
+        return closed, [variable in used for variable in closed.jaxpr.invars]
 
-    def step(self, params: Any, state: State, arrays: Arrays) -> tuple[dict[str, Any], State]:
-        """One pulse: the outputs, None for those that only a flush gives, and the state."""
-        leaves = [arrays[each.name] for each in self.spec.inputs]
-        outputs, new = self._step(params, leaves, state)
-        return {each.name: output for each, output in zip(self.spec.outputs, outputs, strict=True)}, new
+    @compiled
+    def step(self, params: Any, state: State, arrays: Arrays, *, batched: bool) -> tuple[list[Any], State]:
+        """One pulse of one stream or a batch: the outputs, None for those that only a flush gives, and the state."""
+
+        def one(state: State, arrays: Arrays) -> tuple[list[Any], State]:
+            return self._step(params, [arrays[each.name] for each in self.spec.inputs], state)
+
+        return (jax.vmap(one) if batched else one)(state, arrays)
+
+    @compiled
+    def scan(self, params: Any, state: State, arrays: Arrays, *, batched: bool) -> tuple[list[Any], State]:
+        """Pulses after pulses of one stream or a batch, as `step`."""
+
+        def step(state: State, arrays: Arrays) -> tuple[Arrays, State]:
+            outputs, state = self._step(params, [arrays[each.name] for each in self.spec.inputs], state)
+            return {each.name: output for each, output in zip(self.spec.outputs, outputs, strict=True)}, state
+
+        def one(state: State, arrays: Arrays) -> tuple[list[Any], State]:
+            outputs, state = scan_steps(self.spec, step, state, arrays)
+            return [outputs[each.name] for each in self.spec.outputs], state
+
+        return (jax.vmap(one) if batched else one)(state, arrays)
 
     def _step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
         if isinstance(params, Packed) and params.purpose.pulse == self.spec.pulse:
-            stages = self._stages(plain(params, self.plan))
+            stages = self._stages(params.params)
             if fits(stages, params.folded, params.purpose.folding):
                 return run_folded(stages, params.folded, arrays, state)
-        return self._plain_step(self.params(params), arrays, state)
+        return self._plain_step(plain(params, self.plan), arrays, state)
 
     def _plain_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
-        outputs, new = self.plan.run(jax.tree.leaves(params), state, arrays, self._units)
+        outputs, new = self.plan.run(self._leaves(params), state, arrays, self._units)
         return [
             None if isinstance(kind, FinalValue) else output
             for output, kind in zip(outputs, self.plan.outputs, strict=True)
@@ -128,21 +154,37 @@ class Pulses:
         arrays = [each.struct() for each in self.spec.inputs]
         return Step.trace(self._plain_step, jax.tree.map(shape_of, params), arrays, self.plan.layout.vectors)
 
-    def pack(self, params: Any, dtype: Any) -> Packed:
+    @compiled
+    def pack(self, params: Any) -> Packed:
         """As `Streamed.pack`."""
-        unpacked = self.params(params)
+        unpacked = plain(params, self.plan)
         stages = self._stages(unpacked)
-        purpose = Purpose(self.plan.fingerprint, folding_of(stages), self.spec.pulse, self.plan.label)
-        return Packed(unpacked, fold(stages, unpacked, low_precision_type(dtype)), purpose)
+        purpose = Purpose(self.plan.fingerprint, folding_of(stages), self.spec.pulse, label=self.plan.label)
+        return Packed(unpacked, fold(stages, unpacked), purpose)
 
-    def flush(self, params: Any, state: State, arrays: list[Any], units: int, existing: Any) -> tuple[Any, Any]:
-        """The outputs of a pass over so many units that ends after the existing frames, and their counts."""
-        outputs, _ = self.plan.run(jax.tree.leaves(params), state, arrays, units, existing)
-        counts = self.plan.counts(state, existing)
-        return [
-            output if count is None else _without_rest(output, kind.axis, count)
-            for output, count, kind in zip(outputs, counts, self.plan.outputs, strict=True)
-        ], counts
+    @compiled
+    def flush(
+        self, params: Any, state: State, arrays: list[Any], existing: jax.Array, *, units: int, batched: bool
+    ) -> tuple[list[Any], list[Any]]:
+        """The outputs of a pass over so many units that ends after the existing frames, and their counts.
+
+        Of a recording that is shorter than the constraints allow, they are NaN, or 0 in types without it.
+        """
+        leaves = self._leaves(params)
+
+        def one(state: State, arrays: list[Any], existing: jax.Array) -> tuple[list[Any], list[Any]]:
+            outputs, _ = self.plan.run(leaves, state, arrays, units, existing)
+            counts, valid = self.plan.counts(state, existing), self.plan.is_long_enough(state, existing)
+            if valid is not True:
+                outputs = [jnp.where(valid, output, _nothing(output.dtype)) for output in outputs]
+            return [
+                output if count is None else _without_rest(output, kind.axis, count)
+                for output, count, kind in zip(outputs, counts, self.plan.outputs, strict=True)
+            ], counts
+
+        if not batched:
+            return one(state, arrays, existing)
+        return jax.vmap(one, in_axes=(0, 0, 0 if existing.ndim else None))(state, arrays, existing)
 
     def padded(self, arrays: Arrays, units: int, lead: int) -> list[Any]:
         """The arrays of a tail in the order of the leaves, their time axes made as long as so many units."""
@@ -153,6 +195,10 @@ class Pulses:
 def _padded_to(array: Any, shape: tuple[int, ...], lead: int) -> Any:
     widths = [(0, size - have) for size, have in zip(shape, array.shape[lead:], strict=True)]
     return jnp.pad(array, [(0, 0)] * lead + widths) if any(map(any, widths)) else array
+
+
+def _nothing(dtype: Any) -> Any:
+    return jnp.asarray(jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
 
 
 def _without_rest(output: Any, axis: int, count: Any) -> Any:

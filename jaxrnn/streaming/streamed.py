@@ -11,7 +11,7 @@ import jax
 
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.packing import Packed
-from jaxrnn.recordings import part, scan_steps, whole
+from jaxrnn.recordings import part, whole
 from jaxrnn.stepper import Flushed, State, StateSpec, StepSpec, in_batch
 from jaxrnn.streaming.arguments import Arguments
 from jaxrnn.streaming.facts import named_spec, table_of
@@ -64,7 +64,7 @@ class Streamed:
         self._pulses = Pulses(plan, params, units, multiple)
         #: The facts, with the arrays by their paths: an input or output may be any tree.
         self._flat = self._pulses.spec
-        self._arguments = Arguments(self._flat, structure)
+        self._arguments = Arguments(self._flat, structure, plan.least * multiple)
         self.pulse, self.multiple = self._flat.pulse, multiple
 
     def with_pulse(self, pulse: int) -> Streamed:
@@ -125,12 +125,9 @@ class Streamed:
         """
         lead = self._flat.lead(state)
         arrays = self._arguments.pulse(x, lead)
-
-        def one(state: State, arrays: Arrays) -> tuple[Any, State]:
-            outputs, state = self._pulses.step(params, state, arrays)
-            return self._tree(outputs.values()), state
-
-        return (jax.vmap(one) if lead else one)(dict(state), arrays)
+        self._pulses.check_params(params)
+        outputs, state = self._pulses.step(params, dict(state), arrays, batched=bool(lead))
+        return self._tree(outputs), state
 
     @_in_its_types
     def scan(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
@@ -146,15 +143,12 @@ class Streamed:
         """
         lead = self._flat.lead(state)
         arrays, _ = self._arguments.recording(self._arguments.leaves(x), lead)
-
-        def one(state: State, arrays: Arrays) -> tuple[Any, State]:
-            outputs, state = scan_steps(self._flat, functools.partial(self._pulses.step, params), state, arrays)
-            return self._tree(outputs.values()), state
-
-        return (jax.vmap(one) if lead else one)(dict(state), arrays)
+        self._pulses.check_params(params)
+        outputs, state = self._pulses.scan(params, dict(state), arrays, batched=bool(lead))
+        return self._tree(outputs), state
 
     @_in_its_types
-    def pack(self, params: Any, dtype: Any = None) -> Packed:
+    def pack(self, params: Any) -> Packed:
         """Do once what a step of this pulse does with the parameters alone; `step` takes the result in their place.
 
         Faster still is to close over the parameters, ``jax.jit(functools.partial(streamed.step, params))``, which
@@ -162,13 +156,12 @@ class Streamed:
 
         Args:
             params: the function's parameters.
-            dtype: ``"bfloat16"`` keeps the weights of matrix products in half the bytes, as in `Model.pack`. It makes
-                batches of streams and long pulses faster, and a single stream with short ones slower.
 
         Raises:
-            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
+            InputError: they do not fit.
         """
-        return self._pulses.pack(params, dtype)
+        self._pulses.check_params(params)
+        return self._pulses.pack(params)
 
     def _tree(self, outputs: Iterable[Any]) -> Any:
         return jax.tree.unflatten(self._plan.output_structure, outputs)
@@ -187,15 +180,10 @@ class Streamed:
         arrays, frames = self._arguments.tail(tail, lead)
         units = self._plan.rest(frames // self.multiple)
         existing = self._arguments.existing(valid, frames)
-        params = self._pulses.params(params)
         padded = self._pulses.padded(arrays, units, len(lead))
-
-        def one(state: State, arrays: Any, existing: Any) -> Flushed:
-            return Flushed(*map(self._tree, self._pulses.flush(params, state, arrays, units, existing)))
-
-        if not lead:
-            return one(dict(state), padded, existing)
-        return jax.vmap(one, in_axes=(0, 0, 0 if existing.ndim else None))(dict(state), padded, existing)
+        self._pulses.check_params(params)
+        flushed = self._pulses.flush(params, dict(state), padded, existing, units=units, batched=bool(lead))
+        return Flushed(*map(self._tree, flushed))
 
     @_in_its_types
     def run(self, params: Any, x: Any) -> Any:
@@ -203,24 +191,22 @@ class Streamed:
 
         Args:
             params: as in `step`.
-            x: the input, with any number of frames.
+            x: the input, with any number of frames that the constraints of `stream` allow.
         """
-        arrays, total = self._arguments.recording(self._arguments.leaves(x))
+        arrays, total = self._arguments.whole(x)
         state = self.init(params=params, constants=self._arguments.tree(arrays))
-        end, bodies = total - total % self.pulse, {}
+        end = total - total % self.pulse
+        bodies = [None] * len(self._flat.outputs)
         if end:
-            step = functools.partial(self._pulses.step, params)
-            bodies, state = scan_steps(self._flat, step, state, part(self._flat, arrays, 0, end))
+            outputs, state = self.scan(params, state, self._arguments.tree(part(self._flat, arrays, 0, end)))
+            bodies = self._plan.output_structure.flatten_up_to(outputs)
         tail = self._arguments.tree(part(self._flat, arrays, end))
         last = self._plan.output_structure.flatten_up_to(self.flush(params, state, tail, total - end).outputs)
         lengths = [
             int(kind.timeline.length(total // self.multiple)) if isinstance(kind, Chunk) else None
             for kind in self._plan.outputs
         ]
-        return self._tree(
-            whole(each, bodies.get(each.name), rest, length)
-            for each, rest, length in zip(self._flat.outputs, last, lengths, strict=True)
-        )
+        return self._tree(whole(*parts) for parts in zip(self._flat.outputs, bodies, last, lengths, strict=True))
 
     # -- facts
 

@@ -82,6 +82,8 @@ def totals(w: Writer) -> Line:
         return None
     if w.draw.random() < 0.15:
         return f"jnp.cumprod(jnp.sign({w.limited(v)}), 0)", 1
+    if w.draw.random() < 0.25:
+        return f"linear({w.limited(v, in_order=False)}, {v.axis})", FRAMES * w.most(v)
     name = w.draw.choice(["sum", "max", "min"])
     return f"lax.cum{name}({w.limited(v, in_order=False)}, {v.axis})", FRAMES * w.most(v)
 

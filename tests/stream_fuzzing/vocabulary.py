@@ -11,6 +11,8 @@ import numpy as np
 from convolutions import convolve
 from jax import lax
 
+import jaxrnn
+
 #: Nothing is larger where a line begins; larger values are clipped to it first.
 SMALL = 40
 
@@ -62,6 +64,15 @@ def before(x, count, value=0):
 def leaky(x):
     """A recurrence over time."""
     return lax.scan(lambda c, frame: (jnp.clip(c + frame, -5, 5),) * 2, jnp.ones(x.shape[1:], x.dtype), x)
+
+
+def linear(x, axis):
+    """A linear recurrence whose factors are -1, 0 and 1, and their products."""
+
+    def affine(first, second):
+        return first[0] * second[0], second[0] * first[1] + second[1]
+
+    return jaxrnn.associative_scan(affine, (jnp.sign(x), x), axis=axis)
 
 
 def paired(x, y):

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx import symbols
+from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.operators.reshaping import axes_of
 from jaxrnn.onnx.registry import Static, since
 from jaxrnn.onnx.text import moves_text
@@ -38,8 +39,10 @@ def wrap_indices(indices: Value, size: Any) -> Value:
     # int32 holds every index of an axis, and its lowering does not depend on jax_enable_x64.
     index = traced(indices).astype(jnp.int64)
     limit = jnp.asarray(size, jnp.int64)
-    index = jnp.where(index < 0, index + limit, index)
-    return jnp.where((index < 0) | (index > limit), limit, index).astype(jnp.int32)
+    counted = jnp.where(index < 0, index + limit, index)
+    inside = (counted >= 0) & (counted < limit)
+    demand(lambda: inside)
+    return jnp.where(inside, counted, limit).astype(jnp.int32)
 
 
 def read(data: jax.Array, index: tuple[Any, ...]) -> jax.Array:

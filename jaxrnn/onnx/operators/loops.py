@@ -13,6 +13,7 @@ from jax import lax
 
 from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
+from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.forward_mode import forward_mode_only
@@ -202,6 +203,7 @@ class _Loop:
             if bool(beyond):
                 raise ValueError(self._over_bound(f"the loop goes on after {bound} trips"))
             return values
+        demand(lambda: ~beyond)
         return jax.tree.map(functools.partial(_spoiled, beyond), values)
 
     def _over_bound(self, what: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, parse_activations, run
 from jaxrnn.cells.recurrence import DIRECTIONS
+from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.registry import since
@@ -106,6 +107,7 @@ def checked_lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | 
             raise ValueError(f"sequence_lens {known.tolist()} must lie between 0 and the time axis' {time}")
         if is_static(sequence_lens) and np.all(known == time):
             return None
+    demand(lambda: (sequence_lens >= 0) & (sequence_lens <= time))
     return traced(sequence_lens)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.errors import StaticValueError
+from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import wide_type
@@ -64,6 +65,7 @@ def roi_align(
         else:
             current().check((min(rois.shape[0], _AT_ONCE), *cells, *most, x.shape[1]), working)
     elif not sampling_ratio and mode == "avg":
+        demand(lambda: jnp.isfinite(bins))
         most = [None, None]
     elif not sampling_ratio:
         raise StaticValueError(

@@ -29,8 +29,7 @@ INLINED = {
 
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """A call of an inner function, inlined."""
-    with run.inside():
-        return interpret(run, equation.params[INLINED[equation.primitive.name]], operands)
+    return interpret(run, equation.params[INLINED[equation.primitive.name]], operands)
 
 
 def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
@@ -43,8 +42,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     if not any(isinstance(value, Chunk) for value in operands) or any(
         isinstance(value, FinalValue) for value in operands
     ):
-        with run.inside():
-            return interpret(run, body, operands)
+        return interpret(run, body, operands)
     # With one delay, what runs inside needs no buffers.
     operands = tuple(run.together(*operands))
     inputs = [Template.of(value) for value in operands]
@@ -55,8 +53,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     )
     delays = {template.delay for template in (*inputs, *outputs)} - {None}
     if trial.new or len(delays) > 1 or not all(t.chunk for t in outputs):
-        with run.inside():
-            return interpret(run, body, operands)
+        return interpret(run, body, operands)
     make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
     moment = PassArguments(run)
     results = make(moment, equation, inputs, outputs)(moment.arrays, *map(jnp.asarray, arrays_of(operands)))

@@ -11,8 +11,10 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import evaluate, shape_of, type_of
 from jaxrnn.streaming.access import scan_parts
+from jaxrnn.streaming.associative import parts_of_carry, without_mark
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_final_values
+from jaxrnn.streaming.rules.prefixes import associative
 from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.values import Chunk, FinalValue, Reach, union
 
@@ -22,7 +24,7 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     if equation.params["reverse"]:
         run.refuse(
             "it runs backwards in time, from the last frame (the backward half of a bidirectional recurrence)",
-            "use a model whose recurrence runs forwards only",
+            "use a recurrence that runs forwards only, after a convolution that looks some frames ahead if it must",
         )
     consts, carries = scan_parts(equation)
     fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
@@ -41,16 +43,20 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         aligned.append(run.harmless(x).array)
     run.facts.sinks.append((timeline, delay))
     body = equation.params["jaxpr"]
-    entries = [
-        run.carry(f"carry{index}" if carries > 1 else "carry", functools.partial(jnp.array, run.plain(value)))
-        for index, value in enumerate(start)
-    ]
-    before = [_begun(run, value, first, timeline, delay) for (_, value), first in zip(entries, start, strict=True)]
+    parts = parts_of_carry(equation)
+    needed = range(carries) if parts is None else parts.needed
+    names: dict[str, int] = {}
+    before = [run.plain(value) for value in start]
+    for index in needed:
+        kind = f"carry{index}" if carries > 1 else "carry"
+        name, value = run.carry(kind, functools.partial(jnp.array, before[index]))
+        names[name] = index
+        before[index] = _begun(run, value, start[index], timeline, delay)
     exists, constant = run.exists(timeline, delay), [run.plain(value) for value in fixed]
 
     def step(carry: list[Any], frame: Any) -> tuple[list[Any], list[Any]]:
         here, slices = frame
-        results = evaluate(body, [*constant, *carry, *slices])
+        results = evaluate(body, [*constant, *carry, *slices], without_mark)
         new, out = results[:carries], results[carries:]
         if here is not None:
             new = [jnp.where(here, after, earlier) for after, earlier in zip(new, carry, strict=True)]
@@ -65,10 +71,12 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         if frames == 1:
             after, outs = step(before, (None if mask is None else mask[0], [x[0] for x in aligned]))
             outs = [out[None] for out in outs]
+        elif parts is not None:
+            after, outs = associative(step, before, mask, aligned, parts.outputs)
         else:
             after, outs = lax.scan(step, before, (mask, aligned), length=frames, unroll=equation.params["unroll"])
-    for (name, _), value in zip(entries, after, strict=True):
-        run.store(name, value)
+    for name, index in names.items():
+        run.store(name, after[index])
     reach = union(*(x.reach for x in moving), reach_of(run, [*fixed, *start])) or Reach(
         timeline.rate * 0, timeline.rate * 0
     )
