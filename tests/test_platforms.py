@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -162,16 +163,20 @@ def test_blocks():
 
 def test_convolutions_of_a_stream():
     """A step multiplies the frames under its windows with a matrix on CPUs, and convolves them elsewhere."""
-    streamed = jaxrnn.stream(dense, FRAMES, axes=2, params=KERNEL, pulse=2)
-    state, x = streamed.init(), jnp.zeros((1, 4, 2), jnp.float32)
+    streamed = stream_of_convolution(2)
     for params in (KERNEL, streamed.pack(KERNEL)):
-        cpu, other = (lowered(streamed.step, params, state, x, platforms=(name,)) for name in ("cpu", "cuda"))
+        arguments = params, streamed.init(), jnp.zeros((1, 4, 2), jnp.float32)
+        cpu, other = (lowered(streamed.step, *arguments, platforms=(name,)) for name in ("cpu", "cuda"))
         assert ("stablehlo.convolution" in cpu, "stablehlo.dot_general" in cpu) == (False, True)
         assert ("stablehlo.convolution" in other, "stablehlo.dot_general" in other) == (True, False)
 
 
 FRAMES = jax.ShapeDtypeStruct((1, 4, 20), np.float32)
 KERNEL = jnp.array(recording((5, 4, 3), np.float32, 2))
+
+
+def stream_of_convolution(pulse):
+    return jaxrnn.stream(dense, FRAMES, axes=2, params=KERNEL, pulse=pulse)
 
 
 def dense(kernel, x):
@@ -184,8 +189,11 @@ def dense(kernel, x):
 @pytest.fixture
 def plain(monkeypatch):
     """What other platforms run, on CPUs."""
-    choose = lax.platform_dependent
-    monkeypatch.setattr(lax, "platform_dependent", lambda *x, cpu, default: choose(*x, cpu=default, default=cpu))
+
+    def swapped(*operands, cpu, default):
+        return lax.platform_dependent(*operands, cpu=default, default=cpu)
+
+    monkeypatch.setattr("jaxrnn.cells.platforms.lax", SimpleNamespace(platform_dependent=swapped))
 
 
 def with_gradients(function, *operands):
@@ -215,7 +223,7 @@ def test_forms_agree(name, request):
 @pytest.mark.parametrize("pulse", [1, 3, 5])
 def test_forms_of_a_stream_agree(pulse, plain):
     """The plain forms of a stream are the function on a whole recording, also packed."""
-    streamed = jaxrnn.stream(dense, FRAMES, axes=2, params=KERNEL, pulse=pulse)
+    streamed = stream_of_convolution(pulse)
     x = jnp.array(recording((1, 4, 15), np.float32, 4))
     state, outputs = streamed.init(), []
     params = streamed.pack(KERNEL)
@@ -318,3 +326,5 @@ def test_a_choice_of_ones_own_streams(form, request):
     x = jnp.array(recording((7, 3)))
     streamed = jaxrnn.stream(lambda x: running_sum(x), x, axes=0, pulse=2)
     np.testing.assert_allclose(jax.jit(streamed.run)(None, x), 2 * np.cumsum(x, 0), atol=1e-5)
+    cpu, other = (lowered(streamed.step, None, streamed.init(), x[:2], platforms=(name,)) for name in ("cpu", "tpu"))
+    assert ("stablehlo.while" in cpu) == (form == "plain") != ("stablehlo.while" in other)
