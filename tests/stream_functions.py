@@ -267,6 +267,29 @@ CASES: dict[str, Case] = {
     "beside the first frames": Case(beside_first_frames, {"lengths": (2, 3, 5, 9), "constraints": ("S >= 2",)}),
     "the last frames": Case(last_frames, gradients=False),
     "repeated edges": Case(lambda x: rnn(jnp.pad(x, ((2, 3), (0, 0)), mode="edge"))),
+    "repeated edges in front, and of channels": Case(
+        lambda x: conv(jnp.pad(x, ((2, 0), (1, 1)), mode="edge")[:, 1:4], (0, 0))
+    ),
+    "mirrored edges": Case(
+        lambda x: rnn(jnp.pad(conv(x, (2, 0)), ((2, 3), (0, 0)), mode="reflect")),
+        {"lengths": (4, 5, 9), "constraints": ("S >= 4",)},
+    ),
+    "mirrored edges with their frame": Case(
+        lambda x: rnn(jnp.pad(conv(x, (0, 2)), ((2, 3), (0, 0)), mode="symmetric")),
+        {"lengths": (3, 4, 9), "constraints": ("S >= 3",)},
+    ),
+    "mirrored edges, the sign too": Case(
+        lambda x: jnp.pad(x, ((3, 1), (0, 0)), mode="reflect", reflect_type="odd"),
+        {"lengths": (4, 5, 9), "constraints": ("S >= 4",)},
+    ),
+    "the first frames at the end": Case(
+        lambda x: rnn(jnp.roll(conv(x, (1, 1)), -3, axis=0)), {"lengths": (4, 5, 9), "constraints": ("S >= 4",)}
+    ),
+    "the first frames at the end, by hand": Case(
+        lambda x: x * jnp.concatenate([x[2:], x[:2]]), {"lengths": (2, 3, 9), "constraints": ("S >= 2",)}
+    ),
+    "copies of channels": Case(lambda x: jnp.tile(conv(x, (1, 1)), (1, 2))),
+    "transposed, outputs that see no frame": Case(lambda x: conv(x, (1, 0), 2, 1, 2, kernel=KERNEL[:1])),
     "a recurrence of nothing": Case(
         lambda x: lax.scan(lambda c, _: (2 * c % 7, c), jnp.int32(1), x)[1], gradients=False
     ),

@@ -55,7 +55,7 @@ REFUSED = {
     ),
     "the largest frame's place": (lambda x: jnp.argmax(x, 0), "'argmax'.*all of time"),
     "two streams one behind the other": (lambda x: jnp.concatenate([x, 2 * x]), "'concatenate'.*second stream begins"),
-    "a pad that depends on the length": (same_padding, "'conv_general_dilated'.*padding.*`multiple`"),
+    "a pad that depends on the length": (same_padding, "'conv_general_dilated'.*padding.*say multiple=2"),
     "a product over two time axes": (lambda x: conv(x, (0, 0)) @ x.T, "'dot_general'.*time on two axes"),
     "the length": (lambda x: x * jnp.float32(1) / x.shape[0], "known only when the stream has ended"),
     "a frame that moves": (
@@ -76,8 +76,48 @@ REFUSED = {
         lambda x: x[jnp.clip(jnp.arange(x.shape[0]) - 1, 0)],
         "'gather'.*not a fixed step forward",
     ),
-    "parts of a share of time": (lambda x: x.reshape(2, -1, 3), "Cannot divide evenly.*give `multiple`"),
-    "random numbers": (lambda x: x + jax.random.normal(jax.random.key(0), x.shape), "'random_bits'.*no rule"),
+    "parts of a share of time": (lambda x: x.reshape(2, -1, 3), "'reshape'.*parts.*fixed length"),
+    "blocks of 160 frames": (
+        lambda x: x.reshape(-1, 160, 3),
+        "Cannot divide evenly.*multiple of 160.*say multiple=160",
+    ),
+    "random numbers": (
+        lambda x: x + jax.random.normal(jax.random.key(0), x.shape),
+        "'random_bits'.*no rule.*give them as an input",
+    ),
+    "copies of all of time": (lambda x: jnp.tile(x, (2, 1)), "'tile'.*second copy.*jnp.repeat"),
+    "the last frames in front": (
+        lambda x: jnp.roll(x, 2, 0),
+        r"'concatenate' \(jnp\.roll in .*when the stream has ended.*write jnp\.pad",
+    ),
+    "frames set by number": (lambda x: x.at[0].set(0.0), r"'scatter' \(.*write|choose by positions"),
+    "the mean around all frames": (
+        lambda x: jnp.pad(x, ((2, 0), (0, 0)), mode="mean"),
+        r"\(jnp\.pad in .*modes 'constant', 'edge', 'reflect'",
+    ),
+    "the last frames around the first": (
+        lambda x: jnp.pad(x, ((2, 0), (0, 0)), mode="wrap"),
+        r"\(jnp\.pad in .*modes 'constant', 'edge', 'reflect'",
+    ),
+    "the first frames at the end of a short recording": (
+        lambda x: jnp.roll(x, -3, 0),
+        r"\(jnp\.roll in .*recordings of 4 frames or more.*say constraints=\['S >= 4'\]",
+    ),
+    "mirrored frames of a short recording": (
+        lambda x: jnp.pad(x, ((2, 5), (0, 0)), mode="reflect"),
+        r"\(jnp\.pad in .*recordings of 6 frames or more.*say constraints=\['S >= 6'\]",
+    ),
+    "the length as a number": (lambda x: x / float(x.shape[0]), r"\(test_stream_refusals.*TypeError.*x\.shape\[0\]"),
+    "a loop of Python over frames": (lambda x: sum(x[i] for i in range(x.shape[0])), "TypeError.*range"),
+    "a condition on the length": (
+        lambda x: x if x.shape[0] > 5 else 2 * x,
+        r"inconclusive.*recordings of 6 frames or more.*constraints=\['S >= 6'\]",
+    ),
+    "NumPy": (
+        lambda x: np.convolve(x[:, 0], np.ones(3)),
+        r"jax\.jit of it fails in the same way \(test_stream_refusals",
+    ),
+    "equal parts of time": (lambda x: jnp.split(x, 2)[0], r"'split' .*at another pace.*cut at fixed frames"),
 }
 
 
@@ -94,8 +134,28 @@ def test_an_assertion_about_the_length_that_says_nothing():
             raise AssertionError
         return x
 
-    with pytest.raises(jaxrnn.StreamError, match="cannot be traced over a time axis of any length: AssertionError"):
+    with pytest.raises(jaxrnn.StreamError, match=r"cannot be traced over a time axis of any length .*: AssertionError"):
         jaxrnn.stream(of_twenty_frames, X, axes=0)
+
+
+def test_a_mistake_in_the_function_stays_what_it_is():
+    """It fails on the example too, so it is nothing about streams."""
+    with pytest.raises(KeyError, match="weight"):
+        jaxrnn.stream(lambda x: x * {}["weight"], X, axes=0)
+
+
+def test_a_recording_that_is_too_short():
+    """It is refused, or where its length is known too late for that, NaN."""
+    streamed = jaxrnn.stream(lambda x: jnp.roll(x, -2, 0), X, axes=0, constraints=["S >= 3"])
+    x = jnp.ones((2, 3))
+    with pytest.raises(jaxrnn.InputError, match="a recording has 3 frames or more, not 2"):
+        streamed.run(None, x)
+    state = streamed.init()
+    for frame in x:
+        _, state = streamed.step(None, state, frame[None])
+    assert np.all(np.isnan(streamed.flush(None, state).outputs[: len(x)]))
+    _, state = streamed.step(None, state, x[:1])
+    assert not np.any(np.isnan(streamed.flush(None, state).outputs))
 
 
 def test_a_refusal_names_the_scope_and_the_line():
@@ -140,6 +200,8 @@ def test_an_error_of_our_own_is_not_taken_for_one_of_the_function(monkeypatch):
         ({"axes": 0, "pulse": 0}, "pulse must be a number of input frames from 1 up"),
         ({"axes": 0, "pulse": 1.5}, "pulse must be a number of input frames from 1 up"),
         ({"axes": 0, "multiple": 0}, "multiple must be at least 1"),
+        ({"axes": 0, "constraints": ["many"]}, "constraints must be such as 'S >= 3'"),
+        ({"axes": 0, "constraints": ["S >= 5", "S <= 4"]}, "meets the constraints|constraints must be"),
         ({"axes": 0, "multiple": 4, "pulse": 2}, "pulses that fit: 4, 8, 12"),
     ],
 )
@@ -192,9 +254,10 @@ def test_parameters_that_do_not_fit():
     state, frame = streamed.init(), np.ones((1, 3), np.float32)
     for wrong, words in (
         (None, "give params"),
-        ({"a": params["a"], "c": params["b"]}, "pytree like those"),
-        ({"a": params["a"]}, "pytree like those"),
-        ({"a": params["a"], "b": jnp.zeros(4)}, r"params hold float32\[4\] where .* float32\[3\]"),
+        ({"a": params["a"], "c": params["b"]}, "no parameter 'c'"),
+        ({"a": params["a"]}, "'b' is missing"),
+        ((params["a"], params["b"]), "pytree like those"),
+        ({"a": params["a"], "b": jnp.zeros(4)}, r"params\['b'\] must be float32\[3\], not float32\[4\]"),
     ):
         with pytest.raises(jaxrnn.InputError, match=words):
             streamed.step(wrong, state, frame)

@@ -229,7 +229,7 @@ def test_recomputing_and_narrow_products(model, mode):
     options = {"steps": 3, "batch_size": 2, "time_axis": axis_of(mode), "learning_rate": 0.02, "optimizer": "sgd"}
     plain = flat_fit(model, data, mean_square, **options)
     assert furthest(flat_fit(model, data, mean_square, remat=4, **options).params, plain.params) < 1e-6
-    narrow = flat_fit(model, data, mean_square, compute_dtype="bfloat16", **options)
+    narrow = flat_fit(model, data, mean_square, dtype="bfloat16", **options)
     assert {value.dtype.name for value in narrow.params.values()} == {"float32"}
     assert 1e-6 < furthest(narrow.params, plain.params) < 1e-2
     arguments = (model.params, model.init(), jax_tree(data[0]), jnp.ones(8, bool))
@@ -259,9 +259,8 @@ def test_a_real_network_takes_the_step_of_its_gradient(models, name):
     def whole(params, inputs):
         return loss(model.scan(params, model.init(), inputs)[0], None, None)
 
-    fitted = flat_fit(
-        model, [example], loss, steps=1, batch_size=1, optimizer="sgd", learning_rate=1e-3, mode="scan", time_axis=0
-    )
+    options = {"optimizer": "sgd", "learning_rate": 1e-3, "train": list(model.params), "mode": "scan", "time_axis": 0}
+    fitted = flat_fit(model, [example], loss, steps=1, batch_size=1, **options)
     with jax.enable_x64(True):
         inputs = jax_tree(example)
     value, gradients = jax.jit(jax.value_and_grad(whole))(model.params, inputs)

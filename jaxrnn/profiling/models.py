@@ -12,10 +12,10 @@ import jax
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs.packing import low_precision_type
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.blocks import Block
+from jaxrnn.precision import compute_type
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.peaks import Peaks
 from jaxrnn.profiling.precision import STEPS, LowPrecision, differences_of
@@ -25,6 +25,7 @@ from jaxrnn.profiling.traces import time_calls
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.stepper import Stepper
 from jaxrnn.streaming import Streamed
+from jaxrnn.voices import NAME, SIZE, argument, called, either
 
 KINDS = ("apply", "step", "scan", "stream")
 #: Frames of a recording in one call, if nobody asks for another number.
@@ -61,8 +62,8 @@ def profile_model(
         stream: what `Model.stream` gave, for ``"stream"``; by default in the smallest pulses over the one open
             dimension that can be time.
         seed: of the random inputs.
-        dtype: of the weights of steps, scans and streams, as in `Model.pack`. `Profile.low_precision` then says what it
-            gains and costs, over several steps with inputs of their own.
+        dtype: the compute dtype of a step, a scan or a stream, as in `Model.pack`. `Profile.low_precision` then says
+            what it gains and costs, over several steps with inputs of their own.
         peaks: as in `profile`.
 
     Raises:
@@ -75,18 +76,21 @@ def profile_model(
     if what not in KINDS:
         raise InputError(f"a model's {what!r} cannot be profiled; what can: {', '.join(KINDS)}")
     if stream is not None and what != "stream":
-        raise InputError(f"a streamed function was given, but {what!r} is asked for; what='stream' profiles it")
+        raise InputError(
+            f"a streamed function was given, but {what!r} is asked for; {argument('what', 'stream')} profiles it"
+        )
     for name, count in {"batch": batch, "length": length}.items():
         if count is not None:
             check_count(name, count)
     if length is not None and what in ("step", "stream"):
-        raise InputError(f"length is about the whole graph and scans, not about a {what}")
-    low, inputs, dims = low_precision_type(dtype), inputs or {}, dims or {}
+        raise InputError(f"{called('length')} is about the whole graph and scans, not about a {what}")
+    dtype, inputs, dims = compute_type(dtype), inputs or {}, dims or {}
     if what == "apply":
         if batch is not None:
-            raise InputError("batch is about steps, scans and streams; here, dims gives the size of an open dimension")
-        if low is not None:
-            raise InputError("dtype is about the weights of steps, scans and streams, not about the whole graph")
+            sizes = argument("dims", {NAME: SIZE})
+            raise InputError(f"{called('batch')} is about steps, scans and streams; {sizes} sizes open dimensions here")
+        if dtype is not None:
+            raise InputError(f"{called('dtype')} is about steps, scans and streams here, not about the whole graph")
         target = of_graph(model, inputs, dims, length=length, seed=seed)
     else:
         stepper, sizes = (stream or _stream(model, dims), dims) if what == "stream" else (model, None)
@@ -98,7 +102,7 @@ def profile_model(
             batch=batch,
             seed=seed,
             frames=(length or LENGTH) if what == "scan" else None,
-            low=low,
+            dtype=dtype,
             model=model,
             sizes=sizes,
         )
@@ -109,7 +113,10 @@ def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
     symbols = time_symbols(model)
     if len(symbols) != 1:
         listed = ", ".join(symbols) or "none"
-        raise InputError(f"{model.label}: say which dimension is time, with model.stream; those that can be: {listed}")
+        raise InputError(
+            f"{model.label}: say which dimension is time, with "
+            f"{either('model.stream', '--symbol NAME')}; those that can be: {listed}"
+        )
     return model.stream(symbols[0], None, dims=dims)
 
 
@@ -151,16 +158,15 @@ def _profiled(chosen: Target, nodes: Mapping[str, str], peaks: Peaks | bool, see
 
 
 def _low_precision(chosen: Target, full: FullPrecision, seed: int) -> LowPrecision:
-    """What the weights of low precision of a target gain and cost."""
+    """What the compute dtype of a target gains and costs."""
     functions = chosen.function, full.function
     low_step, full_step = (jax.jit(function).lower(*chosen.arguments).compile() for function in functions)
     jax.block_until_ready(full_step(*chosen.arguments))
     times = time_calls(lambda: full_step(*chosen.arguments))
     frames = map(full.draw, range(seed, seed + STEPS))
     nbytes, full_nbytes = (sum(array.nbytes for array in packed.folded) for packed in (full.low, full.packed))
-    dtypes = {array.dtype.name for array in full.low.folded} - {array.dtype.name for array in full.packed.folded}
     differences = differences_of(low_step, full_step, chosen.arguments[0], frames)
-    return LowPrecision(", ".join(dtypes), nbytes, full_nbytes, statistics.median(times), STEPS, differences)
+    return LowPrecision(full.dtype, nbytes, full_nbytes, statistics.median(times), STEPS, differences)
 
 
 def operators_of(model: Model) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,9 @@
-"""What `stream` needs of jaxprs beyond ``jax.extend.core``: dead code removed, and the parts of a scan."""
+"""What `stream` needs of jaxprs beyond ``jax.extend.core``: dead code removed, the parts of a scan, and the lengths."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,8 @@ from jax.interpreters import partial_eval
 from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.jaxprs.slices import inner_jaxprs
 from jaxrnn.streaming.dimensions import is_symbolic
+from jaxrnn.streaming.sources import Path, describe_equation, located
+from jaxrnn.streaming.timeline import Clock, smallest_period
 
 
 def without_dead_code(jaxpr: Any, used: list[bool] | None = None) -> Any:
@@ -37,16 +41,20 @@ def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
-def symbolic_sizes(jaxpr: Any) -> Iterator[Any]:
-    """Every dimension of every value of a jaxpr, at any depth, that depends on the length of the stream."""
+def symbolic_sizes(jaxpr: Any, path: Path = ()) -> Iterator[tuple[Any, Path]]:
+    """Every dimension of every value of a jaxpr, at any depth, that depends on the length of the stream.
+
+    With each comes the path of the equation whose it is.
+    """
     for variable in (*jaxpr.invars, *jaxpr.constvars):
-        yield from _sizes(variable)
+        for size in _sizes(variable):
+            yield size, path
     for equation in jaxpr.eqns:
-        yield from own_sizes(equation)
-        for variable in equation.outvars:
-            yield from _sizes(variable)
+        here = (*path, equation)
         for inner in inner_jaxprs(equation):
-            yield from symbolic_sizes(inner)
+            yield from symbolic_sizes(inner, here)
+        for size in (*own_sizes(equation), *(size for variable in equation.outvars for size in _sizes(variable))):
+            yield size, here
 
 
 def _sizes(variable: Any) -> Iterator[Any]:
@@ -65,3 +73,18 @@ def has_symbols(equation: JaxprEqn) -> bool:
     return any(True for _ in own_sizes(equation)) or any(
         True for inner in inner_jaxprs(equation) for _ in symbolic_sizes(inner)
     )
+
+
+def clock_of(jaxpr: Any) -> Clock:
+    """The clock of a jaxpr.
+
+    Raises:
+        StreamError: a length does not grow evenly; names the equation that has it.
+    """
+    unit, seen = 1, set[str]()
+    for size, path in symbolic_sizes(jaxpr):
+        if str(size) not in seen:
+            seen.add(str(size))
+            with located(functools.partial(describe_equation, path)):
+                unit = math.lcm(unit, smallest_period(size))
+    return Clock(unit)

@@ -25,10 +25,12 @@ class Arguments:
     Attributes:
         spec: the facts, with the arrays by their paths.
         structure: the tree of the input.
+        least: the fewest frames of a recording.
     """
 
     spec: StepSpec
     structure: Any
+    least: int
 
     def existing(self, valid: Any, room: int) -> Any:
         """The number of frames of a tail that exist, ``int32`` of the trace's frames.
@@ -65,8 +67,9 @@ class Arguments:
         Raises:
             InputError: the tree, a dtype or a shape does not fit.
         """
-        note = batch_note(lead) or "; with_pulse takes pulses of other sizes"
-        return bind([each.batched(lead) for each in self.spec.inputs], self.leaves(x), note=note)
+        specs = [each.batched(lead) for each in self.spec.inputs]
+        pulses = "; with_pulse takes pulses of other sizes"
+        return bind(specs, self.leaves(x), note=batch_note(lead), otherwise=pulses)
 
     def recording(self, arrays: Arrays, lead: tuple[int, ...] = ()) -> tuple[Arrays, int]:
         """The leaves of an input of any number of frames, and that number.
@@ -76,6 +79,19 @@ class Arguments:
         """
         bound = bind(recording_specs(self.spec, "frames", lead), arrays, note=batch_note(lead))
         return bound, self.spec.count_frames(bound, lead) or 0
+
+    def whole(self, x: Any) -> tuple[Arrays, int]:
+        """The leaves of a whole recording, and its number of frames.
+
+        Raises:
+            InputError: as in `recording`; or it is shorter than the constraints allow.
+        """
+        arrays, total = self.recording(self.leaves(x))
+        if total < self.least:
+            raise InputError(
+                f"{self.spec.label}: by its constraints, a recording has {self.least} frames or more, not {total}"
+            )
+        return arrays, total
 
     def constants(self, constants: Any) -> list[Any]:
         """The leaves without a time axis, from a pytree like the input."""

@@ -21,6 +21,10 @@ from jaxrnn.errors import StreamError
 SYMBOL = "S"
 
 
+class UndecidedError(StreamError):
+    """What may yet be streamed where recordings have a least length, or one that is a multiple of some number."""
+
+
 def is_symbolic(size: Any) -> bool:
     """Whether a dimension depends on the length of the stream."""
     return not isinstance(size, (int, np.integer))
@@ -29,6 +33,11 @@ def is_symbolic(size: Any) -> bool:
 def symbolic_axes(shape: Any) -> list[int]:
     """The axes of a shape that depend on the length of the stream."""
     return [axis for axis, size in enumerate(shape) if is_symbolic(size)]
+
+
+def expression(size: Any) -> ast.expr:
+    """The syntax of a dimension, or of a constraint on one."""
+    return _parsed(str(size))[0]
 
 
 @functools.cache
@@ -72,7 +81,7 @@ def _period(node: ast.expr) -> int:
         if node.func.id in ("floordiv", "mod"):
             divisor = node.args[1]
             if not isinstance(divisor, ast.Constant) or not isinstance(divisor.value, int):
-                raise StreamError(f"a length is divided by one that depends on time itself: {ast.unparse(node)}")
+                raise UndecidedError(f"a length is divided by one that depends on time itself: {ast.unparse(node)}")
             return inner * divisor.value
         return inner
     return 1

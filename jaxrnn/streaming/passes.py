@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -13,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.errors import JaxrnnError, StreamError
+from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind
 from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.mends import mend_of_equation
 from jaxrnn.streaming.moments import Absent, Facts, Moment
-from jaxrnn.streaming.sources import describe_equation, label_of, scope_of
+from jaxrnn.streaming.sources import Path, describe_equation, label_of, located, place_of_equation, scope_of
 from jaxrnn.streaming.timeline import Clock, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
 
@@ -43,11 +45,11 @@ class Pass(Moment):
     before: Any = None
     local: bool = False
     prefix: str = ""
-    scope: str = ""
+    #: The equation at hand, after those inside of which it is.
+    path: Path = ()
     #: The state after this pass; in the pass that creates it, before the first.
     new: dict[str, Any] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
-    _equation: JaxprEqn | None = None
     #: Delayed arrays and their lineages, by the lineage and delay that they had and the delay that they have.
     _delayed: dict[tuple[object, int, int], tuple[Any, object]] = field(default_factory=dict)
 
@@ -70,17 +72,12 @@ class Pass(Moment):
     @contextlib.contextmanager
     def at(self, equation: JaxprEqn) -> Iterator[None]:
         """What is done here is done for an equation: errors and state name it."""
-        outer, self._equation = self._equation, equation
+        outer, self.path = self.path, (*self.path, equation)
         try:
-            yield
-        except JaxrnnError as error:
-            if error.located:
-                raise
-            located = type(error)(f"{describe_equation(equation, self.scope)}: {error}")
-            located.located = True
-            raise located from error
+            with located(functools.partial(describe_equation, self.path)):
+                yield
         finally:
-            self._equation = outer
+            self.path = outer
 
     def refuse(self, why: str, mend: str) -> NoReturn:
         """Say that the equation at hand cannot be streamed.
@@ -90,10 +87,13 @@ class Pass(Moment):
         """
         raise self.refusal(why, mend)
 
-    def refusal(self, why: str, mend: str) -> StreamError:
+    def refusal(self, why: str, mend: str, kind: type[StreamError] = StreamError) -> StreamError:
         """The error that says that the equation at hand cannot be streamed."""
-        where = "" if self._equation is None else f"{describe_equation(self._equation, self.scope)} "
-        error = StreamError(f"{where}cannot be streamed: {why}; {mend}")
+        where = ""
+        if self.path:
+            where = f"{describe_equation(self.path)} "
+            mend = mend_of_equation(self.path[-1].primitive.name, place_of_equation(self.path)) or mend
+        error = kind(f"{where}cannot be streamed: {why}; {mend}")
         error.located = True
         return error
 
@@ -218,7 +218,7 @@ class Pass(Moment):
 
     def carry(self, kind: str, start: Callable[[], Any]) -> tuple[str, Any]:
         """An entry of the state: its name and its value before this pass."""
-        label = "stream" if self._equation is None else label_of(self._equation, self.scope)
+        label = label_of(self.path) if self.path else "stream"
         name = self.unique(f"{self.prefix}{label}.{kind}")
         self.facts.kinds[name] = kind.rstrip("0123456789")
         if self.state is None:
@@ -250,20 +250,11 @@ class Pass(Moment):
             self.absent,
             before=self.before,
             prefix=prefix,
-            scope=self.here,
+            path=self.path,
             local=local or self.local,
         )
 
     @property
     def here(self) -> str:
         """The scope of the equation at hand."""
-        return self.scope if self._equation is None else scope_of(self._equation, self.scope)
-
-    @contextlib.contextmanager
-    def inside(self) -> Iterator[None]:
-        """Equations evaluated here belong to a function that the equation at hand calls."""
-        outer, self.scope = self.scope, self.here
-        try:
-            yield
-        finally:
-            self.scope = outer
+        return scope_of(self.path)

@@ -19,12 +19,12 @@ from jaxrnn.errors import StreamError
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.fingerprints import fingerprint
 from jaxrnn.layout import Layout, State
-from jaxrnn.streaming.access import symbolic_sizes, without_dead_code
+from jaxrnn.streaming.access import clock_of, without_dead_code
 from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.known import LARGEST
+from jaxrnn.streaming.lengths import least_length
 from jaxrnn.streaming.passes import Absent, Facts, Pass
-from jaxrnn.streaming.timeline import Clock
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Reach, is_length
 
 #: Entries of the state that every stream may have besides those of its equations.
@@ -79,6 +79,7 @@ class Plan:
         layout: the entries of the state, by name.
         absent: what stands in frames that do not exist.
         label: what messages call the function.
+        least: the fewest frames of the trace that a recording may have.
     """
 
     def __init__(
@@ -89,15 +90,17 @@ class Plan:
         leaves: Sequence[Leaf],
         absent: Absent,
         label: str,
+        constraints: Sequence[str] = (),
     ):
         self.leaves = tuple(leaves)
-        self.label = label
+        self.label, self.least = label, least_length(constraints)
         self.absent = absent
         self.output_structure = output_structure
         jaxpr = without_dead_code(closed.jaxpr)
         self.closed = Closed(jaxpr, [_known(value) for value in closed.consts])
-        self.clock = Clock({str(size): size for size in symbolic_sizes(jaxpr)}.values())
-        self.facts = Facts()
+        self.clock = clock_of(jaxpr)
+        # A recording that is too short is told from others by the number of its frames.
+        self.facts = Facts(horizon=-(-self.least // self.clock.unit))
         self.outputs: list[Any] = []
         self.results: list[jax.ShapeDtypeStruct] = []
         param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
@@ -215,6 +218,12 @@ class Plan:
             waiting = timeline.length(counts * self.clock.unit + tail) - (counts * timeline.per_unit - delay)
             units = max(units, int(-(-np.max(waiting) // timeline.per_unit)))
         return units
+
+    def is_long_enough(self, state: State, existing: Any) -> Any:
+        """Whether the recording that ends after the existing frames is one that the constraints allow."""
+        if self.least <= 1:
+            return True
+        return self._count(self.layout.unpack(state)) * self.clock.unit + existing >= self.least
 
     def counts(self, state: State, existing: Any) -> list[Any]:
         """For each output, the frames that a flush gives; None for those that are no streams."""

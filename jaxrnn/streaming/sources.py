@@ -1,43 +1,152 @@
-"""Where an equation comes from: the node or module that it was traced in, or else the line of the user's code."""
+"""Where an equation or an error comes from: the node or module that it was traced in, and the line of the user's code.
+
+Of a traceback, ``source_info.traceback.frames`` is read and nothing else; `jax.extend.source_info_util.summarize` knows
+of no libraries but JAX.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import os
-from pathlib import Path
-from typing import Any
+import pathlib
+import re
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import JaxprEqn
 
-#: Folders whose lines are not the user's.
-_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(jax.__file__).parent, Path(__file__).parent.parent))
+from jaxrnn.errors import JaxrnnError
+from jaxrnn.messages import first_line
+from jaxrnn.streaming.dimensions import UndecidedError
+
+_JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
+_JAXRNN = f"{pathlib.Path(__file__).parent.parent}{os.sep}"
+#: An equation, after those inside of which it is, the outermost first.
+Path = tuple[JaxprEqn, ...]
+
+#: Where the function that is streamed is called; what calls `stream` is no part of it.
+_TRACING = (os.path.join(_JAXRNN, "jaxprs", "equations.py"), os.path.join(_JAXRNN, "streaming", "transform.py"))
+_PACKAGES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib", "stdlib")})
+
+#: What functions of JAX are called where users write them.
+_NAMESPACES = {"jnp": jnp, "lax": lax, "jax.nn": jax.nn, "jnp.fft": jnp.fft, "jnp.linalg": jnp.linalg}
 
 
-def scope_of(equation: JaxprEqn, outer: str = "") -> str:
-    """The scope that an equation was traced in, from the outermost on; empty where there is none."""
-    inner = str(equation.source_info.name_stack)
-    if inner.startswith("/") and outer:
-        return outer + inner
-    return "/".join(part for part in (outer, inner) if part)
+class Line(NamedTuple):
+    """A line of Python: its file, number and function."""
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.number} ({self.function})"
 
 
-def line_of(equation: JaxprEqn) -> str:
-    """The line of the user's code that an equation was traced from; empty where it is not known."""
-    traceback = equation.source_info.traceback
-    for frame in () if traceback is None else traceback.frames:
-        name = str(frame.file_name)
-        if not name.startswith(_LIBRARIES) and os.sep + "flax" + os.sep not in name and not name.startswith("<"):
-            return f"{os.path.basename(name)}:{frame.line_num} ({frame.function_name})"
-    return ""
+class Place(NamedTuple):
+    """A line of the user's code, and the function of JAX that it calls, as one writes it; None where unknown."""
+
+    line: Line | None
+    calls: str | None
+
+    def __str__(self) -> str:
+        called = "" if self.calls is None else f"{self.calls} in "
+        return "" if self.line is None else f"{called}{self.line}"
 
 
-def describe_equation(equation: JaxprEqn, outer: str = "") -> str:
-    """An equation for an error message: its primitive and where it comes from."""
-    scope, line = scope_of(equation, outer), line_of(equation)
-    place = " of ".join(part for part in (f"node {scope!r}" if scope else "", line) if part)
-    return f"{equation.primitive.name!r}" + (f" ({place})" if place else "")
+def place_of(frames: Iterable[Line]) -> Place:
+    """The innermost line of the user's code in frames, the innermost first.
+
+    Lines of installed packages, such as Flax, stand for it where there is no other.
+    """
+    inner: list[Line] = []
+    packaged: Place | None = None
+    for frame in frames:
+        if frame.file in _TRACING:
+            break
+        if not frame.file.startswith((_JAX, _JAXRNN, "<frozen")):
+            place = Place(frame, _public(inner))
+            if not frame.file.startswith(_PACKAGES):
+                return place
+            packaged = packaged or place
+        inner.append(frame)
+    return packaged or Place(None, _public(inner))
 
 
-def label_of(equation: JaxprEqn, outer: str = "") -> Any:
-    """A short name for the state that an equation needs."""
-    return scope_of(equation, outer) or equation.primitive.name
+def _public(frames: list[Line]) -> str | None:
+    """The outermost function of JAX's public namespaces in frames, the innermost first."""
+    for frame in reversed(frames):
+        name = frame.function.rpartition(".")[2]
+        for prefix, namespace in _NAMESPACES.items():
+            code = getattr(inspect.unwrap(getattr(namespace, name, _public)), "__code__", None)
+            if code is not None and code.co_filename == frame.file:
+                return f"{prefix}.{name}"
+    return None
+
+
+def place_of_equation(path: Path) -> Place:
+    """Where the last equation of a path was traced; inside a function of JAX's own, where that was called."""
+    calls: str | None = None
+    for equation in reversed(path):
+        trace = equation.source_info.traceback
+        frames = () if trace is None else trace.frames
+        place = place_of(Line(str(frame.file_name), frame.line_num, frame.function_name) for frame in frames)
+        calls = place.calls or calls
+        if place.line is not None:
+            return Place(place.line, calls)
+    return Place(None, calls)
+
+
+def place_of_error(error: BaseException) -> Place:
+    """The innermost line of the user's code that an error went through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return place_of(Line(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames))
+
+
+def scope_of(path: Path) -> str:
+    """The scope that the last equation of a path was traced in, from the outermost on; empty where there is none."""
+    outer = ""
+    for equation in path:
+        inner = str(equation.source_info.name_stack)
+        outer = outer + inner if inner.startswith("/") and outer else "/".join(filter(None, (outer, inner)))
+    return outer
+
+
+def describe_equation(path: Path) -> str:
+    """The last equation of a path for an error message: its primitive and where it comes from."""
+    name, place = path[-1].primitive.name, place_of_equation(path)
+    if place.calls is not None and place.calls.endswith(f".{name.replace('-', '_')}"):
+        place = Place(place.line, None)
+    scope = re.sub(r"(^|/)\w+\(\)", "", scope_of(path))  # transformations such as vmap() are no nodes
+    where = " of ".join(part for part in (f"node {scope!r}" if scope else "", str(place)) if part)
+    return f"{name!r}" + (f" ({where})" if where else "")
+
+
+@contextlib.contextmanager
+def located(describe: Callable[[], str]) -> Iterator[None]:
+    """Errors raised here say where, those that do not yet."""
+    try:
+        yield
+    except JaxrnnError as error:
+        if error.located:
+            raise
+        raise _said_of(describe(), type(error), str(error)) from error
+    except jax.errors.InconclusiveDimensionOperation as error:
+        raise _said_of(describe(), UndecidedError, first_line(error)) from error
+
+
+def _said_of(where: str, kind: type[JaxrnnError], what: str) -> JaxrnnError:
+    error = kind(f"{where}: {what}")
+    error.located = True
+    return error
+
+
+def label_of(path: Path) -> str:
+    """A short name for the state that the last equation of a path needs."""
+    return scope_of(path) or path[-1].primitive.name

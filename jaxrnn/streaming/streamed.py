@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from jaxrnn.guards import own_arithmetic
-from jaxrnn.jaxprs.packing import Packed, low_precision_type
+from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.recordings import part, whole
 from jaxrnn.stepper import Flushed, State, StateSpec, StepSpec, in_batch
 from jaxrnn.streaming.arguments import Arguments
@@ -64,7 +64,7 @@ class Streamed:
         self._pulses = Pulses(plan, params, units, multiple)
         #: The facts, with the arrays by their paths: an input or output may be any tree.
         self._flat = self._pulses.spec
-        self._arguments = Arguments(self._flat, structure)
+        self._arguments = Arguments(self._flat, structure, plan.least * multiple)
         self.pulse, self.multiple = self._flat.pulse, multiple
 
     def with_pulse(self, pulse: int) -> Streamed:
@@ -148,7 +148,7 @@ class Streamed:
         return self._tree(outputs), state
 
     @_in_its_types
-    def pack(self, params: Any, dtype: Any = None) -> Packed:
+    def pack(self, params: Any) -> Packed:
         """Do once what a step of this pulse does with the parameters alone; `step` takes the result in their place.
 
         Faster still is to close over the parameters, ``jax.jit(functools.partial(streamed.step, params))``, which
@@ -156,15 +156,12 @@ class Streamed:
 
         Args:
             params: the function's parameters.
-            dtype: ``"bfloat16"`` keeps the weights of matrix products in half the bytes, as in `Model.pack`. It makes
-                batches of streams and long pulses faster, and a single stream with short ones slower.
 
         Raises:
-            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
+            InputError: they do not fit.
         """
-        low = low_precision_type(dtype)
         self._pulses.check_params(params)
-        return self._pulses.pack(params, dtype=low)
+        return self._pulses.pack(params)
 
     def _tree(self, outputs: Iterable[Any]) -> Any:
         return jax.tree.unflatten(self._plan.output_structure, outputs)
@@ -194,9 +191,9 @@ class Streamed:
 
         Args:
             params: as in `step`.
-            x: the input, with any number of frames.
+            x: the input, with any number of frames that the constraints of `stream` allow.
         """
-        arrays, total = self._arguments.recording(self._arguments.leaves(x))
+        arrays, total = self._arguments.whole(x)
         state = self.init(params=params, constants=self._arguments.tree(arrays))
         end = total - total % self.pulse
         bodies = [None] * len(self._flat.outputs)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import math
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from jaxrnn.errors import StreamError
-from jaxrnn.streaming.dimensions import magnitude_of, period_of, value_of
+from jaxrnn.streaming.dimensions import UndecidedError, magnitude_of, period_of, value_of
 
 #: Beyond this many frames nothing about a length is tabulated.
 LARGEST = 1 << 22
@@ -43,9 +42,9 @@ class Timeline:
         lengths = table[::unit]
         self.per_unit = int(lengths[-1] - lengths[-2])
         if self.per_unit < 1:
-            raise StreamError(
-                f"a time axis of length {size} does not grow with the input, so it cannot be streamed; if very short "
-                "recordings need not work, say so with constraints=['S >= ...']"
+            raise UndecidedError(
+                f"a time axis of length {size} does not grow with the input, so it cannot be streamed; keep all frames "
+                "from a known one on, or take a fixed number of them"
             )
         lead = np.arange(len(lengths)) * self.per_unit - lengths
         self.certain = int(lead.max())
@@ -62,12 +61,14 @@ class Timeline:
 
 
 class Clock:
-    """All timelines of one traced function: they share the unit, which fits every stride."""
+    """All timelines of one traced function.
 
-    def __init__(self, sizes: Any):
-        self.unit = 1
-        for size in sizes:
-            self.unit = math.lcm(self.unit, _smallest_period(size))
+    Args:
+        unit: what they share, which fits every stride: a common multiple of the periods of all sizes.
+    """
+
+    def __init__(self, unit: int):
+        self.unit = unit
 
     @functools.cache  # noqa: B019 - a clock lives as long as the function that was traced with it
     def _timeline(self, spelling: str, outer: int, size: Any) -> Timeline:
@@ -78,7 +79,7 @@ class Clock:
         return self._timeline(str(size), outer, size)
 
 
-def _smallest_period(size: Any) -> int:
+def smallest_period(size: Any) -> int:
     """The smallest number of frames after which a dimension has, in the long run, grown by the same whole number."""
     period, start = period_of(size), magnitude_of(size)
     if period > LARGEST or start > LARGEST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -12,17 +13,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn.cells.products import matrix_products_in, product_type
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
-from jaxrnn.jaxprs.equations import trace_nested
-from jaxrnn.messages import whole_message
+from jaxrnn.messages import first_line, whole_message
+from jaxrnn.streaming.dimensions import UndecidedError
+from jaxrnn.streaming.lengths import advice, implied
 from jaxrnn.streaming.modules import as_function, check_params, explained
 from jaxrnn.streaming.passes import Absent
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
 from jaxrnn.streaming.streamed import Streamed
-
-#: What tracing raises where Python needs the length as a number.
-_UNTRACEABLE = (TypeError, AssertionError, NotImplementedError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
-
+from jaxrnn.streaming.tracing import mend_of, trace_over_time
 
 #: What stands in frames that do not exist; tests put NaN there.
 ABSENT = Absent()
@@ -64,7 +64,8 @@ def stream(
         pulse: input frames in each step, those of the leaf with the fewest frames; None for the fewest that fit.
         multiple: what every length is a multiple of, for functions that work on such lengths only.
         constraints: what the function may take for granted of the number S of input frames (in units of ``multiple``),
-            such as ``"S >= 3"``; an error of the tracing asks for them. Shorter recordings then do not work.
+            such as ``"S >= 3"``; an error asks for them. `Streamed.run` then refuses shorter recordings, and
+            `Streamed.flush` gives NaN for them.
 
     Positions in time and lengths, where the function uses them as values, are counted in 64 bits if ``jax_enable_x64``
     is set here, else in 32.
@@ -88,48 +89,75 @@ def stream(
         )
     if multiple < 1:
         raise StreamError(f"multiple must be at least 1, not {multiple}")
-    scope = jax.export.SymbolicScope(constraints)
-    leaves = []
-    for (path, leaf), axis in zip(paths, places, strict=True):
-        shape = np.shape(leaf)
-        times = 1 if axis is None else shape[axis] // shortest * multiple
-        name = "x" + jax.tree_util.keystr(path)
-        leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, times, name, scope))
-    # 64-bit types are what they are here and now, whatever they are where the result is called.
-    wide = bool(jax.config.read("jax_enable_x64"))
-    context = functools.partial(jax.enable_x64, wide)
-    with context(), _decidable(), explained():
-        try:
-            traced = trace_nested(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
-        except _UNTRACEABLE as error:
-            raise StreamError(
-                f"the function cannot be traced over a time axis of any length: {type(error).__name__}: "
-                f"{whole_message(error, _instead(error))}"
-            ) from error
-        plan = Plan(*traced, params, leaves, ABSENT, f"the stream of {_name_of(function)}")
     shapes, of_params = jax.tree.map(shape_of, (example, params))
-    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), wide)
-    return Streamed(plan, structure, params, pulse=pulse, multiple=multiple, context=context, again=again)
+    # 64-bit types and products are what they are here and now, whatever they are where the result is called.
+    types = Types(bool(jax.config.read("jax_enable_x64")), product_type())
+
+    def plan(times: int = 1, more: tuple[str, ...] = ()) -> Plan:
+        """The plan for lengths that are ``times`` as large multiples, under more constraints."""
+        holding = (*constraints, *more)
+        scope = _scope_of(holding)
+        leaves = []
+        for (path, leaf), axis in zip(paths, places, strict=True):
+            shape = np.shape(leaf)
+            frames = 1 if axis is None else shape[axis] // shortest * multiple * times
+            name = "x" + jax.tree_util.keystr(path)
+            leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, frames, name, scope))
+        closed, outputs = trace_over_time(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
+        equalities = tuple(each for each in implied(closed.jaxpr, holding) if each not in holding)
+        if equalities:
+            return plan(times, (*more, *equalities))
+        return Plan(closed, outputs, params, leaves, ABSENT, f"the stream of {_name_of(function)}", holding)
+
+    with types.in_force(), explained():
+        try:
+            made = plan()
+        except UndecidedError as error:
+            mend = advice(error, plan, multiple) or mend_of(error, whole, of_params, shapes)
+            raise StreamError(whole_message(error, f"; {mend}" if mend else "")) from error.__cause__ or error
+    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), types)
+    return Streamed(made, structure, params, pulse=pulse, multiple=multiple, context=types.in_force, again=again)
 
 
-def _instead(error: Exception) -> str:
-    """What to write in place of what cannot be traced."""
-    if "associative scan over axis" in str(error):
-        return "Call jaxrnn.associative_scan, which takes the same arguments"
-    return "Use x.shape for the length, and operations that do not need it as a Python number"
+def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
+    """The stream of a model, traced again in a compute dtype.
+
+    Raises:
+        InputError: nothing in the function is a product of a model, so that it computes as it is written.
+    """
+    again, (pulse,) = streamed.__reduce__()
+    assert isinstance(again, Again)
+    low = dataclasses.replace(again, types=dataclasses.replace(again.types, products=dtype))(pulse)
+    if low.fingerprint == streamed.fingerprint:
+        raise InputError(f"nothing in {streamed.spec.label} can compute in {dtype.name}: it has no product of float32")
+    return low
 
 
-@contextlib.contextmanager
-def _decidable() -> Iterator[None]:
-    """Say what to do where JAX cannot compare lengths."""
+def _scope_of(constraints: Sequence[str]) -> Any:
+    """The scope of the symbol, under constraints."""
     try:
-        yield
-    except jax.errors.InconclusiveDimensionOperation as error:
-        advice = (
-            "If every length is a multiple of some number of frames, give `multiple`; if very short recordings need "
-            "not work, say constraints=['S >= ...']"
-        )
-        raise StreamError(f"while tracing over all of time: {whole_message(error, advice)}") from error
+        return jax.export.SymbolicScope(constraints)
+    except ValueError as error:
+        raise StreamError(f"constraints must be such as 'S >= 3': {first_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class Types:
+    """The types that a function was traced in.
+
+    Attributes:
+        wide: whether there are types of 64 bits.
+        products: the compute dtype.
+    """
+
+    wide: bool
+    products: np.dtype | None
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Trace in them."""
+        with jax.enable_x64(self.wide), matrix_products_in(self.products):
+            yield
 
 
 @dataclass(frozen=True)
@@ -142,11 +170,11 @@ class Again:
     axes: Any
     multiple: int
     constraints: tuple[str, ...]
-    wide: bool
+    types: Types
 
     def __call__(self, pulse: int) -> Streamed:
         """The streamed function in pulses of this size."""
-        with jax.enable_x64(self.wide):
+        with self.types.in_force():
             return stream(
                 self.function,
                 self.example,

@@ -13,8 +13,10 @@ import numpy as np
 
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.training.arguments import Function, check_end, check_functions, check_precision
+from jaxrnn.precision import compute_type
+from jaxrnn.training.arguments import Function, check_end, check_functions
 from jaxrnn.training.batches import Batches
+from jaxrnn.training.buffers import warn_of_buffers
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.facts import differences, digest_of_all, training_facts
@@ -25,6 +27,7 @@ from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import SEQUENCES, Checkpoints, Sequences, Validation
 from jaxrnn.training.order import drawn_order, sequence_order
 from jaxrnn.training.parameters import start_values, trained_names
+from jaxrnn.training.progress import announce
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.train_state import TrainState
@@ -52,7 +55,7 @@ def fit(
     checkpoints: str | os.PathLike[str] | Checkpoints | None = None,
     params: Mapping[str, Any] | None = None,
     devices: Sequence[Any] | None = None,
-    compute_dtype: Any = None,
+    dtype: Any = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Fitted:
@@ -88,7 +91,7 @@ def fit(
         params: the parameters to begin with; the file's by default.
         devices: the devices that a batch is split over; all by default. If it does not divide by their number, rows
             that do not count fill it up.
-        compute_dtype: ``"bfloat16"`` for matrix products in that type; parameters and their sums stay as they are.
+        dtype: as in `Model.apply`. What is trained stays in the file's types.
         seed: of everything that is drawn.
         progress: whether to show a progress bar on standard error; by default, if that is a terminal.
 
@@ -101,11 +104,14 @@ def fit(
         TrainingError: a loss or gradient is not finite; a checkpoint cannot be written, or is of another training.
         MissingPackageError: optax or Grain is not installed, or Orbax for checkpoints.
         KeyboardInterrupt: with a checkpoint of the updates until then, where there is a folder.
+
+    Warns:
+        UserWarning: running statistics, or what was computed (a Fourier basis, a window, a filterbank), is trained.
     """
     check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0)
     functions = check_functions(loss, metrics)
-    compute_dtype = check_precision(compute_dtype)
+    dtype = compute_type(dtype)
     optimizer = optimizer if isinstance(optimizer, Optimizer) else Optimizer(optimizer)
     if validation is not None and not isinstance(validation, Validation):
         validation = Validation(validation)
@@ -121,7 +127,8 @@ def fit(
         order = sequence_order(source.size, batch_size, seed=seed, epochs=epochs)
 
     trained = trained_names(model, optimizer.train, optimizer.freeze)
-    start = start_values(model, params, trained)
+    start = start_values(model, params, trained, dtype)
+    warn_of_buffers(model, start, trained, optimizer)
     frozen = {name: value for name, value in start.items() if name not in trained}
     changed = {
         name: value
@@ -132,14 +139,20 @@ def fit(
     first = order[0]
     assert first, "a batch has examples"
     layout = make_layout(model, sequences, *source.get(first[0]))
+    if layout.reason:
+        announce(
+            f"{model.label} is trained in {layout}, because {layout.reason}; "
+            "sequences=Sequences(mode=..., time_axis=...) says otherwise",
+            progress,
+        )
     placement = Placement(devices, batch_size)
     on_batches = functions if validation is None else {}
-    forward = Forward(model, layout, loss, on_batches, compute_dtype)
+    forward = Forward(model, layout, loss, on_batches, dtype)
     updates = Updates(forward, optimizer, placement, frozen)
     validator = None
     if validation is not None:
         whole = dataclasses.replace(layout, sequences=sequences.whole)
-        measured = Forward(model, whole, loss, functions, compute_dtype)
+        measured = Forward(model, whole, loss, functions, dtype)
         validator = Validator(measured, validation, batch_size, devices)
     settings = training_facts(
         model,
@@ -149,7 +162,7 @@ def fit(
         optimizer,
         loss,
         batch_size=batch_size,
-        compute_dtype=compute_dtype,
+        dtype=None if dtype is None else dtype.name,
         seed=seed,
         examples=source.size,
     )
@@ -174,7 +187,7 @@ def fit(
         best, best_step = last, state.step
         if state.counters.best_loss is not None:
             best, best_step = placement.single(updates.params(state.best)), state.counters.best_step
-    return Fitted(best, last, state.history, state.step, best_step, stopped)
+    return Fitted(best, last, state.history, state.step, best_step, stopped, layout.used_sequences)
 
 
 def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:

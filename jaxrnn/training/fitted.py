@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxrnn.errors import InputError, optional_package
+from jaxrnn.training.options import Sequences
 from jaxrnn.writing import in_place_of
 
 
@@ -28,6 +29,7 @@ class Fitted:
         step: updates done.
         best_step: the update after which `params` were taken.
         stopped: why it ended: ``"steps"`` for the end that was asked for, ``"patience"`` for early stopping.
+        sequences: how the model ran over sequences, with the mode and the time axes that were inferred.
     """
 
     params: dict[str, jax.Array]
@@ -36,6 +38,16 @@ class Fitted:
     step: int
     best_step: int
     stopped: str
+    sequences: Sequences
+
+    def __repr__(self) -> str:
+        losses = [f"{record['loss']:.4g}" for record in self.history]
+        loss = f", loss {losses[0]} to {losses[-1]}" if losses else ""
+        count = sum(array.size for array in self.params.values())
+        return (
+            f"Fitted({self.step:,} updates{loss}, best after {self.best_step:,}, stopped by {self.stopped!r}; "
+            f"{count:,} parameters in {len(self.params)} arrays; mode {self.sequences.mode!r})"
+        )
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Write the loss curve as a PNG: the loss of every update, its running mean, and the validation loss.

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.messages import describe, near_or_all
+from jaxrnn.messages import describe, near_or_all, pairs_of
 from jaxrnn.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.options import Sequences
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +30,7 @@ class ExampleLayout:
         sequences: what the caller said of them.
         state: names of the model's inputs that are state, which no example has.
         wide: whether 64-bit types stay so.
+        reason: why the mode is this one, where the caller did not say.
     """
 
     mode: str
@@ -45,6 +43,17 @@ class ExampleLayout:
     sequences: Sequences
     state: tuple[str, ...]
     wide: bool
+    reason: str = ""
+
+    @property
+    def used_sequences(self) -> Sequences:
+        """What the caller said of sequences, with the mode and the time axes that are used."""
+        named = dict(self.sequences.time_axis) if isinstance(self.sequences.time_axis, Mapping) else {}
+        return dataclasses.replace(self.sequences, mode=self.mode, time_axis=named | self.axes or None)
+
+    def __str__(self) -> str:
+        time = f"time along {pairs_of(self.axes)}" if self.axes else "no time axis"
+        return f"mode {self.mode!r}, {time}"
 
     def read(self, label: str, value: Any) -> Example:
         """An example, which must be like the first one.
@@ -97,7 +106,7 @@ class ExampleLayout:
             free = [size for a, size in enumerate(array.shape) if a != axis]
             fits = len(array.shape) == len(first.shape) and free == [s for a, s in enumerate(first.shape) if a != axis]
             if not fits or array.dtype != first.dtype or (not explicit and array.shape != first.shape):
-                mend = "" if explicit else "; to train on unequal lengths say which axis is time: time_axis=..."
+                mend = "" if explicit else self._mend(example)
                 raise InputError(f"{name!r} is {describe(array)}, but {describe(first)} in {self.label}{mend}")
             if self.sequences.chunk is not None and axis is not None:
                 rate, expected = Fraction(array.shape[axis], frames), self.rate(name, self.example)
@@ -110,6 +119,22 @@ class ExampleLayout:
         unknown = [name for name in example if name not in self.example]
         if unknown:
             raise InputError(f"{unknown[0]!r} is not in {self.label}{near_or_all(unknown[0], self.example)}")
+
+    def _mend(self, example: Example) -> str:
+        """How to train on examples of unequal lengths, where this one and the first differ along one axis each."""
+        if self.mode == "step" and not self.axes:
+            return "; examples of one step each have one shape"
+        axes = {}
+        for name, first in self.example.items():
+            array = example.get(name)
+            if array is None or array.ndim != first.ndim or array.shape == first.shape:
+                continue
+            unequal = [axis for axis in range(array.ndim) if array.shape[axis] != first.shape[axis]]
+            axes[name] = unequal[0] if len(unequal) == 1 else None
+        if not axes or None in axes.values():
+            return ""
+        used = f"sequences=Sequences(mode={self.mode!r}, time_axis={axes})"
+        return f"; to train on unequal lengths say where time is: {used}"
 
 
 @contextlib.contextmanager

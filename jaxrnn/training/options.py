@@ -25,8 +25,9 @@ class Sequences:
 
     Attributes:
         mode: ``"apply"`` runs whole sequences without state, ``"scan"`` runs `Model.scan` over frames, ``"step"`` runs
-            `Model.step` on sequences along the file's own time dimension. By default: apply for a model without state
-            of its own, step if an open dimension besides the batch is time, else scan.
+            `Model.step` on sequences along the file's own time dimension, or on one step in each example. By default:
+            apply for a model without state of its own; scan where the first example has one axis more than a step; step
+            where a step takes more frames than that along an open dimension, or the example is one step; else scan.
         time_axis: which axis of the example's arrays is time: one for all that have such an axis, or one by name, where
             arrays without a name are constant. Lengths may then be unequal, and rates too. An output's axis may be
             named where ``scan`` is to put its frames elsewhere than in front.
@@ -89,6 +90,9 @@ class Validation:
         check_count("every", self.every)
         if self.patience is not None:
             check_count("patience", self.patience)
+
+    def __repr__(self) -> str:
+        return f"Validation({len(self.data)} examples, every={self.every}, patience={self.patience})"
 
 
 @dataclasses.dataclass(frozen=True)

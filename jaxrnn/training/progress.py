@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,6 +12,15 @@ from jaxrnn.progress import progress_bar
 
 #: Where a training says how far it is: what is done of the total, updates, their loss, perhaps a validation loss.
 Shown = Callable[[int, int, float, float | None], None]
+
+_logger = logging.getLogger("jaxrnn.training")
+
+
+def announce(line: str, progress: bool | None) -> None:
+    """Log what a training begins with, and write it where its progress is shown."""
+    _logger.info(line)
+    if sys.stderr.isatty() if progress is None else progress:
+        print(line, file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ class SequencesSettings(Settings):
     """How sequences go through the model."""
 
     mode: Literal["apply", "step", "scan"] | None = None
-    """`apply` runs whole sequences without state, `step` and `scan` carry it; by default as the model needs."""
+    """`apply` runs whole sequences without state, `step` and `scan` carry it; by default what suits the model."""
     time_axis: int | dict[str, int] | None = None
     """The axis of the examples' arrays that is time: one for all, also of losses that take it, or one by name."""
     chunk: PositiveInt | None = None
@@ -141,8 +141,8 @@ class TrainingSettings(Settings):
     """A folder of checkpoints to begin with, in place of the file's own parameters."""
     devices: PositiveInt | None = None
     """How many to spread a batch over; by default all."""
-    compute_dtype: Literal["bfloat16", "float16", "float32"] | None = None
-    """The type of matrix products; by default that of the parameters."""
+    dtype: Literal["bfloat16", "float16"] | None = None
+    """The type of the operands of products; by default that of the parameters."""
     seed: int = Field(0, ge=0)
     """The seed of everything that is drawn."""
     export: LocalPath | None = None

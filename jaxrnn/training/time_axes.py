@@ -1,4 +1,4 @@
-"""How the first example lies in time: its mode, its time axes and its frames, which all examples share."""
+"""How the first example lies in time: its time axes and its frames, which all examples share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.messages import describe, near_or_all
-from jaxrnn.model.inspection import time_symbols
 from jaxrnn.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.layout import ExampleLayout, naming
+from jaxrnn.training.modes import Mode, check_rank, choose_mode
 from jaxrnn.training.options import Sequences, TimeAxis
 
 if TYPE_CHECKING:
@@ -33,47 +33,51 @@ def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> E
         InputError: it is no example, the time axis does not fit it, or a chunk is no whole number of elements.
         StateError: what is state is ambiguous, or the model forgets it so that it has no steps.
     """
-    mode, wide, time_axis = _mode(model, sequences.mode), _computes_wide(model), sequences.time_axis
+    chosen = choose_mode(model, sequences, value)
+    mode, wide, time_axis = chosen.name, _computes_wide(model), sequences.time_axis
     state = () if mode == "apply" else tuple(str(variable.input) for variable in model.state)
     infos, outputs = _inputs(model, mode), tuple(info.name for info in model.outputs)
     with naming(label):
+        if mode == "apply":
+            _check_state(model, value)
         example = read_example(value, infos, state, wide=wide)
-    symbol = None if mode == "scan" else _symbol(model, mode, time_axis, example)
+    symbol = None if mode == "scan" else _symbol(model, chosen, time_axis, example)
     axes = _given_axes(time_axis, example, outputs)
     for info in infos:
         if time_axis is None and mode == "scan" and np.ndim(example[info.name]):
             axes[info.name] = 0
+        check_rank(model, mode, info, example[info.name], axes.get(info.name))
         if symbol is None or symbol not in (info.shape or ()) or (mode == "apply" and time_axis is not None):
             continue
         declared = (info.shape or ()).index(symbol)
         if axes.setdefault(info.name, declared) != declared:
             raise InputError(
-                f"time_axis says {axes[info.name]} for input {info}, but its time is axis {declared}; give the axis of "
-                f"each array: time_axis={{{info.name!r}: {declared}, ...}}"
+                f"time_axis says {axes[info.name]} for {info.as_input}, whose time is axis {declared} in mode "
+                f"{mode!r}; give the axis of each array: time_axis={axes | {info.name: declared}}"
             )
     sizes = {info.name: _frame_size(info, example, axes, mode) for info in infos if info.name in axes}
     if mode == "apply":  # inputs of an encoder and a decoder may differ: the first one counts
         sizes = dict(list(sizes.items())[:1])
     if not sizes:
         sizes = dict.fromkeys(list(axes)[:1], 1)
-    layout = ExampleLayout(mode, infos, axes, sizes, example, label, outputs, sequences, state, wide)
+    layout = ExampleLayout(mode, infos, axes, sizes, example, label, outputs, sequences, state, wide, chosen.reason)
     _check_chunks(layout, model)
     return layout
 
 
-def _mode(model: Model, mode: str | None) -> str:
-    """How to run a model: what the caller says, or what its state and its open dimensions say.
+def _check_state(model: Model, value: Any) -> None:
+    """See that an example has the state too, where it goes in as any other input.
 
     Raises:
-        StateError: what is state is ambiguous, or the model forgets it so that it has no steps.
+        InputError: it has not.
     """
-    if mode is None:
-        if not any(variable.kind == "external" for variable in model.state):
-            return "apply"
-        return "step" if _symbols(model) else "scan"
-    if mode != "apply":
-        _ = model.spec.inputs
-    return mode
+    names = [str(variable.input) for variable in model.state if variable.kind == "external"]
+    missing = [name for name in names if isinstance(value, Mapping) and name not in value]
+    if missing:
+        raise InputError(
+            f"{missing[0]!r} is missing: in mode 'apply' examples hold the state before their first frame. Modes "
+            "'step' and 'scan' carry it; leave mode out to have the one that fits"
+        )
 
 
 def _computes_wide(model: Model) -> bool:
@@ -87,23 +91,23 @@ def _inputs(model: Model, mode: str) -> tuple[ArraySpec, ...]:
     return model.inputs if mode == "apply" else model.spec.inputs
 
 
-def _symbols(model: Model) -> list[str]:
-    """Open dimensions of the inputs of a step that could be time."""
-    sizes = (size for info in model.spec.inputs for size in info.shape or () if size in time_symbols(model))
-    return [str(size) for size in dict.fromkeys(sizes) if size != model.spec.batch_symbol]
-
-
-def _symbol(model: Model, mode: str, time_axis: TimeAxis, example: Example) -> str | None:
-    """The one open dimension that is time."""
-    symbols = list(time_symbols(model)) if mode == "apply" else _symbols(model)
+def _symbol(model: Model, mode: Mode, time_axis: TimeAxis, example: Example) -> str | None:
+    """The one open dimension that is time; None in a mode that needs none."""
+    symbols = list(mode.times)
     if time_axis is not None and len(symbols) > 1:
         axes = _given_axes(time_axis, example, [info.name for info in model.outputs])
-        at = [(info.shape or ())[axes[info.name]] for info in _inputs(model, mode) if info.name in axes]
+        at = [(info.shape or ())[axes[info.name]] for info in _inputs(model, mode.name) if info.name in axes]
         symbols = [symbol for symbol in symbols if symbol in at]
-    if mode == "step" and len(symbols) != 1:
+    if mode.name == "step" and len(symbols) > 1:
         raise InputError(
-            f"{model.label}: mode 'step' needs one open dimension that is time, but there are "
-            f"{', '.join(symbols) or 'none'}; say which axis it is with time_axis, or choose mode='scan'"
+            f"{model.label}: any of the open dimensions {', '.join(symbols)} could be time; say which axis of each "
+            "array is: sequences=Sequences(mode='step', time_axis={name: axis, ...})"
+        )
+    if mode.name == "step" and not symbols and time_axis is not None:
+        raise InputError(
+            f"{model.label}: no open dimension of its inputs is time, so there are no sequences for mode 'step'. Mode "
+            "'scan' runs a step for each frame: sequences=Sequences(mode='scan', time_axis=...); without time_axis, "
+            "each example is one step"
         )
     return symbols[0] if len(symbols) == 1 else None
 
@@ -133,11 +137,8 @@ def _frame_size(info: ArraySpec, example: Example, axes: Mapping[str, int], mode
     """Elements of an input along its time axis that make one frame: 1, or those of a step where frames are joined."""
     if mode != "scan" or info.shape is None or example[info.name].ndim != len(info.shape):
         return 1
-    size: Any = info.shape[axes[info.name]]
-    if not isinstance(size, int):
-        raise InputError(
-            f"input {info} got {describe(example[info.name])}: a recording has one axis more, for its frames"
-        )
+    size = info.shape[axes[info.name]]
+    assert isinstance(size, int), "its rank was checked"
     return size
 
 
@@ -147,7 +148,8 @@ def _check_chunks(layout: ExampleLayout, model: Model) -> None:
         return
     if layout.mode == "apply":
         raise InputError(
-            f"chunk={chunk}: {model.label} carries no state from chunk to chunk in mode 'apply'; leave chunk out"
+            f"chunk={chunk}: {model.label} carries no state from chunk to chunk in mode 'apply'; leave chunk out, or "
+            "choose mode 'step' or 'scan' if it has a state"
         )
     for name in layout.axes:
         elements = layout.rate(name, layout.example) * chunk

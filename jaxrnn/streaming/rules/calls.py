@@ -23,8 +23,7 @@ INLINED = {**CALLS, "remat2": "jaxpr", "checkpoint": "jaxpr"}
 
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """A call of an inner function, inlined."""
-    with run.inside():
-        return interpret(run, equation.params[INLINED[equation.primitive.name]], operands)
+    return interpret(run, equation.params[INLINED[equation.primitive.name]], operands)
 
 
 def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
@@ -37,8 +36,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     if not any(isinstance(value, Chunk) for value in operands) or any(
         isinstance(value, FinalValue) for value in operands
     ):
-        with run.inside():
-            return interpret(run, body, operands)
+        return interpret(run, body, operands)
     # With one delay, what runs inside needs no buffers.
     operands = tuple(run.together(*operands))
     inputs = [Template.of(value) for value in operands]
@@ -49,8 +47,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     )
     delays = {template.delay for template in (*inputs, *outputs)} - {None}
     if trial.new or len(delays) > 1 or not all(t.chunk for t in outputs):
-        with run.inside():
-            return interpret(run, body, operands)
+        return interpret(run, body, operands)
     function = with_rule(equation, lambda *arrays: bind(equation, arrays), OnePass(run), inputs, outputs)
     return [
         run.make(result, t.chunk.axis, t.chunk.timeline, t.chunk.delay, t.chunk.reach)

@@ -39,8 +39,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     slice_kinds = [slice_kind(value) for value in xs]
 
     def inner(child: Pass, values: list[Any]) -> list[Any]:
-        with child.inside():
-            return interpret(child, body, values)
+        return interpret(child, body, values)
 
     def results_for(carry_kinds: list[Template]) -> list[Template]:
         def trial(carry: list[Any]) -> list[Any]:

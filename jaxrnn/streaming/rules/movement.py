@@ -143,6 +143,13 @@ def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     return run.frame_by_frame(equation, x)
 
 
+def tile(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
+    """Repeating along other axes than time."""
+    if equation.params["reps"][x.axis] != 1:
+        run.refuse("its second copy of time begins only when the first has ended", "repeat along another axis")
+    return run.frame_by_frame(equation, x)
+
+
 def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Reversing other axes than time."""
     if x.axis in equation.params["dimensions"]:
@@ -158,5 +165,6 @@ RULES = {
     "concatenate": concatenate,
     "stack": stack,
     "split": split,
+    "tile": tile,
     "rev": rev,
 }

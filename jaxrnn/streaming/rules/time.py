@@ -13,7 +13,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.streaming.access import in_shape, out_shape
-from jaxrnn.streaming.dimensions import is_symbolic, settled
+from jaxrnn.streaming.dimensions import UndecidedError, is_symbolic, settled
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_final_values
 from jaxrnn.streaming.values import Chunk, FinalValue, Reach, along, is_length, union
@@ -44,10 +44,8 @@ def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = N
         return pick(run, x, start, stride, int(size))
     begin = settled(start, size)
     if begin is None:
-        run.refuse(
-            f"it begins at frame {start}, which depends on the length of the stream",
-            "begin at a frame of known number; if very short recordings need not work, say constraints=['S >= ...']",
-        )
+        why = f"it begins at frame {start}, which depends on the length of the stream"
+        raise run.refusal(why, "begin at a frame of known number", UndecidedError)
     start, stride = begin, int(stride)
     if start == 0 and stride == 1 and str(size) == str(x.timeline.size):
         return x
@@ -165,10 +163,8 @@ def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any
 def check_pads(run: Pass, low: Any, high: Any) -> None:
     """Refuse pads whose size depends on the length of the stream."""
     if is_symbolic(low) or is_symbolic(high):
-        run.refuse(
-            f"its padding ({low} in front, {high} after) depends on the length of the stream",
-            "pad by fixed numbers of frames, or give `multiple`, of which every length is a multiple",
-        )
+        why = f"its padding ({low} in front, {high} after) depends on the length of the stream"
+        raise run.refusal(why, "pad by fixed numbers of frames", UndecidedError)
 
 
 def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
@@ -188,12 +184,16 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         run.refuse("it joins along time where another axis is merged in front of it", "join before the axes are merged")
     low = sum(int(size) for size in sizes[:place])
     timeline = run.clock.timeline(out_shape(equation)[axis])
+    first, last = (
+        [value for value, size in zip(operands[part], sizes[part], strict=True) if size]
+        for part in (slice(place), slice(place + 1, None))
+    )
     # What comes after the end may be known as late as that.
-    x, last = run.spread(stream), operands[place + 1 :]
+    x = run.spread(stream)
     assert x.delay is not None
-    x = run.delayed(x, max(x.delay, known_by(run, operands[:place], timeline) + low))
+    x = run.delayed(x, max(x.delay, known_by(run, first, timeline) + low))
     assert x.delay is not None
-    front = [jnp.asarray(run.plain(value), x.array.dtype) for value in operands[:place]]
+    front = [jnp.asarray(run.plain(value), x.array.dtype) for value in first]
     after = [jnp.asarray(run.plain(value), x.array.dtype) for value in last]
     array = x.array
     where = jnp.asarray(run.indices(x.timeline, x.delay))
@@ -207,9 +207,7 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         taken = jnp.take(fixed, jnp.clip(where - end, 0, fixed.shape[axis] - 1), axis)
         array = jnp.where(along(where >= end, axis, array.ndim), taken, array)
     shift = low / x.timeline.rate
-    reach = union(
-        x.reach and x.reach.shifted(-shift, -shift), reach_of(run, operands[:place]), _of_the_end(x, low, last)
-    )
+    reach = union(x.reach and x.reach.shifted(-shift, -shift), reach_of(run, first), _of_the_end(x, low, last))
     return run.make(array, axis, timeline, x.delay - low, reach)
 
 

@@ -63,12 +63,13 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     first = -delay * window.stride
     frames = run.frames_of(run.clock.timeline(size))
     end = first + (frames - 1) * window.stride + window.extent + 1
-    latest = (end - 1 - low) // spacing
-    earliest = min(-((low - first) // spacing), latest)
-    history = -x.delay - earliest
-    under = run.window(x, history, kind, jnp.asarray(value, x.array.dtype) if padded else None)
-    surplus = x.frames - x.delay - 1 - latest
-    under = under[: under.shape[0] - surplus]
+    latest, earliest = (end - 1 - low) // spacing, -((low - first) // spacing)
+    # The history is one of the function, whatever the pulse: that of a short one may have no frame under its windows.
+    under = run.window(x, -x.delay - earliest, kind, jnp.asarray(value, x.array.dtype) if padded else None)
+    if latest < earliest:
+        earliest, under = latest, jnp.zeros((1, *under.shape[1:]), under.dtype)  # in front of them all
+    else:
+        under = under[: latest - earliest + 1]
     pads = (earliest * spacing + low - first, end - 1 - low - latest * spacing)
     rate = x.timeline.rate * spacing
     reach = x.reach and x.reach.shifted(-low / rate, (window.extent - low) / rate)

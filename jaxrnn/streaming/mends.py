@@ -1,0 +1,51 @@
+"""What to write in place of what cannot be streamed: by the function of JAX that is called, and by primitive."""
+
+from __future__ import annotations
+
+from jaxrnn.streaming.sources import Place
+
+_POSITIONS = "choose by positions instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x) sets the first frame"
+_OUTSIDE = "do it outside, on what a step takes and gives"
+_WINDOWS = "use lax.conv_general_dilated or lax.reduce_window, whose pads are fixed numbers of frames"
+
+#: By function, as users write it.
+_CALLS = {
+    "jnp.roll": "to shift frames into the future by k, write jnp.pad(x, ((k, 0), (0, 0)))[: x.shape[0]]; jnp.roll by "
+    "-k, which moves the first k frames to the end, does stream",
+    "jnp.pad": "jnp.pad takes values from near the end it pads in modes 'constant', 'edge', 'reflect' and 'symmetric'; "
+    "jnp.concatenate([x, x[:k]]) wraps the first frames to the end",
+    "lax.associative_scan": "call jaxrnn.associative_scan, which takes the same arguments",
+    "jnp.flip": "run forwards in time",
+    "jnp.convolve": _WINDOWS,
+    "jnp.correlate": _WINDOWS,
+    "jnp.linspace": "count frames with jnp.arange(x.shape[0]) and divide by a fixed number",
+    "jnp.tile": "repeat along another axis, or each frame with jnp.repeat",
+    "jnp.split": "cut at fixed frames, or reshape into blocks",
+}
+
+#: By primitive.
+_PRIMITIVES = {
+    **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"), _POSITIONS),
+    "dynamic_update_slice": _POSITIONS,
+    **dict.fromkeys(("random_bits", "random_wrap", "random_unwrap", "threefry2x32"), "draw random numbers outside, and "
+    "give them as an input with a time axis of its own"),
+    **dict.fromkeys(("pure_callback", "io_callback", "debug_callback", "debug_print"), _OUTSIDE),
+}  # fmt: skip
+
+#: By what JAX says, where it hides the function that says it.
+_MESSAGES = {"associative scan over axis": "call jaxrnn.associative_scan, which takes the same arguments"}
+
+
+def mend_of_message(message: str) -> str | None:
+    """What to write in place of what JAX cannot trace; None where nothing is known."""
+    return next((mend for part, mend in _MESSAGES.items() if part in message), None)
+
+
+def mend_of_call(calls: str | None) -> str | None:
+    """What to write in place of a function of JAX; None where nothing is known."""
+    return None if calls is None else _CALLS.get(calls)
+
+
+def mend_of_equation(primitive: str, place: Place) -> str | None:
+    """What to write in place of an equation that cannot be streamed; None where its rule knows best."""
+    return mend_of_call(place.calls) or _PRIMITIVES.get(primitive)

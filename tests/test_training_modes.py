@@ -1,0 +1,168 @@
+"""How a training infers its mode and its time axes, and that each refusal says what to write instead."""
+
+from __future__ import annotations
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from small_models import make_model
+from training_cases import examples, flat_fit, mean_square, recurrent_model, same
+
+import jaxrnn
+from jaxrnn.training import Sequences, Validation, fit
+from jaxrnn.training.time_axes import make_layout
+
+#: Samples that a step of `window_model` takes: a few more or less make one frame, too, but not several times as many.
+WINDOW = 40
+
+
+def window_model():
+    """A detector of windows of samples, ``x[batch, samples]``, both open: a strided convolution, and a recurrence."""
+    rng = np.random.default_rng(0)
+    shapes = {"kernel": (4, 1, 32), "W": (4, 4), "R": (4, 4), "P": (4, 1)}
+    weights = {name: 0.5 * rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    info, kind = helper.make_tensor_value_info, TensorProto.FLOAT
+    graph = helper.make_graph(
+        [
+            helper.make_node("Unsqueeze", ["x", "one"], ["channels"]),
+            helper.make_node("Conv", ["channels", "kernel"], ["frames"], strides=[32]),
+            helper.make_node("Squeeze", ["frames", "two"], ["frame"]),
+            helper.make_node("MatMul", ["frame", "W"], ["projected"]),
+            helper.make_node("MatMul", ["h", "R"], ["carried"]),
+            helper.make_node("Add", ["projected", "carried"], ["sum"]),
+            helper.make_node("Tanh", ["sum"], ["h_out"]),
+            helper.make_node("MatMul", ["h_out", "P"], ["y"]),
+        ],
+        "windows",
+        [info("x", kind, ["batch", "sequence"]), info("h", kind, ["batch", 4])],
+        [info("y", kind, ["batch", 1]), info("h_out", kind, ["batch", 4])],
+        [
+            *(numpy_helper.from_array(array, name) for name, array in weights.items()),
+            *(numpy_helper.from_array(np.array([axis]), name) for name, axis in (("one", 1), ("two", 2))),
+        ],
+    )
+    return jaxrnn.load(make_model(graph), state={"h": "h_out"})
+
+
+def squares(outputs, example, mask):
+    return jnp.mean(jnp.square(outputs["y"] - 1))
+
+
+def draw(*shape):
+    return {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+
+
+WINDOWS, SEQUENCES, STEPS = window_model(), recurrent_model("time"), recurrent_model()
+#: A model, an example, what a caller says; the mode and the time axes that are inferred, and why.
+INFERRED = {
+    "windows": (WINDOWS, draw(6, 1, WINDOW), {}, "scan", {"x": 0}, "'x' has one axis more than in a step"),
+    "windows, axis": (WINDOWS, draw(1, 6, WINDOW), {"time_axis": 1}, "scan", {"x": 1}, "has one axis more"),
+    "a window": (WINDOWS, draw(1, WINDOW), {}, "step", None, "each example has the shape of one step"),
+    "sequences": (SEQUENCES, examples([5])[0], {}, "step", {"x": 1}, "takes any number of frames along 'time'"),
+    "frames of sequences": (SEQUENCES, draw(6, 1, 1, 3), {}, "scan", {"x": 0}, "'x' has one axis more"),
+    "frames": (STEPS, draw(6, 1, 1, 3), {}, "scan", {"x": 0}, "'x' has one axis more"),
+    "joined frames": (STEPS, draw(1, 6, 3), {"time_axis": 1}, "scan", {"x": 1, "target": 1}, "takes one frame"),
+}
+
+
+@pytest.mark.parametrize("case", INFERRED)
+def test_what_is_inferred(case):
+    model, example, options, mode, axes, reason = INFERRED[case]
+    layout = make_layout(model, Sequences(**options), "it", example)
+    used = layout.used_sequences
+    assert (used.mode, used.time_axis) == (mode, {k: v for k, v in axes.items() if k in example} if axes else None)
+    assert reason in layout.reason
+    assert make_layout(model, used, "it", example).axes == layout.axes
+    assert not make_layout(model, used, "it", example).reason
+
+
+def test_a_training_says_what_it_inferred(caplog, capsys):
+    """In a line of its log, with its progress, and in its result; said again, it is the same training."""
+    data, options = [draw(6, 1, WINDOW)], {"steps": 1, "batch_size": 1}
+    with caplog.at_level("INFO", logger="jaxrnn.training"):
+        fitted = fit(WINDOWS, data, squares, **options, progress=True)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "jaxrnn.training"]
+    assert "in mode 'scan', time along x=0, because 'x' has one axis more than in a step; sequences=Sequences(" in said
+    assert said in capsys.readouterr().err
+    caplog.clear()
+    again = fit(WINDOWS, data, squares, **options, sequences=fitted.sequences, progress=False)
+    assert same(fitted.params, again.params)
+    assert not caplog.records
+    assert capsys.readouterr().err == ""
+    assert len(repr(fitted)) < 200
+    assert repr(Validation(data * 50, patience=3)) == "Validation(50 examples, every=100, patience=3)"
+    assert "mode 'scan'" in repr(fitted)
+
+
+def test_a_window_alone_is_one_step():
+    """From the state before the first frame, as a scan over one frame."""
+    alone = flat_fit(WINDOWS, [draw(1, WINDOW)], squares, steps=1, batch_size=1)
+    framed = flat_fit(WINDOWS, [draw(1, 1, WINDOW)], squares, steps=1, batch_size=1)
+    for name, value in framed.params.items():
+        np.testing.assert_allclose(alone.params[name], value, rtol=0, atol=1e-6)
+
+
+def frames_of(array):
+    """Samples, or frames where the batch is, with an axis for frames in front."""
+    return {"x": array["x"].reshape(-1, 1, WINDOW)}
+
+
+def unchanged(example):
+    return example
+
+
+#: A model, examples and options that are refused; what the refusal says, and what it asks to do with the examples.
+REFUSED = {
+    "frames, apply": (WINDOWS, [draw(6, 1, WINDOW)], {"mode": "apply"}, "in mode 'apply' examples hold the", unchanged),
+    "frames, step": (WINDOWS, [draw(6, 1, WINDOW)], {"mode": "step"}, "one axis more than mode 'step'", unchanged),
+    "window, scan": (WINDOWS, [draw(1, WINDOW)], {"mode": "scan"}, "'scan' takes a recording", unchanged),
+    "window, frames": (WINDOWS, [draw(1, WINDOW)], {"mode": "scan"}, r"\[frames, 1, 40\]", frames_of),
+    "samples": (WINDOWS, [draw(1, 6 * WINDOW)], {}, "the example is no step of", frames_of),
+    "samples, axis": (WINDOWS, [draw(1, 6 * WINDOW)], {"time_axis": 1}, "the example is no step of", frames_of),
+    "samples, step": (WINDOWS, [draw(1, 6 * WINDOW)], {"mode": "step"}, "the example is no step of", frames_of),
+    "rows": (WINDOWS, [draw(6, WINDOW)], {}, "has the size 6 where its batch 'batch' is", frames_of),
+    "rows of frames": (WINDOWS, [draw(3, 2, WINDOW)], {}, "has the size 2 where its batch 'batch' is", frames_of),
+    "one window, axis": (WINDOWS, [draw(1, WINDOW)], {"time_axis": 1}, "without time_axis, each example", unchanged),
+    "lengths": (WINDOWS, [draw(6, 1, WINDOW), draw(4, 1, WINDOW)], {}, "to train on unequal lengths", unchanged),
+    "lengths, step": (SEQUENCES, examples([5, 6]), {}, "to train on unequal lengths", unchanged),
+    "lengths, frames": (STEPS, examples([5, 6], stacked=True), {}, "to train on unequal lengths", unchanged),
+    "axis": (SEQUENCES, examples([5]), {"time_axis": 2}, "time is axis 1 in mode 'step'", unchanged),
+}
+
+
+def read(model, data, options):
+    first, *others = data
+    layout = make_layout(model, Sequences(**options), "the first", first)
+    for other in others:
+        layout.read("another", other)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_refusal_asks_for_works(case):
+    """To the letter: the options that it names, or those without what it says to leave out."""
+    model, data, options, said, change = REFUSED[case]
+    with pytest.raises(jaxrnn.InputError, match=said) as caught:
+        read(model, data, options)
+    text, data = str(caught.value), [change(example) for example in data]
+    named = re.findall(r"sequences=Sequences\(([^()]*)\)", text)
+    mended = [] if change is unchanged else [options]
+    mended += [eval(f"dict({each})") for each in named if "..." not in each]
+    mended += [{**options, "time_axis": eval(each)} for each in re.findall(r": time_axis=({.*})$", text)]
+    if "leave mode out" in text:
+        mended.append({})
+    if "without time_axis" in text:
+        mended.append({key: value for key, value in options.items() if key != "time_axis"})
+    worked = []
+    for each in mended:
+        try:
+            read(model, data, each)
+        except jaxrnn.InputError:
+            continue
+        worked.append(each)
+    assert worked, (text, mended)
+    if case in ("lengths", "axis"):
+        loss = squares if model is WINDOWS else mean_square
+        assert flat_fit(model, data, loss, steps=1, batch_size=1, **worked[0]).step == 1
