@@ -105,7 +105,7 @@ def main(devices: int, batch: int, steps: int) -> None:
     for name, make in {"shard_map": by_shard_map, "NamedSharding": by_named_sharding}.items():
         gradient = make(loss, mesh)
         apart = difference(gradient(model.params, data)[1], expected)
-        print(f"{name}: largest difference of gradients from one device: {apart:.1e} of the largest gradient")
+        print(f"{name}, largest difference of gradients from one device: {apart:.1e} of the largest gradient")
         if apart > TOLERANCE:
             raise click.ClickException(f"the gradients of {name} differ")
         losses = train(gradient, model.params, data, steps)
