@@ -370,3 +370,20 @@ def test_real_models_err_by_what_rounding_gives(models, name):
     assert 0 < furthest(low, exact) < 8 * by_weights
     if streamed is not None:
         assert furthest(streamed.run(model.params, {key: x}), low) < 8 * by_weights
+
+
+def test_cells_of_packed_weights_are_recognised(models):
+    """Weights that were rounded beforehand run as the operator does, with all projections before the loop."""
+    model = jaxrnn.load(models / "dtln_1.onnx")
+    frames = {"input_2": np.abs(np.random.default_rng(0).standard_normal((4, 1, 1, 257))).astype(np.float32)}
+
+    def run(params, dtype):
+        return model.run(params, frames, dtype=dtype)
+
+    packed = model.pack(model.params, dtype="bfloat16")
+    counts = []
+    for arguments in ((model.params, "bfloat16"), (packed, None)):
+        equations = walk(jax.make_jaxpr(functools.partial(run, dtype=arguments[1]))(arguments[0]).jaxpr)
+        counts.append(sum(equation.primitive.name == "custom_jvp_call" for equation in equations))
+    assert counts == [2, 2]
+    assert furthest(run(packed, None), run(model.params, "bfloat16")) < 1e-3
