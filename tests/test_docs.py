@@ -16,7 +16,14 @@ from tiers import of_tiers
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = DOCS / "pictures"
 #: The pages whose code runs, and how many blocks of it they have at least.
-PAGES = {"streaming.md": 12, "training.md": 4, "flax.md": 5, "evaluation.md": 4, "low-precision.md": 5}
+PAGES = {
+    "streaming.md": 12,
+    "training.md": 4,
+    "flax.md": 5,
+    "evaluation.md": 4,
+    "low-precision.md": 5,
+    "platforms.md": 2,
+}
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -249,6 +249,14 @@ def test_one_file_serves_every_platform(tmp_path):
     np.testing.assert_allclose(found[0]["logits"], model(x)["logits"], atol=1e-6)
 
 
+@pytest.mark.parametrize("platforms", ["cuda", ("cpu", "gpu"), (), ("Cuda",), (1,)])
+def test_unknown_platforms_are_refused(platforms, tmp_path):
+    model = jaxrnn.load(layers_model())
+    with pytest.raises(jaxrnn.InputError, match=r"some of cpu, cuda, rocm, tpu \(a GPU is cuda or rocm\)"):
+        jaxrnn.save_compiled(model.stream("T", 1), tmp_path / "x", params=model.params, platforms=platforms)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_an_export_for_all_platforms_is_the_function(name):
     function, operands = CASES[name]
