@@ -294,8 +294,7 @@ def test_transformations(name):
             np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-def test_a_recognised_cell_with_gates_by_platform():
-    """A step whose gates are chosen by platform is the cell that its plain form is."""
+def test_a_cell_with_gates_by_platform_is_recognised():
     params, x = weights(), jnp.zeros((1, 3))
 
     def step(params, x, carry):
@@ -305,6 +304,19 @@ def test_a_recognised_cell_with_gates_by_platform():
     traced = Step.trace(step, params, x, (jnp.zeros((1, 4)),) * 2)
     assert any("branches_platforms" in equation.params for equation in traced.equations)
     assert schedule_of_cells(traced, loose=False) is not None
+
+
+@pytest.mark.parametrize(("other", "recognised"), [(lambda x: -jnp.tanh(-x), True), (lambda x: jnp.tanh(2 * x), False)])
+def test_a_cell_is_one_in_every_form(other, recognised):
+    """What differs by platform on purpose stays as it is."""
+
+    def step(params, x, h):
+        h = by_platform(jnp.tanh, other, x + h @ params)
+        return h, h
+
+    h = jnp.zeros((1, 4))
+    schedule = schedule_of_cells(Step.trace(step, jnp.eye(4), h, h), loose=False)
+    assert (schedule is not None) == recognised
 
 
 def test_packed_parameters_know_no_platform():
