@@ -5,6 +5,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+__all__ = [
+    "InputError",
+    "JaxrnnError",
+    "LimitError",
+    "MissingPackageError",
+    "ModelError",
+    "NodeError",
+    "StateError",
+    "StaticValueError",
+    "StreamError",
+    "TrainingError",
+    "UnsupportedError",
+    "optional_package",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 class JaxrnnError(Exception):
     """Base of every error that jaxrnn raises on purpose."""

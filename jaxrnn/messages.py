@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-_COMMAND_LINE = ContextVar("command line", default=False)
-
-
-@contextlib.contextmanager
-def for_command_line() -> Iterator[None]:
-    """Messages made here speak of the options of commands."""
-    token = _COMMAND_LINE.set(True)
-    try:
-        yield
-    finally:
-        _COMMAND_LINE.reset(token)
-
-
-def argument(python: str, option: str) -> str:
-    """What the reader of a message writes: an argument in Python, or the option of a command that stands for it."""
-    return option if _COMMAND_LINE.get() else python
 
 
 def bytes_of(size: int) -> str:

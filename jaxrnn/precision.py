@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.messages import describe, near_or_all
+from jaxrnn.voices import argument
 
 #: The types that products can be computed in.
 COMPUTE_TYPES = ("bfloat16", "float16")
@@ -89,7 +90,7 @@ def check_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = 
         if any(_canonical(have) == _canonical(each) for each in types):
             return
         if is_lowered and dtype is None and have.name in COMPUTE_TYPES:
-            mend = f"; dtype={have.name!r} takes parameters of that type"
+            mend = f"; {argument('dtype', have.name)} takes parameters of that type"
         elif (have, want) == (np.float32, np.float64):
             mend = "; JAX makes it of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
         else:

@@ -1,4 +1,4 @@
-"""Arrays by name: one description of an array, and one check of arguments and of states against it."""
+"""Arrays by name: one description of an array, and one check of arguments against it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,26 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.errors import InputError
 from jaxrnn.messages import describe, near
+from jaxrnn.voices import either
+
+__all__ = ["ArraySpec", "Dimension", "bind", "check_names", "converted", "dtype_named", "widens"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 Dimension = int | str
 
 #: What JAX makes of 64-bit integers without ``jax_enable_x64``; widening them again loses nothing.
 _WIDENED = {("int32", "int64"), ("uint32", "uint64")}
+
+
+def widens(dtype: Any, declared: Any) -> bool:
+    """Whether arrays of one element type serve as another, wider one: under ``jit`` or not, from JAX or NumPy."""
+    return (np.dtype(dtype).name, np.dtype(declared).name) in _WIDENED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +56,11 @@ class ArraySpec:
             return f"{self.name}: sequence or optional"
         shape = "..." if self.shape is None else ", ".join(map(str, self.shape))
         return f"{self.name}: {'string' if self.is_text else self.dtype.name}[{shape}]"
+
+    @property
+    def as_input(self) -> str:
+        """It as an input in a message, ``input x: float32[2]``; one called ``input`` is not said to be one twice."""
+        return str(self) if self.name == "input" else f"input {self}"
 
     @property
     def is_text(self) -> bool:
@@ -127,33 +145,33 @@ def dtype_named(name: str) -> np.dtype:
 def converted(spec: ArraySpec, value: Any) -> Any:
     """A value as a JAX array of the declared element type.
 
-    Python's numbers and lists take on the type if they keep their value. Arrays must have it, but an int32 array of JAX
-    serves as int64, because that is what JAX makes of int64 without ``jax_enable_x64``.
+    Python's numbers and lists take on the type if they keep their value. Arrays must have it, but int32 serves as
+    int64, because that is what JAX makes of int64 without ``jax_enable_x64``.
 
     Raises:
         InputError: it has another type, or no array of JAX can hold what is declared.
     """
     if spec.dtype is None or spec.is_text:
         raise InputError(
-            f"input {spec} is no array of numbers: such a model runs with apply, or with step of one stream"
+            f"{spec.as_input} is no array of numbers: such a model runs with apply, or with step of one stream"
         )
     if not hasattr(value, "dtype"):
         return jnp.asarray(_from_python(spec, spec.dtype, value))
     if value.dtype == spec.dtype:
         return jnp.asarray(value)
-    if isinstance(value, jax.Array) and (value.dtype.name, spec.dtype.name) in _WIDENED:
-        return value.astype(spec.dtype)
+    if widens(value.dtype, spec.dtype):
+        return jnp.asarray(value).astype(spec.dtype)
     if not isinstance(value, jax.Array) and value.dtype.kind in "iufc":
         array = jnp.asarray(value)  # narrower where JAX has no types of 64 bits
         if array.dtype == spec.dtype:
             if value.dtype.kind in "iu" and not np.array_equal(np.asarray(array), value):
-                raise InputError(f"input {spec} got {describe(value)} with values that do not fit {spec.dtype.name}")
+                raise InputError(f"{spec.as_input} got {describe(value)} with values that do not fit {spec.dtype.name}")
             return array
     if spec.dtype == np.float64 and isinstance(value, jax.Array):
         mend = "JAX makes float32 of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
     else:
         mend = f"convert it with .astype({spec.dtype.name!r})"
-    raise InputError(f"input {spec} got {describe(value)}; {mend}")
+    raise InputError(f"{spec.as_input} got {describe(value)}; {mend}")
 
 
 def _from_python(spec: ArraySpec, dtype: np.dtype, value: Any) -> np.ndarray:
@@ -164,10 +182,10 @@ def _from_python(spec: ArraySpec, dtype: np.dtype, value: Any) -> np.ndarray:
             raise TypeError(f"complex numbers do not fit the type {dtype.name}")
         array = plain.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"input {spec} cannot be made from {type(value).__name__}: {error}") from error
+        raise InputError(f"{spec.as_input} cannot be made from {type(value).__name__}: {error}") from error
     rounds = jnp.issubdtype(dtype, jnp.inexact) and plain.dtype.kind in "fc"
     if not rounds and not np.array_equal(array.astype(plain.dtype), plain):
-        raise InputError(f"input {spec}: the value {value!r} does not fit the type {dtype.name}")
+        raise InputError(f"{spec.as_input}: the value {value!r} does not fit the type {dtype.name}")
     return array
 
 
@@ -177,6 +195,7 @@ def bind(
     *,
     convert: Callable[[ArraySpec, Any], Any] = converted,
     note: str = "",
+    otherwise: str = "",
 ) -> dict[str, Any]:
     """Arguments by name, in the order of their descriptions, as arrays of the declared types.
 
@@ -185,6 +204,7 @@ def bind(
         arrays: what came.
         convert: makes a value an array of the declared type.
         note: what an error about a shape says besides.
+        otherwise: what it says without that, of an array that is no batch of those described.
 
     Raises:
         InputError: names the input, what was expected and what came.
@@ -200,7 +220,7 @@ def bind(
     for spec in specs:
         value = values[spec.name] = convert(spec, arrays[spec.name])
         if spec.dtype is not None:
-            _check_shape(spec, value, sizes, note)
+            _check_shape(spec, value, sizes, note or _batch_note(spec, value) or otherwise)
     return values
 
 
@@ -217,76 +237,41 @@ def check_names(specs: Sequence[ArraySpec], names: Collection[Any]) -> None:
             raise InputError(f"there is no input {name!r}{near(name, known)}; the inputs are: {listed}")
 
 
+def _batch_note(spec: ArraySpec, value: Any) -> str:
+    """What an error says of an array that is a batch of those described, or has one where they have an axis of 1."""
+    if spec.shape is None or not spec.shape or not value.shape:
+        return ""
+
+    def fits(shape: Sequence[Any], core: Sequence[Any]) -> bool:
+        pairs = zip(shape, core, strict=False)
+        return len(shape) == len(core) and all(isinstance(a, str) or a == b for a, b in pairs)
+
+    if fits(spec.shape, value.shape[1:]):
+        form = ""
+    elif spec.shape[0] == 1 and fits(spec.shape[1:], value.shape[1:]):
+        form = ", as array[:, None],"
+    else:
+        return ""
+    batch = f"a batch of {value.shape[0]}{form}"
+    return either(f"; {batch} is mapped by jax.vmap, or in steps begins with init(batch=n)", "")
+
+
 def _check_shape(spec: ArraySpec, value: Any, sizes: dict[str, tuple[Any, str]], note: str) -> None:
     if spec.shape is None:
         return
     if len(value.shape) != len(spec.shape):
         raise InputError(
-            f"input {spec} has rank {len(spec.shape)}, but got {describe(value)} of rank {len(value.shape)}{note}"
+            f"{spec.as_input} has rank {len(spec.shape)}, but got {describe(value)} of rank {len(value.shape)}{note}"
         )
     for axis, (expected, size) in enumerate(zip(spec.shape, value.shape, strict=True)):
         if not isinstance(expected, str):
             if size != expected:
                 raise InputError(
-                    f"input {spec} got {describe(value)}: axis {axis} must be {expected}, not {size}{note}"
+                    f"{spec.as_input} got {describe(value)}: axis {axis} must be {expected}, not {size}{note}"
                 )
         elif sizes.setdefault(expected, (size, spec.name))[0] != size:
             other, where = sizes[expected]
             raise InputError(
-                f"input {spec} got {describe(value)}: dimension {expected!r} is {size} here, but {other} in {where!r}"
+                f"{spec.as_input} got {describe(value)}: dimension {expected!r} is {size} here, but {other} in "
+                f"{where!r}"
             )
-
-
-def lead_of(specs: Sequence[ArraySpec], state: Any) -> tuple[Any, ...]:
-    """The axes that every array of a state has in front of those described: the batch, or none.
-
-    Raises:
-        StateError: an array is missing, unknown, or of another dtype, shape or batch than the others ask for.
-    """
-    names = [spec.name for spec in specs]
-    listed = ", ".join(names) or "nothing"
-    if not isinstance(state, Mapping):
-        raise StateError(f"the state must be a dict as init gives it, with {listed}, not {type(state).__name__}")
-    for name in state:
-        if name not in names:
-            raise StateError(f"there is no state {name!r}{near(name, names)}; the state is: {listed}")
-    missing = [name for name in names if name not in state]
-    if missing:
-        raise StateError(f"state {missing[0]!r} is missing; init gives all of: {listed}")
-    leads: dict[str, tuple[Any, ...]] = {}
-    sizes: dict[str, Any] = {}
-    for spec in specs:
-        value, shape = state[spec.name], spec.shape
-        assert shape is not None
-        if not hasattr(value, "dtype") or value.dtype != spec.dtype:
-            raise StateError(f"state {_expected(spec)}, not {describe(value)}")
-        extra = max(len(value.shape) - len(shape), 0)
-        leads[spec.name], core = tuple(value.shape[:extra]), tuple(value.shape[extra:])
-        fits = len(core) == len(shape) and all(
-            isinstance(expected, str) or expected == size for expected, size in zip(shape, core, strict=True)
-        )
-        if not fits or extra > 1:
-            more = "; map over all axes in front but one with jax.vmap" if fits else ""
-            raise StateError(f"state {_expected(spec)}, not {describe(value)}{more}")
-        named = ((expected, size) for expected, size in zip(shape, core, strict=True) if isinstance(expected, str))
-        same = all(sizes.setdefault(expected, size) == size for expected, size in named)
-        if leads[spec.name] != leads[names[0]] or not same:
-            raise StateError(f"state {spec.name!r} is {describe(value)}, of another batch than the rest of the state")
-    return next(iter(leads.values()), ())
-
-
-def _expected(spec: ArraySpec) -> str:
-    shown = ArraySpec.__str__(spec).partition(": ")[2]
-    return f"{spec.name!r} must be {shown} (in a batch, with one axis in front)"
-
-
-def zeros(specs: Sequence[ArraySpec], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Zeros by name, with sizes for open dimensions.
-
-    Raises:
-        KeyError: the name of a dimension without a size.
-    """
-    return {
-        spec.name: np.zeros([size if isinstance(size, int) else sizes[size] for size in spec.shape or ()], spec.dtype)
-        for spec in specs
-    }

@@ -34,6 +34,11 @@ __all__ = [
     "whole_pulse",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Arrays = Mapping[str, Any]
 State = dict[str, Any]
 
@@ -225,7 +230,7 @@ def _filled(each: ArraySpec, array: Any, lead: int) -> Any:
     axis = each.time_axis + lead
     missing = each.sizes[each.time_axis] - array.shape[axis]
     if missing < 0:
-        raise InputError(f"input {each} got {array.shape[axis]} frames: a tail has no more than a pulse")
+        raise InputError(f"{each.as_input} got {array.shape[axis]} frames: a tail has no more than a pulse")
     widths = [(0, missing if place == axis else 0) for place in range(len(array.shape))]
     # JAX would compile a function for every length of a tail.
     return np.pad(array, widths) if isinstance(array, np.ndarray) else jnp.pad(array, widths)

@@ -12,7 +12,8 @@ import numpy as np
 from jaxrnn.errors import InputError
 from jaxrnn.layout import Layout
 from jaxrnn.messages import describe
-from jaxrnn.specs import ArraySpec, bind, lead_of
+from jaxrnn.specs import ArraySpec, bind
+from jaxrnn.states import lead_of
 
 Arrays = Mapping[str, Any]
 
@@ -186,7 +187,7 @@ class StepSpec:
         for spec in self.inputs:
             value = bound[spec.name]
             if spec.shape is None and value.shape[: len(lead)] != lead:
-                raise InputError(f"input {spec} got {describe(value)}{batch_note(lead)}")
+                raise InputError(f"{spec.as_input} got {describe(value)}{batch_note(lead)}")
         return bound
 
     def to_json(self) -> dict[str, Any]:

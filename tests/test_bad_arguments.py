@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
@@ -37,6 +38,26 @@ def test_calls(what):
             call(inputs)
         for word in words:
             assert word in str(caught.value)
+
+
+def test_a_batch_that_nothing_asked_for():
+    loaded = jaxrnn.load(model(RELU, inputs=[helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3])]))
+    for shape, form in (((4, 1, 3), "4 is mapped"), ((4, 3), r"4, as array\[:, None\], is mapped")):
+        with pytest.raises(jaxrnn.InputError, match=rf"a batch of {form} by jax\.vmap, or in steps .* init\(batch=n\)"):
+            loaded.apply(loaded.params, {"x": np.ones(shape, np.float32)})
+    with pytest.raises(jaxrnn.InputError) as caught:
+        loaded.apply(loaded.params, {"x": np.ones((4, 5), np.float32)})
+    assert "vmap" not in str(caught.value)
+    assert jax.vmap(loaded.apply, (None, 0))(loaded.params, {"x": jnp.ones((4, 3))[:, None]})["y"].shape == (4, 1, 3)
+
+
+def test_an_input_called_input_is_not_said_to_be_one_twice():
+    named = helper.make_tensor_value_info("input", TensorProto.FLOAT, [2, 3])
+    loaded = jaxrnn.load(model(node("Relu", ["input"]), inputs=[named]))
+    with pytest.raises(jaxrnn.InputError, match=r"^input: float32\[2, 3\] got float32\[2, 4\]"):
+        loaded(input=np.ones((2, 4), np.float32))
+    with pytest.raises(jaxrnn.InputError, match=r"missing input\(s\): input: float32\[2, 3\]"):
+        loaded()
 
 
 def test_dimensions_of_one_name_are_one_size():

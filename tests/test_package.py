@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -95,6 +98,38 @@ MODEL = {
     "stream",
     "symbolic_inputs",
 }
+
+
+#: Modules that users import from: packages of ``import jaxrnn``, and what pages name besides.
+MODULES = (
+    "jaxrnn",
+    *(f"jaxrnn.{name}" for name in jaxrnn._PACKAGES),
+    "jaxrnn.errors",
+    "jaxrnn.evaluation.metrics",
+    "jaxrnn.specs",
+    "jaxrnn.stepper",
+    "jaxrnn.training.losses",
+)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_completions_show_public_names_alone(module):
+    """No ``TYPE_CHECKING``, no ``annotations``, no helper that a module imports for itself."""
+    loaded = importlib.import_module(module)
+    public = {*loaded.__all__, *(jaxrnn._PACKAGES if module == "jaxrnn" else ()), "__version__"}
+    assert set(dir(loaded)) <= public
+    assert set(loaded.__all__) <= set(dir(loaded))
+    assert all(getattr(loaded, name) is not None for name in dir(loaded))
+
+
+def test_pages_import_from_public_modules_alone():
+    folder = pathlib.Path(jaxrnn.__file__).parent.parent
+    imported = {
+        found
+        for page in (folder / "README.md", *(folder / "docs").glob("*.md"))
+        for found in re.findall(r"^(?:from|import) (jaxrnn[\w.]*)", page.read_text(), re.MULTILINE)
+    }
+    assert imported <= set(MODULES)
 
 
 def test_public_names(models):

@@ -223,7 +223,7 @@ def test_command_prints_tables_and_json(layers):
 def test_command_says_what_does_not_fit(layers, models):
     dtln = models / "dtln_1.onnx"
     for arguments, said in {
-        (layers, "--batch", 2): "--dim gives",
+        (layers, "--batch", 2): "--dim NAME=SIZE",
         (layers, "--length", 5, "--dim", "T=6"): "--dim gives T=6",
         (layers, "--symbol", "T", "--what", "scan"): "--symbol is about streams",
         (layers, "--pulse", 2): "needs --symbol",

@@ -303,7 +303,7 @@ def test_inspection_shows_the_state(models, tmp_path):
     inspected = inspect_model(ambiguous.proto)
     assert inspected.problem is None
     assert inspected.state == ()
-    assert 'state={"h": "p"}' in inspected.state_problem
+    assert "state={'h': 'p'}" in inspected.state_problem
     onnx.save(ambiguous.proto, tmp_path / "model.onnx")
     text = runner.invoke(main, ["inspect", str(tmp_path / "model.onnx")]).output
     assert "State: ambiguous" in text

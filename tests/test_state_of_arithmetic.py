@@ -57,7 +57,7 @@ def test_running_statistics():
     assert "'a' -> 'b'" in message
     assert "'c' -> 'b'" in message
     assert "'a' -> 'y'" not in message  # y is computed from b
-    assert 'jaxrnn.load(path, state={"' in message
+    assert "jaxrnn.load(path, state={'" in message
 
 
 def test_running_mean_and_variance():

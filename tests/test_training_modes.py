@@ -12,7 +12,7 @@ from small_models import make_model
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
-from jaxrnn.training import Sequences, fit
+from jaxrnn.training import Sequences, Validation, fit
 from jaxrnn.training.time_axes import make_layout
 
 #: Samples that a step of `window_model` takes: a few more or less make one frame, too, but not several times as many.
@@ -93,6 +93,7 @@ def test_a_training_says_what_it_inferred(caplog, capsys):
     assert not caplog.records
     assert capsys.readouterr().err == ""
     assert len(repr(fitted)) < 200
+    assert repr(Validation(data * 50, patience=3)) == "Validation(50 examples, every=100, patience=3)"
     assert "mode 'scan'" in repr(fitted)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, ask_for_json, print_error, print_json_error
+from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, as_option, ask_for_json, print_error, print_json_error
 from jaxrnn.errors import JaxrnnError
+from jaxrnn.voices import speaking
 
 #: Sub-command to the module and attribute that hold it, and its one line in ``jaxrnn --help``.
 COMMANDS = {
@@ -57,7 +58,8 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what the user can mend is said in one line and not as a traceback."""
         try:
-            return super().invoke(ctx)
+            with speaking(as_option):
+                return super().invoke(ctx)
         except click.ClickException as error:
             print_json_error(error.format_message())
             raise

@@ -11,6 +11,7 @@ import click
 from jaxrnn.cli.options import file_argument, json_option
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, plain, show
 from jaxrnn.messages import bytes_of
+from jaxrnn.voices import SIZE, argument
 
 if TYPE_CHECKING:
     from jaxrnn.model.inspection import Inspection
@@ -75,10 +76,10 @@ def _about_steps(inspection: Inspection) -> str:
         return "Every call forgets the internal state, so this model has no steps."
     batch, others = open_sizes(inspection.state, inspection.growing)
     if others:
-        return f"Runs in steps; init(dims=...) takes the size of {', '.join(others)}."
+        return f"Runs in steps; {argument('dims', dict.fromkeys(others, SIZE))} sizes the state."
     if batch is not None:
         return f"Runs in steps; {batch} is the batch."
-    return "Runs in steps; the batch is fixed, so init(batch=n) adds a leading axis and steps are mapped over it."
+    return "Runs in steps; the batch is fixed, so a batch of streams adds a leading axis, over which steps are mapped."
 
 
 def _report(result: Facts, about_steps: str, all_params: bool) -> Iterator[Block]:

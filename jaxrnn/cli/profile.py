@@ -94,7 +94,6 @@ def profile(
     """  # noqa: D301
     import jax
 
-    from jaxrnn.errors import InputError
     from jaxrnn.profiling import profile_model
     from jaxrnn.runtime.compiled import is_compiled
     from jaxrnn.verification.sampling import restore_types
@@ -108,26 +107,11 @@ def profile(
     with busy(f"profiling {file.path.name}"):
         model = file.load()
         stream = None if pulses.symbol is None else pulses.stream(model, given.dims)
-        try:
-            arrays = restore_types(model.inputs, given.arrays)
-            profiled = profile_model(
-                model, what, inputs=arrays, dims=given.dims, stream=stream, seed=given.seed, peaks=peak, **options
-            )
-        except InputError as error:
-            raise InputError(_by_options(str(error))) from error
+        arrays = restore_types(model.inputs, given.arrays)
+        profiled = profile_model(
+            model, what, inputs=arrays, dims=given.dims, stream=stream, seed=given.seed, peaks=peak, **options
+        )
     show(profiled.data(by), lambda _: _report(profiled, by, top))
-
-
-def _by_options(message: str) -> str:
-    """An error of the library in the words of the command."""
-    words = {
-        "dims gives": "--dim gives",
-        "give batch": "give --batch",
-        "say which dimension is time, with model.stream": "say which dimension is time, with --symbol NAME",
-    }
-    for said, option in words.items():
-        message = message.replace(said, option)
-    return message
 
 
 def _report(profiled: Profile, by: By, top: int) -> Iterator[Block]:

@@ -10,6 +10,9 @@ from typing import Any
 
 import click
 
+from jaxrnn.cli.errors import as_setting
+from jaxrnn.voices import speaking
+
 
 def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The argument ``SETTINGS.yaml``, and the options ``--set``, ``--print-config`` and ``--keys``.
@@ -57,7 +60,8 @@ def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]],
         @functools.wraps(command)
         def run(path: Path, overrides: tuple[str, ...], print_config: bool, **others: Any) -> Any:
             if not print_config:
-                return command(path=path, overrides=overrides, **others)
+                with speaking(as_setting):
+                    return command(path=path, overrides=overrides, **others)
             from jaxrnn.settings.files import SettingsFile
 
             return click.echo(SettingsFile(_imported(model), path, overrides).to_yaml(), nl=False)

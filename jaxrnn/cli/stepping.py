@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.errors import InputError, StreamError
+from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.messages import bytes_of
 from jaxrnn.model import Model
@@ -64,7 +64,7 @@ class Run:
 def stream_model(
     model: Model, symbol: str, pulse: int | None, dims: Mapping[str, int], multiple: int, shortest: int
 ) -> Streamed:
-    """`Model.stream`, by default with the smallest pulse that fits; its errors name the options of the command.
+    """`Model.stream`, by default with the smallest pulse that fits.
 
     Args:
         model: the model.
@@ -75,12 +75,7 @@ def stream_model(
         shortest: the fewest frames that a recording has.
     """
     constraints = [f"S >= {-(-shortest // multiple)}"] if shortest > multiple else []
-    try:
-        return model.stream(symbol, pulse, dims=dims, multiple=multiple, constraints=constraints)
-    except StreamError as error:
-        hints = {"`multiple`": "--multiple M", "constraints=": "--shortest FRAMES"}
-        said = " and ".join(option for word, option in hints.items() if word in str(error))
-        raise StreamError(f"{error} (here: {said})" if said else str(error)) from error
+    return model.stream(symbol, pulse, dims=dims, multiple=multiple, constraints=constraints)
 
 
 def check_size(spec: StepSpec) -> None:

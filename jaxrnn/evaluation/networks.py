@@ -107,7 +107,7 @@ class Network:
         assert each.dtype is not None, "it has a shape"
         kinds = (jnp.complexfloating, jnp.inexact)
         if any(jnp.issubdtype(frames.dtype, kind) and not jnp.issubdtype(each.dtype, kind) for kind in kinds):
-            raise InputError(f"{self.spec.label}: input {each} takes no {frames.dtype} of a recording")
+            raise InputError(f"{self.spec.label}: {each.as_input} takes no {frames.dtype} of a recording")
         frames = frames.astype(each.dtype)
         axis = one.time_axis
         if axis is None:

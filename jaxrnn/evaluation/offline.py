@@ -16,6 +16,7 @@ from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import Piece
 from jaxrnn.recordings import time_axis
 from jaxrnn.stepper import OutputSpec, Stepper
+from jaxrnn.voices import VALUE, argument
 
 
 class Offline:
@@ -51,8 +52,8 @@ class Offline:
         for each in spec.inputs:
             if time_axis(spec, each) is None:
                 raise InputError(
-                    f"{spec.label}: input {each} has no time axis, and recordings have no such array; bind it, with "
-                    f"load(..., static={{{each.name!r}: ...}}) or in a function of your own"
+                    f"{spec.label}: {each.as_input} has no time axis, and recordings have no such array; bind it, with "
+                    f"{argument('static', {each.name: VALUE}, 'jaxrnn.load(path)')}, or in a function of your own"
                 )
         if not self._outputs:
             raise InputError(f"{spec.label}: no output has a frame for every frame of time")

@@ -64,21 +64,21 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     if info.name not in inputs:
         raise InputError(f"missing input: {info}")
     if info.shape is None:
-        raise InputError(f"input {info} has no declared rank, so its frames cannot be told apart")
+        raise InputError(f"{info.as_input} has no declared rank, so its frames cannot be told apart")
     value = converted(info, inputs[info.name])
     rank = len(info.shape) + batched
     if value.ndim == rank + 1:
         return jnp.moveaxis(value, axis, 0), True
     if value.ndim != rank or not -rank <= axis < rank:
         raise InputError(
-            f"input {info} got {describe(value)}: a recording has one axis more, for the frames, or the frames joined "
-            f"along axis {axis}"
+            f"{info.as_input} got {describe(value)}: a recording has one axis more, for the frames, or the frames "
+            f"joined along axis {axis}"
         )
     axis %= rank
     size = "?" if batched and axis == 0 else info.shape[axis - batched]
     if not isinstance(size, int) or value.shape[axis] % size:
         raise InputError(
-            f"input {info} got {describe(value)}: axis {axis} cannot be cut into frames of {size}; stack the frames "
+            f"{info.as_input} got {describe(value)}: axis {axis} cannot be cut into frames of {size}; stack the frames "
             "along an axis of their own"
         )
     cut = value.reshape((*value.shape[:axis], value.shape[axis] // size, size, *value.shape[axis + 1 :]))

@@ -19,8 +19,10 @@ from jaxrnn.jaxprs.step import Step
 from jaxrnn.messages import describe
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import StateVar, open_sizes
-from jaxrnn.specs import check_names, converted, zeros
+from jaxrnn.specs import check_names, converted
+from jaxrnn.states import zeros
 from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec, check_batch, in_batch
+from jaxrnn.voices import SIZE, argument, either
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -42,7 +44,8 @@ class Steps:
             nodes = ", ".join(sorted({str(variable.node) for variable in internal}))
             raise StateError(
                 f"{model.label} cannot be run in steps: it forgets its state after every call (node(s) {nodes}). Run "
-                "whole sequences with apply, or turn it into a streaming model with stream"
+                f"whole sequences with {either('apply', 'jaxrnn run')}, or turn it into a streaming model with "
+                f"{either('stream', 'jaxrnn stream --symbol NAME')}"
             )
         self.state: dict[str, StateVar] = {variable.name: variable for variable in model.state}
         self._input_of = {str(variable.input): name for name, variable in self.state.items()}
@@ -67,8 +70,8 @@ class Steps:
         missing = [name for name in self._open if name not in sizes]
         if missing:
             raise StateError(
-                f"the state has open dimensions that are no batch; say their sizes: init(..., dims="
-                f"{{{', '.join(f'{name!r}: SIZE' for name in missing)}}})"
+                f"the state has open dimensions that are no batch; say their sizes: "
+                f"{argument('dims', dict.fromkeys(missing, SIZE), 'init()')}"
             )
         state = {}
         with exact_types():

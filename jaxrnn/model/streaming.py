@@ -12,6 +12,7 @@ import jax
 from jaxrnn.errors import InputError, NodeError, StreamError
 from jaxrnn.guards import exact_types
 from jaxrnn.streaming import Streamed, stream
+from jaxrnn.voices import SIZE, argument, called
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -54,15 +55,19 @@ def stream_model(
         raise InputError(f"{model.label}: no input has a dimension {symbol!r}; dimensions left open: {listed}")
     unknown = [name for name in dims if name not in names or _times(name, symbol)]
     if unknown:
-        raise InputError(f"{model.label}: dims gives {unknown[0]!r}; dimensions left open: {', '.join(names)}")
+        raise InputError(
+            f"{model.label}: {called('dims')} gives {unknown[0]!r}; dimensions left open: {', '.join(names)}"
+        )
     example, axes = {}, {}
     for info in model.inputs:
         if info.shape is None or info.dtype is None:
-            raise InputError(f"{model.label}: input {info} has no declared rank, so its time axis is not known")
+            raise InputError(f"{model.label}: {info.as_input} has no declared rank, so its time axis is not known")
         times = {axis: _times(size, symbol) for axis, size in enumerate(info.shape)}
         places = [axis for axis, count in times.items() if count]
         if len(places) > 1:
-            raise InputError(f"{model.label}: input {info} has {symbol} on {len(places)} axes; time can be on one only")
+            raise InputError(
+                f"{model.label}: {info.as_input} has {symbol} on {len(places)} axes; time can be on one only"
+            )
         axes[info.name] = places[0] if places else None
         shape = [
             times[axis] or (size if isinstance(size, int) else dims.get(size, 1))
@@ -83,7 +88,8 @@ def stream_model(
             )
     except NodeError as error:
         others = ", ".join(name for name in names if name != symbol and name not in dims)
-        hint = f". Sizes taken as 1: {others}; dims gives others" if others else ""
+        example = {} if not others else {others.split(", ")[0]: SIZE}
+        hint = f". Sizes taken as 1: {others}; {argument('dims', example)} gives another" if others else ""
         raise StreamError(f"{model.label} cannot be traced over {symbol} of any length: {error}{hint}") from error
     except StreamError as error:
         raise StreamError(f"{model.label}: {error}") from error

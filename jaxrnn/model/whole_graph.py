@@ -190,7 +190,7 @@ class WholeGraph:
         result = {}
         for info in self.inputs:
             if info.dtype is None or info.shape is None or info.is_text:
-                raise InputError(f"input {info} has no declared rank or holds strings, so it has no symbolic shape")
+                raise InputError(f"{info.as_input} has no declared rank or holds strings, so it has no symbolic shape")
             spelled = ", ".join((dims or {}).get(str(size), str(size)) for size in info.shape)
             shape = jax.export.symbolic_shape(spelled, scope=scope) if info.shape else ()
             result[info.name] = jax.ShapeDtypeStruct(shape, _traceable(info.dtype))
@@ -215,8 +215,8 @@ class WholeGraph:
         with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
         if with_text and (is_staged() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments))):
             raise StaticValueError(
-                f"output {with_text[0]} holds strings, which no function under jit, grad or vmap can give, because JAX "
-                "has none; call apply outside them"
+                f"output {with_text[0].name!r} holds strings, which no function under jit, grad or vmap can give, as "
+                "JAX has none; call apply outside them"
             )
 
     def _check_params(self, params: Any) -> None:

@@ -71,13 +71,17 @@ def step_layout(model: Model, dims: Mapping[str, int]) -> StepLayout:
 def _frame(info: ArraySpec, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
     """The shape of the input of one step."""
     if info.shape is None:
-        raise InputError(f"input {info} has no declared rank, so its features cannot be found; use jaxrnn.nnx.Module")
+        raise InputError(
+            f"{info.as_input} has no declared rank, so its features cannot be found; use jaxrnn.nnx.Module"
+        )
     is_open = [isinstance(size, str) and size != symbol for size in info.shape]
     named = [size for size, free in zip(info.shape, is_open, strict=True) if free]
     unknown = [name for name in dims if name not in named]
     if unknown:
         known = ", ".join(map(str, named)) or "none"
-        raise InputError(f"dims: input {info} has no open dimension {unknown[0]!r} besides the batch; it has: {known}")
+        raise InputError(
+            f"dims: {info.as_input} has no open dimension {unknown[0]!r} besides the batch; it has: {known}"
+        )
     last = len(info.shape) - 1
     return tuple(
         dims.get(str(size), size if axis == last else 1) if free else size

@@ -15,6 +15,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.messages import describe
 from jaxrnn.onnx.text import as_text
 from jaxrnn.specs import ArraySpec, Dimension, bind, check_names, converted
+from jaxrnn.voices import static_argument
 
 
 def spec_of(value: ir.Value) -> ArraySpec:
@@ -71,13 +72,13 @@ def _looks_like_text(value: Any) -> bool:
 def _strings(spec: ArraySpec, value: Any) -> np.ndarray:
     if isinstance(value, jax.Array):
         raise InputError(
-            f"input {spec} got {describe(value)}; JAX has no strings, so they are no arguments of jit, grad or vmap: "
-            "pass NumPy arrays of them to a plain call, or bind them with jaxrnn.load(..., static={name: strings})"
+            f"{spec.as_input} got {describe(value)}; JAX has no strings, so they are no arguments of jit, grad or "
+            f"vmap: pass NumPy arrays of them to a plain call, or bind them with {static_argument(spec.name)}"
         )
     try:
         return as_text(value)
     except (TypeError, ValueError) as error:
-        raise InputError(f"input {spec} cannot be made from {type(value).__name__}: {error}") from error
+        raise InputError(f"{spec.as_input} cannot be made from {type(value).__name__}: {error}") from error
 
 
 def bind_static(declared: Sequence[ArraySpec], static: Mapping[str, Any]) -> dict[str, np.ndarray]:

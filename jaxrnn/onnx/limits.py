@@ -21,6 +21,7 @@ from jaxrnn.arrays import MAX_ARRAY_BYTES
 from jaxrnn.checks import check_count
 from jaxrnn.errors import LimitError
 from jaxrnn.messages import bytes_of
+from jaxrnn.voices import Placeholder, argument
 
 #: What is computed from constants while tracing may have this many times the bytes that the file itself holds.
 _FOLDED = 16
@@ -167,4 +168,5 @@ def leaves_of(values: Any) -> Iterator[Any]:
 
 def raised(field: str) -> str:
     """What raises a limit, for a message."""
-    return f"if the file is to be trusted, jaxrnn.load(..., limits=jaxrnn.Limits({field}=...)) raises the limit"
+    limits = Placeholder(f"jaxrnn.Limits({field}=NUMBER)")
+    return f"if the file is to be trusted, {argument('limits', limits, 'jaxrnn.load(path)')} raises the limit"

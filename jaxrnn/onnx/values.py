@@ -22,6 +22,7 @@ from jax.core import Tracer
 
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx import symbols
+from jaxrnn.voices import static_or_eager
 
 Value = Any  # np.ndarray | jax.Array | tuple[Value, ...] | Stacked | None
 
@@ -160,7 +161,7 @@ def static(value: Value, what: str = "value") -> np.ndarray:
     if not is_known(value):
         raise StaticValueError(
             f"{what} must be known while tracing, but it depends on data. Bind the graph input that it comes from with "
-            "jaxrnn.load(..., static={name: value}), or call apply outside jit, grad and vmap"
+            f"{static_or_eager()}"
         )
     return np.asarray(value)
 

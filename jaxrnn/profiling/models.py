@@ -25,6 +25,7 @@ from jaxrnn.profiling.traces import time_calls
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.stepper import Stepper
 from jaxrnn.streaming import Streamed
+from jaxrnn.voices import NAME, SIZE, argument, called, either
 
 KINDS = ("apply", "step", "scan", "stream")
 #: Frames of a recording in one call, if nobody asks for another number.
@@ -75,18 +76,21 @@ def profile_model(
     if what not in KINDS:
         raise InputError(f"a model's {what!r} cannot be profiled; what can: {', '.join(KINDS)}")
     if stream is not None and what != "stream":
-        raise InputError(f"a streamed function was given, but {what!r} is asked for; what='stream' profiles it")
+        raise InputError(
+            f"a streamed function was given, but {what!r} is asked for; {argument('what', 'stream')} profiles it"
+        )
     for name, count in {"batch": batch, "length": length}.items():
         if count is not None:
             check_count(name, count)
     if length is not None and what in ("step", "stream"):
-        raise InputError(f"length is about the whole graph and scans, not about a {what}")
+        raise InputError(f"{called('length')} is about the whole graph and scans, not about a {what}")
     dtype, inputs, dims = compute_type(dtype), inputs or {}, dims or {}
     if what == "apply":
         if batch is not None:
-            raise InputError("batch is about steps, scans and streams; here, dims gives the size of an open dimension")
+            sizes = argument("dims", {NAME: SIZE})
+            raise InputError(f"{called('batch')} is about steps, scans and streams; {sizes} sizes open dimensions here")
         if dtype is not None:
-            raise InputError("dtype is about steps, scans and streams here, not about the whole graph")
+            raise InputError(f"{called('dtype')} is about steps, scans and streams here, not about the whole graph")
         target = of_graph(model, inputs, dims, length=length, seed=seed)
     else:
         stepper, sizes = (stream or _stream(model, dims), dims) if what == "stream" else (model, None)
@@ -109,7 +113,10 @@ def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
     symbols = time_symbols(model)
     if len(symbols) != 1:
         listed = ", ".join(symbols) or "none"
-        raise InputError(f"{model.label}: say which dimension is time, with model.stream; those that can be: {listed}")
+        raise InputError(
+            f"{model.label}: say which dimension is time, with "
+            f"{either('model.stream', '--symbol NAME')}; those that can be: {listed}"
+        )
     return model.stream(symbols[0], None, dims=dims)
 
 

@@ -18,6 +18,7 @@ from jaxrnn.stepper import Stepper, StepSpec
 from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.transform import with_dtype
 from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs
+from jaxrnn.voices import called
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,13 @@ def of_graph(
         symbols = time_symbols(model)
         if len(symbols) != 1:
             listed = ", ".join(symbols) or "none"
-            raise InputError(f"length: the dimensions that can be time are {listed}; dims gives their sizes")
+            raise InputError(
+                f"{called('length')}: the dimensions that can be time are {listed}; {called('dims')} gives their sizes"
+            )
         if dims.get(symbols[0], length) != length:
-            raise InputError(f"length is {length}, but dims gives {symbols[0]}={dims[symbols[0]]}")
+            raise InputError(
+                f"{called('length')} is {length}, but {called('dims')} gives {symbols[0]}={dims[symbols[0]]}"
+            )
         dims = {**dims, symbols[0]: length}
     sample = random_inputs(model, given, dims=dims, seed=seed)
     label = _label(model.label, "apply", pairs_of(sample.dims))
@@ -113,7 +118,10 @@ def of_stepper(
     spec = stepper.spec
     symbol = spec.batch_symbol
     if symbol is not None and symbol in dims and batch not in (None, dims[symbol]):
-        raise InputError(f"dims gives {symbol}={dims[symbol]}, which is the batch, and batch is {batch}; give batch")
+        raise InputError(
+            f"{called('dims')} gives {symbol}={dims[symbol]}, which is the batch, and {called('batch')} is {batch}; "
+            f"give {called('batch')} alone"
+        )
     infos = [each.batched(() if batch is None or symbol is not None else (batch,)) for each in spec.inputs]
     streams, named = batch, {}
     if symbol is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.messages import describe
-from jaxrnn.specs import lead_of
+from jaxrnn.states import lead_of
 from jaxrnn.stepper import State, Stepper, whole_pulse
 
 Arrays = Mapping[str, Any]

@@ -67,8 +67,9 @@ class Arguments:
         Raises:
             InputError: the tree, a dtype or a shape does not fit.
         """
-        note = batch_note(lead) or "; with_pulse takes pulses of other sizes"
-        return bind([each.batched(lead) for each in self.spec.inputs], self.leaves(x), note=note)
+        specs = [each.batched(lead) for each in self.spec.inputs]
+        pulses = "; with_pulse takes pulses of other sizes"
+        return bind(specs, self.leaves(x), note=batch_note(lead), otherwise=pulses)
 
     def recording(self, arrays: Arrays, lead: tuple[int, ...] = ()) -> tuple[Arrays, int]:
         """The leaves of an input of any number of frames, and that number.

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import JaxrnnError, StreamError
-from jaxrnn.messages import argument
 from jaxrnn.streaming.access import symbolic_sizes
 from jaxrnn.streaming.dimensions import UndecidedError, expression, value_of
+from jaxrnn.voices import argument, either
 
 #: A number of frames that is long enough for whatever a function asks, and one that many block sizes divide.
 _LONG, _DIVISIBLE = 1 << 16, 2**9 * 3**2 * 5**2 * 7
@@ -99,11 +99,11 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
     if _is_decided(attempt, 1, f"S >= {_LONG}"):
         least = _least(lambda length: _is_decided(attempt, 1, f"S >= {length}"))
         enough, what = (1, (f"S >= {least}",)), f"of {least * multiple} frames or more"
-        said = argument(f"constraints=['S >= {least}']", f"--shortest {least * multiple}")
+        said = either(f"constraints=['S >= {least}']", f"--shortest {least * multiple}")
     elif _is_decided(attempt, _DIVISIBLE):
         times = _divisor(lambda times: _is_decided(attempt, times))
         enough, what = (times, ()), f"whose length is a multiple of {times * multiple}"
-        said = argument(f"multiple={times * multiple}", f"--multiple {times * multiple}")
+        said = argument("multiple", times * multiple)
     else:
         return ""
     try:

@@ -27,12 +27,10 @@ def trace_over_time(function: Callable[..., Any], params: Any, whole: Any) -> tu
     """
     try:
         return trace_nested(function, params, whole)
-    except NodeError as error:
-        if not isinstance(error.__cause__, jax.errors.InconclusiveDimensionOperation):
+    except JaxrnnError as error:
+        if type(error) is not NodeError:
             raise
         raise UndecidedError(str(error)) from error
-    except JaxrnnError:
-        raise
     except Exception as error:
         raise UndecidedError(_said_of(error, "cannot be traced over a time axis of any length")) from error
 
@@ -41,12 +39,14 @@ def mend_of(error: UndecidedError, function: Callable[..., Any], params: Any, ex
     """What to do about an error of tracing, whatever the lengths.
 
     Raises:
-        Exception: what the function raised, where it fails on the example too.
+        Exception: what the function raised, where it fails on the example too, or a node of a model did.
         StreamError: JAX cannot trace it at all.
     """
     cause = error.__cause__
-    if cause is None or isinstance(cause, JaxrnnError):
+    if cause is None:
         return ""
+    if isinstance(cause, JaxrnnError):
+        raise cause
     try:
         jax.eval_shape(function, params, example)
     except Exception as same:

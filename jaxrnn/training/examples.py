@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.messages import describe, near_or_all
-from jaxrnn.specs import ArraySpec
+from jaxrnn.specs import ArraySpec, widens
 
 #: One example: arrays by name, those of the model's inputs and any others.
 Example = dict[str, np.ndarray]
@@ -87,7 +86,7 @@ def read_example(value: Any, infos: Sequence[ArraySpec], state: Iterable[str], *
     extra = {name: array for name, array in value.items() if name not in {info.name for info in infos}}
     missing = [info for info in infos if info.name not in value]
     if missing:
-        raise InputError(f"the model's input {missing[0]} is missing{near_or_all(missing[0].name, extra)}")
+        raise InputError(f"the model's {missing[0].as_input} is missing{near_or_all(missing[0].name, extra)}")
     stray = [name for name in state if name in value]
     if stray:
         raise InputError(f"{stray[0]!r} is state, which training carries itself: leave it out of the examples")
@@ -97,14 +96,12 @@ def read_example(value: Any, infos: Sequence[ArraySpec], state: Iterable[str], *
 
 def _as_input(info: ArraySpec, value: Any) -> np.ndarray:
     if info.dtype is None:
-        raise InputError(f"input {info}: sequences and optionals cannot be batched, so they cannot be trained on")
+        raise InputError(f"{info.as_input}: sequences and optionals cannot be batched, so they cannot be trained on")
     array = np.asarray(value)
-    python = not hasattr(value, "dtype")
-    widened = isinstance(value, jax.Array) and f"{info.dtype.name}" == array.dtype.name.replace("32", "64")
-    if python or (widened and info.dtype.kind in "iu"):
+    if not hasattr(value, "dtype") or widens(array.dtype, info.dtype):
         array = array.astype(info.dtype)
     if array.dtype != info.dtype:
-        raise InputError(f"input {info} got {describe(array)}; convert it with .astype({info.dtype.name!r})")
+        raise InputError(f"{info.as_input} got {describe(array)}; convert it with .astype({info.dtype.name!r})")
     return array
 
 

@@ -52,8 +52,8 @@ def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> E
         declared = (info.shape or ()).index(symbol)
         if axes.setdefault(info.name, declared) != declared:
             raise InputError(
-                f"time_axis says {axes[info.name]} for input {info}, whose time is axis {declared} in mode {mode!r}; "
-                f"give the axis of each array: time_axis={axes | {info.name: declared}}"
+                f"time_axis says {axes[info.name]} for {info.as_input}, whose time is axis {declared} in mode "
+                f"{mode!r}; give the axis of each array: time_axis={axes | {info.name: declared}}"
             )
     sizes = {info.name: _frame_size(info, example, axes, mode) for info in infos if info.name in axes}
     if mode == "apply":  # inputs of an encoder and a decoder may differ: the first one counts

@@ -21,6 +21,7 @@ from jaxrnn.model import Model
 from jaxrnn.onnx.interface import is_batch_name
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.specs import ArraySpec
+from jaxrnn.voices import SIZE, argument
 
 #: Sizes of the dimensions that nobody gave.
 BATCH_SIZE, OTHER_SIZE = 1, 16
@@ -55,7 +56,7 @@ class Sample:
             sizes = pairs_of({name: self.dims[name] for name in self.assumed})
             raise type(error)(
                 f"{error}\n(the random inputs have assumed sizes: {sizes}; if they do not fit, give others: "
-                f"--dim {self.assumed[-1]}=SIZE, or dims={{{self.assumed[-1]!r}: SIZE}})"
+                f"{argument('dims', {self.assumed[-1]: SIZE})})"
             ) from error
 
 
@@ -141,7 +142,7 @@ def _sizes(
     for info in infos:
         for name, size in zip(info.shape or (), shapes.get(info.name, ()), strict=False):
             if isinstance(name, str) and name in known and sizes.setdefault(name, size) != size:
-                raise InputError(f"input {info} is given with {name}={size}, but {name}={sizes[name]} is asked for")
+                raise InputError(f"{info.as_input} is given with {name}={size}, but {name}={sizes[name]} is asked for")
     assumed = tuple(name for name in symbols_of(missing) if name not in sizes)
     for name in assumed:
         sizes[name] = BATCH_SIZE if is_batch_name(name) else OTHER_SIZE
@@ -153,14 +154,14 @@ def _random_array(
 ) -> np.ndarray:
     if info.dtype is None or info.shape is None or info.dtype.kind in "OUS":
         what = "declared rank" if info.dtype is not None and info.shape is None else "random value"
-        raise InputError(f"input {info} has no {what}: it must be given")
+        raise InputError(f"{info.as_input} has no {what}: it must be given")
     shape = lead + tuple(size if isinstance(size, int) else _size(size, sizes) for size in info.shape)
     if min(shape, default=0) < 0:
-        raise InputError(f"input {info} would get the shape {shape}; give larger dimensions")
+        raise InputError(f"{info.as_input} would get the shape {shape}; give larger dimensions")
     needed = math.prod(shape) * np.dtype(np.float64).itemsize
     if needed > Limits.value_bytes:
         raise InputError(
-            f"input {info} of shape {shape} cannot be made: it takes {bytes_of(needed)}, and no more than "
+            f"{info.as_input} of shape {shape} cannot be made: it takes {bytes_of(needed)}, and no more than "
             f"{bytes_of(Limits.value_bytes)} are allowed; give smaller dimensions"
         )
     try:
@@ -174,7 +175,7 @@ def _random_array(
             return (values + 1j * random.standard_normal(shape)).astype(info.dtype)
         return values.astype(info.dtype)
     except (MemoryError, ValueError) as error:
-        raise InputError(f"input {info} of shape {shape} cannot be made: {error}") from error
+        raise InputError(f"{info.as_input} of shape {shape} cannot be made: {error}") from error
 
 
 def index_limits(model: Model) -> dict[str, int]:

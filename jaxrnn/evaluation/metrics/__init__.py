@@ -26,3 +26,7 @@ __all__ = [
     "over_whole",
     "si_sdr",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

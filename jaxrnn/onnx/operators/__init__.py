@@ -8,6 +8,7 @@ import importlib
 
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.onnx.registry import Operator, Versions, operator, schema_of
+from jaxrnn.voices import Placeholder, argument
 
 #: The modules with operators, each with a table ``OPERATORS``.
 FAMILIES = tuple(
@@ -60,7 +61,7 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
         reason = REFUSED.get((domain, name)) or _nearest(domain, name)
         raise UnsupportedError(
             f"{full_name} (opset {opset}) is not implemented; {reason}, or "
-            "load(..., operators={(domain, name): function}) adds one's own"
+            f"{argument('operators', {(domain, name): Placeholder('function')}, 'jaxrnn.load(path)')} adds one's own"
         )
     schema = schema_of(domain, name, opset)
     version = None if schema is None else schema.since_version

@@ -19,6 +19,7 @@ from jaxrnn.onnx.operators.loops import loop, types_of
 from jaxrnn.onnx.operators.reshaping import axes_of
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, traced
+from jaxrnn.voices import static_or_eager
 
 
 def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Value]:
@@ -38,7 +39,7 @@ def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Va
         raise StaticValueError(
             f"the condition depends on data, so both branches must agree: then gives {types_of(then)}, "
             f"else gives {types_of(other)}. Bind the graph input that the condition comes from with "
-            "jaxrnn.load(..., static={name: value}), or call apply outside jit, grad and vmap"
+            f"{static_or_eager()}"
         ) from error
 
 

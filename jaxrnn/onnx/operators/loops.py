@@ -19,6 +19,7 @@ from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.forward_mode import forward_mode_only
 from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_static, is_symbolic, traced
+from jaxrnn.voices import Placeholder, argument
 
 
 def types_of(values: Sequence[Value]) -> str:
@@ -166,10 +167,11 @@ class _Loop:
         _, _, values = lax.while_loop(self._is_unfinished, self._step, self._start())
         if not self.label:
             return list(values)
+        bound = argument("max_trip_count", Placeholder("NUMBER"), "jaxrnn.load(path)")
         reason = (
             f"{self.label}: its trip count depends on data, so that it runs as a while loop, which has no reverse-mode "
-            "derivative. Say how many trips it makes at most: jaxrnn.load(..., max_trip_count=...) takes a number, or "
-            "one for each node by name; forward mode (jax.jvp) needs none"
+            f"derivative. Say how many trips it makes at most: {bound}, or one number for each node by name; forward "
+            "mode (jax.jvp) needs none"
         )
         return [jax.tree.map(lambda leaf: forward_mode_only(leaf, reason), value) for value in values]
 
@@ -207,7 +209,8 @@ class _Loop:
         return jax.tree.map(functools.partial(_spoiled, beyond), values)
 
     def _over_bound(self, what: str) -> str:
-        return f"{what}, but max_trip_count={self.bound} was given when the model was loaded; give a larger bound"
+        given = argument("max_trip_count", self.bound)
+        return f"{what}, but {given} was given when the model was loaded; give a larger bound"
 
 
 class _AbstractTrip:

@@ -19,6 +19,7 @@ from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample
 from jaxrnn.onnx.operators.schemas import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, is_known, traced
+from jaxrnn.voices import static_or_eager
 
 #: The regions to compute at once: each holds a copy of the elements that it reads.
 _AT_ONCE = 64
@@ -70,8 +71,8 @@ def roi_align(
     elif not sampling_ratio:
         raise StaticValueError(
             "sampling_ratio 0 takes as many samples as a region is large, and the regions depend on data. For the mode "
-            "max, give a sampling_ratio, bind the graph input that the regions come from with jaxrnn.load(..., "
-            "static={name: value}), or call apply outside jit, grad and vmap"
+            "max, give a sampling_ratio, bind the graph input that the regions come from with "
+            f"{static_or_eager()}"
         )
     images = jnp.moveaxis(traced(x).astype(working), 1, -1)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from jaxrnn.errors import InputError
 from jaxrnn.specs import ArraySpec
+from jaxrnn.voices import argument
 
 
 def agree(source: ArraySpec, target: ArraySpec) -> bool:
@@ -30,7 +31,7 @@ def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state
     for name, updated in state.items():
         if name not in ins or updated not in outs:
             raise InputError(
-                f"state={{{name!r}: {updated!r}}}: pairs go from an input ({', '.join(ins)}) "
+                f"{argument('state', {name: updated})}: pairs go from an input ({', '.join(ins)}) "
                 f"to an output ({', '.join(outs)})"
             )
         if ins[name].dtype != outs[updated].dtype:
@@ -38,5 +39,5 @@ def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state
         if not agree(ins[name], outs[updated]):
             raise InputError(f"state: {ins[name]} and {outs[updated]} differ in shape")
     if len(set(state.values())) < len(state):
-        raise InputError(f"state={dict(state)}: one output cannot be the updated value of two inputs")
+        raise InputError(f"{argument('state', dict(state))}: one output cannot be the updated value of two inputs")
     return dict(state)

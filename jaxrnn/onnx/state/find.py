@@ -31,6 +31,7 @@ from jaxrnn.onnx.state.probe import Probe
 from jaxrnn.onnx.state.provenance import STEP
 from jaxrnn.onnx.state.reasons import external_reason, internal_reason
 from jaxrnn.specs import Dimension
+from jaxrnn.voices import INPUT, OUTPUT, argument, static_argument
 
 EXTERNAL, INTERNAL = "external", "internal"
 
@@ -137,8 +138,8 @@ class _Finder:
             label, why = self.flow.lost[0]
             raise StateError(
                 f"the state of node {label!r} cannot be found, because its shapes depend on data ({why}). Bind the "
-                "inputs that they depend on with jaxrnn.load(path, static={name: value}), or say which pairs are "
-                "state: jaxrnn.load(path, state={input: output})"
+                f"inputs that they depend on with {static_argument()}, or say which pairs are "
+                f"state: {argument('state', {INPUT: OUTPUT}, 'jaxrnn.load(path)')}"
             )
         declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
         edges = [
@@ -218,7 +219,7 @@ class _Finder:
         sites = [site for site in sites if site.label in producers] or sites
         labels = list(dict.fromkeys(site.label for site in sites)) if edge.rank in (CARRIED, LAST_OUTPUT) else []
         if edge.source in self.declared:
-            reason = f"declared: state={{{edge.source!r}: {edge.output!r}}}"
+            reason = f"declared: {argument('state', {edge.source: edge.output})}"
         else:
             reason = external_reason(edge, sites)
         node = ", ".join(labels or edge.joins or producers)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from jaxrnn.errors import StateError
 from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, NAMED, SUSPECT, Edge
 from jaxrnn.onnx.state.flows import DataFlow
+from jaxrnn.voices import argument
 
 #: Beyond this number of inputs with equal evidence, names alone decide.
 _MAX_ALTERNATIVES = 6
@@ -144,7 +145,8 @@ def incomplete(candidates: Sequence[Edge], pairs: Sequence[Edge]) -> StateError:
     return StateError(
         "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an input "
         f"and an output of its shape are state: {_listed(candidates)}; found: {_listed(pairs) or 'none'}. Name "
-        f"all that are and no others, for instance: {_how([*pairs, candidates[0]])}; state={{}} says that there is none"
+        f"all that are and no others, for instance: {_how([*pairs, candidates[0]])}; {argument('state', {})} "
+        "says that there is none"
     )
 
 
@@ -160,5 +162,4 @@ def _ambiguous(candidates: Iterable[Edge], example: Iterable[Edge]) -> StateErro
 
 
 def _how(edges: Iterable[Edge]) -> str:
-    pairs = ", ".join(f'"{edge.source}": "{edge.output}"' for edge in edges)
-    return f"jaxrnn.load(path, state={{{pairs}}})"
+    return argument("state", {edge.source: edge.output for edge in edges}, "jaxrnn.load(path)")

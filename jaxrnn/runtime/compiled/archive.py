@@ -19,6 +19,7 @@ from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.manifest import BATCHED
 from jaxrnn.specs import ArraySpec
 from jaxrnn.stepper import State, Stepper, StepSpec
+from jaxrnn.voices import argument, called
 
 #: What programs can be compiled for, by JAX's names, besides the platform that JAX uses here.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -84,11 +85,15 @@ def _sized(spec: StepSpec, dims: Mapping[str, int]) -> StepSpec:
     names = [name for each in (*spec.inputs, *spec.state) for name in each.symbols if name != spec.batch_symbol]
     missing = [name for name in dict.fromkeys(names) if name not in dims]
     if missing:
-        raise InputError(f"{spec.label}: give the size of {', '.join(missing)}, as in dims={{{missing[0]!r}: 16}}")
+        raise InputError(
+            f"{spec.label}: give the size of {', '.join(missing)}, as in {argument('dims', {missing[0]: 16})}"
+        )
     unknown = [name for name in dims if name not in names]
     if unknown:
         listed = ", ".join(dict.fromkeys(names)) or "none"
-        raise InputError(f"{spec.label}: dims gives {unknown[0]!r}; dimensions left open besides the batch: {listed}")
+        raise InputError(
+            f"{spec.label}: {called('dims')} gives {unknown[0]!r}; dimensions left open besides the batch: {listed}"
+        )
     return spec.sized(dims)
 
 

@@ -25,6 +25,11 @@ __all__ = [
     "spectral_mse",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 #: The losses by name.
 LOSSES: dict[str, Callable[..., Loss]] = {
     "binary_cross_entropy": binary_cross_entropy,
