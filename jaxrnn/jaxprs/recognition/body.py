@@ -51,7 +51,8 @@ class Body:
 
     def _look_into(self, choice: JaxprEqn) -> None:
         forms = forms_of(choice)
-        self.forms.update(zip(choice.outvars, map(list, zip(*(form.results for form in forms))), strict=True))
+        for place, result in enumerate(choice.outvars):
+            self.forms[result] = [form.results[place] for form in forms]
         for form in forms:
             self._constants.update(form.constants)
             self._makers.update((variable, equation) for equation in form.equations for variable in equation.outvars)
