@@ -1,4 +1,4 @@
-"""`associative_scan`: JAX's own over numbers of elements; streamed in parallel over the frames of a chunk, exactly."""
+"""`associative_scan`: JAX's own over numbers of elements, and streamed exactly, one by one and in parallel."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from stream_functions import affine, conv, linear_recurrence
+from stream_functions import CASES, affine, conv, linear_recurrence
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import associative_scan
-from jaxrnn.jaxprs.slices import walk
-from jaxrnn.streaming.rules import recurrence
+from jaxrnn.streaming.rules import prefixes
 
 X = jax.ShapeDtypeStruct((20, 3), np.float32)
 
@@ -54,6 +53,7 @@ def of_one_stream(x):
 
 
 FUNCTIONS = {
+    **{name: (CASES[name].function, {}) for name in ("linear recurrence", "parallel resistors", "running softmax")},
     "oscillators": (oscillators, {}),
     "rotations": (rotations, {}),
     "layers": (layers, {}),
@@ -69,6 +69,13 @@ FUNCTIONS = {
 }
 
 
+@pytest.fixture
+def in_parallel(monkeypatch):
+    """The form of all platforms but CPUs."""
+    monkeypatch.setattr(prefixes, "by_platform", lambda cpu, plain, *operands: plain(*operands))
+
+
+@pytest.mark.usefixtures("in_parallel")
 @pytest.mark.parametrize("name", of_tiers(FUNCTIONS, ("rotations", "a derivative", "one stream for several")))
 def test_streams_are_exact(name):
     function, options = FUNCTIONS[name]
@@ -76,13 +83,15 @@ def test_streams_are_exact(name):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("in_parallel")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients(name):
     function, options = FUNCTIONS[name]
     check_gradients(function, X.shape, **{k: v for k, v in options.items() if k != "lengths"})
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int8])
+@pytest.mark.usefixtures("in_parallel")
+@pytest.mark.parametrize("dtype", of_tiers([np.int32, np.int8], (np.int32,)))
 def test_whole_numbers_are_equal_to_the_bit(dtype):
     """With frames before the first and after the last, which hold a number like no other."""
 
@@ -94,6 +103,15 @@ def test_whole_numbers_are_equal_to_the_bit(dtype):
     check_values(function, X.shape, dtype=dtype, tolerance=0)
 
 
+@pytest.mark.thorough
+def test_masks_are_needed(in_parallel, monkeypatch):
+    original = prefixes.carries_of
+    without = lambda step, carry, mask, frames: original(step, carry, None, frames)  # noqa: E731
+    monkeypatch.setattr(prefixes, "carries_of", without)
+    with pytest.raises(AssertionError):
+        check_values(CASES["parallel resistors"].function, X.shape)
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1, -2])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_over_a_number_of_elements_it_is_that_of_jax(axis, reverse):
@@ -103,7 +121,7 @@ def test_over_a_number_of_elements_it_is_that_of_jax(axis, reverse):
     assert associative_scan(jnp.add, x[:0]).shape == (0, 3)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("reverse", of_tiers([False, True], (False,)))
 def test_one_exported_function_serves_every_length(reverse):
     (size,) = jax.export.symbolic_shape("n")
     leaf = jax.ShapeDtypeStruct((2, size), np.float32)
@@ -122,18 +140,16 @@ def test_one_exported_function_serves_every_length(reverse):
             jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), exported.call(a, b), expected)
 
 
-def loops_of(function, pulse):
+def loops_of(function, pulse, platform):
     streamed = jaxrnn.stream(function, X, axes=0, pulse=pulse)
-    step = jax.make_jaxpr(streamed.step)(None, streamed.init(), jnp.ones((pulse, 3)))
-    return [equation for equation in walk(step.jaxpr) if equation.primitive.name in ("scan", "while")]
+    traced = jax.jit(streamed.step).trace(None, streamed.init(), jnp.ones((pulse, 3)))
+    return traced.lower(lowering_platforms=(platform,)).as_text().count("stablehlo.while")
 
 
 @pytest.mark.parametrize("function", [linear_recurrence, jax.jit(rotations), derivative])
-def test_no_loop_over_frames_is_left(function, monkeypatch):
-    for pulse in (1, 5):
-        assert not loops_of(function, pulse)
-    monkeypatch.setattr(recurrence, "parts_of_carry", lambda equation: None)
-    assert loops_of(function, 5)
+def test_a_loop_is_left_on_cpus_over_more_than_one_frame(function):
+    assert [loops_of(function, pulse, "cuda") for pulse in (1, 5)] == [0, 0]
+    assert [loops_of(function, pulse, "cpu") for pulse in (1, 5)] == [0, 1]
 
 
 def test_the_state_is_what_later_frames_need():
@@ -164,11 +180,11 @@ def test_a_factor_that_overflows_does_not_reach_the_state():
 REFUSED = {
     "from the last frame": (
         lambda x: associative_scan(jnp.add, x, reverse=True),
-        r"'associative_scan' of .*test_associative_scan\.py.*backwards in time.*forwards",
+        r"'associative_scan' of test_associative_scan\.py:\d+.*backwards in time.*a recurrence that runs forwards",
     ),
     "JAX's own": (
         lambda x: lax.associative_scan(jnp.add, x),
-        r"non-constant size.*Call jaxrnn\.associative_scan",
+        r"\(test_associative_scan\.py:\d+.*; call jaxrnn\.associative_scan, which takes the same arguments",
     ),
     "a function that changes the type": (
         lambda x: associative_scan(lambda a, b: (a + b).astype(jnp.int32), x),
@@ -178,11 +194,11 @@ REFUSED = {
         lambda x: associative_scan(lambda a, b: (a[0] + b[0],), (x, x)),
         r"must return elements like those it takes",
     ),
-    "one element for all": (
-        lambda x: associative_scan(affine, (jnp.ones((1, 3)), x)),
-        r"arrays of one size along axis 0, not of 1, S: .*jnp\.broadcast_to",
+    "elements of two sizes": (
+        lambda x: associative_scan(affine, (jnp.pad(x[2:], ((0, 2), (0, 0))), x)),
+        r"arrays of one size along axis 0, not of .*, S: .*jnp\.broadcast_to.*constraints=\['S >= 2'\]",
     ),
-    "elements without the axis": (lambda x: associative_scan(affine, (x, jnp.float32(2))), "not of S, None: broadcast"),
+    "one element for all": (lambda x: associative_scan(affine, (x[:1], x)), "must have the same first dimension"),
 }
 
 

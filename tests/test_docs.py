@@ -24,6 +24,7 @@ PAGES = {
     "equinox.md": 5,
     "functions.md": 5,
     "evaluation.md": 4,
+    "low-precision.md": 5,
 }
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

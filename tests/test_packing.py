@@ -112,8 +112,7 @@ def test_another_stream_in_equal_pulses_is_refused():
         with pytest.raises(InputError, match=ANOTHER):
             call()
     # Pulses of another size: the plain parameters.
-    narrow = one.pack(params, "bfloat16")
-    found, _ = one.with_pulse(1).step(narrow, one.init(), {"x": x["x"][:1]})
+    found, _ = one.with_pulse(1).step(packed, one.init(), {"x": x["x"][:1]})
     np.testing.assert_array_equal(found["y"], one.with_pulse(1).step(params, one.init(), {"x": x["x"][:1]})[0]["y"])
 
 

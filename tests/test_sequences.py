@@ -17,7 +17,6 @@ from jaxrnn.cells import (
     LSTM,
     RNN,
     Weights,
-    matrix_products_in,
     parse_activations,
     recomputing,
     run_direction,
@@ -182,8 +181,7 @@ def test_narrow_products_are_narrow_and_all_else_is_wide(models, name):
     inputs = {key[3:]: file[key] for key in file.files if key.startswith("in/")}
 
     def loss(params, dtype):
-        with matrix_products_in(dtype):
-            outputs = model.apply(params, inputs)
+        outputs = model.apply(params, inputs, dtype=dtype)
         assert all(value.dtype == jnp.float32 for value in outputs.values())
         return sum(jnp.mean(value**2) for value in outputs.values())
 
@@ -196,8 +194,3 @@ def test_narrow_products_are_narrow_and_all_else_is_wide(models, name):
     assert 2**-14 < apart < 2**-5
     text = str(jax.make_jaxpr(lambda params: loss(params, "bfloat16"))(model.params))
     assert "bf16" in text
-
-
-def test_narrow_products_are_of_two_types_only():
-    with pytest.raises(jaxrnn.InputError, match="bfloat16"), matrix_products_in("int8"):
-        pass

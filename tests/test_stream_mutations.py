@@ -130,12 +130,8 @@ def never_waits(original):
     return lambda run, values, timeline: min(0, original(run, values, timeline))
 
 
-def combines_all_frames(original):
-    return lambda step, carry, mask, frames: original(step, carry, None, frames)
-
-
 def starts_anew(original):
-    return lambda step, carry, mask, frames: original(step, [jnp.array(False), *carry[1:]], mask, frames)
+    return lambda step, carry, *arguments: original(step, [jnp.array(False), *carry[1:]], *arguments)
 
 
 def outputs_need_themselves(original):
@@ -167,13 +163,7 @@ VALUES = {
     "a carry keeps its lineage": (Template, "around", lineage_of_the_first, ["a loop beside what it began with"]),
     "a carry keeps on counting": (Template, "around", lineage_of_the_first, ["a loop that counts"]),
     "values used before they are known": (elementwise, "known_by", never_waits, ["beside the first frames"]),
-    "an associative scan combines what is absent": (
-        recurrence,
-        "carries_of",
-        combines_all_frames,
-        ["parallel resistors"],
-    ),
-    "an associative scan starts anew": (recurrence, "carries_of", starts_anew, ["linear recurrence"]),
+    "an associative scan starts anew": (recurrence, "associative", starts_anew, ["linear recurrence"]),
     "an associative scan carries too little": (associative, "needed", outputs_need_themselves, ["running softmax"]),
     "slices begin at frame 0": (time_rules, "settled", lambda _: lambda start, size: 0, ["first frames cut"]),
 }

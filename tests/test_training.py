@@ -229,7 +229,7 @@ def test_recomputing_and_narrow_products(model, mode):
     options = {"steps": 3, "batch_size": 2, "time_axis": axis_of(mode), "learning_rate": 0.02, "optimizer": "sgd"}
     plain = flat_fit(model, data, mean_square, **options)
     assert furthest(flat_fit(model, data, mean_square, remat=4, **options).params, plain.params) < 1e-6
-    narrow = flat_fit(model, data, mean_square, compute_dtype="bfloat16", **options)
+    narrow = flat_fit(model, data, mean_square, dtype="bfloat16", **options)
     assert {value.dtype.name for value in narrow.params.values()} == {"float32"}
     assert 1e-6 < furthest(narrow.params, plain.params) < 1e-2
     arguments = (model.params, model.init(), jax_tree(data[0]), jnp.ones(8, bool))

@@ -159,7 +159,7 @@ MISTAKES = {
     "train": ({"train": "w"}, r"train: no parameter matches 'w' \(did you mean|; there is: W"),
     "freeze": ({"freeze": ["W", "Q*"]}, r"freeze: no parameter matches 'Q\*'"),
     "all frozen": ({"freeze": "*"}, "leaves no parameter to train"),
-    "params": ({"params": {"W": 1}}, r"params\['W'\] must be float32\[1, 12, 3\], not int"),
+    "params": ({"params": {"W": 1}}, "params: 'R' is missing"),
     "optimizer": ({"optimizer": "Adam"}, r"no optimizer 'Adam' .* \(did you mean 'adam'\?\)"),
     "line search": ({"optimizer": "lbfgs"}, "optimizer 'lbfgs'"),
     "two rates": ({"optimizer": optax.sgd(0.1), "learning_rate": 0.2}, "learning_rate goes with the name"),
@@ -168,7 +168,10 @@ MISTAKES = {
     "rate": ({"learning_rate": -1}, "learning_rate must be a positive number"),
     "clip": ({"clip_norm": float("nan")}, "clip_norm must be a positive number"),
     "remat": ({"remat": "all"}, "remat must be None, 'sqrt'"),
-    "compute": ({"compute_dtype": "bf16"}, "compute_dtype must be None or 'bfloat16', not 'bf16'"),
+    "compute": (
+        {"dtype": "bf16"},
+        "dtype must be 'bfloat16' or 'float16', or None .*, not 'bf16'",
+    ),
     "devices": ({"devices": []}, "devices must be JAX devices"),
     "loss": ({"loss": 3}, "loss must be a function"),
     "vector": (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -27,7 +26,8 @@ Run = Callable[[Any, Any], tuple[Any, Any]]
 #: loop over tens of megabytes takes twice as long.
 BLOCK = 1 << 21
 
-_chosen: ContextVar[Remat] = ContextVar("remat", default=None)
+#: What `recomputing` asks for. Part of the key of every cache of JAX, as the type of products is.
+_chosen = jax.make_user_context(None)
 
 
 @contextlib.contextmanager
@@ -44,16 +44,8 @@ def recomputing(remat: Remat) -> Iterator[None]:
     """
     if remat is not None and remat != "sqrt" and not is_count(remat, 1):
         raise InputError(f"remat must be None, 'sqrt' or a number of frames from 1 up, not {remat!r}")
-    token = _chosen.set(remat)
-    try:
+    with _chosen(remat):
         yield
-    finally:
-        _chosen.reset(token)
-
-
-def chosen_remat() -> Remat:
-    """What `recomputing` asks for."""
-    return _chosen.get()
 
 
 def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tuple[Any, Any]:
@@ -127,7 +119,7 @@ def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse
 
 def _chunk_of(length: Any) -> int | None:
     """Frames in a chunk; None for a sequence that is not cut. One of a symbolic length never is."""
-    remat = chosen_remat()
+    remat = _chosen.value
     if remat is None or not isinstance(length, int):
         return None
     size = remat if isinstance(remat, int) else math.isqrt(length)

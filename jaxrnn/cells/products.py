@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -12,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.errors import InputError
+from jaxrnn.precision import compute_type
 
-_chosen: ContextVar[np.dtype | None] = ContextVar("matrix products", default=None)
+#: The operand type of products. Part of the key of every cache of JAX: what was traced for one type serves no other.
+_chosen = jax.make_user_context(None)
 
 
 @contextlib.contextmanager
@@ -27,25 +27,20 @@ def matrix_products_in(dtype: Any) -> Iterator[None]:
         dtype: ``"bfloat16"`` or ``"float16"``; None for the operands' own type.
 
     Raises:
-        InputError: ``dtype`` is neither.
+        InputError: it is another type.
     """
-    if dtype is not None and str(np.dtype(dtype)) not in ("bfloat16", "float16"):
-        raise InputError(f"matrix products can be in bfloat16 or float16, not in {dtype!r}")
-    token = _chosen.set(None if dtype is None else np.dtype(dtype))
-    try:
+    with _chosen(compute_type(dtype)):
         yield
-    finally:
-        _chosen.reset(token)
 
 
 def product_type() -> np.dtype | None:
     """The type that `matrix_products_in` asks for."""
-    return _chosen.get()
+    return _chosen.value
 
 
 def product_operands(*operands: jax.Array) -> list[jax.Array]:
     """The operands of a product, cast to the type that `matrix_products_in` asks for; accumulate it in float32."""
-    dtype = _chosen.get()
+    dtype = product_type()
     if dtype is None or any(operand.dtype != jnp.float32 for operand in operands):
         return list(operands)
     return [operand.astype(dtype) for operand in operands]

@@ -85,8 +85,9 @@ def _jvp(
         d_total = _dense(d_projected)
         if not all(map(_is_zero, jax.tree.leaves(d_recurrent, is_leaf=_is_zero))):
             if exists is None:
-                shifted = (y[1:], initial[0][None]) if reverse else (initial[0][None], y[:-1])
-                residuals = (jnp.concatenate(shifted), *residuals)
+                before = (y[1:], initial[0][None]) if reverse else (initial[0][None], y[:-1])
+                # Of no frames, none has a hidden state before it.
+                residuals = (jnp.concatenate(before) if y.shape[0] != 0 else y, *residuals)
             d_weights = jax.tree.map(_dense, d_recurrent, is_leaf=_is_zero)
             d_total = d_total + cell.weight_tangents(d_weights, residuals, coefficients)
         d_start = tuple(map(_dense, d_initial))

@@ -53,9 +53,9 @@ TOP = 20
 @input_options()
 @click.option(
     "--dtype",
-    type=click.Choice(["bfloat16"]),
-    help="Pack the weights of matrix products in this type, and show what that gains, in time and bytes, and what it "
-    "costs the outputs over several calls. [default: the file's own types]",
+    type=click.Choice(["bfloat16", "float16"]),
+    help="Compute matrix products and convolutions with operands of this type, and show what that gains, in time and "
+    "bytes of weights, and what it costs the outputs over several calls. [default: the file's own types]",
 )
 @click.option("--peak/--no-peak", default=True, show_default=True, help="Measure what the machine can do.")
 @json_option

@@ -15,9 +15,6 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jaxrnn.cells.chunks import chosen_remat
-from jaxrnn.cells.products import product_type
-
 _ZERO = np.zeros((), np.float32)
 
 
@@ -50,15 +47,15 @@ class compiled:  # noqa: N801 (a decorator)
 
 
 def _compiled_eagerly(function: Callable[..., Any]) -> Callable[..., Any]:
-    # What contexts of the library ask for is read while tracing, so that it tells programs apart.
+    # What contexts of the library ask for is read while tracing, and tells programs apart.
     @functools.partial(jax.jit, static_argnums=0)
-    def jitted(known: tuple[Any, ...], *arrays: Any) -> Any:
-        return function(*arrays, **dict(known[0]))
+    def jitted(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
+        return function(*arrays, **dict(known))
 
     @functools.wraps(function)
     def call(*arrays: Any, **known: Any) -> Any:
         if is_staged():
             return function(*arrays, **known)
-        return jitted((tuple(known.items()), chosen_remat(), product_type()), *arrays)
+        return jitted(tuple(known.items()), *arrays)
 
     return call

@@ -1,7 +1,7 @@
 """Jaxprs as lists of equations: tracing a function into one, and the one evaluator of them.
 
 What an equation does to its operands is a function: `bind` applies its primitive, and every other domain (chunks of a
-stream, weights of low precision, values of which only some are known) has one of its own. The evaluator reads the
+stream, values of which only some are known) has one of its own. The evaluator reads the
 operands, enters the scope of the equation, and writes the results.
 
 Everything here goes through ``jax.extend.core`` and `jax.make_jaxpr`; nothing private is used.

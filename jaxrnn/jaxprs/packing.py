@@ -1,4 +1,4 @@
-"""Parameters with the work that depends on nothing else already done, and the types that weights can be packed in."""
+"""Parameters with the work that depends on nothing else already done."""
 
 from __future__ import annotations
 
@@ -7,19 +7,10 @@ import functools
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
-
-#: The type of lower precision that weights can be packed in.
-LOW_PRECISION = np.dtype(jnp.bfloat16)
-
-#: Why a type is refused that one could think of.
-_REFUSED = {
-    "float16": "XLA widens it to float32 before each product on a CPU, which takes longer than float32 weights do",
-    "int8": "its products are no faster than those of bfloat16, and err several times as much",
-}
+from jaxrnn.precision import compute_type
 
 
 class Packable(Protocol):
@@ -46,12 +37,14 @@ class Purpose:
         program: the fingerprint of the program.
         folding: that of the work that is done; empty where there is none.
         pulse: the frames in each step of a streamed function.
+        dtype: the compute dtype; None for the file's own types.
         label: what messages call it.
     """
 
     program: str
     folding: str = ""
     pulse: int | None = None
+    dtype: str | None = None
     label: str = dataclasses.field(default="", compare=False)
 
 
@@ -63,7 +56,7 @@ class Packed:
     Attributes:
         params: the plain parameters.
         folded: what a step reads of them: transposed, joined and folded arrays, in the order of its jaxpr. Empty where
-            the model has no step. Weights of matrix products can be of lower precision than their parameters.
+            the model has no step. With a compute dtype, the weights of products have that type.
         purpose: the program that they were packed for, which alone takes them, and the step that they were folded for:
             its other functions, and steps of other sizes, work with the plain parameters.
     """
@@ -89,23 +82,10 @@ def plain(params: Any, program: Packable) -> Any:
     return params.params
 
 
-def low_precision_type(dtype: Any) -> np.dtype | None:
-    """The type that weights are to be packed in; None for the parameters' own.
+def computing_type(params: Any, dtype: Any) -> np.dtype | None:
+    """The compute dtype of a call: the one that it asks for, else the one that its parameters were packed for.
 
     Raises:
-        InputError: it is another one than bfloat16, the only one that gains anything.
+        InputError: products cannot be computed in it.
     """
-    if dtype is None:
-        return None
-    name = _name_of(dtype)
-    if name != LOW_PRECISION.name:
-        why = f": {_REFUSED[name]}" if name in _REFUSED else ""
-        raise InputError(f"weights can be packed in bfloat16, or in their own type (None), not in {name}{why}")
-    return LOW_PRECISION
-
-
-def _name_of(dtype: Any) -> str:
-    try:
-        return jnp.dtype(dtype).name
-    except TypeError:
-        return repr(dtype)
+    return compute_type(params.purpose.dtype if dtype is None and isinstance(params, Packed) else dtype)

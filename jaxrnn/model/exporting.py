@@ -14,9 +14,11 @@ from jax.core import Tracer
 from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.files import check_writable
 from jaxrnn.jaxprs.packing import Packed
+from jaxrnn.messages import describe
 from jaxrnn.model import Model
 from jaxrnn.onnx.reading import labelled
 from jaxrnn.onnx.writing import write_model
+from jaxrnn.precision import check_names
 
 
 def export_onnx(model: Model, params: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -67,19 +69,22 @@ def stored_params(model: Model, params: Mapping[str, Any]) -> dict[str, np.ndarr
     """
     if isinstance(params, Packed):
         raise InputError("params are packed: pass the plain ones that were given to pack, packed.params")
-    for name, value in params.items() if isinstance(params, Mapping) else ():
-        if isinstance(value, Tracer):
-            raise InputError(f"params[{name!r}] is being traced and has no values; call export_onnx outside of jit")
-        if not hasattr(value, "shape") or np.asarray(value).dtype == object:
-            raise InputError(f"params[{name!r}] must be an array of JAX or NumPy, not {type(value).__name__}")
-    model._check_params(params)
-    return {name: _stored(name, params[name], old) for name, old in model.program.parameters.items()}
+    expected = model.program.parameters
+    check_names(params, expected)
+    return {name: _stored(name, params[name], old) for name, old in expected.items()}
 
 
 def _stored(name: str, value: Any, old: np.ndarray) -> np.ndarray:
+    where = f"params[{name!r}]"
+    if isinstance(value, Tracer):
+        raise InputError(f"{where} is being traced and has no values; call export_onnx outside of jit")
+    if not hasattr(value, "shape") or np.asarray(value).dtype == object:
+        raise InputError(f"{where} must be an array of JAX or NumPy, not {type(value).__name__}")
     given = np.asarray(value)
     if not jnp.issubdtype(given.dtype, jnp.floating):
-        raise InputError(f"params[{name!r}] is {given.dtype}, but the file has {old.dtype}: float arrays are expected")
+        raise InputError(f"{where} is {given.dtype}, but the file has {old.dtype}: float arrays are expected")
+    if given.shape != old.shape:
+        raise InputError(f"{where} must be {describe(old)}, not {describe(given)}")
     with np.errstate(all="ignore"):
         array = given if given.dtype == old.dtype else given.astype(old.dtype)
         _refuse(name, given, np.isinf(array) & ~np.isinf(given), f"is beyond what the file's {old.dtype} can hold")

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells.chunks import Remat, recomputing
+from jaxrnn.cells.products import product_type
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type
+from jaxrnn.jaxprs.packing import Packed, Purpose, plain
 from jaxrnn.model.reloading import contents_of, reloaded
 from jaxrnn.model.scanning import scan
 from jaxrnn.model.steps import Steps
@@ -110,22 +111,27 @@ class Model(WholeGraph):
             raise InputError(f"{self.label} holds no input constant: every step takes all of its inputs")
         state = self._steps.init(batch, dims)
         if params is not None:
-            self._check_params(params)
+            with exact_types(), self._computing(params, None):
+                self._check_params(params)
         return state
 
-    def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
+    def step(
+        self, params: Any, state: Arrays, inputs: Arrays, *, dtype: Any = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step, pure: outputs and the new state. State is neither among the inputs nor among the outputs.
 
         Args:
             params: as in `params`, or packed by `pack`.
             state: as `init` gives it, or as the step before did.
             inputs: the other inputs, by name.
+            dtype: as in `apply`. The state keeps its types.
 
         Raises:
             StateError: an entry of the state is missing, unknown, or of another dtype, shape or batch.
             InputError: an input does not fit.
         """
-        return self._steps.step(params, state, inputs)
+        with self._computing(params, dtype):
+            return self._steps.step(params, state, inputs)
 
     def flush(self, params: Any, state: Arrays, tail: Any = None, valid: Any = 0) -> Flushed:
         """What is left when a recording has ended: nothing, because a step keeps nothing back.
@@ -144,6 +150,7 @@ class Model(WholeGraph):
         time_axis: int | Mapping[str, int] = 0,
         lengths: Any = None,
         dims: Mapping[str, int] | None = None,
+        dtype: Any = None,
     ) -> dict[str, Any]:
         """A whole recording: `init`, and `scan` over all of its frames.
 
@@ -154,11 +161,13 @@ class Model(WholeGraph):
             time_axis: as in `scan`.
             lengths: as in `scan`.
             dims: as in `init`.
+            dtype: as in `apply`.
 
         Returns:
             Outputs with their frames where the inputs have them.
         """
-        return self.scan(params, self.init(batch, dims=dims), inputs, time_axis=time_axis, lengths=lengths)[0]
+        state = self.init(batch, dims=dims)
+        return self.scan(params, state, inputs, time_axis=time_axis, lengths=lengths, dtype=dtype)[0]
 
     def scan(
         self,
@@ -169,6 +178,7 @@ class Model(WholeGraph):
         time_axis: int | Mapping[str, int] = 0,
         lengths: Any = None,
         remat: Remat = None,
+        dtype: Any = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """`step` over a whole recording in one call: outputs of all frames, and the state after the last.
 
@@ -184,12 +194,13 @@ class Model(WholeGraph):
             time_axis: where the frames are, counted in the array; or one for each input and output by name.
             lengths: ``int[batch]``, frames of each stream. Beyond them the state does not change and outputs are zero.
             remat: as in `apply`; here a backward pass keeps nothing of the inside of a chunk.
+            dtype: as in `apply`.
 
         Returns:
             Outputs with their frames where the inputs have them, and the new state.
         """
         places = time_axis if isinstance(time_axis, int) else tuple(time_axis.items())
-        with recomputing(remat), exact_types():
+        with recomputing(remat), exact_types(), self._computing(params, dtype):
             self._check_params(params)
             arrays = self._steps.bind_recording(state, inputs)
             counts = None if lengths is None else jnp.asarray(lengths)
@@ -208,6 +219,7 @@ class Model(WholeGraph):
         dims: Mapping[str, int] | None = None,
         multiple: int = 1,
         constraints: Sequence[str] = (),
+        dtype: Any = None,
     ) -> Streamed:
         """Turn the model over a whole recording into one that runs on pulses of it, so many frames a step, exactly.
 
@@ -220,13 +232,15 @@ class Model(WholeGraph):
             dims: sizes of other dimensions that the file leaves open; 1 by default.
             multiple: what every number of frames is a multiple of, where the model works on such lengths only.
             constraints: what may be taken for granted of the number of frames, such as ``"S >= 3"``.
+            dtype: as in `apply`, of every function of the result.
 
         Raises:
-            InputError: no input has such a dimension.
+            InputError: no input has such a dimension, or there is no such compute dtype.
             StreamError: part of the model needs all of the future, or has no rule; names the node, and what to do. Or
                 the pulse does not fit the strides; names the smallest pulses that do.
         """
-        return stream_model(self, symbol, pulse, dims=dims or {}, multiple=multiple, constraints=constraints)
+        with self._computing(None, dtype):
+            return stream_model(self, symbol, pulse, dims=dims or {}, multiple=multiple, constraints=constraints)
 
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None, dtype: Any = None) -> Packed:
         """Do once what depends on the parameters alone; `apply`, `step` and `scan` take the result in their place.
@@ -237,28 +251,28 @@ class Model(WholeGraph):
             params: as in `params`.
             dims: sizes of dimensions of the inputs that the file leaves open, other than the batch. Without them, or
                 for frames of other sizes, a step does all of its work as with plain parameters.
-            dtype: ``"bfloat16"`` keeps the weights of matrix products in half the bytes; the other operand of such a
-                product is rounded too, its sums are float32, and so is all else. It makes batches of streams faster,
-                `step` and `scan`. A single stream on a CPU gets slower: there a product of a vector is as fast as its
-                weights are read, and those in low precision are widened first. The weights of convolutions, and of
-                loops inside a step, keep their type. Rounding an operand changes it by at most one part in 512; what
-                that costs the outputs shows ``jaxrnn profile --dtype bfloat16``.
+            dtype: as in `apply`; what takes the result computes in it, if it is not asked for another. The weights of
+                products are rounded once, and take half the bytes. It makes batches of streams faster, `step` and
+                `scan`. A single stream on a CPU gets slower: there a product of a vector is as fast as its weights are
+                read, and those in low precision are widened first. What it costs the outputs shows ``jaxrnn profile
+                --dtype bfloat16``.
 
         Raises:
-            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to. What
-                takes the result raises it where that was packed for another graph.
+            InputError: a parameter does not fit, or there is no such compute dtype. What takes the result raises it
+                where that was packed for another graph.
         """
-        if any(variable.kind == "internal" for variable in self.state):
-            if low_precision_type(dtype) is not None:
-                raise InputError(
-                    f"{self.label} has no steps, and weights are narrowed for steps: stream(...).pack(params, dtype)"
-                )
-            return self._unfolded(params)
-        return self._steps.pack(params, dims or {}, dtype)
+        with exact_types(), self._computing(params, dtype):
+            self._check_params(params)
+            params = plain(params, self)
+            if any(variable.kind == "internal" for variable in self.state):
+                return self._packed(params)
+            return self._steps.pack(params, dims or {})
 
-    def _unfolded(self, params: Arrays) -> Packed:
-        """Parameters packed for this model of which nothing can be done beforehand."""
-        return Packed(dict(params), (), Purpose(self.fingerprint, label=self.label))
+    def _packed(self, params: Arrays, folded: tuple[jax.Array, ...] = (), folding: str = "") -> Packed:
+        """Parameters packed for this model; without folded arrays where nothing can be done beforehand."""
+        dtype = product_type()
+        name = None if dtype is None else dtype.name
+        return Packed(dict(params), folded, Purpose(self.fingerprint, folding, dtype=name, label=self.label))
 
     def __copy__(self) -> Model:
         return self  # nothing of it changes

@@ -14,7 +14,7 @@ from jaxrnn.errors import InputError, StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, low_precision_type, plain
+from jaxrnn.jaxprs.packing import Packed, plain
 from jaxrnn.jaxprs.step import Step
 from jaxrnn.messages import describe
 from jaxrnn.onnx.interface import bind_inputs
@@ -123,33 +123,21 @@ class Steps:
             self._refuse_state(inputs)
             check_names(self.spec.inputs, inputs)
 
-    def pack(self, params: Arrays, dims: Mapping[str, int], dtype: Any = None) -> Packed:
-        """Do once what a step does with the parameters alone; weights of products in a narrower type, if it is given.
-
-        Raises:
-            InputError: weights cannot be of this type, or how they fold is not known without more sizes.
-        """
-        low = low_precision_type(dtype)
-        with exact_types():
-            symbol = self.spec.batch_symbol
-            sizes = {**dims, **({} if symbol is None else {symbol: 1})}
-            try:
-                frame = zeros(self.spec.inputs, sizes)
-            except KeyError as error:
-                if low is not None:
-                    raise InputError(
-                        f"weights fold into {low.name} only for frames of known size: pack(..., "
-                        f"dims={{{error.args[0]!r}: SIZE}})"
-                    ) from error
-                return self.model._unfolded(params)  # an input of open length: how a step folds depends on it
-            return self._pack(dict(params), frame, dtype=low)
+    def pack(self, params: Arrays, dims: Mapping[str, int]) -> Packed:
+        """Do once what a step does with the parameters alone; to be called where types are exact."""
+        symbol = self.spec.batch_symbol
+        sizes = {**dims, **({} if symbol is None else {symbol: 1})}
+        try:
+            frame = zeros(self.spec.inputs, sizes)
+        except KeyError:
+            return self.model._packed(params)  # an input of open length: how a step folds depends on it
+        return self._pack(dict(params), frame)
 
     @compiled
-    def _pack(self, params: Arrays, frame: Arrays, *, dtype: np.dtype | None) -> Packed:
+    def _pack(self, params: Arrays, frame: Arrays) -> Packed:
         with exact_types():
             stages = self._cut(params, frame, self.init(None))
-            purpose = Purpose(self.model.fingerprint, folding_of(stages), label=self.model.label)
-            return Packed(params, fold(stages, params, dtype), purpose)
+            return self.model._packed(params, fold(stages, params), folding_of(stages))
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step of arrays without a leading axis, not checked."""

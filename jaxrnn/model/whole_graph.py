@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,10 +13,11 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn.cells.chunks import Remat, recomputing
+from jaxrnn.cells.products import matrix_products_in, product_type
 from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.eager import compiled, is_staged
-from jaxrnn.jaxprs.packing import plain
+from jaxrnn.jaxprs.packing import computing_type, plain
 from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.demands import all_hold, collecting
 from jaxrnn.onnx.evaluate import Scope, evaluate
@@ -27,6 +29,7 @@ from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import check_pairs
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import is_text, traced, unstacked
+from jaxrnn.precision import cast_params, check_params
 from jaxrnn.specs import ArraySpec
 
 Arrays = Mapping[str, Any]
@@ -78,7 +81,7 @@ class WholeGraph:
             # `jnp.asarray` would compile a program for every shape.
             return {name: jax.device_put(array) for name, array in self.program.parameters.items()}
 
-    def apply(self, params: Arrays, inputs: Arrays, *, remat: Remat = None) -> dict[str, Any]:
+    def apply(self, params: Arrays, inputs: Arrays, *, remat: Remat = None, dtype: Any = None) -> dict[str, Any]:
         """The whole graph, as a pure function: it can be jitted, differentiated, mapped and exported.
 
         Args:
@@ -86,21 +89,39 @@ class WholeGraph:
             inputs: arrays by name, as in `inputs`.
             remat: for less memory in the backward pass, which then computes recurrences again in chunks of so many
                 frames: a number, or ``"sqrt"`` for the square root of the sequence's length. Results are equal.
+            dtype: ``"bfloat16"`` or ``"float16"``: the operands of matrix products and convolutions are rounded to that
+                type, sums are float32, and so is everything else. Parameters may then have that type. None computes in
+                the file's own types.
 
         Returns:
             Arrays by name, as in `outputs`, each in the file's element type: an int64 output is int64 whatever
             ``jax_enable_x64`` says.
 
         Raises:
-            InputError: a name, dtype, rank or dimension does not fit.
+            InputError: a name, dtype, rank or dimension of an input or a parameter does not fit.
             NodeError: a node cannot be evaluated on these values.
             StaticValueError: under a transformation, a shape depends on data.
         """
-        with recomputing(remat), exact_types():
-            params = plain(params, self)
+        with recomputing(remat), exact_types(), self._computing(params, dtype):
             self._check_params(params)
             arguments = self._bind(inputs)
-            return (self._evaluate if is_staged() else self._eagerly)(params, arguments)
+            return (self._evaluate if is_staged() else self._eagerly)(plain(params, self), arguments)
+
+    @contextlib.contextmanager
+    def _computing(self, params: Any, dtype: Any) -> Iterator[None]:
+        """Products in the compute dtype of a call or of packed parameters, else as they are computed around it."""
+        chosen = computing_type(params, dtype)
+        if chosen is None:
+            yield
+            return
+        types = {array.dtype.name for array in self.program.parameters.values()}
+        if types and "float32" not in types:
+            raise InputError(
+                f"dtype={chosen.name!r} is for products of float32, but the parameters of {self.label} are "
+                f"{', '.join(sorted(types))}"
+            )
+        with matrix_products_in(chosen):
+            yield
 
     def _eagerly(self, params: Arrays, arguments: Arrays) -> dict[str, Any]:
         """The graph in a call that is no part of a program: compiled as a whole if that can be, else node by node."""
@@ -181,6 +202,7 @@ class WholeGraph:
 
     def _evaluate(self, params: Arrays, arguments: Arrays, watch: Any = None) -> dict[str, Any]:
         """The graph node by node, where types are exact."""
+        params = cast_params(params, self.program.parameters)
         bound = {**self.static, **arguments}
         values = [bound[str(key.name)] for key in self.program.block.inputs]
         outputs = evaluate(self.program.block, values, Scope(params, watch=watch))
@@ -198,20 +220,12 @@ class WholeGraph:
             )
 
     def _check_params(self, params: Any) -> None:
-        """Hold parameters, plain or packed, against the model's.
+        """Hold parameters, plain or packed, against the model's and the compute dtype.
 
         Raises:
-            InputError: a name is missing or unknown, a shape is another one, or they were packed for another model.
+            InputError: one is missing, unknown, of another shape or type, or they were packed for another model.
         """
-        params, expected = plain(params, self), self.program.parameters
-        if not isinstance(params, Mapping):
-            raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
-        if params.keys() != expected.keys():
-            missing, extra = sorted(expected.keys() - params.keys()), sorted(params.keys() - expected.keys())
-            raise InputError(f"params do not fit the model: missing {missing[:5]}, unknown {extra[:5]}")
-        for name, array in expected.items():
-            if np.shape(params[name]) != array.shape:
-                raise InputError(f"params[{name!r}] has shape {np.shape(params[name])}, but {array.shape} is expected")
+        check_params(plain(params, self), self.program.parameters, product_type())
 
 
 def _traceable(dtype: np.dtype) -> np.dtype:

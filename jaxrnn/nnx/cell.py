@@ -37,6 +37,7 @@ class Cell(Imported, nnx.RNNCellBase):
         model: as `jaxrnn.load` gives it. It is static.
         dims: sizes of open dimensions of the input besides the batch. Without one, the last axis is features of any
             size, and any other open axis is one frame.
+        dtype: the compute dtype, as in `Module`.
         rngs: not used, as the parameters come from the file; Flax passes it to every constructor.
 
     Raises:
@@ -44,8 +45,15 @@ class Cell(Imported, nnx.RNNCellBase):
         InputError: it has several inputs or outputs; bind inputs with ``jaxrnn.load(..., static=...)``.
     """
 
-    def __init__(self, model: Model, *, dims: Mapping[str, int] | None = None, rngs: nnx.Rngs | None = None):
-        super().__init__(model)
+    def __init__(
+        self,
+        model: Model,
+        *,
+        dims: Mapping[str, int] | None = None,
+        dtype: Any = None,
+        rngs: nnx.Rngs | None = None,
+    ):
+        super().__init__(model, dtype=dtype)
         self._layout = step_layout(model, dims or {})
 
     @property
@@ -77,7 +85,7 @@ class Cell(Imported, nnx.RNNCellBase):
             array = layout.input.into_step(array.reshape(math.prod(batch), *frame), layout.batched)
             rows = form.rows(carry, batch)
             state = {slot.name: slot.into_step(rows[slot.name], layout.batched) for slot in form.states}
-            results, state = self.model.step(self.params, state, {layout.input.name: array})
+            results, state = self.model.step(self.params, state, {layout.input.name: array}, dtype=self.dtype)
             rows = {slot.name: slot.out_of_step(state[slot.name], layout.batched) for slot in form.states}
             carry = form.of_rows(rows, batch)
             if layout.output is None:

@@ -15,9 +15,9 @@ from flax.nnx import reprlib
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.messages import describe, near
 from jaxrnn.model import Model
 from jaxrnn.nnx.filters import parameter
+from jaxrnn.precision import check_names, check_param, compute_type
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -30,16 +30,19 @@ class Imported(nnx.Module):
 
     Attributes:
         model: the imported model, static; its own parameters stay as they were in the file.
+        dtype: the compute dtype, as in `jaxrnn.Model.apply`, static; the weights may be cast to it. None computes in
+            the file's own types.
         weights: the parameters by ONNX name, in the file's layout and element types.
     """
 
     model: Model
+    dtype: np.dtype | None
     weights: dict[str, nnx.Param[jax.Array]]
 
-    def __init__(self, model: Model):
+    def __init__(self, model: Model, *, dtype: Any = None):
         if not isinstance(model, Model):
             raise InputError(f"expected a model as jaxrnn.load gives it, not {type(model).__name__}")
-        self.model = model
+        self.model, self.dtype = model, compute_type(dtype)
         with exact_types():
             # Copies: a training step that donates the module must not delete the model's own arrays.
             arrays = {name: jax.device_put(array, may_alias=False) for name, array in model.params.items()}
@@ -55,22 +58,16 @@ class Imported(nnx.Module):
         """Set some or all parameters, in place.
 
         Args:
-            params: arrays by name, of the file's shapes and element types.
+            params: arrays by name, of the file's shapes and element types, or of the compute dtype.
 
         Raises:
             InputError: a name is unknown, or an array has another shape or dtype; no parameter is changed then.
         """
         expected = self.model.program.parameters
-        for name, value in params.items():
-            if name not in expected:
-                raise InputError(
-                    f"there is no parameter {name!r}{near(name, expected)} among the {len(expected)} of "
-                    f"{self.model.label}"
-                )
-            array = expected[name]
-            if np.shape(value) != array.shape or getattr(value, "dtype", None) != array.dtype:
-                raise InputError(f"params[{name!r}] must be {describe(array)}, not {describe(value)}")
+        check_names(params, expected, some=True)
         with exact_types():
+            for name, value in params.items():
+                check_param(f"params[{name!r}]", value, expected[name], self.dtype)
             for name, value in params.items():
                 self.weights[name].set_value(jnp.array(value))
 

@@ -31,6 +31,7 @@ class Module(Imported):
     Args:
         model: as `jaxrnn.load` gives it. It is static: two modules have one graph definition if they share it.
         batch: streams that the state is for, as in `jaxrnn.Model.init`.
+        dtype: the compute dtype, as in `jaxrnn.Model.apply`; weights that are cast to it are taken too.
         rngs: not used, as the parameters come from the file; Flax passes it to every constructor
             (``nnx.bridge.to_linen``).
 
@@ -42,8 +43,8 @@ class Module(Imported):
 
     carry: dict[str, RecurrentState]
 
-    def __init__(self, model: Model, *, batch: int | None = None, rngs: nnx.Rngs | None = None):
-        super().__init__(model)
+    def __init__(self, model: Model, *, batch: int | None = None, dtype: Any = None, rngs: nnx.Rngs | None = None):
+        super().__init__(model, dtype=dtype)
         try:
             state = model.init(batch)
         except StateError:
@@ -61,7 +62,7 @@ class Module(Imported):
         Raises:
             InputError: an input does not fit.
         """
-        return self.model.apply(self.params, inputs_by_name(inputs, named))
+        return self.model.apply(self.params, inputs_by_name(inputs, named), dtype=self.dtype)
 
     @property
     def state(self) -> dict[str, jax.Array]:
@@ -90,7 +91,7 @@ class Module(Imported):
             StateError: the model forgets its state after every call, so it has no steps.
             InputError: an input does not fit, or is of another batch than the state.
         """
-        outputs, state = self.model.step(self.params, self.state, inputs_by_name(inputs, named))
+        outputs, state = self.model.step(self.params, self.state, inputs_by_name(inputs, named), dtype=self.dtype)
         self._set_state(state)
         return outputs
 
@@ -108,7 +109,9 @@ class Module(Imported):
             StateError: the model has no steps.
             InputError: an input does not fit.
         """
-        outputs, state = self.model.scan(self.params, self.state, inputs, time_axis=time_axis, lengths=lengths)
+        outputs, state = self.model.scan(
+            self.params, self.state, inputs, time_axis=time_axis, lengths=lengths, dtype=self.dtype
+        )
         self._set_state(state)
         return outputs
 

@@ -12,10 +12,10 @@ import jax
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs.packing import low_precision_type
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.blocks import Block
+from jaxrnn.precision import compute_type
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.peaks import Peaks
 from jaxrnn.profiling.precision import STEPS, LowPrecision, differences_of
@@ -61,8 +61,8 @@ def profile_model(
         stream: what `Model.stream` gave, for ``"stream"``; by default in the smallest pulses over the one open
             dimension that can be time.
         seed: of the random inputs.
-        dtype: of the weights of steps, scans and streams, as in `Model.pack`. `Profile.low_precision` then says what it
-            gains and costs, over several steps with inputs of their own.
+        dtype: the compute dtype of a step, a scan or a stream, as in `Model.pack`. `Profile.low_precision` then says
+            what it gains and costs, over several steps with inputs of their own.
         peaks: as in `profile`.
 
     Raises:
@@ -81,12 +81,12 @@ def profile_model(
             check_count(name, count)
     if length is not None and what in ("step", "stream"):
         raise InputError(f"length is about the whole graph and scans, not about a {what}")
-    low, inputs, dims = low_precision_type(dtype), inputs or {}, dims or {}
+    dtype, inputs, dims = compute_type(dtype), inputs or {}, dims or {}
     if what == "apply":
         if batch is not None:
             raise InputError("batch is about steps, scans and streams; here, dims gives the size of an open dimension")
-        if low is not None:
-            raise InputError("dtype is about the weights of steps, scans and streams, not about the whole graph")
+        if dtype is not None:
+            raise InputError("dtype is about steps, scans and streams here, not about the whole graph")
         target = of_graph(model, inputs, dims, length=length, seed=seed)
     else:
         stepper, sizes = (stream or _stream(model, dims), dims) if what == "stream" else (model, None)
@@ -98,7 +98,7 @@ def profile_model(
             batch=batch,
             seed=seed,
             frames=(length or LENGTH) if what == "scan" else None,
-            low=low,
+            dtype=dtype,
             model=model,
             sizes=sizes,
         )
@@ -151,16 +151,15 @@ def _profiled(chosen: Target, nodes: Mapping[str, str], peaks: Peaks | bool, see
 
 
 def _low_precision(chosen: Target, full: FullPrecision, seed: int) -> LowPrecision:
-    """What the weights of low precision of a target gain and cost."""
+    """What the compute dtype of a target gains and costs."""
     functions = chosen.function, full.function
     low_step, full_step = (jax.jit(function).lower(*chosen.arguments).compile() for function in functions)
     jax.block_until_ready(full_step(*chosen.arguments))
     times = time_calls(lambda: full_step(*chosen.arguments))
     frames = map(full.draw, range(seed, seed + STEPS))
     nbytes, full_nbytes = (sum(array.nbytes for array in packed.folded) for packed in (full.low, full.packed))
-    dtypes = {array.dtype.name for array in full.low.folded} - {array.dtype.name for array in full.packed.folded}
     differences = differences_of(low_step, full_step, chosen.arguments[0], frames)
-    return LowPrecision(", ".join(dtypes), nbytes, full_nbytes, statistics.median(times), STEPS, differences)
+    return LowPrecision(full.dtype, nbytes, full_nbytes, statistics.median(times), STEPS, differences)
 
 
 def operators_of(model: Model) -> Iterator[tuple[str, str]]:

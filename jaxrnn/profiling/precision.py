@@ -1,4 +1,4 @@
-"""What weights of low precision gain and cost: the outputs of many steps beside those with the weights' own type."""
+"""What a compute dtype gains and costs: the outputs of many steps beside those in full precision."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Step = Callable[[Any, Any], tuple[dict[str, Any], Any]]
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How far an output is from that with weights of their own type, over all steps.
+    """How far an output is from that in full precision, over all steps.
 
     Attributes:
         name: of the output.
         largest: the largest absolute difference.
-        scale: the largest magnitude of the output, with weights of their own type.
+        scale: the largest magnitude of the output, in full precision.
         decibels: energy of the output over energy of the difference; infinite where they are equal.
     """
 
@@ -37,12 +37,12 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class LowPrecision:
-    """What weights of low precision gain and cost.
+    """What a compute dtype gains and costs.
 
     Attributes:
-        dtype: of the weights.
-        nbytes: of the folded weights.
-        full_nbytes: of the same in their own type.
+        dtype: the compute dtype, which the weights of products have.
+        nbytes: of the folded parameters.
+        full_nbytes: of the same in full precision.
         full_seconds: of a call with those: the median.
         steps: calls that outputs were compared over.
         differences: of every output of floating-point numbers.
@@ -56,10 +56,10 @@ class LowPrecision:
     differences: tuple[OutputDifference, ...]
 
     def lines(self, seconds: float) -> list[str]:
-        """Lines of text, beside the seconds of a call with these weights."""
+        """Lines of text, beside the seconds of a call with them."""
         lines = [
             f"weights in {self.dtype}: {scaled(self.nbytes)}B instead of {scaled(self.full_nbytes)}B; a call takes "
-            f"{microseconds(self.full_seconds)} µs with their own type, {self.full_seconds / seconds:.2f} times as long"
+            f"{microseconds(self.full_seconds)} µs in full precision, {self.full_seconds / seconds:.2f} times as long"
         ]
         return lines + [
             f"output {each.name}, over {self.steps} calls: differs by at most {each.largest:.2g}, where its largest "

@@ -40,7 +40,7 @@ class Profile:
         peaks: the machine's limits; None if they were not measured.
         operators: the operator of every node, by name.
         notes: what to know when reading the figures.
-        low_precision: what weights of low precision gain and cost, where they were asked for.
+        low_precision: what the compute dtype gains and costs, where there is one.
     """
 
     label: str

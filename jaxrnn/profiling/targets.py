@@ -15,20 +15,24 @@ from jaxrnn.messages import pairs_of
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.stepper import Stepper, StepSpec
+from jaxrnn.streaming import Streamed
+from jaxrnn.streaming.transform import with_dtype
 from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs
 
 
 @dataclass(frozen=True)
 class FullPrecision:
-    """What a function with weights of low precision is compared with.
+    """What a function of low precision is compared with.
 
     Attributes:
-        function: the same with weights of their own type.
+        dtype: the compute dtype of that function.
+        function: the same in full precision.
         packed: its parameters.
         low: those of the function that is profiled.
         draw: other inputs of the same shapes, for a number.
     """
 
+    dtype: str
     function: Callable[..., Any]
     packed: Packed
     low: Packed
@@ -44,7 +48,7 @@ class Target:
         function: to be profiled.
         arguments: for it; of a step, a scan or a pulse the state and the inputs.
         sample: the inputs, and how their sizes were chosen.
-        full: where the function has weights of low precision, what it is compared with.
+        full: where the function has a compute dtype, what it is compared with.
     """
 
     label: str
@@ -88,7 +92,7 @@ def of_stepper(
     batch: int | None,
     seed: int,
     frames: int | None = None,
-    low: np.dtype | None = None,
+    dtype: np.dtype | None = None,
     model: Model | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Target:
@@ -102,7 +106,7 @@ def of_stepper(
         batch: streams; None for one without a batch axis.
         seed: of the random inputs.
         frames: of a scan, stacked along a first axis of every input; None for one step.
-        low: low precision for the weights of matrix products.
+        dtype: the compute dtype, for a model or the stream of one.
         model: what the stepper was made of: its tables say how large random indices may be.
         sizes: what the label says of sizes besides.
     """
@@ -120,10 +124,10 @@ def of_stepper(
     def draw(seed: int) -> Sample:
         return random_arrays(infos, given, dims={**dims, **named}, seed=seed, limits=limits, frames=frames)
 
-    def with_params(params: Any) -> Callable[..., Any]:
+    def with_params(stepper: Any, params: Any) -> Callable[..., Any]:
         if frames is None:
             return lambda state, inputs: stepper.step(params, state, inputs)
-        return lambda state, inputs: stepper.scan(params, state, inputs)  # pyright: ignore[reportAttributeAccessIssue]
+        return lambda state, inputs: stepper.scan(params, state, inputs)
 
     sample = draw(seed)
     with exact_types():
@@ -133,16 +137,20 @@ def of_stepper(
     details = [
         pairs_of({**sample.dims, **(sizes or {})}),
         "" if batch is None else f"batch {batch}",
-        "" if low is None else f"weights in {low.name}",
+        "" if dtype is None else f"products in {dtype.name}",
     ]
     label = _label(spec.label if model is None else model.label, _what(spec, frames), *details)
-    if low is None:
-        return Target(label, with_params(params), (state, sample.inputs), sample)
-    known = {} if spec.streams else {"dims": {name: size for name, size in sample.dims.items() if name != symbol}}
-    pack = stepper.pack  # pyright: ignore[reportAttributeAccessIssue]
-    narrow, wide = pack(params, dtype=low, **known), pack(params, **known)
-    full = FullPrecision(with_params(wide), wide, narrow, lambda seed: draw(seed).inputs)
-    return Target(label, with_params(narrow), (state, sample.inputs), sample, full)
+    if dtype is None:
+        return Target(label, with_params(stepper, params), (state, sample.inputs), sample)
+    if isinstance(stepper, Streamed):
+        other = with_dtype(stepper, dtype)
+        packed, low = stepper.pack(params), other.pack(params)
+    else:
+        assert isinstance(stepper, Model)
+        other, known = stepper, {name: size for name, size in sample.dims.items() if name != symbol}
+        packed, low = stepper.pack(params, dims=known), stepper.pack(params, dims=known, dtype=dtype)
+    full = FullPrecision(dtype.name, with_params(stepper, packed), packed, low, lambda seed: draw(seed).inputs)
+    return Target(label, with_params(other, low), (state, sample.inputs), sample, full)
 
 
 def _what(spec: StepSpec, frames: int | None) -> str:

@@ -38,8 +38,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
         _, h = jaxrnn.associative_scan(affine, (a, b))  # h[t] = a[t] * h[t - 1] + b[t], from h[-1] = 0
 
-    Over a number of elements, it is JAX's own function. Over a symbolic size, it is a sequential loop, except that
-    `stream` runs ``fn`` in parallel over the frames of each chunk.
+    Over a number of elements, it is JAX's own function. Over a symbolic size it is a loop, which `stream` runs in
+    parallel over the frames of a pulse, except on CPUs, where a loop is faster.
 
     Args:
         fn: associative, ``(elements, elements) -> elements``. Each array of elements has the axis, and `fn` works on
@@ -52,8 +52,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         The elements combined with all before them: a pytree like ``elems``, of the same shapes and dtypes.
 
     Raises:
-        InputError: the axis has several sizes of which one is symbolic, or `fn` returns no elements like those it
-            takes. JAX's own errors where no size is symbolic.
+        ValueError: the arrays have several sizes along the axis.
+        InputError: the size is symbolic, and `fn` returns no elements like those it takes.
     """
     leaves, structure = jax.tree.flatten(elems)
     if not leaves or not callable(fn):
@@ -63,7 +63,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     if not any(size is not None and is_symbolic(size) for size in sizes):
         return lax.associative_scan(fn, elems, reverse=reverse, axis=place)  # it takes no negative axis in reverse
     if len(set(map(str, sizes))) > 1:
-        raise InputError(
+        raise ValueError(
             f"associative_scan takes arrays of one size along axis {axis}, not of {', '.join(map(str, sizes))}: "
             "broadcast what is the same for all elements, with jnp.broadcast_to"
         )
@@ -109,8 +109,8 @@ def _in_a_loop(combine: Callable[..., list[Any]], frames: Sequence[Any], reverse
     return lax.scan(step, start, list(frames), reverse=reverse)[1]
 
 
-#: The mark: the first ``count`` operands, a new prefix, as they are; behind them stand the prefix and the frame that it
-#: is made of. So all parts of a prefix stay in the loop, where only some of them are asked for.
+#: The mark: the first ``count`` operands, a new prefix, as they are. The others are the prefix and the frame that it is
+#: made of. So all parts of a prefix stay in the loop, where only some of them are asked for.
 _associative = Primitive("associative")
 _associative.multiple_results = True
 _associative.def_impl(lambda *operands, count: list(operands[:count]))

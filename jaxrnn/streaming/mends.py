@@ -14,6 +14,7 @@ _CALLS = {
     "-k, which moves the first k frames to the end, does stream",
     "jnp.pad": "jnp.pad takes values from near the end it pads in modes 'constant', 'edge', 'reflect' and 'symmetric'; "
     "jnp.concatenate([x, x[:k]]) wraps the first frames to the end",
+    "lax.associative_scan": "call jaxrnn.associative_scan, which takes the same arguments",
     "jnp.flip": "run forwards in time",
     "jnp.convolve": _WINDOWS,
     "jnp.correlate": _WINDOWS,

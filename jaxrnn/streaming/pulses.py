@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from jaxrnn.cells.products import product_type
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.equations import trace
@@ -17,6 +17,7 @@ from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
 from jaxrnn.jaxprs.packing import Packed, Purpose, plain
 from jaxrnn.jaxprs.step import Step
 from jaxrnn.jaxprs.zeros import depends_on
+from jaxrnn.precision import cast_param, check_names, check_param
 from jaxrnn.recordings import scan_steps
 from jaxrnn.stepper import State
 from jaxrnn.streaming.facts import flat_spec
@@ -53,18 +54,20 @@ class Pulses:
             InputError: they are missing, differ in structure, shape or dtype, or were packed for another function.
         """
         unpacked = plain(params, self.plan)
-        expected, structure = jax.tree.flatten(self.example)
+        expected, structure = jax.tree_util.tree_flatten_with_path(self.example)
         if unpacked is None and expected:
             raise InputError("the function was streamed with parameters: give params")
+        if isinstance(self.example, dict) and isinstance(unpacked, dict):
+            check_names(unpacked, self.example)
         leaves, shape = jax.tree.flatten(unpacked)
         if shape != structure:
             raise InputError(f"params must be a pytree like those that the function was streamed with, {structure}")
-        for leaf, want in zip(map(shape_of, leaves), expected, strict=True):
-            if (leaf.shape, leaf.dtype) != (want.shape, want.dtype):
-                raise InputError(
-                    f"params hold {leaf.dtype.name}{list(leaf.shape)} where the function was streamed with "
-                    f"{want.dtype.name}{list(want.shape)}"
-                )
+        for (path, want), leaf in zip(expected, leaves, strict=True):
+            check_param(f"params{jax.tree_util.keystr(path)}", leaf, want, product_type())
+
+    def _leaves(self, params: Any) -> list[Any]:
+        """The leaves of parameters, plain or packed, in the types that the function was streamed with."""
+        return list(map(cast_param, jax.tree.leaves(plain(params, self.plan)), jax.tree.leaves(self.example)))
 
     def init(self, params: Any, constants: list[Any] | None) -> State:
         """The state before the first frame.
@@ -81,7 +84,7 @@ class Pulses:
         closed, depends = self._start
         count = len(jax.tree.leaves(self.example))
         groups = {
-            "params": (None if params is None else jax.tree.leaves(plain(params, self.plan)), slice(0, count)),
+            "params": (None if params is None else self._leaves(params), slice(0, count)),
             "constants": (constants, slice(count, None)),
         }
         arguments: list[Any] = []
@@ -141,7 +144,7 @@ class Pulses:
         return self._plain_step(plain(params, self.plan), arrays, state)
 
     def _plain_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
-        outputs, new = self.plan.run(jax.tree.leaves(params), state, arrays, self._units)
+        outputs, new = self.plan.run(self._leaves(params), state, arrays, self._units)
         return [
             None if isinstance(kind, FinalValue) else output
             for output, kind in zip(outputs, self.plan.outputs, strict=True)
@@ -152,12 +155,12 @@ class Pulses:
         return Step.trace(self._plain_step, jax.tree.map(shape_of, params), arrays, self.plan.layout.vectors)
 
     @compiled
-    def pack(self, params: Any, *, dtype: np.dtype | None) -> Packed:
+    def pack(self, params: Any) -> Packed:
         """As `Streamed.pack`."""
         unpacked = plain(params, self.plan)
         stages = self._stages(unpacked)
-        purpose = Purpose(self.plan.fingerprint, folding_of(stages), self.spec.pulse, self.plan.label)
-        return Packed(unpacked, fold(stages, unpacked, dtype), purpose)
+        purpose = Purpose(self.plan.fingerprint, folding_of(stages), self.spec.pulse, label=self.plan.label)
+        return Packed(unpacked, fold(stages, unpacked), purpose)
 
     @compiled
     def flush(
@@ -167,7 +170,7 @@ class Pulses:
 
         Of a recording that is shorter than the constraints allow, they are NaN, or 0 in types without it.
         """
-        leaves = jax.tree.leaves(plain(params, self.plan))
+        leaves = self._leaves(params)
 
         def one(state: State, arrays: list[Any], existing: jax.Array) -> tuple[list[Any], list[Any]]:
             outputs, _ = self.plan.run(leaves, state, arrays, units, existing)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from jaxrnn.guards import own_arithmetic
-from jaxrnn.jaxprs.packing import Packed, low_precision_type
+from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.recordings import part, whole
 from jaxrnn.stepper import Flushed, State, StateSpec, StepSpec, in_batch
 from jaxrnn.streaming.arguments import Arguments
@@ -148,7 +148,7 @@ class Streamed:
         return self._tree(outputs), state
 
     @_in_its_types
-    def pack(self, params: Any, dtype: Any = None) -> Packed:
+    def pack(self, params: Any) -> Packed:
         """Do once what a step of this pulse does with the parameters alone; `step` takes the result in their place.
 
         Faster still is to close over the parameters, ``jax.jit(functools.partial(streamed.step, params))``, which
@@ -156,15 +156,12 @@ class Streamed:
 
         Args:
             params: the function's parameters.
-            dtype: ``"bfloat16"`` keeps the weights of matrix products in half the bytes, as in `Model.pack`. It makes
-                batches of streams and long pulses faster, and a single stream with short ones slower.
 
         Raises:
-            InputError: ``dtype`` is no type that gains anything, or there is nothing that it could be applied to.
+            InputError: they do not fit.
         """
-        low = low_precision_type(dtype)
         self._pulses.check_params(params)
-        return self._pulses.pack(params, dtype=low)
+        return self._pulses.pack(params)
 
     def _tree(self, outputs: Iterable[Any]) -> Any:
         return jax.tree.unflatten(self._plan.output_structure, outputs)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxrnn.cells.products import matrix_products_in, product_type
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.messages import first_line
 from jaxrnn.streaming.dimensions import UndecidedError
@@ -87,9 +90,8 @@ def stream(
     if multiple < 1:
         raise StreamError(f"multiple must be at least 1, not {multiple}")
     shapes, of_params = jax.tree.map(shape_of, (example, params))
-    # 64-bit types are what they are here and now, whatever they are where the result is called.
-    wide = bool(jax.config.read("jax_enable_x64"))
-    context = functools.partial(jax.enable_x64, wide)
+    # 64-bit types and products are what they are here and now, whatever they are where the result is called.
+    types = Types(bool(jax.config.read("jax_enable_x64")), product_type())
 
     def plan(times: int = 1, more: tuple[str, ...] = ()) -> Plan:
         """The plan for lengths that are ``times`` as large multiples, under more constraints."""
@@ -107,14 +109,28 @@ def stream(
             return plan(times, (*more, *equalities))
         return Plan(closed, outputs, params, leaves, ABSENT, f"the stream of {_name_of(function)}", holding)
 
-    with context(), explained():
+    with types.in_force(), explained():
         try:
             made = plan()
         except UndecidedError as error:
             mend = advice(error, plan, multiple) or mend_of(error, whole, of_params, shapes)
             raise StreamError(f"{error}; {mend}" if mend else str(error)) from error.__cause__ or error
-    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), wide)
-    return Streamed(made, structure, params, pulse=pulse, multiple=multiple, context=context, again=again)
+    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), types)
+    return Streamed(made, structure, params, pulse=pulse, multiple=multiple, context=types.in_force, again=again)
+
+
+def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
+    """The stream of a model, traced again in a compute dtype.
+
+    Raises:
+        InputError: nothing in the function is a product of a model, so that it computes as it is written.
+    """
+    again, (pulse,) = streamed.__reduce__()
+    assert isinstance(again, Again)
+    low = dataclasses.replace(again, types=dataclasses.replace(again.types, products=dtype))(pulse)
+    if low.fingerprint == streamed.fingerprint:
+        raise InputError(f"nothing in {streamed.spec.label} can compute in {dtype.name}: it has no product of float32")
+    return low
 
 
 def _scope_of(constraints: Sequence[str]) -> Any:
@@ -123,6 +139,25 @@ def _scope_of(constraints: Sequence[str]) -> Any:
         return jax.export.SymbolicScope(constraints)
     except ValueError as error:
         raise StreamError(f"constraints must be such as 'S >= 3': {first_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class Types:
+    """The types that a function was traced in.
+
+    Attributes:
+        wide: whether there are types of 64 bits.
+        products: the compute dtype.
+    """
+
+    wide: bool
+    products: np.dtype | None
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Trace in them."""
+        with jax.enable_x64(self.wide), matrix_products_in(self.products):
+            yield
 
 
 @dataclass(frozen=True)
@@ -135,11 +170,11 @@ class Again:
     axes: Any
     multiple: int
     constraints: tuple[str, ...]
-    wide: bool
+    types: Types
 
     def __call__(self, pulse: int) -> Streamed:
         """The streamed function in pulses of this size."""
-        with jax.enable_x64(self.wide):
+        with self.types.in_force():
             return stream(
                 self.function,
                 self.example,

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
-from jaxrnn.cells import matrix_products_in
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 
@@ -31,19 +29,6 @@ def check_functions(loss: Any, metrics: Any) -> dict[str, Function]:
         if name in taken:
             raise InputError(f"a metric cannot be called {name!r}: the history has another number of that name")
     return dict(metrics or {})
-
-
-def check_precision(compute_dtype: Any) -> str | None:
-    """The name of the type of matrix products, None for their own.
-
-    Raises:
-        InputError: it is no such type.
-    """
-    try:
-        with matrix_products_in(compute_dtype):
-            return None if compute_dtype is None else np.dtype(compute_dtype).name
-    except TypeError as error:
-        raise InputError(f"compute_dtype must be None or 'bfloat16', not {compute_dtype!r}") from error
 
 
 def check_end(steps: int | None, epochs: int | None, size: int | None) -> None:

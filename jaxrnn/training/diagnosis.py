@@ -30,7 +30,7 @@ def explain(updates: Updates, before: UpdateState, after: UpdateState, chunk: Ba
     """
     trained = [name for name in updates.forward.model.program.parameters if name in before.trained]
     carry = {name: _own_rows(array) for name, array in before.carry.items()}
-    with matrix_products_in(updates.forward.compute_dtype):
+    with matrix_products_in(updates.forward.dtype):
         reason = _on_examples(updates.forward, updates.params(before.trained), carry, chunk, trained, labels)
     if reason:
         return reason

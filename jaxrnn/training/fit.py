@@ -13,7 +13,8 @@ import numpy as np
 
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.training.arguments import Function, check_end, check_functions, check_precision
+from jaxrnn.precision import compute_type
+from jaxrnn.training.arguments import Function, check_end, check_functions
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.buffers import warn_of_buffers
 from jaxrnn.training.checkpoints import Folder
@@ -54,7 +55,7 @@ def fit(
     checkpoints: str | os.PathLike[str] | Checkpoints | None = None,
     params: Mapping[str, Any] | None = None,
     devices: Sequence[Any] | None = None,
-    compute_dtype: Any = None,
+    dtype: Any = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Fitted:
@@ -90,7 +91,7 @@ def fit(
         params: the parameters to begin with; the file's by default.
         devices: the devices that a batch is split over; all by default. If it does not divide by their number, rows
             that do not count fill it up.
-        compute_dtype: ``"bfloat16"`` for matrix products in that type; parameters and their sums stay as they are.
+        dtype: as in `Model.apply`. What is trained stays in the file's types.
         seed: of everything that is drawn.
         progress: whether to show a progress bar on standard error; by default, if that is a terminal.
 
@@ -110,7 +111,7 @@ def fit(
     check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0)
     functions = check_functions(loss, metrics)
-    compute_dtype = check_precision(compute_dtype)
+    dtype = compute_type(dtype)
     optimizer = optimizer if isinstance(optimizer, Optimizer) else Optimizer(optimizer)
     if validation is not None and not isinstance(validation, Validation):
         validation = Validation(validation)
@@ -126,7 +127,7 @@ def fit(
         order = sequence_order(source.size, batch_size, seed=seed, epochs=epochs)
 
     trained = trained_names(model, optimizer.train, optimizer.freeze)
-    start = start_values(model, params, trained)
+    start = start_values(model, params, trained, dtype)
     warn_of_buffers(model, start, trained, optimizer)
     frozen = {name: value for name, value in start.items() if name not in trained}
     changed = {
@@ -146,12 +147,12 @@ def fit(
         )
     placement = Placement(devices, batch_size)
     on_batches = functions if validation is None else {}
-    forward = Forward(model, layout, loss, on_batches, compute_dtype)
+    forward = Forward(model, layout, loss, on_batches, dtype)
     updates = Updates(forward, optimizer, placement, frozen)
     validator = None
     if validation is not None:
         whole = dataclasses.replace(layout, sequences=sequences.whole)
-        measured = Forward(model, whole, loss, functions, compute_dtype)
+        measured = Forward(model, whole, loss, functions, dtype)
         validator = Validator(measured, validation, batch_size, devices)
     settings = training_facts(
         model,
@@ -161,7 +162,7 @@ def fit(
         optimizer,
         loss,
         batch_size=batch_size,
-        compute_dtype=compute_dtype,
+        dtype=None if dtype is None else dtype.name,
         seed=seed,
         examples=source.size,
     )

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells import matrix_products_in
 from jaxrnn.errors import InputError
 from jaxrnn.messages import describe
 from jaxrnn.model import Model
@@ -29,14 +28,14 @@ class Forward:
         layout: how the examples lie in time.
         loss: of one example.
         metrics: more of the same, by name, which are not trained for.
-        compute_dtype: in what type matrix products are computed, as `jaxrnn.cells.matrix_products_in` takes it.
+        dtype: the compute dtype.
     """
 
     model: Model
     layout: ExampleLayout
     loss: Function
     metrics: Mapping[str, Function]
-    compute_dtype: Any = None
+    dtype: np.dtype | None = None
 
     def takes_lengths(self, ragged: bool) -> bool:
         """Whether the model takes the lengths of examples: only a scan does, and so is compiled a second time."""
@@ -57,21 +56,20 @@ class Forward:
         """
         inputs = {info.name: example[info.name] for info in self.layout.inputs}
         remat = self.layout.sequences.remat
-        with matrix_products_in(self.compute_dtype):
-            if self.layout.mode == "apply":
-                return self.model.apply(params, inputs, remat=remat), state
-            if self.layout.mode == "step":
-                return self._step(params, state, inputs, mask)
-            axes = self._scan_axes(inputs)
-            for name in inputs.keys() - self.layout.axes.keys():
-                inputs[name] = jnp.broadcast_to(inputs[name], (mask.shape[0], *inputs[name].shape))
-            lengths = jnp.sum(mask, dtype=jnp.int32)[None] if ragged else None
-            return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=remat)
+        if self.layout.mode == "apply":
+            return self.model.apply(params, inputs, remat=remat, dtype=self.dtype), state
+        if self.layout.mode == "step":
+            return self._step(params, state, inputs, mask)
+        axes = self._scan_axes(inputs)
+        for name in inputs.keys() - self.layout.axes.keys():
+            inputs[name] = jnp.broadcast_to(inputs[name], (mask.shape[0], *inputs[name].shape))
+        lengths = jnp.sum(mask, dtype=jnp.int32)[None] if ragged else None
+        return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=remat, dtype=self.dtype)
 
     def _step(self, params: Arrays, state: Arrays, inputs: Arrays, mask: jax.Array) -> tuple[Any, Any]:
         """`Model.step` over many frames at once, whose backward pass may take chunks of them."""
         inputs = {**inputs, **self.state_inputs(state)}
-        results = self.model.apply(params, inputs, remat=self.layout.sequences.remat)
+        results = self.model.apply(params, inputs, remat=self.layout.sequences.remat, dtype=self.dtype)
         new = {variable.name: results.pop(str(variable.output)) for variable in self.model.state}
         # A chunk that begins after the end of its example leaves the state alone; no chunk before it has padding.
         any_exists = mask.any()

@@ -47,7 +47,7 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk
     def judge(outputs: Sequence[Any], sides: Sides) -> list[jax.Array]:
         return [forward.judge(*each)[0] for each in zip(outputs, *zip(*sides, strict=True), strict=True)]
 
-    low_precision = forward.compute_dtype is not None or any(x.dtype.itemsize == 2 for x in values.values())
+    low_precision = forward.dtype is not None or any(x.dtype.itemsize == 2 for x in values.values())
     tolerance = 0.05 if low_precision else 1e-3
 
     def losses(outputs: Sequence[Any]) -> tuple[float, float, bool]:

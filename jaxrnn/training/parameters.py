@@ -11,8 +11,9 @@ import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
-from jaxrnn.messages import describe, near_or_all
+from jaxrnn.messages import near_or_all
 from jaxrnn.model import Model
+from jaxrnn.precision import cast_params, check_params
 
 Patterns = str | Sequence[str]
 
@@ -45,41 +46,31 @@ def _matching(names: Sequence[str], patterns: Patterns, what: str) -> set[str]:
     return matched
 
 
-def start_values(model: Model, params: Mapping[str, Any] | None, trained: Sequence[str]) -> dict[str, jax.Array]:
+def start_values(
+    model: Model, params: Mapping[str, Any] | None, trained: Sequence[str], dtype: np.dtype | None
+) -> dict[str, jax.Array]:
     """The parameters to begin with: the caller's, or the file's.
 
     Raises:
         InputError: they do not fit the model, or one to be trained is not finite.
     """
-    expected = model.program.parameters
-    values = dict(model.params) if params is None else checked(params, expected)
+    values = dict(model.params) if params is None else copied(model, params, dtype)
     for name in trained:
         if not finite(values[name]):
             raise InputError(f"parameter {name!r} is not finite everywhere, so it cannot be trained: freeze={name!r}")
     return values
 
 
-def checked(params: Mapping[str, Any], expected: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-    """Parameters as JAX arrays, of the names, types and shapes of the file.
+def copied(model: Model, params: Mapping[str, Any], dtype: np.dtype | None) -> dict[str, jax.Array]:
+    """Parameters as JAX arrays of the file's types, which the caller cannot change.
 
     Raises:
-        InputError: they differ.
+        InputError: they do not fit the model.
     """
-    if not isinstance(params, Mapping):
-        raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
-    for name in params:
-        if name not in expected:
-            raise InputError(f"params: the model has no parameter {name!r}{near_or_all(str(name), expected)}")
-    values = {}
-    for name, array in expected.items():
-        if name not in params:
-            raise InputError(f"params: {name!r} is missing")
-        value = params[name]
-        if not hasattr(value, "dtype") or value.dtype != array.dtype or tuple(value.shape) != array.shape:
-            raise InputError(f"params[{name!r}] must be {describe(array)}, not {describe(value)}")
-        with exact_types():
-            values[name] = jax.device_put(np.array(value))  # a copy, which the caller cannot change
-    return values
+    with exact_types():
+        check_params(params, model.program.parameters, dtype)
+        cast = cast_params(params, model.program.parameters)
+        return {name: jax.device_put(np.array(value)) for name, value in cast.items()}
 
 
 def finite(array: Any) -> bool:

@@ -80,7 +80,7 @@ class PreparedTraining:
         """The mean loss and metrics over the validation examples, None where there are none."""
         if (validation := self.arguments["validation"]) is None:
             return None
-        names = ("loss", "metrics", "batch_size", "sequences", "compute_dtype", "devices")
+        names = ("loss", "metrics", "batch_size", "sequences", "dtype", "devices")
         return validate(self.model, params, validation.data, **{name: self.arguments[name] for name in names})
 
 
@@ -99,7 +99,7 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
     file = SettingsFile(TrainingSettings, path, overrides)
     settings = file.settings
     arguments: dict[str, Any] = {
-        **{key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "compute_dtype", "seed")},
+        **{key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "dtype", "seed")},
         "loss": _function(file, settings.loss, "loss", losses.LOSSES, "loss"),
         "metrics": {
             name: _function(file, metric, "metric", metrics.METRICS, "metrics", name)

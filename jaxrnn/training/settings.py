@@ -141,8 +141,8 @@ class TrainingSettings(Settings):
     """A folder of checkpoints to begin with, in place of the file's own parameters."""
     devices: PositiveInt | None = None
     """How many to spread a batch over; by default all."""
-    compute_dtype: Literal["bfloat16", "float16", "float32"] | None = None
-    """The type of matrix products; by default that of the parameters."""
+    dtype: Literal["bfloat16", "float16"] | None = None
+    """The type of the operands of products; by default that of the parameters."""
     seed: int = Field(0, ge=0)
     """The seed of everything that is drawn."""
     export: LocalPath | None = None

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxrnn.checks import check_count
-from jaxrnn.training.arguments import Function, check_functions, check_precision
+from jaxrnn.precision import compute_type
+from jaxrnn.training.arguments import Function, check_functions
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.forward import Forward
 from jaxrnn.training.options import SEQUENCES, Sequences, Validation
 from jaxrnn.training.order import sequence_order
-from jaxrnn.training.parameters import checked
+from jaxrnn.training.parameters import copied
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.updates import fresh_carry
@@ -35,7 +36,7 @@ def validate(
     batch_size: int = 16,
     sequences: Sequences = SEQUENCES,
     devices: Sequence[Any] | None = None,
-    compute_dtype: Any = None,
+    dtype: Any = None,
 ) -> dict[str, float]:
     """The mean loss and metrics over examples, as `fit` measures them: ``{"loss": ..., name: ...}``.
 
@@ -50,7 +51,7 @@ def validate(
         batch_size: examples that are run at once.
         sequences: as for `fit`; they are run whole, so chunks and what is computed again do not count.
         devices: as for `fit`.
-        compute_dtype: as for `fit`.
+        dtype: as for `fit`.
 
     Raises:
         InputError: an argument or an example does not fit.
@@ -59,10 +60,10 @@ def validate(
     """
     check_count("batch_size", batch_size)
     functions = check_functions(loss, metrics)
-    compute_dtype = check_precision(compute_dtype)
-    values = checked(params, model.program.parameters)
+    dtype = compute_type(dtype)
+    values = copied(model, params, dtype)
     layout = make_layout(model, sequences.whole, *make_source(data, None).get(0))
-    validator = Validator(Forward(model, layout, loss, functions, compute_dtype), Validation(data), batch_size, devices)
+    validator = Validator(Forward(model, layout, loss, functions, dtype), Validation(data), batch_size, devices)
     with jax.enable_x64(layout.wide):
         return validator(validator.placement.replicate(values))
 

@@ -41,8 +41,9 @@ def convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=No
     if is_depthwise(x.shape, w.shape, group):
         return depthwise(x, w, strides, pads, input_dilation or (1,) * rank, dilations)
     spatial = "DHW"[-rank:] if rank <= 3 else "".join(map(str, range(rank)))
-    # Low-precision operands give a low-precision result: JAX cannot transpose a convolution of two types.
-    left, right = product_operands(x, w)
+    # Low-precision operands give a low-precision result: JAX cannot transpose a convolution of two types. With one
+    # filter for each channel they keep their type, as in `depthwise`.
+    left, right = (x, w) if group > 1 and w.shape[1] == 1 else product_operands(x, w)
     return lax.conv_general_dilated(
         left,
         right,

@@ -1,4 +1,4 @@
-"""An associative scan over the frames of a chunk, in parallel."""
+"""An associative scan over the frames of a chunk: in parallel, or on CPUs in turn."""
 
 from __future__ import annotations
 
@@ -9,25 +9,44 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn.cells.platforms import by_platform
+
 #: A step of a scan, ``(carry, (exists, frame)) -> (carry, outputs)``. The carry is whether the scan has started, and
 #: the prefix.
 Step = Callable[[list[Any], tuple[Any, Sequence[Any]]], tuple[list[Any], Any]]
 
 
-def carries_of(step: Step, carry: list[Any], mask: Any, frames: Sequence[Any]) -> list[Any]:
-    """The carries of an associative scan after each frame of a chunk.
+def associative(step: Step, carry: list[Any], mask: Any, frames: list[Any], outputs: Sequence[int]) -> Any:
+    """An associative scan over the frames of a chunk.
 
-    The associative function is lifted to pairs of whether a value exists and the value; where only one exists, that one
-    is the result. Lifted, it is associative too, and what stands in frames that do not exist reaches no result.
+    On a CPU, a loop is the fast form: it combines each frame once, with a carry that stays in the cache.
 
     Args:
         step: of the scan.
         carry: before the chunk.
         mask: which frames exist, ``bool[frames]``; None if all do.
         frames: arrays ``[frames, ...]``.
+        outputs: which part of the carry each output of a step is.
 
     Returns:
-        ``[frames, ...]`` for each part of the carry.
+        The carry after the chunk, and outputs ``[frames, ...]``.
+    """
+
+    def in_turn(carry: list[Any], mask: Any, frames: list[Any]) -> Any:
+        return lax.scan(step, carry, (mask, frames))
+
+    def in_parallel(carry: list[Any], mask: Any, frames: list[Any]) -> Any:
+        carries = carries_of(step, carry, mask, frames)
+        return [values[-1] for values in carries], [carries[part] for part in outputs]
+
+    return by_platform(in_turn, in_parallel, carry, mask, frames)
+
+
+def carries_of(step: Step, carry: list[Any], mask: Any, frames: list[Any]) -> list[Any]:
+    """The carries of an associative scan after each frame of a chunk, ``[frames, ...]``, in parallel.
+
+    The associative function is lifted to pairs of whether a value exists and the value; where only one exists, that one
+    is the result. Lifted, it is associative too, and what stands in frames that do not exist reaches no result.
     """
 
     def combine(exists: Any, earlier: list[Any], later: list[Any]) -> list[Any]:
@@ -45,7 +64,7 @@ def carries_of(step: Step, carry: list[Any], mask: Any, frames: Sequence[Any]) -
     exists = None if mask is None else _beginning_with(started, mask)
     values = [_beginning_with(*pair) for pair in zip(prefix, frames, strict=True)]
     exists, values = lax.associative_scan(jax.vmap(join), (exists, values))
-    return [jnp.ones(len(frames[0]), bool) if exists is None else exists, *values]
+    return [jnp.ones(frames[0].shape[0], bool) if exists is None else exists, *values]
 
 
 def _beginning_with(first: Any, frames: Any) -> Any:

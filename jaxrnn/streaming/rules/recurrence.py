@@ -1,4 +1,4 @@
-"""A recurrence over time: a scan whose carry is the state of the stream, sequential or, if associative, in parallel."""
+"""A recurrence over time: a scan whose carry is the state of the stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.associative import parts_of_carry, without_mark
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_final_values
-from jaxrnn.streaming.rules.prefixes import carries_of
+from jaxrnn.streaming.rules.prefixes import associative
 from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.values import Chunk, FinalValue, Reach, union
 
@@ -24,7 +24,7 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     if equation.params["reverse"]:
         run.refuse(
             "it runs backwards in time, from the last frame (the backward half of a bidirectional recurrence)",
-            "use a model whose recurrence runs forwards only",
+            "use a recurrence that runs forwards only, after a convolution that looks some frames ahead if it must",
         )
     consts, carries = scan_parts(equation)
     fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
@@ -43,8 +43,8 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         aligned.append(run.harmless(x).array)
     run.facts.sinks.append((timeline, delay))
     body = equation.params["jaxpr"]
-    associative = parts_of_carry(equation)
-    needed = range(carries) if associative is None else associative.needed
+    parts = parts_of_carry(equation)
+    needed = range(carries) if parts is None else parts.needed
     names: dict[str, int] = {}
     before = [run.plain(value) for value in start]
     for index in needed:
@@ -71,9 +71,8 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         if frames == 1:
             after, outs = step(before, (None if mask is None else mask[0], [x[0] for x in aligned]))
             outs = [out[None] for out in outs]
-        elif associative is not None:
-            every = carries_of(step, before, mask, aligned)
-            after, outs = [values[-1] for values in every], [every[part] for part in associative.outputs]
+        elif parts is not None:
+            after, outs = associative(step, before, mask, aligned, parts.outputs)
         else:
             after, outs = lax.scan(step, before, (mask, aligned), length=frames, unroll=equation.params["unroll"])
     for name, index in names.items():
