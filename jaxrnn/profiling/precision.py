@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.profiling.table import microseconds, scaled
 
 #: Steps that outputs are compared over, each with inputs of its own and the state carried on.
@@ -18,6 +19,7 @@ STEPS = 50
 Step = Callable[[Any, Any], tuple[dict[str, Any], Any]]
 
 
+@brief
 @dataclass(frozen=True)
 class OutputDifference:
     """How far an output is from that in full precision, over all steps.
@@ -35,6 +37,7 @@ class OutputDifference:
     decibels: float
 
 
+@brief
 @dataclass(frozen=True)
 class LowPrecision:
     """What a compute dtype gains and costs.
