@@ -259,9 +259,8 @@ def test_a_real_network_takes_the_step_of_its_gradient(models, name):
     def whole(params, inputs):
         return loss(model.scan(params, model.init(), inputs)[0], None, None)
 
-    fitted = flat_fit(
-        model, [example], loss, steps=1, batch_size=1, optimizer="sgd", learning_rate=1e-3, mode="scan", time_axis=0
-    )
+    options = {"optimizer": "sgd", "learning_rate": 1e-3, "train": list(model.params), "mode": "scan", "time_axis": 0}
+    fitted = flat_fit(model, [example], loss, steps=1, batch_size=1, **options)
     with jax.enable_x64(True):
         inputs = jax_tree(example)
     value, gradients = jax.jit(jax.value_and_grad(whole))(model.params, inputs)

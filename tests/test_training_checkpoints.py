@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import optax
 import pytest
 from tiers import of_tiers
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
@@ -330,12 +331,25 @@ def test_other_settings_and_models_are_refused(model, tmp_path):
     refused("learning_rate is 0.02 in the checkpoint and 0.01 here", learning_rate=0.01)
     refused("options.b1 is absent in the checkpoint and 0.8 here", options={"b1": 0.8})
     refused('optimizer is "adam" in the checkpoint and "sgd" here', optimizer="sgd")
-    refused("trained is a list of 5 in the checkpoint", freeze="P")
+    refused("trained: 'P' only in the checkpoint", freeze="P")
     refused("seed is 0 in the checkpoint and 1 here", seed=1)
-    refused("starting parameters", trained=recurrent_model("time", seed=1))
-    refused("model.inputs", trained=recurrent_model("frames"))
+    refused("the starting parameters have other values", trained=recurrent_model("time", seed=1))
+    other = recurrent_model("frames")
+    refused(r"model.inputs: 'x: .*time, 3\]' only in the checkpoint, 'x: .*frames, 3\]' only here", trained=other)
     refused("loss is", loss=lambda outputs, example, mask: mean_square(outputs, example, mask))
+    refused("learning_rate is 0.02 in the checkpoint and a schedule here", learning_rate=lambda update: 0.02)
     refused("resume=False", resume=False)
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
     longer = flat_fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **{**OPTIONS, "every": 1})
     assert longer.step == 4
+
+
+def test_another_schedule_is_told_by_its_first_update(model, tmp_path):
+    def schedule(late):
+        return optax.piecewise_constant_schedule(0.02, {50: late / 0.02})
+
+    flat_fit(model, DATA, mean_square, steps=2, checkpoints=tmp_path, **{**OPTIONS, "learning_rate": schedule(0.01)})
+    options = {**OPTIONS, "learning_rate": schedule(0.005)}
+    said = "another training: learning_rate at update 100 is 0.01 in the checkpoint and 0.005 here. Choose another"
+    with pytest.raises(TrainingError, match=said):
+        flat_fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **options)

@@ -12,7 +12,7 @@ from small_models import make_model
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
-from jaxrnn.training import Sequences, fit
+from jaxrnn.training import Sequences, Validation, fit
 from jaxrnn.training.time_axes import make_layout
 
 #: Samples that a step of `window_model` takes: a few more or less make one frame, too, but not several times as many.
@@ -64,7 +64,9 @@ INFERRED = {
     "sequences": (SEQUENCES, examples([5])[0], {}, "step", {"x": 1}, "takes any number of frames along 'time'"),
     "frames of sequences": (SEQUENCES, draw(6, 1, 1, 3), {}, "scan", {"x": 0}, "'x' has one axis more"),
     "frames": (STEPS, draw(6, 1, 1, 3), {}, "scan", {"x": 0}, "'x' has one axis more"),
-    "joined frames": (STEPS, draw(1, 6, 3), {"time_axis": 1}, "scan", {"x": 1, "target": 1}, "takes one frame"),
+    "joined frames, axis": (STEPS, draw(1, 6, 3), {"time_axis": 1}, "scan", {"x": 1, "target": 1}, "takes one frame"),
+    "joined frames": (STEPS, draw(1, 6, 3), {}, "scan", {"x": 1}, "takes one frame"),
+    "one frame": (STEPS, draw(1, 1, 3), {}, "scan", {"x": 0}, "takes one frame"),
 }
 
 
@@ -93,7 +95,8 @@ def test_a_training_says_what_it_inferred(caplog, capsys):
     assert not caplog.records
     assert capsys.readouterr().err == ""
     assert len(repr(fitted)) < 200
-    assert "mode 'scan'" in repr(fitted)
+    assert repr(Validation(data * 50, patience=3)) == "Validation(50 examples, every=100, patience=3)"
+    assert "mode='scan'" in repr(fitted)
 
 
 def test_a_window_alone_is_one_step():

@@ -6,6 +6,7 @@ from jaxrnn.cells.chunks import in_blocks, in_chunks, recomputing
 from jaxrnn.cells.depthwise import depthwise, is_depthwise
 from jaxrnn.cells.gru import GRU
 from jaxrnn.cells.lstm import LSTM
+from jaxrnn.cells.platforms import by_platform
 from jaxrnn.cells.products import matrix_products_in, product, product_operands
 from jaxrnn.cells.recurrence import run, run_direction
 from jaxrnn.cells.rnn import RNN
@@ -17,6 +18,7 @@ __all__ = [
     "Activation",
     "Cell",
     "Weights",
+    "by_platform",
     "depthwise",
     "in_blocks",
     "in_chunks",

@@ -71,9 +71,11 @@ class LowPrecision:
         ]
 
 
-def differences_of(low: Step, full: Step, state: Any, frames: Iterator[Any]) -> tuple[OutputDifference, ...]:
+def differences_of(
+    low: Step, full: Step, first: tuple[Any, Any], frames: Iterator[Any]
+) -> tuple[OutputDifference, ...]:
     """Run two functions of a state and inputs over the same inputs, each with its own state carried on."""
-    states = [state, state]
+    states = list(first)
     errors: dict[str, list[np.ndarray]] = {}
     outputs: dict[str, list[np.ndarray]] = {}
     for inputs in frames:

@@ -19,6 +19,7 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 from numpy.lib.array_utils import normalize_axis_index
 
+from jaxrnn import varying
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of, variables
 from jaxrnn.jaxprs.slices import needed, read_by
@@ -42,8 +43,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     parallel over the frames of a pulse, except on CPUs, where a loop is faster.
 
     Args:
-        fn: associative, ``(elements, elements) -> elements``. Each array of elements has the axis, and `fn` works on
-            each element along it alone, whatever its size, which is 1 where it is symbolic here.
+        fn: associative, ``(elements, elements) -> elements``, of pytrees like ``elems`` with any number of elements. It
+            works on each element alone; where the size is symbolic, it is called with one.
         elems: a pytree of arrays with an axis of one size.
         reverse: begin with the last element. It cannot be streamed along time.
         axis: the axis of the elements.
@@ -106,7 +107,7 @@ def _in_a_loop(combine: Callable[..., list[Any]], frames: Sequence[Any], reverse
         return (jnp.array(True), marked), marked
 
     start = jnp.array(False), [jnp.zeros(frame.shape[1:], frame.dtype) for frame in frames]
-    return lax.scan(step, start, list(frames), reverse=reverse)[1]
+    return varying.scan(step, start, list(frames), reverse=reverse)[1]
 
 
 #: The mark: the first ``count`` operands, a new prefix, as they are. The others are the prefix and the frame that it is
@@ -141,9 +142,10 @@ def _jvp(primals: Any, tangents: Any, *, count: int) -> Any:
 
 
 def _transpose(cotangents: Any, *operands: Any, count: int) -> list[Any]:
+    passed = [*cotangents, *[None] * (len(operands) - count)]
     return [
-        *cotangents,
-        *(ad.Zero(operand.aval) if ad.is_undefined_primal(operand) else None for operand in operands[count:]),
+        (ad.Zero(operand.aval) if cotangent is None else cotangent) if ad.is_undefined_primal(operand) else None
+        for operand, cotangent in zip(operands, passed, strict=True)
     ]
 
 

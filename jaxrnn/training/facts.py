@@ -11,10 +11,13 @@ import numpy as np
 
 from jaxrnn.training.arguments import Function
 from jaxrnn.training.layout import ExampleLayout
-from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.optimizers import PROBED, Optimizer
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
+
+#: Facts whose values say nothing to a reader.
+_DIGESTS = ("starting parameters", "frozen parameters")
 
 
 def training_facts(
@@ -71,11 +74,36 @@ def _differences(before: Any, now: Any, path: str) -> Iterator[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
             yield from _differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
-    elif before != now:
-        yield f"{path} is {_brief(before, now)} in the checkpoint and {_brief(now, before)} here"
+    elif before == now:
+        return
+    elif path in _DIGESTS:
+        yield f"the {path} have other values"
+    elif _are_names(before) and _are_names(now):
+        only = {
+            "in the checkpoint": [name for name in before if name not in now],
+            "here": [name for name in now if name not in before],
+        }
+        parts = [f"{_some(names)} only {where}" for where, names in only.items() if names]
+        yield f"{path}: {', '.join(parts) or 'another order'}"
+    elif path == "learning_rate" and isinstance(before, list) and isinstance(now, list):
+        update, then, today = next(each for each in zip(PROBED, before, now, strict=True) if each[1] != each[2])
+        yield f"{path} at update {update} is {then:.6g} in the checkpoint and {today:.6g} here"
+    else:
+        yield f"{path} is {_brief(before, path)} in the checkpoint and {_brief(now, path)} here"
 
 
-def _brief(value: Any, other: Any) -> str:
-    if isinstance(value, Sequence) and not isinstance(value, str) and isinstance(other, list) and len(value) > 4:
-        return f"a list of {len(value)}" if len(value) != len(other) else "another list"
-    return "absent" if value is None else json.dumps(value)
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more
+
+
+def _brief(value: Any, path: str) -> str:
+    if path == "learning_rate" and isinstance(value, list):
+        return "a schedule"
+    text = "absent" if value is None else json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

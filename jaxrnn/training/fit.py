@@ -16,6 +16,7 @@ from jaxrnn.errors import InputError, TrainingError
 from jaxrnn.precision import compute_type
 from jaxrnn.training.arguments import Function, check_end, check_functions
 from jaxrnn.training.batches import Batches
+from jaxrnn.training.buffers import warn_of_buffers
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.facts import differences, digest_of_all, training_facts
@@ -103,6 +104,9 @@ def fit(
         TrainingError: a loss or gradient is not finite; a checkpoint cannot be written, or is of another training.
         MissingPackageError: optax or Grain is not installed, or Orbax for checkpoints.
         KeyboardInterrupt: with a checkpoint of the updates until then, where there is a folder.
+
+    Warns:
+        UserWarning: running statistics, or what was computed (a Fourier basis, a window, a filterbank), is trained.
     """
     check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0)
@@ -124,6 +128,7 @@ def fit(
 
     trained = trained_names(model, optimizer.train, optimizer.freeze)
     start = start_values(model, params, trained, dtype)
+    warn_of_buffers(model, start, trained, optimizer)
     frozen = {name: value for name, value in start.items() if name not in trained}
     changed = {
         name: value

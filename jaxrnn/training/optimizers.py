@@ -30,7 +30,7 @@ LEARNING_RATE = 1e-3
 _LINE_SEARCH = {"lbfgs"}
 
 #: Updates whose learning rates tell one schedule from another.
-_PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
+PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
 
 
 @brief
@@ -72,7 +72,7 @@ class Optimizer:
             return {"optimizer": "optax.GradientTransformation", **clipping}
         rate = self._rate
         with jax.numpy_dtype_promotion("standard"):
-            rates = rate if isinstance(rate, (int, float)) else [float(rate(count)) for count in _PROBED]
+            rates = rate if isinstance(rate, (int, float)) else [float(rate(count)) for count in PROBED]
         plain = (bool, int, float, str, type(None))
         options = {name: x if isinstance(x, plain) else type(x).__name__ for name, x in self.options.items()}
         return {"optimizer": self.algorithm, "options": options, "learning_rate": rates, **clipping}

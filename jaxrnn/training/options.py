@@ -94,6 +94,9 @@ class Validation:
         if self.patience is not None:
             check_count("patience", self.patience)
 
+    def __repr__(self) -> str:
+        return f"Validation({len(self.data)} examples, every={self.every}, patience={self.patience})"
+
 
 @brief
 @dataclasses.dataclass(frozen=True)

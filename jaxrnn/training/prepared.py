@@ -49,7 +49,7 @@ class PreparedTraining:
 
     settings: TrainingSettings
     model: Model
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] = dataclasses.field(repr=False)
 
     def run(self, *, resume: bool | None = None, progress: bool | None = None) -> Fitted:
         """Train, and write the ONNX file and the loss curve that the file names.

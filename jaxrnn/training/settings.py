@@ -86,7 +86,7 @@ class SequencesSettings(Settings):
     """How sequences go through the model."""
 
     mode: Literal["apply", "step", "scan"] | None = None
-    """`apply` runs whole sequences without state, `step` and `scan` carry it; by default as the model and the first example need."""
+    """`apply` runs whole sequences without state, `step` and `scan` carry it; by default what suits the model."""
     time_axis: int | dict[str, int] | None = None
     """The axis of the examples' arrays that is time: one for all, also of losses that take it, or one by name."""
     chunk: PositiveInt | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.cells import depthwise, is_depthwise
+from jaxrnn.cells import by_platform, depthwise, is_depthwise
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
@@ -19,8 +20,8 @@ from jaxrnn.streaming.rules.overlap import overlap_add, overlaps
 from jaxrnn.streaming.rules.windows import Framed, Window, framed
 from jaxrnn.streaming.values import Chunk
 
-#: Up to so many frames of output, a convolution is a matrix product for each. On the CPU, XLA takes up to sixteen times
-#: longer for a convolution over time alone, and it moves channels after all other axes and back for every other one.
+#: On CPUs, up to so many frames of output are a matrix product each. XLA takes up to sixteen times longer there for a
+#: convolution over time alone, and it moves channels after all other axes and back for every other one.
 PRODUCT = 4
 
 
@@ -52,15 +53,24 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
     part = framed(run, x, window, high, 0, size, "history")
     timeline = run.clock.timeline(size)
     frames = run.frames_of(timeline)
-    if frames <= (PRODUCT if window.spacing == 1 else window.spacing) and (
-        alone or (window.spacing == 1 and _is_plain_elsewhere(equation, place))
-    ):
-        array = _product(equation, part, kernel, window, place, frames)
+    padding = tuple(
+        part.pads if index == place else (int(entry[0]), int(entry[1]))
+        for index, entry in enumerate(parameters["padding"])
+    )
+    if window.spacing == 1 and frames <= PRODUCT and _is_plain_elsewhere(equation, place):
+
+        def products(under: Any, taps: Any) -> Any:
+            return _products(equation, dataclasses.replace(part, frames=under), taps, window, place, frames)
+
+        def whole(under: Any, taps: Any) -> Any:
+            return _convolution_with_taps(run, equation, jnp.moveaxis(under, 0, x.axis), taps, place, padding)
+
+        # Both read the taps, so that a packed kernel is one array, in the order in which products take it.
+        array = by_platform(products, whole, part.frames, _taps(equation, kernel, place))
+    elif window.spacing > 1 and frames <= window.spacing and alone:
+        # Each frame of output meets taps of its own: a convolution would multiply the others with zeros.
+        array = _products(equation, part, _taps(equation, kernel, place), window, place, frames)
     else:
-        padding = tuple(
-            part.pads if index == place else (int(entry[0]), int(entry[1]))
-            for index, entry in enumerate(parameters["padding"])
-        )
         array = _convolve(run, equation, jnp.moveaxis(part.frames, 0, x.axis), kernel, padding)
     return run.make(array, axis, timeline, part.delay, part.reach)
 
@@ -98,15 +108,35 @@ def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
     )
 
 
-def _product(equation: JaxprEqn, part: Framed, kernel: Any, window: Window, place: int, frames: int) -> Any:
+def _order(equation: JaxprEqn, place: int) -> list[int]:
+    """The spatial axes by number, time last."""
+    return [*(index for index in range(len(equation.params["window_strides"])) if index != place), place]
+
+
+def _taps(equation: JaxprEqn, kernel: Any, place: int) -> Any:
+    """The kernel as ``[taps, channels, out]``, those of one place in time side by side."""
+    spec = equation.params["dimension_numbers"].rhs_spec
+    taps = jnp.transpose(kernel, (*(spec[2 + index] for index in _order(equation, place)), spec[1], spec[0]))
+    return taps.reshape(-1, *taps.shape[-2:])
+
+
+def _convolution_with_taps(run: Pass, equation: JaxprEqn, x: Any, taps: Any, place: int, padding: Any) -> Any:
+    """The equation's convolution of the frames at hand, with its kernel as `_taps` gives it."""
+    numbers, order = equation.params["dimension_numbers"], _order(equation, place)
+    sizes = [in_shape(equation, 1)[numbers.rhs_spec[2 + index]] for index in order]
+    rank = len(order)
+    spec = (rank + 1, rank, *(order.index(index) for index in range(rank)))
+    numbers = lax.ConvDimensionNumbers(numbers.lhs_spec, spec, numbers.out_spec)
+    kernel = taps.reshape(*sizes, *taps.shape[1:])
+    return run.bind(equation, [x, kernel], padding=padding, dimension_numbers=numbers)[0]
+
+
+def _products(equation: JaxprEqn, part: Framed, taps: Any, window: Window, place: int, frames: int) -> Any:
     """The convolution as a matrix product for each frame of output: what lies under its window, and the taps."""
     numbers = equation.params["dimension_numbers"]
     time = numbers.lhs_spec[2 + place]
     channels = numbers.lhs_spec[1] + (numbers.lhs_spec[1] < time)
-    elsewhere = [index for index in range(len(numbers.lhs_spec) - 2) if index != place]
-    order = [*(numbers.rhs_spec[2 + index] for index in elsewhere), numbers.rhs_spec[2 + place]]
-    taps = jnp.transpose(kernel, (*order, numbers.rhs_spec[1], numbers.rhs_spec[0]))
-    taps = taps.reshape(-1, *taps.shape[-2:])  # [taps, channels, out]
+    elsewhere = _order(equation, place)[:-1]
     if window.spacing == 1:
         begins = [frame * window.stride for frame in range(frames)]
         under = [part.frames[begin : begin + window.extent + 1 : window.dilation] for begin in begins]
