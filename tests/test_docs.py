@@ -25,11 +25,7 @@ PAGES = {
     "functions.md": 5,
     "low-precision.md": 5,
     "evaluation.md": 4,
-<<<<<<< HEAD
     "platforms.md": 2,
-=======
-    "low-precision.md": 5,
->>>>>>> flax
 }
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
