@@ -26,6 +26,12 @@ def first_line(error: BaseException, longest: int = 500) -> str:
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 
+def whole_message(error: BaseException, advice: str = "") -> str:
+    """All that an error says, with advice at the end of its first line; its type where it says nothing."""
+    first, *rest = (str(error).strip() or type(error).__name__).splitlines()
+    return "\n".join([f"{first} {advice}".rstrip(), *rest])
+
+
 def describe(value: Any) -> str:
     """Dtype and shape of an array, ``float32[1, 257]``, or the type of anything else."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):

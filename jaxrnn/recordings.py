@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.errors import InputError
 from jaxrnn.specs import ArraySpec
 from jaxrnn.stepper import OutputSpec, State, Stepper, StepSpec
@@ -119,7 +120,7 @@ def scan_steps(
     if spec.streams and count == 1:  # no loop for one pulse
         state, outputs = one(state, jax.tree.map(lambda array: array[0], (places, moving)))
         return dict(outputs), state
-    state, pieces = lax.scan(one, dict(state), (places, moving))
+    state, pieces = varying.scan(one, dict(state), (places, moving))
     return {output.name: joined(spec, output, pieces[output.name]) for output in spec.outputs}, state
 
 

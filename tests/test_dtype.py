@@ -20,6 +20,7 @@ from jaxrnn import InputError
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.slices import walk
 from jaxrnn.precision import COMPUTE_TYPES
+from jaxrnn.profiling import profile_model
 from jaxrnn.training import Sequences, fit, validate
 
 FRAMES = 5
@@ -424,3 +425,15 @@ def test_cells_of_packed_weights_are_recognised(models):
         counts.append(sum(equation.primitive.name == "custom_jvp_call" for equation in equations))
     assert counts == [2, 2]
     assert furthest(run(packed, None), run(model.params, "bfloat16")) < 1e-3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("what", ["step", "stream"])
+def test_what_it_gains_and_costs_is_measured(what):
+    """Each precision with a first state of its own: a stream keeps frames for convolutions in their type."""
+    model = MODELS["steps" if what == "step" else "offline"]()
+    measured = profile_model(model, what, dtype="float16", peaks=False).low_precision
+    assert measured is not None
+    assert (measured.dtype, 2 * measured.nbytes) == ("float16", measured.full_nbytes)
+    (difference,) = measured.differences
+    assert 0 < difference.largest < 2**-6 * difference.scale

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -271,6 +273,18 @@ def test_a_module_of_flax_is_trained_and_goes_back_to_onnx(tmp_path):
     tuned, packaged = jaxrnn.load(out), jaxrnn.load(PACKAGED)
     for name, value in packaged.params.items():
         assert np.array_equal(tuned.params[name], value) == name.startswith("gru_")
+
+
+@pytest.mark.thorough
+def test_gradients_of_many_devices_are_those_of_one():
+    """In a process of its own, whose CPU is four devices."""
+    script = [sys.executable, str(EXAMPLES / "data_parallel.py"), "--devices", "4", "--batch", "1", "--steps", "3"]
+    said = subprocess.run(script, capture_output=True, text=True, timeout=300, env={**os.environ, "XLA_FLAGS": ""})
+    assert said.returncode == 0, said.stderr
+    assert len(differences(said.stdout)) == 2
+    assert max(differences(said.stdout)) < 1e-5
+    losses = [list(map(float, pair)) for pair in re.findall(r"loss ([\d.]+) -> ([\d.]+)", said.stdout)]
+    assert all(after < before for before, after in losses)
 
 
 @pytest.mark.parametrize("seconds", of_tiers([0.5, 0.002], (0.002,)))

@@ -7,11 +7,16 @@ import os
 import subprocess
 import sys
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import lax
+from onnx import TensorProto, helper
+from small_models import make_model
 
 import jaxrnn
 from jaxrnn.errors import optional_package
-from jaxrnn.messages import bytes_of, first_line, near, near_or_all, pairs_of
+from jaxrnn.messages import bytes_of, first_line, near, near_or_all, pairs_of, whole_message
 from jaxrnn.progress import progress_bar
 
 
@@ -25,6 +30,40 @@ def test_sizes_names_and_errors():
     assert first_line(ValueError("\n one \ntwo\n")) == "one "
     assert first_line(AssertionError()) == "AssertionError"
     assert first_line(ValueError("x" * 20), 10) == "xxxxxxx..."
+    assert whole_message(ValueError("\n one \n\ntwo\n")) == "one\n\ntwo"
+    assert whole_message(AssertionError(), "Do that.") == "AssertionError Do that."
+
+
+def test_what_jax_explains_is_not_cut_off():
+    """The first line says where, and all that JAX says stands after it."""
+
+    def drifts(x):
+        return lax.scan(lambda carry, _: (carry.astype(jnp.float16), None), x, length=2)[0]
+
+    node = helper.make_node("Drift", ["x"], ["y"], name="drift", domain="own")
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    model = jaxrnn.load(
+        make_model(helper.make_graph([node], "drift", infos[:1], infos[1:]), "own"),
+        operators={("own", "Drift"): drifts},
+    )
+    with pytest.raises(jaxrnn.NodeError) as raised:
+        model.apply({}, {"x": jnp.zeros(2)})
+    _holds_its_cause(raised.value, "node 'drift' (own::Drift-1) on float32[2]: scan body function carry input")
+    with pytest.raises(jaxrnn.StreamError) as raised:
+        jaxrnn.stream(lambda x: x if x.shape[0] > 3 else 2 * x, jnp.zeros(5), axes=0)
+    _holds_its_cause(raised.value, "while tracing over all of time: ")
+    with pytest.raises(jaxrnn.StreamError) as raised:
+        jaxrnn.stream(np.asarray, jnp.zeros(5), axes=0)
+    _holds_its_cause(raised.value, "the function cannot be traced over a time axis of any length: ")
+
+
+def _holds_its_cause(error, beginning):
+    first, *rest = str(error).splitlines()
+    cause = str(error.__cause__).strip().splitlines()
+    assert len(cause) > 1
+    assert first.startswith(beginning)
+    assert cause[0].rstrip() in first
+    assert rest == cause[1:]
 
 
 def test_a_missing_package_says_what_installs_it():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -202,7 +201,7 @@ def plain(monkeypatch):
     def swapped(*operands, cpu, default):
         return lax.platform_dependent(*operands, cpu=default, default=cpu)
 
-    monkeypatch.setattr("jaxrnn.cells.platforms.lax", SimpleNamespace(platform_dependent=swapped))
+    monkeypatch.setattr("jaxrnn.cells.platforms.platform_dependent", swapped)
 
 
 def with_gradients(function, *operands):

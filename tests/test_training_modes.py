@@ -64,7 +64,9 @@ INFERRED = {
     "sequences": (SEQUENCES, examples([5])[0], {}, "step", {"x": 1}, "takes any number of frames along 'time'"),
     "frames of sequences": (SEQUENCES, draw(6, 1, 1, 3), {}, "scan", {"x": 0}, "'x' has one axis more"),
     "frames": (STEPS, draw(6, 1, 1, 3), {}, "scan", {"x": 0}, "'x' has one axis more"),
-    "joined frames": (STEPS, draw(1, 6, 3), {"time_axis": 1}, "scan", {"x": 1, "target": 1}, "takes one frame"),
+    "joined frames, axis": (STEPS, draw(1, 6, 3), {"time_axis": 1}, "scan", {"x": 1, "target": 1}, "takes one frame"),
+    "joined frames": (STEPS, draw(1, 6, 3), {}, "scan", {"x": 1}, "takes one frame"),
+    "one frame": (STEPS, draw(1, 1, 3), {}, "scan", {"x": 0}, "takes one frame"),
 }
 
 
@@ -94,7 +96,7 @@ def test_a_training_says_what_it_inferred(caplog, capsys):
     assert capsys.readouterr().err == ""
     assert len(repr(fitted)) < 200
     assert repr(Validation(data * 50, patience=3)) == "Validation(50 examples, every=100, patience=3)"
-    assert "mode 'scan'" in repr(fitted)
+    assert "mode='scan'" in repr(fitted)
 
 
 def test_a_window_alone_is_one_step():

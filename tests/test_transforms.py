@@ -1,221 +1,308 @@
-"""The schedule of a step, and the scan built on it: equal to lax.scan, with less in the loop."""
+"""Every transformation of JAX on every function: exact, or refused with a reason.
+
+`TRANSFORMATIONS` by `FUNCTIONS` is the table; `REFUSED` names the cells that do not run, and why. Each cell is a check
+of one pure function of parameters and an array.
+"""
 
 from __future__ import annotations
+
+import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
-from jax.test_util import check_grads
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from small_models import WIDTH, layers_model, step_model
 
-from jaxrnn.jaxprs.arranging import plain
-from jaxrnn.jaxprs.scanning import scan
-from jaxrnn.jaxprs.schedule import BatchedEquations, Loop
-from jaxrnn.jaxprs.step import Step
+import jaxrnn
+import jaxrnn.nnx
 
-
-def arrays(*shapes, seed=0):
-    rng = np.random.default_rng(seed)
-    return [jnp.array(rng.normal(size=shape)) for shape in shapes]
+RNG = np.random.default_rng(0)
 
 
-def lstm_between_layers(params, frame, carry):
-    """A dense layer, an LSTM whose state is one array, a dense layer, and an output that needs no state."""
-    w_in, w, r, w_out = params
-    x = jax.nn.relu(frame["x"] @ w_in.T)
-    h, c = carry[0], carry[1]
-    i, f, g, o = jnp.split(x @ w + h @ r, 4, -1)
-    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-    h = jax.nn.sigmoid(o) * jnp.tanh(c)
-    return {"y": jnp.tanh(h @ w_out) * frame["gain"], "x": x, "one": jnp.ones(3), "h": h}, jnp.stack([h, c])
+def array(*shape):
+    return jnp.asarray(RNG.standard_normal(shape), jnp.float32)
 
 
-def buffer_and_mean(params, frame, carry):
-    """A convolution over the last frames and a running mean: caches, no recurrent layer; int64 counts the frames."""
-    (kernel,) = params
-    buffer, mean, count = carry
-    window = jnp.concatenate([buffer, frame["x"][None]])
-    y = jnp.einsum("tbf,tfg->bg", window, kernel)
-    count = count + 1
-    mean = mean + (frame["x"] - mean) / count.astype(mean.dtype)
-    return {"y": y - mean @ kernel[0], "n": count, "unused": buffer}, (window[1:], mean, count)
+# -- functions
 
 
-def passes_through(params, frame, carry):
-    """No parameter, an output that is the carry, a carry that is the frame."""
-    return {"before": carry, "now": frame["x"]}, frame["x"]
+@functools.cache
+def layers():
+    model = jaxrnn.load(layers_model())
+    return model, model.stream(symbol="T", pulse=2)
 
 
-def with_inner_loop(params, frame, carry):
-    """A loop inside every frame, before the carry and behind it."""
-    (w,) = params
-    h0 = jnp.zeros_like(frame["x"])
-    _, inner = lax.scan(lambda h, _: (jnp.tanh(h @ w + frame["x"]),) * 2, h0, None, length=3)
-    new = jnp.tanh(carry @ w + inner.sum(0))
-    _, behind = lax.scan(lambda h, x: (jnp.tanh(h @ w + x),) * 2, new, inner)
-    return {"y": behind}, new
+@functools.cache
+def recurrent():
+    return step_model()
 
 
-def repeats_values(params, frame, carry):
-    """Outputs that only repeat what the frame, the carry, the next carry or a parameter holds, and constants."""
-    (w,) = params
-    new = jnp.tanh(carry + frame["x"])
-    repeated = [jnp.broadcast_to(value, (2, *value.shape)) for value in (jnp.sin(frame["x"]), carry, new, w)]
-    return {**dict(zip("abcd", repeated, strict=True)), "e": jnp.arange(3)}, new
+def apply():
+    model, _ = layers()
+    return lambda params, x: model.apply(params, {"x": x}), model.params, array(4, 1, 3)
 
 
-def without_carry(params, frame, carry):
-    """Nothing goes from frame to frame."""
-    return {"y": frame["x"] @ params[0], "w": params[0]}, carry
+def step():
+    model = recurrent()
+    return lambda params, x: model.step(params, model.init(), {"x": x}), model.params, array(1, WIDTH)
 
 
-def ignores_the_frame(params, frame, carry):
-    """A count of frames, and a parameter's share of it."""
-    return {"n": carry, "y": carry[0] * params[0]}, carry + 1
+def scan():
+    model = recurrent()
+    return lambda params, x: model.scan(params, model.init(), {"x": x}), model.params, array(3, 1, WIDTH)
 
 
-def case(name, time, batch=2):
-    frames = dict(zip(("x", "gain"), arrays((time, batch, 3), (time, batch, 3), seed=1), strict=True))
-    if name == "lstm":
-        return lstm_between_layers, arrays((5, 3), (5, 16), (4, 16), (4, 3)), frames, arrays((2, batch, 4))[0]
-    if name == "buffer":
-        carry = (*arrays((2, batch, 3), (batch, 3), seed=2), jnp.zeros((), jnp.int64))
-        return buffer_and_mean, arrays((3, 3, 3)), {"x": frames["x"]}, carry
-    if name == "through":
-        return passes_through, [], {"x": frames["x"]}, arrays((batch, 3))[0]
-    if name == "repeats":
-        return repeats_values, arrays((3, 3)), {"x": frames["x"]}, arrays((batch, 3))[0]
-    if name == "ignores":
-        return ignores_the_frame, arrays((3, 3)), {"x": frames["x"]}, jnp.zeros(batch)
-    if name == "no carry":
-        return without_carry, arrays((3, 3)), {"x": frames["x"]}, ()
-    return with_inner_loop, arrays((3, 3)), {"x": frames["x"]}, arrays((batch, 3))[0]
+def stream_step():
+    model, streamed = layers()
+    return lambda params, x: streamed.step(params, streamed.init(), {"x": x}), model.params, array(2, 1, 3)
 
 
-NAMES = ("lstm", "buffer", "through", "repeats", "ignores", "no carry", "inner")
+def stream_flush():
+    model, streamed = layers()
+
+    def flush(params, x):
+        _, state = streamed.step(params, streamed.init(), {"x": x})
+        return streamed.flush(params, state, {"x": x}, 1).outputs
+
+    return flush, model.params, array(2, 1, 3)
 
 
-@pytest.fixture(autouse=True)
-def in_float64():
-    with jax.enable_x64(True), jax.numpy_rank_promotion("raise"):
-        yield
+def module():
+    """Three steps of a module that holds the state."""
+    graph, params, rest = nnx.split(jaxrnn.nnx.Module(recurrent()), nnx.Param, ...)
+
+    def call(params, x):
+        merged = nnx.merge(graph, params, rest, copy=True)
+        outputs = [merged.step(x=frame) for frame in x]
+        return outputs, merged.state
+
+    return call, params, array(3, 1, WIDTH)
 
 
-def by_loop(step, params, frames, carry):
-    last, outputs = lax.scan(lambda state, frame: step(params, frame, state)[::-1], carry, frames)
-    return outputs, last
+class Case:
+    """A function with its arguments, and what it gives."""
+
+    def __init__(self, function, params, x):
+        self.function, self.arguments = function, (params, x)
+        self.params, self.x = params, x
+
+    @functools.cached_property
+    def values(self):
+        """Those of the function."""
+        return self.function(*self.arguments)
+
+    @functools.cached_property
+    def gradients(self):
+        """Those of the loss, by both arguments."""
+        return jax.grad(loss_of(self.function), (0, 1))(*self.arguments)
+
+    @functools.cached_property
+    def several(self):
+        """Three inputs, and the values for each."""
+        inputs = jnp.stack([self.x, 2 * self.x, -self.x])
+        each = [self.function(self.params, one) for one in inputs]
+        return inputs, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("time", [0, 1, 7])
-def test_equals_the_loop(name, time):
-    step, params, frames, carry = case(name, time)
-    found, expected = (run(step, params, frames, carry) for run in (scan, by_loop))
+@functools.cache
+def case_of(name):
+    return Case(*FUNCTIONS[name]())
+
+
+FUNCTIONS = {
+    "apply": apply,
+    "step": step,
+    "scan": scan,
+    "stream.step": stream_step,
+    "stream.flush": stream_flush,
+    "nnx.Module": module,
+}
+
+# -- transformations: each holds a transformed function against the function itself
+
+
+def same(found, expected, tolerance=2e-6):
+    """Equal up to some roundings of float32 numbers near 1."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert a.dtype == b.dtype
-        # Some tens of roundings of numbers near 1, handed on over 7 steps.
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype
+        scale = max(1.0, float(jnp.max(jnp.abs(other), initial=0.0)))
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=tolerance * scale)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_recordings_of_any_length(name):
-    """The length may be symbolic: it is then that of arrays alone."""
-    step, params, frames, carry = case(name, 5)
-    (time,) = jax.export.symbolic_shape("time")
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((time, *x.shape[1:]), x.dtype), frames)
-    exported = jax.export.export(jax.jit(lambda frames: scan(step, params, frames, carry)))(shapes)
-    found, expected = exported.call(frames), by_loop(step, params, frames, carry)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
+def loss_of(function):
+    return lambda *arguments: sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(function(*arguments)))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_gradients_equal_those_of_the_loop(name):
-    step, params, frames, carry = case(name, 5)
-    inexact = lambda tree: [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]  # noqa: E731
-
-    def loss(run, params, frames, floats):
-        leaves, structure = jax.tree.flatten(carry)
-        floats = iter(floats)
-        given = [next(floats) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in leaves]
-        return sum(jnp.sum(jnp.sin(x)) for x in inexact(run(step, params, frames, structure.unflatten(given))))
-
-    arguments = (params, frames, inexact(carry))
-    found, expected = (jax.jit(jax.grad(loss, (1, 2, 3)), static_argnums=0)(run, *arguments) for run in (scan, by_loop))
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
-    check_grads(
-        jax.jit(lambda *given: loss(scan, *given)), arguments, order=1, modes=("fwd", "rev"), atol=1e-6, rtol=1e-6
-    )
+def direction(tree):
+    rng = np.random.default_rng(1)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape), leaf.dtype), tree)
 
 
-def test_only_what_the_carry_needs_stays_in_the_loop():
-    step, params, frames, carry = case("lstm", 7)
-    one = jax.tree.map(lambda x: x[0], frames)
-    schedule = plain(Step.trace(step, params, one, carry))
-    assert [type(part) for part in schedule.parts] == [BatchedEquations, Loop, BatchedEquations]
-    names = [[e.primitive.name for e in group] for group in (schedule.fixed, *(p.equations for p in schedule.parts))]
-    fixed, before, loop, after = names
-    assert fixed.count("transpose") == 1
-    assert before.count("dot_general") == 2  # both products of the frame
-    assert loop.count("dot_general") == 1  # only the recurrent one
-    assert after.count("dot_general") == 1  # the output layer
-    jaxpr = jax.make_jaxpr(lambda *given: scan(step, *given))(params, frames, carry)
-    (loop,) = (equation for equation in jaxpr.eqns if "scan[" in str(equation))
-    assert str(loop).count("dot_general") == 1
+def along(trees, by, far):
+    return jax.tree.map(lambda leaf, way: leaf + far * way, trees, by)
 
 
-def test_no_loop_without_a_carry():
-    step, params, frames, carry = case("no carry", 7)
-    assert "scan[" not in str(jax.make_jaxpr(lambda *given: scan(step, *given))(params, frames, carry))
+def dot(one, other):
+    return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, one, other)))
 
 
-@pytest.mark.parametrize("carried", [True, False])
-def test_side_effects_stay_in_order(carried):
-    """Those that need no carry, those that no carry needs, and those of parameters: all of them, in every frame."""
-    seen = []
-
-    def tell(what, value):
-        jax.debug.callback(lambda value: seen.append((what, float(value))), value, ordered=True)
-
-    def step(params, frame, carry):
-        tell("frame", frame)
-        new = carry + frame if carried else carry
-        tell("sum", new if carried else 2 * frame)
-        tell("parameter", params)
-        return frame * params, new
-
-    start = jnp.zeros(()) if carried else ()
-    run = jax.jit(lambda *given: scan(step, *given))
-    jax.block_until_ready(run(jnp.asarray(3.0), jnp.arange(1.0, 4), start))
-    jax.effects_barrier()
-    sums = (1.0, 3.0, 6.0) if carried else (2.0, 4.0, 6.0)
-    expected = [(("frame", x), ("sum", y), ("parameter", 3.0)) for x, y in zip((1.0, 2.0, 3.0), sums, strict=True)]
-    assert seen == [each for frame in expected for each in frame]
+def jit(case):
+    same(jax.jit(case.function)(*case.arguments), case.values)
 
 
-def test_what_is_fixed_is_folded():
-    step, params, frames, carry = case("lstm", 7)
-    one = jax.tree.map(lambda x: x[0], frames)
-    traced = Step.trace(step, params, one, carry)
-    assert [variable.aval.shape for variable in traced.folded].count((3, 5)) == 1  # w_in, transposed
-    assert all(variable is not traced.params[0] for variable in traced.folded)
+def jvp(case):
+    by = direction(case.arguments)
+    _, found = jax.jvp(loss_of(case.function), case.arguments, by)
+    ends = [loss_of(case.function)(*along(case.arguments, by, far)) for far in (-1e-2, 1e-2)]
+    np.testing.assert_allclose(found, (ends[1] - ends[0]) / 2e-2, rtol=2e-2, atol=2e-3)
 
 
-def test_frames_that_do_not_exist_leave_the_carry_alone():
-    step, params, frames, carry = case("lstm", 7)
-    lengths = jnp.array([3, 7])
-    exists = jnp.arange(7)[:, None] < lengths[None]
+def grad(case):
+    by = direction(case.arguments)
+    _, expected = jax.jvp(loss_of(case.function), case.arguments, by)
+    np.testing.assert_allclose(dot(case.gradients, by), expected, rtol=1e-4, atol=1e-5)
 
-    def keep(here, new, old):
-        return jnp.where(here[None, :, None], new, old)
 
-    poisoned = jax.tree.map(lambda x: jnp.where(exists[..., None], x, jnp.nan), frames)
-    outputs, last = scan(step, params, poisoned, carry, exists=exists, masked_update=keep)
-    for row, length in enumerate(np.asarray(lengths)):
-        alone = jax.tree.map(lambda x, row=row, length=length: x[:length, row : row + 1], frames)
-        expected, end = by_loop(step, params, alone, carry[:, row : row + 1])
-        np.testing.assert_allclose(last[:, row], end[:, 0], atol=1e-13)
-        np.testing.assert_allclose(outputs["y"][:length, row], expected["y"][:, 0], atol=1e-13)
+def hessian(case):
+    loss = functools.partial(loss_of(case.function), case.params)
+    by = direction(case.x)
+    found = jnp.tensordot(jax.hessian(loss)(case.x), by, case.x.ndim)
+    ends = [jax.grad(loss)(case.x + far * by) for far in (-1e-2, 1e-2)]
+    np.testing.assert_allclose(found, (ends[1] - ends[0]) / 2e-2, rtol=2e-2, atol=5e-3)
+
+
+def vmap(case):
+    inputs, expected = case.several
+    same(jax.vmap(case.function, (None, 0))(case.params, inputs), expected)
+
+
+def pmap(case):
+    parallel = jax.pmap(case.function, in_axes=(None, 0), devices=jax.devices()[:1])
+    same(first_of(parallel(case.params, case.x[None])), case.values)
+
+
+def first_of(tree):
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def one_device():
+    return jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+
+
+def shard_map(case):
+    """Values, and gradients in it."""
+
+    def part(params, x):
+        values, gradients = case.function(params, x[0]), jax.grad(loss_of(case.function))(params, x[0])
+        return jax.tree.map(lambda leaf: leaf[None], values), gradients
+
+    parallel = jax.shard_map(part, mesh=one_device(), in_specs=(P(), P("data")), out_specs=(P("data"), P()))
+    values, gradients = jax.jit(parallel)(case.params, case.x[None])
+    same(first_of(values), case.values)
+    same(gradients, case.gradients[0], 1e-5)
+
+
+def named_sharding(case):
+    """Compiled and not."""
+    placed = jax.device_put(case.arguments, NamedSharding(one_device(), P()))
+    same(jax.jit(case.function)(*placed), case.values)
+    same(case.function(*placed), case.values)
+
+
+def checkpoint(case):
+    same(jax.grad(loss_of(jax.checkpoint(case.function)), (0, 1))(*case.arguments), case.gradients, 1e-5)
+
+
+def scan_over(case):
+    inputs, expected = case.several
+    same(lax.scan(lambda carry, one: (carry, case.function(case.params, one)), None, inputs)[1], expected)
+
+
+def export(case):
+    """Written, read, and differentiated."""
+    leaves, structure = jax.tree.flatten(case.params)
+
+    def flat(leaves, x):
+        return jax.tree.leaves(case.function(jax.tree.unflatten(structure, leaves), x))
+
+    written = jax.export.export(jax.jit(flat))(leaves, case.x).serialize(vjp_order=1)
+    call = jax.export.deserialize(written).call
+    same(call(leaves, case.x), jax.tree.leaves(case.values))
+    found = jax.grad(loss_of(call), (0, 1))(leaves, case.x)
+    same(jax.tree.leaves(found), jax.tree.leaves(case.gradients), 1e-5)
+
+
+def custom_jvp(case):
+    wrapped = jax.custom_jvp(case.function)
+    wrapped.defjvp(functools.partial(jax.jvp, case.function))
+    same(jax.grad(loss_of(wrapped), (0, 1))(*case.arguments), case.gradients, 1e-5)
+
+
+def custom_vjp(case):
+    wrapped = jax.custom_vjp(case.function)
+    wrapped.defvjp(functools.partial(jax.vjp, case.function), lambda back, cotangents: back(cotangents))
+    same(jax.grad(loss_of(wrapped), (0, 1))(*case.arguments), case.gradients, 1e-5)
+
+
+def under(setting):
+    """The function and its gradient where JAX is set in another way."""
+
+    def check(case):
+        expected = case.values, case.gradients
+        with setting():
+            found = case.function(*case.arguments), jax.grad(loss_of(case.function), (0, 1))(*case.arguments)
+        same(found, expected, 1e-5)
+
+    return check
+
+
+TRANSFORMATIONS = {
+    "jit": jit,
+    "grad": grad,
+    "jvp": jvp,
+    "hessian": hessian,
+    "vmap": vmap,
+    "pmap": pmap,
+    "shard_map": shard_map,
+    "NamedSharding": named_sharding,
+    "checkpoint": checkpoint,
+    "scan over it": scan_over,
+    "export": export,
+    "custom_jvp": custom_jvp,
+    "custom_vjp": custom_vjp,
+    "debug_nans": under(lambda: jax.debug_nans(True)),
+    "disable_jit": under(jax.disable_jit),
+    "numpy_rank_promotion=raise": under(lambda: jax.numpy_rank_promotion("raise")),
+    "numpy_dtype_promotion=strict": under(lambda: jax.numpy_dtype_promotion("strict")),
+    "x64": under(lambda: jax.enable_x64(True)),
+}
+
+#: What does not run: the error, and what it says.
+REFUSED: dict[tuple[str, str], tuple[type[Exception], str]] = {}
+
+#: One cell of each row.
+DIAGONAL = set(zip(TRANSFORMATIONS, [*FUNCTIONS] * 3, strict=False))
+
+
+CELLS = [
+    pytest.param(*cell, marks=() if cell in DIAGONAL else pytest.mark.thorough)
+    for cell in itertools.product(TRANSFORMATIONS, FUNCTIONS)
+]
+
+
+@pytest.mark.parametrize(("transformation", "function"), CELLS)
+def test_transformation(transformation, function):
+    check, case = TRANSFORMATIONS[transformation], case_of(function)
+    if (transformation, function) in REFUSED:
+        error, reason = REFUSED[transformation, function]
+        with pytest.raises(error, match=reason):
+            check(case)
+    else:
+        check(case)

@@ -12,8 +12,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.cells.platforms import by_platform
 from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError
@@ -107,7 +107,7 @@ def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse
     # A reversed sequence begins at its end, so its remainder lies at the front.
     first = length - covered if reverse else 0
     body = jax.tree.map(lambda x: x[first : first + covered].reshape(-1, size, *x.shape[1:]), frames)
-    carry, outputs = lax.scan(run, carry, body, reverse=reverse)
+    carry, outputs = varying.scan(run, carry, body, reverse=reverse)
     outputs = jax.tree.map(lambda y: y.reshape(covered, *y.shape[2:]), outputs)
     if covered == length:
         return carry, outputs

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.cells.chunks import in_chunks
 from jaxrnn.cells.linear_attention_chunks import AttentionFrames, over_chunks
 from jaxrnn.cells.products import matrix_products_in, product, product_type
@@ -55,7 +55,7 @@ def linear_attention(frames: AttentionFrames, state: jax.Array) -> tuple[jax.Arr
     def run(carry: jax.Array, part: Any) -> tuple[jax.Array, jax.Array]:
         if isinstance(length, int) and length:
             return _sequence(product_type(), carry, part)
-        return lax.scan(step, carry, part)
+        return varying.scan(step, carry, part)
 
     state, outputs = in_chunks(run, state, frames)
     return outputs, state
@@ -68,7 +68,7 @@ def _sequence(dtype: np.dtype | None, state: jax.Array, frames: AttentionFrames)
     JAX's own derivative of the loop stores a matrix for every frame and takes three to fifteen times as long.
     """
     with matrix_products_in(dtype):
-        return lax.scan(step, state, frames)
+        return varying.scan(step, state, frames)
 
 
 @_sequence.defjvp

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.cells.products import product
 
 #: Frames in a chunk. A longer one means fewer chunks, but more work where each feature has its own decay.
@@ -50,7 +51,7 @@ def over_chunks(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, j
     parts = []
     if covered:
         body = jax.tree.map(lambda x: x[:covered].reshape(-1, CHUNK, *x.shape[1:]), frames)
-        state, outputs = lax.scan(chunk, state, body)
+        state, outputs = varying.scan(chunk, state, body)
         parts.append(outputs.reshape(covered, *outputs.shape[2:]))
     if covered < length:
         state, outputs = chunk(state, jax.tree.map(lambda x: x[covered:], frames))

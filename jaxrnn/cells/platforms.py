@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jax import lax
+from jaxrnn.varying import platform_dependent
 
 
 def by_platform(cpu: Callable[..., Any], plain: Callable[..., Any], *operands: Any) -> Any:
@@ -23,4 +23,4 @@ def by_platform(cpu: Callable[..., Any], plain: Callable[..., Any], *operands: A
         plain: another one, which gives arrays of the same shapes and types.
         operands: pytrees of arrays.
     """
-    return lax.platform_dependent(*operands, cpu=cpu, default=plain)
+    return platform_dependent(*operands, cpu=cpu, default=plain)

@@ -15,15 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from jaxrnn import varying
 from jaxrnn.cells.cell import Carry, Cell
 from jaxrnn.cells.products import matrix_products_in
 from jaxrnn.guards import own_arithmetic
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
 def sequence(
     cell: Cell,
     reverse: bool,
@@ -49,14 +48,26 @@ def sequence(
     Returns:
         The final carry, and outputs ``[time, batch, hidden]``.
     """
+    return _sequence(cell, reverse, dtype, *varying.alike(recurrent, initial, projected, exists))
 
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _sequence(
+    cell: Cell,
+    reverse: bool,
+    dtype: np.dtype | None,
+    recurrent: Any,
+    initial: Carry,
+    projected: jax.Array,
+    exists: jax.Array | None,
+) -> tuple[Carry, jax.Array]:
     def step(carry: Carry, frame: tuple[Any, jax.Array | None]) -> tuple[Carry, jax.Array]:
         gates, mask = frame
         new = cell.step(recurrent, carry, gates)
         return masked_update(mask, new, carry), masked_output(mask, new[0])
 
     with matrix_products_in(dtype):
-        return lax.scan(step, initial, (cell.split_gates(projected), exists), reverse=reverse)
+        return varying.scan(step, initial, (cell.split_gates(projected), exists), reverse=reverse)
 
 
 @own_arithmetic()
@@ -81,7 +92,7 @@ def _jvp(
 
     with matrix_products_in(dtype):
         frames = cell.split_gates(projected), exists
-        final, (y, coefficients, residuals) = lax.scan(step, initial, frames, reverse=reverse)
+        final, (y, coefficients, residuals) = varying.scan(step, initial, frames, reverse=reverse)
         d_total = _dense(d_projected)
         if not all(map(_is_zero, jax.tree.leaves(d_recurrent, is_leaf=_is_zero))):
             if exists is None:
@@ -92,11 +103,11 @@ def _jvp(
             d_total = d_total + cell.weight_tangents(d_weights, residuals, coefficients)
         d_start = tuple(map(_dense, d_initial))
         d_frames = cell.split_gates(d_total), coefficients, exists
-        d_final, d_y = lax.scan(linear_step, d_start, d_frames, reverse=reverse)
+        d_final, d_y = varying.scan(linear_step, d_start, d_frames, reverse=reverse)
     return (final, y), (d_final, d_y)
 
 
-sequence.defjvp(_jvp, symbolic_zeros=True)
+_sequence.defjvp(_jvp, symbolic_zeros=True)
 
 
 def _is_zero(value: Any) -> bool:

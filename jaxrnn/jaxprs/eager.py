@@ -15,6 +15,8 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from jaxrnn.varying import alike
+
 _ZERO = np.zeros((), np.float32)
 
 
@@ -26,7 +28,8 @@ def is_staged() -> bool:
 class compiled:  # noqa: N801 (a decorator)
     """A pure method of arrays that is compiled once for each shape, where it is no part of a program anyway.
 
-    It belongs to its instance, as a ``functools.cached_property`` does, and keeps no other instance alive.
+    It belongs to its instance, as a ``functools.cached_property`` does, and keeps no other instance alive. Inside
+    `jax.shard_map`, its arrays vary over the same mesh axes (see `jaxrnn.varying`).
 
     Args:
         method: it; positional arguments are pytrees of arrays, keyword arguments are hashable and known while tracing.
@@ -55,7 +58,7 @@ def _compiled_eagerly(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arrays: Any, **known: Any) -> Any:
         if is_staged():
-            return function(*arrays, **known)
+            return function(*alike(*arrays), **known)
         return jitted(tuple(known.items()), *arrays)
 
     return call

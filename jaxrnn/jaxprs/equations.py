@@ -10,17 +10,33 @@ Everything here goes through ``jax.extend.core`` and `jax.make_jaxpr`; nothing p
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import jit_p
+
+from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
+from jaxrnn.varying import Axes, axes_of, struct_of, vary
 
 Atom = Var | Literal
 Environment = dict[Var, Any]
 #: The results of an equation on its operands, in some domain.
 Apply = Callable[[JaxprEqn, list[Any]], Sequence[Any]]
+
+#: By primitive that calls a function and does no more, the parameter that holds it.
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_lin": "jaxpr",
+}
+
+#: Other primitives whose jaxprs take their operands, or parts of them, and nothing else.
+BODIES = frozenset({"scan", "while", "cond", "remat2", "checkpoint", "custom_linear_solve"})
 
 
 def trace(function: Callable[..., Any], *examples: Any) -> tuple[Any, Any]:
@@ -49,11 +65,73 @@ def trace_nested(function: Callable[..., Any], *examples: Any) -> tuple[Any, Any
 
 
 def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[Any]:
-    """The results of an equation's primitive on operands, with some of its parameters changed."""
+    """The results of an equation's primitive on operands, with some of its parameters changed.
+
+    Inside `jax.shard_map`, operands may vary over other mesh axes than those of the trace (see `jaxrnn.varying`).
+    """
+    here, traced = [*map(axes_of, operands)], [axes_of(atom.aval) for atom in equation.invars]
+    if here == traced:
+        return _bind(equation, operands, changed)
+    # What is inside of an equation may hold constants that were cast as the operands of the trace.
+    nested = equation.primitive.name in BODIES or equation.primitive.name in CUSTOM_RULES
+    return _bind_varying(equation, operands, frozenset().union(*here, *(traced if nested else ())), changed)
+
+
+def _bind(equation: JaxprEqn, operands: Sequence[Any], changed: Mapping[str, Any]) -> list[Any]:
     parameters = equation.primitive.get_bind_params({**equation.params, **changed})
-    with equation.ctx.manager:
+    mesh = jax.sharding.get_abstract_mesh()
+    with equation.ctx.manager, jax.sharding.use_abstract_mesh(mesh):  # the caller's mesh, and not that of the trace
         results = equation.primitive.bind(*operands, **parameters)
     return list(results) if equation.primitive.multiple_results else [results]
+
+
+def _bind_varying(equation: JaxprEqn, operands: Sequence[Any], axes: Axes, changed: Mapping[str, Any]) -> list[Any]:
+    """As `bind`, with all operands cast to one type; the results vary over the same axes.
+
+    JAX takes the types of the results from the jaxprs inside of an equation, so these are traced again.
+    """
+    name, operands = equation.primitive.name, vary(list(operands), axes)
+    if name == "pvary":
+        return vary(operands, frozenset(equation.params["axes"]))
+    if name in CALLS:
+        return vary(evaluate(equation.params[CALLS[name]], operands), axes)
+    if name in CUSTOM_RULES:
+        as_traced = functools.partial(_bind, equation, changed={})
+        kinds = [None] * len(operands), [None] * len(equation.outvars)
+        return with_rule(equation, lambda *arrays: as_traced(arrays), _Varying(axes), *kinds)(*operands)
+    if name in BODIES:
+        changed = {**{key: _traced_again(value, axes) for key, value in equation.params.items()}, **changed}
+    return _bind(equation, operands, changed)
+
+
+def _traced_again(value: Any, axes: Axes) -> Any:
+    """A parameter of an equation, whose jaxprs take and give what varies over these axes."""
+    if isinstance(value, Jaxpr):
+        return _traced_again(ClosedJaxpr(value, ()), axes).jaxpr
+    if isinstance(value, ClosedJaxpr):
+        structs = jax.eval_shape(lambda *arrays: vary(arrays, axes), *map(struct_of, value.in_avals))
+        return jax.make_jaxpr(lambda *arrays: vary(evaluate(value, arrays), axes))(*structs)
+    if isinstance(value, tuple):
+        parts = [_traced_again(part, axes) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
+
+
+class _Varying:
+    """The `Domain` of arrays that all vary over the same axes."""
+
+    def __init__(self, axes: Axes):
+        self.axes = axes
+        self.arrays: list[Any] = []
+
+    def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+        return vary(evaluate(jaxpr, vary(list(operands), self.axes)), self.axes)
+
+    def arrays_of(self, values: Sequence[Any]) -> list[Any]:
+        return list(values)
+
+    def kinds_of(self, values: Sequence[Any]) -> list[Any]:
+        return [None] * len(values)
 
 
 def inlined(equation: JaxprEqn, operands: list[Any]) -> list[Any]:

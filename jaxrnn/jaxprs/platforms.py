@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 from jax.extend.core.primitives import cond_p, jit_p
 
 from jaxrnn.jaxprs.equations import Atom, evaluate
+from jaxrnn.varying import platform_dependent
 
 #: For each branch its platforms; None for all others.
 Platforms = tuple[tuple[str, ...] | None, ...]
@@ -35,7 +35,7 @@ def choose(platforms: Platforms, branches: Sequence[Callable[..., Any]], *operan
     """The results of the branch for the platform that a program is lowered for."""
     named = {name: branch for names, branch in zip(platforms, branches, strict=True) for name in names or ()}
     default = next((branch for names, branch in zip(platforms, branches, strict=True) if names is None), None)
-    return lax.platform_dependent(*operands, default=default, **named)
+    return platform_dependent(*operands, default=default, **named)
 
 
 @dataclass(frozen=True)

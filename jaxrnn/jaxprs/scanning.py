@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.cells.chunks import in_chunks
 from jaxrnn.jaxprs.arranging import plain
 from jaxrnn.jaxprs.recognition import schedule_of_cells
@@ -47,6 +47,7 @@ def scan(
         schedule = _with_cells(traced, part, loose=masked_update is not None) or plain(traced)
         return _run(schedule, params, part, carry)[::-1]
 
+    params, frames, exists, carry = varying.alike(params, frames, exists, carry)
     last, outputs = in_chunks(run, carry, (frames, exists))
     return outputs, last
 
@@ -64,10 +65,10 @@ def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: 
         step it is that.
     """
     if not jax.tree.leaves(frames):
-        return lax.scan(step, carry, frames)
+        return varying.scan(step, carry, frames)
     traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)
     schedule = _with_cells(traced, frames)
-    return lax.scan(step, carry, frames) if schedule is None else _run(schedule, (), frames, carry)[::-1]
+    return varying.scan(step, carry, frames) if schedule is None else _run(schedule, (), frames, carry)[::-1]
 
 
 def _first(frames: Any) -> Any:

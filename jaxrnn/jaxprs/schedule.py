@@ -19,9 +19,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
+from jaxrnn import varying
 from jaxrnn.cells.chunks import in_blocks
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.equations import Atom, Environment, read, run, type_of
@@ -131,7 +131,7 @@ class Loop(Part):
         xs = [values.stacked[variable] for variable in residuals]
         # A scan takes a symbolic length from arrays alone.
         ticks = None if xs else jnp.zeros(values.length, bool)
-        last, ys = lax.scan(step, [init[variable] for variable in self.carry], (xs, ticks))
+        last, ys = varying.scan(step, [init[variable] for variable in self.carry], (xs, ticks))
         values.stacked.update(zip(self.gives, ys, strict=True))
         return dict(zip(self.carry, last, strict=True))
 

@@ -31,6 +31,7 @@ from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import is_text, traced, unstacked
 from jaxrnn.precision import cast_params, check_params
 from jaxrnn.specs import ArraySpec
+from jaxrnn.varying import alike
 
 Arrays = Mapping[str, Any]
 
@@ -104,8 +105,8 @@ class WholeGraph:
         """
         with recomputing(remat), exact_types(), self._computing(params, dtype):
             self._check_params(params)
-            arguments = self._bind(inputs)
-            return (self._evaluate if is_staged() else self._eagerly)(plain(params, self), arguments)
+            plain_params, arguments = alike(plain(params, self), self._bind(inputs))
+            return (self._evaluate if is_staged() else self._eagerly)(plain_params, arguments)
 
     @contextlib.contextmanager
     def _computing(self, params: Any, dtype: Any) -> Iterator[None]:

@@ -12,6 +12,7 @@ import jax
 import onnx_ir as ir
 
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
+from jaxrnn.messages import whole_message
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.foresight import check_ahead
 from jaxrnn.onnx.limits import current, spending
@@ -170,13 +171,11 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     if isinstance(error, JaxrnnError) and error.located:
         return error
     kind: type[JaxrnnError] = type(error) if isinstance(error, JaxrnnError) else NodeError
-    reason = str(error).strip() or type(error).__name__
+    reason = whole_message(error)
     if isinstance(error, _TRACER_ERRORS):
         kind, reason = StaticValueError, "the operator needs a value that is not known while tracing"
     elif isinstance(error, jax.errors.InconclusiveDimensionOperation):
-        reason = f"{reason.splitlines()[0]} Say what holds by constraints, such as 'S >= 3'"
-    elif not isinstance(error, JaxrnnError):
-        reason = reason.splitlines()[0]
+        reason = whole_message(error, "Say what holds by constraints, such as 'S >= 3'")
     shown = ", ".join(describe(value) for value in inputs) or "no inputs"
     located = kind(f"node {node.name!r} ({node.operator}) on {shown}: {reason}")
     located.located = True

@@ -19,6 +19,7 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 from numpy.lib.array_utils import normalize_axis_index
 
+from jaxrnn import varying
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of, variables
 from jaxrnn.jaxprs.slices import needed, read_by
@@ -106,7 +107,7 @@ def _in_a_loop(combine: Callable[..., list[Any]], frames: Sequence[Any], reverse
         return (jnp.array(True), marked), marked
 
     start = jnp.array(False), [jnp.zeros(frame.shape[1:], frame.dtype) for frame in frames]
-    return lax.scan(step, start, list(frames), reverse=reverse)[1]
+    return varying.scan(step, start, list(frames), reverse=reverse)[1]
 
 
 #: The mark: the first ``count`` operands, a new prefix, as they are. The others are the prefix and the frame that it is

@@ -188,6 +188,9 @@ def check_rank(model: Model, mode: str, info: ArraySpec, array: np.ndarray, axis
             f"{got}, one axis more than mode {mode!r} takes: mode 'scan' runs a step for each frame along an axis in "
             "front, sequences=Sequences(mode='scan', time_axis=0)"
         )
+    if mode != "apply":
+        shape = array.shape if axis is None or not more else (*array.shape[:axis], *array.shape[axis + 1 :])
+        check_one_stream(model, info, shape)
     # Frames may also be one after another along an axis of a step whose size the file fixes.
     if more == 0 and mode == "scan" and axis is not None and not isinstance(info.shape[axis], int):
         raise InputError(
@@ -195,6 +198,3 @@ def check_rank(model: Model, mode: str, info: ArraySpec, array: np.ndarray, axis
             f"{', '.join(map(str, array.shape))}]. Mode 'step' takes one step in each example, or a sequence along an "
             "axis of the file's own: sequences=Sequences(mode='step')"
         )
-    if mode != "apply":
-        shape = array.shape if axis is None or not more else (*array.shape[:axis], *array.shape[axis + 1 :])
-        check_one_stream(model, info, shape)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxrnn.briefs import brief
 from jaxrnn.cells import recomputing
 from jaxrnn.cells.chunks import Remat
 from jaxrnn.checks import check_count
@@ -19,6 +20,7 @@ TimeAxis = int | Mapping[str, int] | None
 MODES = ("apply", "step", "scan")
 
 
+@brief
 @dataclasses.dataclass(frozen=True)
 class Sequences:
     """How a model runs over the sequences of its examples.
@@ -68,6 +70,7 @@ class Sequences:
 SEQUENCES = Sequences()
 
 
+@brief
 @dataclasses.dataclass(frozen=True)
 class Validation:
     """Examples that are not trained on, and what they decide.
@@ -95,6 +98,7 @@ class Validation:
         return f"Validation({len(self.data)} examples, every={self.every}, patience={self.patience})"
 
 
+@brief
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
     """Where a training keeps its checkpoints, and how many.

@@ -107,6 +107,7 @@ def _reshape(x: np.ndarray, params: Any, shape: Sequence[int]) -> np.ndarray | N
 _MOVING: dict[str, Callable[[np.ndarray, Any, Sequence[int]], np.ndarray | None]] = {
     "broadcast_in_dim": _broadcast,
     "copy": lambda x, params, shape: x,
+    "pvary": lambda x, params, shape: x,
     "expand_dims": lambda x, params, shape: x.reshape(shape),
     "reshape": _reshape,
     "rev": lambda x, params, shape: np.flip(x, params["dimensions"]),

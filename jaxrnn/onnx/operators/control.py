@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
 from jaxrnn.jaxprs.scanning import scan_cells
@@ -33,7 +33,7 @@ def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Va
         return lambda: all_traced(body())
 
     try:
-        return list(lax.cond(traced(cond).reshape(()), branch(then_branch), branch(else_branch)))
+        return list(varying.cond(traced(cond).reshape(()), branch(then_branch), branch(else_branch)))
     except TypeError as error:
         then, other = (jax.eval_shape(branch(body)) for body in (then_branch, else_branch))
         raise StaticValueError(
@@ -131,9 +131,9 @@ def scan_8(
                 return carry, tuple(jnp.zeros(item.shape, item.dtype) for item in shapes)
 
             # Under vmap the body also runs for rows that have ended; cond excludes them from the derivative.
-            return run() if sequence_lens is None else lax.cond(index < length, run, skip)
+            return run() if sequence_lens is None else varying.cond(index < length, run, skip)
 
-        final, stacked = lax.scan(step, row[:count], (steps, frames))
+        final, stacked = varying.scan(step, row[:count], (steps, frames))
         return (*final, *stacked)
 
     return list(jax.vmap(one_row)(rows, *arrays))

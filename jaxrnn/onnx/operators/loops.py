@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.cells import in_chunks
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.demands import demand
@@ -164,7 +164,7 @@ class _Loop:
 
     def _as_while(self) -> list[Value]:
         """A loop without scan outputs whose trip count depends on data."""
-        _, _, values = lax.while_loop(self._is_unfinished, self._step, self._start())
+        _, _, values = varying.while_loop(self._is_unfinished, self._step, self._start())
         if not self.label:
             return list(values)
         bound = argument("max_trip_count", Placeholder("NUMBER"), "jaxrnn.load(path)")
@@ -193,10 +193,10 @@ class _Loop:
             return jax.tree.map(choose, after, state), None
 
         def scan() -> _State:
-            return in_chunks(functools.partial(lax.scan, trip), start, trips)[0]
+            return in_chunks(functools.partial(varying.scan, trip), start, trips)[0]
 
         # A loop without trips must not run its first one either.
-        last = lax.cond(self._is_unfinished(start), scan, lambda: start)
+        last = varying.cond(self._is_unfinished(start), scan, lambda: start)
         values = list(last[2])
         if enough:
             return values

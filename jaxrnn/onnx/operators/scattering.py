@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.indexing import element_index, wrap_indices, wrap_tuples
@@ -85,7 +85,7 @@ def _multiplied_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tupl
             place, factor = update
             return data.at[tuple(place)].multiply(factor, unique_indices=True), None
 
-        return lax.scan(step, data, (places, updates.reshape(-1, *data.shape[len(index) :])))[0]
+        return varying.scan(step, data, (places, updates.reshape(-1, *data.shape[len(index) :])))[0]
 
     return jax.jvp(one_by_one, (data, updates), (d_data, d_updates))
 

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn import varying
 from jaxrnn.jaxprs.platforms import choose, platforms_of
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
@@ -47,7 +47,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         values, _ = inner(params["cond_jaxpr"], [*test_consts, *around(kinds, arrays)])
         return array_of(values[0])
 
-    last = lax.while_loop(test, body, [jnp.asarray(array_of(value)) for value in start])
+    last = varying.while_loop(test, body, [jnp.asarray(array_of(value)) for value in start])
     return [made(run, kind, array) for kind, array in zip(kinds, last, strict=True)]
 
 
@@ -98,7 +98,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
     if platforms:
         chosen, kept = choose(platforms, choices, arrays, own)
     else:
-        chosen, kept = lax.switch(jnp.asarray(index), choices, arrays, own)
+        chosen, kept = varying.switch(jnp.asarray(index), choices, arrays, own)
     run.new.update(kept)
     return [made(run, kind, array) for kind, array in zip(_reaching(results, kinds), chosen, strict=True)]
 

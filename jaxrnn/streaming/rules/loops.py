@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn import varying
 from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.interpreter import interpret
@@ -74,7 +75,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         return arrays_of(values[:carries]), (arrays_of(values[carries:]), [child.new[name] for name in names])
 
     states = [] if created else [run.state[name] for name in names if run.state is not None]
-    last, (outs, kept) = lax.scan(
+    last, (outs, kept) = varying.scan(
         step,
         [jnp.asarray(array_of(value)) for value in start],
         ([jnp.asarray(array_of(value)) for value in xs], states),

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.cells.platforms import by_platform
 
 #: A step of a scan, ``(carry, (exists, frame)) -> (carry, outputs)``. The carry is whether the scan has started, and
@@ -33,7 +34,7 @@ def associative(step: Step, carry: list[Any], mask: Any, frames: list[Any], outp
     """
 
     def in_turn(carry: list[Any], mask: Any, frames: list[Any]) -> Any:
-        return lax.scan(step, carry, (mask, frames))
+        return varying.scan(step, carry, (mask, frames))
 
     def in_parallel(carry: list[Any], mask: Any, frames: list[Any]) -> Any:
         carries = carries_of(step, carry, mask, frames)

@@ -6,9 +6,9 @@ import functools
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn import varying
 from jaxrnn.jaxprs.equations import evaluate, shape_of, type_of
 from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.associative import parts_of_carry, without_mark
@@ -74,7 +74,7 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         elif parts is not None:
             after, outs = associative(step, before, mask, aligned, parts.outputs)
         else:
-            after, outs = lax.scan(step, before, (mask, aligned), length=frames, unroll=equation.params["unroll"])
+            after, outs = varying.scan(step, before, (mask, aligned), length=frames, unroll=equation.params["unroll"])
     for name, index in names.items():
         run.store(name, after[index])
     reach = union(*(x.reach for x in moving), reach_of(run, [*fixed, *start])) or Reach(

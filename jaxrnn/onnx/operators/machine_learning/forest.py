@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+
+from jaxrnn import varying
 
 #: The comparisons of a node, in the order of TreeEnsemble's ``nodes_modes``.
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
@@ -79,7 +80,7 @@ class Forest:
         x = x.astype(wide)
         thresholds, members = self.thresholds.astype(wide), self.members.astype(wide)
 
-        def descend(_: int, place: jax.Array) -> jax.Array:
+        def descend(place: jax.Array, _: None) -> tuple[jax.Array, None]:
             node = jnp.minimum(place, count - 1)
             value = jnp.take_along_axis(x, jnp.asarray(self.features, jnp.int32)[node], 1)
             limit = jnp.asarray(thresholds)[node]
@@ -94,9 +95,9 @@ class Forest:
             )
             answer = jnp.where(jnp.isnan(value), jnp.asarray(self.missing_is_true)[node], answer)
             following = jnp.where(answer, jnp.asarray(self.if_true)[node], jnp.asarray(self.if_false)[node])
-            return jnp.where(place < count, following, place)
+            return jnp.where(place < count, following, place), None
 
-        return lax.fori_loop(0, self.depth, descend, start) - count
+        return varying.scan(descend, start, length=self.depth)[0] - count
 
 
 def aggregated(

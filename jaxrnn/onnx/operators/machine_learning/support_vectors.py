@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.cells import product
 from jaxrnn.onnx.operators.machine_learning.features import as_float
 from jaxrnn.onnx.operators.machine_learning.scores import best, highest, label_at, labels_of, of_two, transformed
@@ -127,7 +128,7 @@ def _coupled(wins: jax.Array) -> jax.Array:
         return (jnp.where(done, p, new), done), None
 
     start = jnp.full(classes, 1 / classes, wins.dtype)
-    (p, _), _ = lax.scan(round_, (start, jnp.asarray(False)), length=max(100, classes))
+    (p, _), _ = varying.scan(round_, (start, jnp.asarray(False)), length=max(100, classes))
     return p
 
 

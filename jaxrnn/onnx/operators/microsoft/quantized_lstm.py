@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.cells import LSTM
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.cells.sequence import masked_output, masked_update
@@ -80,7 +80,7 @@ def _run(
             new = next_carry(carry, carry[0], gates)
             return new, new[0]
 
-        final, y = lax.scan(step, initial, projected, reverse=reverse)
+        final, y = varying.scan(step, initial, projected, reverse=reverse)
         return y, final
 
     def step_where(state: Any, frame: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
@@ -96,7 +96,7 @@ def _run(
     # All sequences begin in the first step, also those that are read from their ends.
     order = jnp.where(exists & reverse, lengths[None, :] - 1 - frames, frames)[..., None]
     turned = jnp.take_along_axis(projected, order, 0)
-    (final, _), y = lax.scan(step_where, (initial, initial[0]), (turned, exists[..., None]))
+    (final, _), y = varying.scan(step_where, (initial, initial[0]), (turned, exists[..., None]))
     return jnp.take_along_axis(y, order, 0), final
 
 

@@ -1,0 +1,123 @@
+"""Functions with derivative rules of their own, rewritten together with their rules.
+
+Whoever evaluates the equations of such a function in another way, on chunks of a stream or on values that vary over
+other mesh axes, would lose its rule: the rule is traced, and evaluated in that way too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.varying import alike, struct_of
+
+#: The primitives.
+CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
+
+
+class Domain(Protocol):
+    """A way to evaluate jaxprs.
+
+    Attributes:
+        arrays: what else it reads. A rule is traced later than its function, and may not close over tracers.
+    """
+
+    arrays: list[Any]
+
+    def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+        """The values that a jaxpr gives for the arrays of operands of these kinds."""
+        ...
+
+    def arrays_of(self, values: Sequence[Any]) -> list[Any]:
+        """The arrays of values."""
+        ...
+
+    def kinds_of(self, values: Sequence[Any]) -> list[Any]:
+        """What values are, without their arrays."""
+        ...
+
+
+def with_rule(
+    equation: JaxprEqn,
+    as_traced: Callable[..., list[Any]],
+    domain: Domain,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+) -> Callable[..., list[Any]]:
+    """The function of a ``custom_jvp_call`` or ``custom_vjp_call`` in a domain, with its rule.
+
+    Args:
+        equation: the call.
+        as_traced: the function of arrays that it is, on arrays like those of the trace.
+        domain: how it and its rule are evaluated.
+        inputs: the kinds of its operands.
+        outputs: the kinds of its results.
+
+    Returns:
+        A function of the arrays of the operands.
+    """
+    make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
+    function = make(equation, as_traced, domain, inputs, outputs)
+    return lambda *arrays: function(domain.arrays, *alike(*arrays))
+
+
+def _with_jvp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    structs = [struct_of(atom.aval) for atom in equation.invars]
+    moving = [index for index, struct in enumerate(structs) if jnp.issubdtype(struct.dtype, jnp.inexact)]
+
+    def derivative(primals: Any, tangents: Any) -> Any:
+        def of_moving(*some: Any) -> Any:
+            merged = list(primals)
+            for index, value in zip(moving, some, strict=True):
+                merged[index] = value
+            return as_traced(*merged)
+
+        return jax.jvp(of_moving, [primals[index] for index in moving], tangents)
+
+    traced = jax.make_jaxpr(derivative)(structs, [structs[index] for index in moving])
+    kinds = [*inputs, *(inputs[index] for index in moving)]
+
+    @jax.custom_jvp
+    def function(own: Any, *arrays: Any) -> list[Any]:
+        return domain.arrays_of(domain.evaluate(own, equation.params["call_jaxpr"], inputs, arrays))
+
+    @function.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        (own, *arrays), (_, *directions) = primals, tangents
+        operands = [*arrays, *(directions[index] for index in moving)]
+        values = domain.arrays_of(domain.evaluate(own, traced, kinds, operands))
+        return values[: len(outputs)], values[len(outputs) :]
+
+    return function
+
+
+def _with_vjp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    structs = [struct_of(atom.aval) for atom in equation.invars]
+    forward, shown = jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
+    results, back = shown
+    backward = jax.make_jaxpr(lambda back, cotangents: back(cotangents))(back, results)
+    count = len(outputs)
+    residuals: list[Any] = []
+
+    @jax.custom_vjp
+    def function(own: Any, *arrays: Any) -> list[Any]:
+        return domain.arrays_of(domain.evaluate(own, equation.params["call_jaxpr"], inputs, arrays))
+
+    def with_residuals(own: Any, *arrays: Any) -> Any:
+        values = domain.evaluate(own, forward, inputs, arrays)
+        residuals[:] = domain.kinds_of(values[count:])
+        return domain.arrays_of(values[:count]), (own, domain.arrays_of(values[count:]))
+
+    def pull_back(kept: Any, cotangents: Any) -> Any:
+        own, arrays = kept
+        values = domain.arrays_of(domain.evaluate(own, backward, [*residuals, *outputs], [*arrays, *cotangents]))
+        differentiable = [jnp.issubdtype(struct.dtype, jnp.inexact) for struct in structs]
+        gradients = [value if moves else None for value, moves in zip(values, differentiable, strict=True)]
+        return ([None] * len(own), *gradients)
+
+    function.defvjp(with_residuals, pull_back)
+    return function

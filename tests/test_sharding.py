@@ -1,0 +1,30 @@
+"""Data-parallel training by `jax.shard_map` and by `NamedSharding`: the gradients of four devices are those of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "sharded_run.py"
+
+
+@pytest.mark.thorough
+def test_gradients_of_four_devices_are_those_of_one():
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    ran = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    differences = json.loads(ran.stdout)
+    assert {name.split(", ")[0] for name in differences} >= {"apply", "step", "scan", "stream.step", "stream.flush"}
+    # Devices sum the same float32 terms in another order.
+    assert {name: value for name, value in differences.items() if not value < 1e-6} == {}
