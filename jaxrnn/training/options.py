@@ -13,11 +13,36 @@ from jaxrnn.cells.chunks import Remat
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.training.examples import make_source
+from jaxrnn.voices import Placeholder, argument
 
 #: Which axis of an example's arrays is time: one for all that have such an axis, or one by name.
 TimeAxis = int | Mapping[str, int] | None
 
 MODES = ("apply", "step", "scan")
+
+#: What a message leaves to its reader.
+OPEN = Placeholder("...")
+
+
+class _Group(dict[str, Any]):
+    """Options of a group: in Python, what makes it."""
+
+    def __init__(self, kind: str, options: Mapping[str, Any]):
+        super().__init__(options)
+        self._kind = kind
+
+    def __repr__(self) -> str:
+        return f"{self._kind}({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+
+def sequences_argument(**options: Any) -> str:
+    """How a message writes options of `Sequences`: as an argument of `fit`, or as a key of its settings."""
+    return argument("sequences", _Group("Sequences", options))
+
+
+def optimizer_argument(**options: Any) -> str:
+    """How a message writes options of `Optimizer`: as an argument of `fit`, or as a key of its settings."""
+    return argument("optimizer", _Group("Optimizer", options))
 
 
 @brief
@@ -93,9 +118,6 @@ class Validation:
         check_count("every", self.every)
         if self.patience is not None:
             check_count("patience", self.patience)
-
-    def __repr__(self) -> str:
-        return f"Validation({len(self.data)} examples, every={self.every}, patience={self.patience})"
 
 
 @brief

@@ -14,7 +14,8 @@ from jaxrnn.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.layout import ExampleLayout, naming
 from jaxrnn.training.modes import Mode, check_rank, choose_mode
-from jaxrnn.training.options import Sequences, TimeAxis
+from jaxrnn.training.options import OPEN, Sequences, TimeAxis, sequences_argument
+from jaxrnn.voices import NAME
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -101,12 +102,12 @@ def _symbol(model: Model, mode: Mode, time_axis: TimeAxis, example: Example) -> 
     if mode.name == "step" and len(symbols) > 1:
         raise InputError(
             f"{model.label}: any of the open dimensions {', '.join(symbols)} could be time; say which axis of each "
-            "array is: sequences=Sequences(mode='step', time_axis={name: axis, ...})"
+            f"array is: {sequences_argument(mode='step', time_axis={NAME: OPEN})}"
         )
     if mode.name == "step" and not symbols and time_axis is not None:
         raise InputError(
             f"{model.label}: no open dimension of its inputs is time, so there are no sequences for mode 'step'. Mode "
-            "'scan' runs a step for each frame: sequences=Sequences(mode='scan', time_axis=...); without time_axis, "
+            f"'scan' runs a step for each frame: {sequences_argument(mode='scan', time_axis=OPEN)}; without time_axis, "
             "each example is one step"
         )
     return symbols[0] if len(symbols) == 1 else None
