@@ -27,9 +27,9 @@ def first_line(error: BaseException, longest: int = 500) -> str:
 
 
 def whole_message(error: BaseException, advice: str = "") -> str:
-    """All that an error says, with advice at the end of its first line; its type where it says nothing."""
+    """All that an error says, with advice added to its first line; its type where it says nothing."""
     first, *rest = (str(error).strip() or type(error).__name__).splitlines()
-    return "\n".join([f"{first} {advice}".rstrip(), *rest])
+    return "\n".join([first.rstrip() + advice, *rest])
 
 
 def describe(value: Any) -> str:
