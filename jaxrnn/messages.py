@@ -36,7 +36,8 @@ def describe(value: Any) -> str:
     """Dtype and shape of an array, ``float32[1, 257]``, or the type of anything else."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return type(value).__name__
-    dtype = "string" if value.dtype.kind in "TU" else value.dtype.name
+    # A key of random numbers has a type that is of no kind.
+    dtype = "string" if getattr(value.dtype, "kind", "V") in "TU" else value.dtype.name
     return f"{dtype}[{', '.join(map(str, value.shape))}]"
 
 

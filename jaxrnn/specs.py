@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError
 from jaxrnn.messages import describe, near
 from jaxrnn.voices import either
@@ -34,6 +35,7 @@ def widens(dtype: Any, declared: Any) -> bool:
     return (np.dtype(dtype).name, np.dtype(declared).name) in _WIDENED
 
 
+@brief
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
     """One named array: an input, an output or an entry of a state.

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn.briefs import brief
 from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError
 from jaxrnn.specs import ArraySpec, bind, check_names, converted
@@ -43,6 +44,7 @@ Arrays = Mapping[str, Any]
 State = dict[str, Any]
 
 
+@brief
 class Flushed(NamedTuple):
     """What a flush gives.
 

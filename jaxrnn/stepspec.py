@@ -9,15 +9,17 @@ from typing import Any, Self
 
 import numpy as np
 
+from jaxrnn.briefs import brief, shortened
 from jaxrnn.errors import InputError
 from jaxrnn.layout import Layout
-from jaxrnn.messages import describe
+from jaxrnn.messages import bytes_of, describe
 from jaxrnn.specs import ArraySpec, bind
 from jaxrnn.states import lead_of
 
 Arrays = Mapping[str, Any]
 
 
+@brief
 @dataclasses.dataclass(frozen=True)
 class OutputSpec(ArraySpec):
     """An output of a step.
@@ -42,6 +44,7 @@ class OutputSpec(ArraySpec):
         return super().from_json({**fields, "rate": None if fields["rate"] is None else Fraction(fields["rate"])})
 
 
+@brief
 @dataclasses.dataclass(frozen=True)
 class StateSpec(ArraySpec):
     """An entry of a state.
@@ -58,6 +61,7 @@ class StateSpec(ArraySpec):
         return f"{self.name}: {self.kind}, {super().__str__().partition(': ')[2]}, {self.nbytes} bytes"
 
 
+@brief
 @dataclasses.dataclass(frozen=True)
 class StepSpec:
     """The facts about a step: its arrays by name, and its place in time.
@@ -103,6 +107,13 @@ class StepSpec:
     def rate(self) -> dict[str, Fraction | None]:
         """By output, its frames for each input frame; None where it has none."""
         return {output.name: output.rate for output in self.outputs}
+
+    @property
+    def summary(self) -> str:
+        """What a stepper of these facts is, on a line."""
+        size = sum(each.nbytes for each in self.state)
+        state = f"state of {len(self.state)} array(s), {bytes_of(size)}" if self.state else "no state"
+        return f"{shortened(self.label)}: pulse {self.pulse}, {state}"
 
     @property
     def streams(self) -> bool:

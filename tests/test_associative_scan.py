@@ -31,6 +31,15 @@ def rotations(x):
     return associative_scan(jnp.matmul, jnp.stack([c, s, -s, c], 1).reshape(-1, 2, 2))
 
 
+def segments(x):
+    """Sums that begin anew where a flag says so."""
+
+    def add(one, other):
+        return one[0] | other[0], jnp.where(other[0], other[1], one[1] + other[1])
+
+    return associative_scan(add, (x[:, :1] > 0.5, x))
+
+
 def layers(x):
     """A loop over layers, each with a state of its own, over channels by vmap."""
 
@@ -56,6 +65,7 @@ FUNCTIONS = {
     **{name: (CASES[name].function, {}) for name in ("linear recurrence", "parallel resistors", "running softmax")},
     "oscillators": (oscillators, {}),
     "rotations": (rotations, {}),
+    "segments": (segments, {}),
     "layers": (layers, {}),
     "a derivative": (derivative, {}),
     "one stream for several": (of_one_stream, {}),

@@ -25,6 +25,7 @@ PAGES = {
     "functions.md": 5,
     "low-precision.md": 5,
     "evaluation.md": 4,
+    "platforms.md": 2,
 }
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from one_operator import one_operator
 from onnx import TensorProto, helper, numpy_helper
 from small_models import WIDTH, frames_of, layers_model, make_model, operator_replaced, step_model
 from test_linear_attention import network as attention_network
@@ -19,6 +20,7 @@ from jaxrnn import InputError
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.slices import walk
 from jaxrnn.precision import COMPUTE_TYPES
+from jaxrnn.profiling import profile_model
 from jaxrnn.training import Sequences, fit, validate
 
 FRAMES = 5
@@ -170,6 +172,42 @@ def test_products_have_operands_of_low_precision_and_wide_sums():
             assert furthest(of_packed, of_plain) == 0
 
 
+def arrays(**shapes):
+    rng = np.random.default_rng(7)
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+X, XW = {"X": (3, 2, 4)}, {"X": (1, 4, 6), "W": (4, 4, 3)}
+#: Operators with products, their inputs, and attributes.
+OPERATORS = {
+    "MatMul": ({"a": (2, 3), "b": (3, 4)}, {}),
+    "Gemm": ({"a": (2, 3), "b": (4, 3), "c": (4,)}, {"transB": 1}),
+    "Einsum": ({"a": (2, 3), "b": (3, 4)}, {"equation": "ij,jk->ki"}),
+    "Conv": (XW, {"group": 1}),
+    "Conv of one place": ({"X": (1, 4, 6), "W": (2, 4, 1)}, {}),
+    "Conv in groups": ({"X": (1, 4, 6), "W": (4, 2, 3)}, {"group": 2}),
+    "ConvTranspose": (XW, {"strides": [2]}),
+    "DeformConv": ({"X": (1, 2, 4, 4), "W": (2, 2, 2, 2), "offset": (1, 8, 3, 3)}, {}),
+    "LSTM": (X | {"W": (1, 20, 4), "R": (1, 20, 5)}, {"hidden_size": 5}),
+    "GRU": (X | {"W": (1, 15, 4), "R": (1, 15, 5)}, {"hidden_size": 5}),
+    "RNN": (X | {"W": (1, 5, 4), "R": (1, 5, 5)}, {"hidden_size": 5}),
+    "Attention": ({"q": (1, 2, 3, 4), "k": (1, 2, 5, 4), "v": (1, 2, 5, 4)}, {}),
+    "com.microsoft::FusedMatMul": ({"a": (2, 3), "b": (4, 3)}, {"transB": 1}),
+}
+
+
+@pytest.mark.parametrize("what", OPERATORS)
+def test_every_product_of_an_operator_is_lowered(what):
+    shapes, attributes = OPERATORS[what]
+    file, inputs = one_operator(what.partition(" ")[0], arrays(**shapes), opset=23, **attributes)
+    model = jaxrnn.load(file)
+    exact = types_of_products(model.apply, {}, inputs)
+    low = types_of_products(functools.partial(model.apply, dtype="bfloat16"), {}, inputs)
+    assert {tuple(types) for _, *types in exact} == {("float32",) * 3}
+    assert {(name, *types[:2]) for name, *types in low} == {(name, "bfloat16", "bfloat16") for name, *_ in exact}
+    assert {types[2] for name, *types in low if name == "dot_general"} <= {"float32"}
+
+
 def test_a_filter_for_each_channel_keeps_its_type():
     """Offline and streamed alike: it is no sum that low precision makes faster."""
     kernel = numpy_helper.from_array(np.ones((WIDTH, 1, 3), np.float32), "K")
@@ -314,6 +352,9 @@ def test_parameters_of_functions_of_ones_own():
     numbers = jaxrnn.stream(lambda p, x: p * x, x, axes=0, params=0.5)
     y, _ = numbers.step(2, numbers.init(), np.ones((1, 2), np.float32))
     np.testing.assert_array_equal(y, [[2, 2]])
+    drawn = jaxrnn.stream(lambda p, x: x * jax.random.uniform(p), x, axes=0, params=jax.random.key(0))
+    with pytest.raises(InputError, match=r"params must be key<fry>\[\], not float32\[\]$"):
+        drawn.step(jnp.ones(()), drawn.init(), np.ones((1, 2), np.float32))
     # 64 bits of NumPy, where JAX has 32.
     doubles = jaxrnn.stream(lambda p, x: p * x, x, axes=0, params=np.ones(2))
     y, _ = doubles.step(np.full(2, 3.0), doubles.init(), np.ones((1, 2), np.float32))
@@ -370,3 +411,32 @@ def test_real_models_err_by_what_rounding_gives(models, name):
     assert 0 < furthest(low, exact) < 8 * by_weights
     if streamed is not None:
         assert furthest(streamed.run(model.params, {key: x}), low) < 8 * by_weights
+
+
+def test_cells_of_packed_weights_are_recognised(models):
+    """Weights that were rounded beforehand run as the operator does, with all projections before the loop."""
+    model = jaxrnn.load(models / "dtln_1.onnx")
+    frames = {"input_2": np.abs(np.random.default_rng(0).standard_normal((4, 1, 1, 257))).astype(np.float32)}
+
+    def run(params, dtype):
+        return model.run(params, frames, dtype=dtype)
+
+    packed = model.pack(model.params, dtype="bfloat16")
+    counts = []
+    for arguments in ((model.params, "bfloat16"), (packed, None)):
+        equations = walk(jax.make_jaxpr(functools.partial(run, dtype=arguments[1]))(arguments[0]).jaxpr)
+        counts.append(sum(equation.primitive.name == "custom_jvp_call" for equation in equations))
+    assert counts == [2, 2]
+    assert furthest(run(packed, None), run(model.params, "bfloat16")) < 1e-3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("what", ["step", "stream"])
+def test_what_it_gains_and_costs_is_measured(what):
+    """Each precision with a first state of its own: a stream keeps frames for convolutions in their type."""
+    model = MODELS["steps" if what == "step" else "offline"]()
+    measured = profile_model(model, what, dtype="float16", peaks=False).low_precision
+    assert measured is not None
+    assert (measured.dtype, 2 * measured.nbytes) == ("float16", measured.full_nbytes)
+    (difference,) = measured.differences
+    assert 0 < difference.largest < 2**-6 * difference.scale

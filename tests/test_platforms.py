@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +104,15 @@ def test_files_of_exporters_lower(name):
     check_lowering(network.model, 1 if streams else None, network.time if streams else "S")
 
 
+@pytest.mark.thorough
+def test_the_step_of_a_network_exported_for_all_platforms_is_the_step(models):
+    model = jaxrnn.load(models / "dtln_1.onnx")
+    arguments = model.params, model.init(), {"input_2": recording((1, 1, 257))}
+    steps = export(model.step, *arguments, platforms=ALL).call, model.step
+    found, expected = (jax.jit(step)(*arguments) for step in steps)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), found, expected)
+
+
 @pytest.mark.parametrize("proto", [layers_model, depthwise_model])
 def test_small_models_lower(proto):
     model = jaxrnn.load(proto())
@@ -193,7 +201,7 @@ def plain(monkeypatch):
     def swapped(*operands, cpu, default):
         return lax.platform_dependent(*operands, cpu=default, default=cpu)
 
-    monkeypatch.setattr("jaxrnn.cells.platforms.lax", SimpleNamespace(platform_dependent=swapped))
+    monkeypatch.setattr("jaxrnn.cells.platforms.platform_dependent", swapped)
 
 
 def with_gradients(function, *operands):
@@ -249,6 +257,14 @@ def test_one_file_serves_every_platform(tmp_path):
     np.testing.assert_allclose(found[0]["logits"], model(x)["logits"], atol=1e-6)
 
 
+@pytest.mark.parametrize("platforms", ["cuda", ("cpu", "gpu"), (), ("Cuda",), (1,)])
+def test_unknown_platforms_are_refused(platforms, tmp_path):
+    model = jaxrnn.load(layers_model())
+    with pytest.raises(jaxrnn.InputError, match=r"some of cpu, cuda, rocm, tpu \(a GPU is cuda or rocm\)"):
+        jaxrnn.save_compiled(model.stream("T", 1), tmp_path / "x", params=model.params, platforms=platforms)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_an_export_for_all_platforms_is_the_function(name):
     function, operands = CASES[name]
@@ -286,8 +302,7 @@ def test_transformations(name):
             np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-def test_a_recognised_cell_with_gates_by_platform():
-    """A step whose gates are chosen by platform is the cell that its plain form is."""
+def test_a_cell_with_gates_by_platform_is_recognised():
     params, x = weights(), jnp.zeros((1, 3))
 
     def step(params, x, carry):
@@ -297,6 +312,19 @@ def test_a_recognised_cell_with_gates_by_platform():
     traced = Step.trace(step, params, x, (jnp.zeros((1, 4)),) * 2)
     assert any("branches_platforms" in equation.params for equation in traced.equations)
     assert schedule_of_cells(traced, loose=False) is not None
+
+
+@pytest.mark.parametrize(("other", "recognised"), [(lambda x: -jnp.tanh(-x), True), (lambda x: jnp.tanh(2 * x), False)])
+def test_a_cell_is_one_in_every_form(other, recognised):
+    """What differs by platform on purpose stays as it is."""
+
+    def step(params, x, h):
+        h = by_platform(jnp.tanh, other, x + h @ params)
+        return h, h
+
+    h = jnp.zeros((1, 4))
+    schedule = schedule_of_cells(Step.trace(step, jnp.eye(4), h, h), loose=False)
+    assert (schedule is not None) == recognised
 
 
 def test_packed_parameters_know_no_platform():
@@ -328,3 +356,9 @@ def test_a_choice_of_ones_own_streams(form, request):
     np.testing.assert_allclose(jax.jit(streamed.run)(None, x), 2 * np.cumsum(x, 0), atol=1e-5)
     cpu, other = (lowered(streamed.step, None, streamed.init(), x[:2], platforms=(name,)) for name in ("cpu", "tpu"))
     assert ("stablehlo.while" in cpu) == (form == "plain") != ("stablehlo.while" in other)
+
+
+def test_a_choice_of_parameters_alone_is_left_to_lowering():
+    p, x = jnp.float32(1.5), jnp.array(recording((4, 3)))
+    streamed = jaxrnn.stream(lambda p, x: x * by_platform(jnp.sin, jnp.cos, p), x, axes=0, params=p)
+    assert "platform_index" in str(jax.make_jaxpr(streamed.step)(p, streamed.init(), x[:1]))

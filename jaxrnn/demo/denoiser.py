@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxrnn.briefs import brief
 from jaxrnn.demo.spectra import BINS, DELAY, HOP, RATE, OverlapAdd, Samples, Spectrum, analyse, hops, synthesise
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
@@ -19,6 +20,7 @@ from jaxrnn.runtime.runner import Runner
 PACKAGED = Path(__file__).parent / "denoiser.onnx"
 
 
+@brief
 class Denoised(NamedTuple):
     """What a run over a recording gives.
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxrnn.briefs import brief
 from jaxrnn.demo.spectra import RATE, Samples
 
 #: Samples between two values of a contour (10 ms).
@@ -26,6 +27,7 @@ HIGHEST = 7_600
 Contour = NDArray[np.float64]
 
 
+@brief
 class Mixture(NamedTuple):
     """A clean signal and the same with noise, ``float32[samples]`` each."""
 

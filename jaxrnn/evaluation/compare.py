@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.differences import CorpusDifference, Difference, corpus_differences, difference
 from jaxrnn.evaluation.results import Results, read_results
@@ -26,6 +27,7 @@ _SECONDS = 1e-3
 _NAMED = 3
 
 
+@brief
 @dataclass(frozen=True)
 class PairedComparison:
     """Two results on one corpus.

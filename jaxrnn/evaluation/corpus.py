@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.messages import near
 
@@ -19,6 +20,7 @@ PATTERNS = ("**/*.wav", "**/*.flac", "**/*.npy", "**/*.npz")
 KEYS = ("id", "path", "reference")
 
 
+@brief
 @dataclass(frozen=True)
 class Item:
     """A recording to evaluate.

@@ -19,6 +19,7 @@ from typing import Self
 
 import jax
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.journal import writing_to
@@ -30,6 +31,7 @@ from jaxrnn.evaluation.writers import runs
 RENEWAL, PATIENCE, POLL = 2.0, 15.0, 0.2
 
 
+@brief
 @dataclass(frozen=True)
 class Host:
     """One of the processes that share an evaluation.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
 from jaxrnn.evaluation.journal import Row, unit_rows, write_whole
@@ -33,6 +34,7 @@ FORMAT = 1
 _COUNTING = ("detection", "class_accuracy")
 
 
+@brief
 @dataclass(frozen=True)
 class Results:
     """The results of one system on a corpus.

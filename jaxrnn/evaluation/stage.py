@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.networks import Network
 from jaxrnn.stepper import OutputSpec, Stepper
@@ -18,6 +19,7 @@ TAKES = ("samples", "magnitude", "spectrum")
 GIVES = ("samples", "spectrum", "mask", "result")
 
 
+@brief
 @dataclass(frozen=True)
 class Stage:
     """One network of a chain.

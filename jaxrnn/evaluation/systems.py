@@ -7,7 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
+from jaxrnn.briefs import brief
 
+
+@brief
 class Piece(NamedTuple):
     """What one output has to say on one chunk.
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError
 from jaxrnn.precision import compute_type
 
@@ -48,6 +49,7 @@ class Purpose:
     label: str = dataclasses.field(default="", compare=False)
 
 
+@brief
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Packed:

@@ -6,12 +6,13 @@ the program would then be one for the platform of this process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.extend.core import JaxprEqn, Literal, Var
-from jax.extend.core.primitives import cond_p, copy_p, jit_p
+from jax.extend.core.primitives import cond_p, jit_p
 
 from jaxrnn.jaxprs.equations import Atom, evaluate
 from jaxrnn.varying import platform_dependent
@@ -37,41 +38,44 @@ def choose(platforms: Platforms, branches: Sequence[Callable[..., Any]], *operan
     return platform_dependent(*operands, default=default, **named)
 
 
-def in_plain_form(equations: Iterable[JaxprEqn]) -> tuple[list[JaxprEqn], dict[Var, Any]]:
-    """Equations in which every choice by platform is replaced by what its last branch, the plain form, consists of.
+@dataclass(frozen=True)
+class Form:
+    """One branch of a choice, written on the operands of the choice, with variables of its own: for reading alone.
 
-    Returns:
-        The equations, for reading and not for running, and the values of the constants that they bring. Variables keep
-        their names; those inside of a choice have new ones.
+    Attributes:
+        equations: in order, calls of jitted functions inlined.
+        results: what the choice gives.
+        constants: the values of variables that no equation computes.
     """
-    plain: list[JaxprEqn] = []
-    constants: dict[Var, Any] = {}
+
+    equations: list[JaxprEqn]
+    results: list[Atom]
+    constants: dict[Var, Any]
+
+
+def forms_of(equation: JaxprEqn) -> list[Form]:
+    """The branches of a choice by platform."""
+    return [_form(branch, equation.invars[1:]) for branch in equation.params["branches"]]
+
+
+def _form(branch: Any, operands: Sequence[Atom]) -> Form:
+    form = Form([], [], {})
 
     def atom_of(value: Any) -> Atom:
         if isinstance(value, Var | Literal):
             return value
         variable = Var(jax.typeof(value))
-        constants[variable] = value
+        form.constants[variable] = value
         return variable
 
-    def rewrite(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
-        if platforms_of(equation) is not None:
-            return evaluate(equation.params["branches"][-1], operands[1:], rewrite)
+    def write(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
         if equation.primitive is jit_p:
-            return evaluate(equation.params["jaxpr"], operands, rewrite)
-        atoms = [
-            atom if isinstance(atom, Literal) else atom_of(value)
-            for atom, value in zip(equation.invars, operands, strict=True)
-        ]
+            return evaluate(equation.params["jaxpr"], operands, write)
+        pairs = zip(equation.invars, operands, strict=True)
+        atoms = [atom if isinstance(atom, Literal) else atom_of(value) for atom, value in pairs]
         results = [Var(variable.aval) for variable in equation.outvars]
-        plain.append(equation.replace(invars=atoms, outvars=results))
+        form.equations.append(equation.replace(invars=atoms, outvars=results))
         return results
 
-    for equation in equations:
-        if platforms_of(equation) is None:
-            plain.append(equation)
-            continue
-        results = rewrite(equation, equation.invars)
-        for result, variable in zip(results, equation.outvars, strict=True):
-            plain.append(equation.replace(primitive=copy_p, invars=[atom_of(result)], outvars=[variable], params={}))
-    return plain, constants
+    form.results.extend(map(atom_of, evaluate(branch, operands, write)))
+    return form

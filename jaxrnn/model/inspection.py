@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
@@ -88,6 +89,7 @@ class StreamInfo:
     problem: str | None = None
 
 
+@brief
 @dataclass(frozen=True)
 class Inspection:
     """The facts about a file that `inspect_model` gathers.

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.cells.products import product_type
@@ -18,6 +17,7 @@ from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, Purpose, plain
 from jaxrnn.model.reloading import contents_of, reloaded
 from jaxrnn.model.scanning import scan
+from jaxrnn.model.showing import shown
 from jaxrnn.model.steps import Steps
 from jaxrnn.model.streaming import stream_model
 from jaxrnn.model.whole_graph import WholeGraph
@@ -284,15 +284,4 @@ class Model(WholeGraph):
         return reloaded, contents_of(self)
 
     def __repr__(self) -> str:
-        count = sum(array.size for array in self.program.parameters.values())
-        opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items())
-        lines = [f"Model {self.label} ({opsets}; {count:,} parameters in {len(self.program.parameters)} arrays)"]
-        lines += [f"  input   {info}" for info in self.inputs]
-        lines += [f"  static  {name} = {_brief(value)}" for name, value in self.static.items()]
-        lines += [f"  output  {info}" for info in self.outputs]
-        lines += [f"  state   {given} <- {updated}" for given, updated in (self.declared_state or {}).items()]
-        return "\n".join(lines)
-
-
-def _brief(value: np.ndarray) -> str:
-    return str(value.tolist()) if value.size <= 8 else f"{value.dtype}{list(value.shape)}"
+        return shown(self)

@@ -105,8 +105,8 @@ class WholeGraph:
         """
         with recomputing(remat), exact_types(), self._computing(params, dtype):
             self._check_params(params)
-            params, arguments = alike(plain(params, self), self._bind(inputs))
-            return (self._evaluate if is_staged() else self._eagerly)(params, arguments)
+            plain_params, arguments = alike(plain(params, self), self._bind(inputs))
+            return (self._evaluate if is_staged() else self._eagerly)(plain_params, arguments)
 
     @contextlib.contextmanager
     def _computing(self, params: Any, dtype: Any) -> Iterator[None]:

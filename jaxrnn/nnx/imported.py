@@ -102,7 +102,8 @@ class Imported(nnx.Module):
     def _facts(self) -> dict[str, Any]:
         """What is shown of the module: not hundreds of arrays. Its variables may hold anything, shapes for instance."""
         count = sum(array.size for array in self.model.program.parameters.values())
-        return {"model": self.model.label, "weights": f"{count:,} parameters in {len(self.weights)} arrays"}
+        dtype = {} if self.dtype is None else {"dtype": self.dtype.name}
+        return {"model": self.model.label, **dtype, "weights": f"{count:,} parameters in {len(self.weights)} arrays"}
 
 
 class _Untabulated:

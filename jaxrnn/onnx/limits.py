@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from jaxrnn.arrays import MAX_ARRAY_BYTES
+from jaxrnn.briefs import brief
 from jaxrnn.checks import check_count
 from jaxrnn.errors import LimitError
 from jaxrnn.messages import bytes_of
@@ -31,6 +32,7 @@ _SMALL = 64
 _WEIGHT_OF_OBJECTS = 16
 
 
+@brief
 @dataclass(frozen=True)
 class Limits:
     """How much a file may ask for; `jaxrnn.load` takes one.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.profiling.hlo import Computation, HloModule, Instruction, Shape
 
 _TRANSCENDENTAL = {
@@ -84,6 +85,7 @@ _APPLIED = {"reduce", "reduce-window", "scatter", "select-and-scatter"}
 _CONTROL = {"while", "conditional", "call"}
 
 
+@brief
 @dataclass(frozen=True)
 class Cost:
     """Operations, transcendental functions and bytes read or written; of one execution unless said otherwise."""

@@ -160,12 +160,15 @@ def _profiled(chosen: Target, nodes: Mapping[str, str], peaks: Peaks | bool, see
 def _low_precision(chosen: Target, full: FullPrecision, seed: int) -> LowPrecision:
     """What the compute dtype of a target gains and costs."""
     functions = chosen.function, full.function
-    low_step, full_step = (jax.jit(function).lower(*chosen.arguments).compile() for function in functions)
-    jax.block_until_ready(full_step(*chosen.arguments))
-    times = time_calls(lambda: full_step(*chosen.arguments))
+    states, inputs = (chosen.arguments[0], full.state), chosen.arguments[1]
+    low_step, full_step = (
+        jax.jit(function).lower(state, inputs).compile() for function, state in zip(functions, states, strict=True)
+    )
+    jax.block_until_ready(full_step(full.state, inputs))
+    times = time_calls(lambda: full_step(full.state, inputs))
     frames = map(full.draw, range(seed, seed + STEPS))
     nbytes, full_nbytes = (sum(array.nbytes for array in packed.folded) for packed in (full.low, full.packed))
-    differences = differences_of(low_step, full_step, chosen.arguments[0], frames)
+    differences = differences_of(low_step, full_step, states, frames)
     return LowPrecision(full.dtype, nbytes, full_nbytes, statistics.median(times), STEPS, differences)
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn.briefs import brief
 from jaxrnn.profiling.traces import time_calls
 
 #: Bytes of the arrays that bandwidth is measured on: the smallest fits a core's own cache, the largest no cache.
@@ -19,6 +20,7 @@ _SIDES = (512, 1024, 2048, 4096, 8192)
 _ENOUGH = 5e-3
 
 
+@brief
 @dataclass(frozen=True)
 class Peaks:
     """The machine's limits, as XLA reaches them in this process.

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.profiling.table import microseconds, scaled
 
 #: Steps that outputs are compared over, each with inputs of its own and the state carried on.
@@ -18,6 +19,7 @@ STEPS = 50
 Step = Callable[[Any, Any], tuple[dict[str, Any], Any]]
 
 
+@brief
 @dataclass(frozen=True)
 class OutputDifference:
     """How far an output is from that in full precision, over all steps.
@@ -35,6 +37,7 @@ class OutputDifference:
     decibels: float
 
 
+@brief
 @dataclass(frozen=True)
 class LowPrecision:
     """What a compute dtype gains and costs.
@@ -68,9 +71,11 @@ class LowPrecision:
         ]
 
 
-def differences_of(low: Step, full: Step, state: Any, frames: Iterator[Any]) -> tuple[OutputDifference, ...]:
+def differences_of(
+    low: Step, full: Step, first: tuple[Any, Any], frames: Iterator[Any]
+) -> tuple[OutputDifference, ...]:
     """Run two functions of a state and inputs over the same inputs, each with its own state carried on."""
-    states = [state, state]
+    states = list(first)
     errors: dict[str, list[np.ndarray]] = {}
     outputs: dict[str, list[np.ndarray]] = {}
     for inputs in frames:

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from jaxrnn.briefs import brief
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.messages import bytes_of
@@ -21,6 +22,7 @@ REST = "dispatch, loop control, gaps"
 _LONG = ("regions", "operators")
 
 
+@brief
 @dataclass(frozen=True)
 class Profile:
     """Where the time of a compiled function goes.

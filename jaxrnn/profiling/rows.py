@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from jaxrnn.briefs import brief
 from jaxrnn.profiling.costs import Cost
 from jaxrnn.profiling.peaks import Peaks
 
@@ -15,6 +16,7 @@ By = Literal["node", "region"]
 _NEAR = 0.25
 
 
+@brief
 @dataclass(frozen=True)
 class Region:
     """One instruction of the compiled program, such as a fusion or a product of matrices, over one call.
@@ -38,6 +40,7 @@ class Region:
     working_set: float
 
 
+@brief
 @dataclass(frozen=True)
 class Row:
     """A line of the table: a region, all that was done for a node, or a sum of such lines.

@@ -29,6 +29,7 @@ class FullPrecision:
         dtype: the compute dtype of that function.
         function: the same in full precision.
         packed: its parameters.
+        state: its first state; that of a stream holds frames in the types that they are needed in.
         low: those of the function that is profiled.
         draw: other inputs of the same shapes, for a number.
     """
@@ -36,6 +37,7 @@ class FullPrecision:
     dtype: str
     function: Callable[..., Any]
     packed: Packed
+    state: Any
     low: Packed
     draw: Callable[[int], Any]
 
@@ -138,10 +140,13 @@ def of_stepper(
         return lambda state, inputs: stepper.scan(params, state, inputs)
 
     sample = draw(seed)
-    with exact_types():
-        lead = 0 if symbol is not None or batch is None else 1
-        constants = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.constants}
-        state = stepper.init(streams, params=params, constants=constants or None)
+    lead = 0 if symbol is not None or batch is None else 1
+    constants = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.constants}
+
+    def first_state(stepper: Stepper) -> Any:
+        with exact_types():
+            return stepper.init(streams, params=params, constants=constants or None)
+
     details = [
         pairs_of({**sample.dims, **(sizes or {})}),
         "" if batch is None else f"batch {batch}",
@@ -149,7 +154,7 @@ def of_stepper(
     ]
     label = _label(spec.label if model is None else model.label, _what(spec, frames), *details)
     if dtype is None:
-        return Target(label, with_params(stepper, params), (state, sample.inputs), sample)
+        return Target(label, with_params(stepper, params), (first_state(stepper), sample.inputs), sample)
     if isinstance(stepper, Streamed):
         other = with_dtype(stepper, dtype)
         packed, low = stepper.pack(params), other.pack(params)
@@ -157,8 +162,15 @@ def of_stepper(
         assert isinstance(stepper, Model)
         other, known = stepper, {name: size for name, size in sample.dims.items() if name != symbol}
         packed, low = stepper.pack(params, dims=known), stepper.pack(params, dims=known, dtype=dtype)
-    full = FullPrecision(dtype.name, with_params(stepper, packed), packed, low, lambda seed: draw(seed).inputs)
-    return Target(label, with_params(other, low), (state, sample.inputs), sample, full)
+    full = FullPrecision(
+        dtype.name,
+        with_params(stepper, packed),
+        packed,
+        first_state(stepper),
+        low,
+        lambda seed: draw(seed).inputs,
+    )
+    return Target(label, with_params(other, low), (first_state(other), sample.inputs), sample, full)
 
 
 def _what(spec: StepSpec, frames: int | None) -> str:

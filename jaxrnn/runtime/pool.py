@@ -106,6 +106,9 @@ class StreamPool:
             donate_argnums=0,
         )
 
+    def __repr__(self) -> str:
+        return f"StreamPool({self._stream.spec.summary}, {len(self._open)} of {self.capacity} streams open)"
+
     @_in_turn
     def __getstate__(self) -> dict[str, Any]:
         streams = {

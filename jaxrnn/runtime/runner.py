@@ -65,6 +65,9 @@ class Runner:
         self._step = jax.jit(self._joined_step)
         self.reset()
 
+    def __repr__(self) -> str:
+        return f"Runner({self._stream.spec.summary})"
+
     def __copy__(self) -> Runner:
         result = object.__new__(Runner)
         # What is compiled is shared; the arrays of the state are never written to.

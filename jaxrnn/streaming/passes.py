@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind
 from jaxrnn.streaming.dimensions import value_of
@@ -24,6 +25,7 @@ from jaxrnn.streaming.timeline import Clock, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
 
 
+@brief
 @dataclass
 class Pass(Moment):
     """One evaluation of a jaxpr on chunks.

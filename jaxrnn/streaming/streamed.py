@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jaxrnn.briefs import part_of, wrapped
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.recordings import part, whole
@@ -281,5 +282,4 @@ class Streamed:
         return table_of(self._flat)
 
     def __repr__(self) -> str:
-        size = sum(entry.nbytes for entry in self.state)
-        return f"Streamed(pulse={self.pulse}, delay={self.delay}, state={len(self.state)} arrays of {size} bytes)"
+        return wrapped(f"Streamed({self._flat.summary}, delay {part_of(self.delay)})")

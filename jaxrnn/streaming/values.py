@@ -13,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import StreamError
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.timeline import Timeline
@@ -47,6 +48,7 @@ class Reach:
 Affine = tuple[int, np.ndarray]
 
 
+@brief
 @dataclass(frozen=True)
 class Chunk:
     """The frames of a streamed value that one step handles: frames ``[n*q - delay, n*q - delay + q)`` in step n.
@@ -89,6 +91,7 @@ class Chunk:
         return Chunk(array, self.axis if axis is None else axis, self.timeline, self.delay, self.reach)
 
 
+@brief
 @dataclass(frozen=True)
 class FinalValue:
     """A value that is known when the stream ends: a final carry, a sum over all of time.

@@ -17,6 +17,7 @@ import numpy as np
 from jaxrnn.model import Model
 from jaxrnn.onnx.blocks import Block
 from jaxrnn.training.optimizers import Optimizer
+from jaxrnn.training.options import optimizer_argument
 
 #: Buffers that a warning lists.
 _LISTED = 4
@@ -42,7 +43,7 @@ def warn_of_buffers(model: Model, params: Mapping[str, Any], trained: Sequence[s
     patterns = [*given, *patterns_for(buffers, list(model.program.parameters))]
     warnings.warn(
         f"this trains what is a buffer in most models: {listed}{more}. To keep them as they are: "
-        f"Optimizer(freeze={patterns}); those that `train` names in full are trained without this warning",
+        f"{optimizer_argument(freeze=patterns)}; those that `train` names in full are trained without this warning",
         UserWarning,
         stacklevel=3,
     )

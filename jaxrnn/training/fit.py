@@ -24,7 +24,7 @@ from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.forward import Forward
 from jaxrnn.training.loop import TrainingLoop
 from jaxrnn.training.optimizers import Optimizer
-from jaxrnn.training.options import SEQUENCES, Checkpoints, Sequences, Validation
+from jaxrnn.training.options import OPEN, SEQUENCES, Checkpoints, Sequences, Validation, sequences_argument
 from jaxrnn.training.order import drawn_order, sequence_order
 from jaxrnn.training.parameters import start_values, trained_names
 from jaxrnn.training.progress import announce
@@ -142,7 +142,7 @@ def fit(
     if layout.reason:
         announce(
             f"{model.label} is trained in {layout}, because {layout.reason}; "
-            "sequences=Sequences(mode=..., time_axis=...) says otherwise",
+            f"{sequences_argument(mode=OPEN, time_axis=OPEN)} says otherwise",
             progress,
         )
     placement = Placement(devices, batch_size)

@@ -42,11 +42,11 @@ class Fitted:
 
     def __repr__(self) -> str:
         losses = [f"{record['loss']:.4g}" for record in self.history]
-        loss = f", loss {losses[0]} to {losses[-1]}" if losses else ""
+        loss = f"loss {losses[0]} to {losses[-1]}, " if losses else ""
         count = sum(array.size for array in self.params.values())
         return (
-            f"Fitted({self.step:,} updates{loss}, best after {self.best_step:,}, stopped by {self.stopped!r}; "
-            f"{count:,} parameters in {len(self.params)} arrays; mode {self.sequences.mode!r})"
+            f"Fitted(step={self.step}, {loss}best_step={self.best_step}, stopped={self.stopped!r}, "
+            f"mode={self.sequences.mode!r}, {count:,} parameters in {len(self.params)} arrays)"
         )
 
     def plot(self, path: str | os.PathLike[str]) -> None:

@@ -12,7 +12,7 @@ from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.messages import describe, near_or_all, pairs_of
 from jaxrnn.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
-from jaxrnn.training.options import Sequences
+from jaxrnn.training.options import Sequences, sequences_argument
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +133,7 @@ class ExampleLayout:
             axes[name] = unequal[0] if len(unequal) == 1 else None
         if not axes or None in axes.values():
             return ""
-        used = f"sequences=Sequences(mode={self.mode!r}, time_axis={axes})"
-        return f"; to train on unequal lengths say where time is: {used}"
+        return f"; to train on unequal lengths say where time is: {sequences_argument(mode=self.mode, time_axis=axes)}"
 
 
 @contextlib.contextmanager

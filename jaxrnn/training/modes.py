@@ -14,7 +14,7 @@ from jaxrnn.guards import exact_types
 from jaxrnn.messages import describe, first_line
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.specs import ArraySpec
-from jaxrnn.training.options import Sequences, TimeAxis
+from jaxrnn.training.options import Sequences, TimeAxis, sequences_argument
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -136,6 +136,11 @@ def _refusal(model: Model, shapes: Shapes, longer: str | None = None) -> JaxrnnE
     return None
 
 
+def _as_scan() -> str:
+    """What most refusals ask for."""
+    return sequences_argument(mode="scan", time_axis=0)
+
+
 def _check_step(model: Model, shapes: Shapes) -> None:
     for info in model.spec.inputs:
         check_one_stream(model, info, shapes[info.name])
@@ -145,7 +150,7 @@ def _check_step(model: Model, shapes: Shapes) -> None:
         raise InputError(
             f"the example is no step of {model.label}, with {listed}: {first_line(refusal).rstrip('.')}. A recording "
             "has the frames that a step takes along an axis of their own in front, [frames, ...]: "
-            "sequences=Sequences(mode='scan', time_axis=0)"
+            f"{_as_scan()}"
         ) from refusal
 
 
@@ -163,7 +168,7 @@ def check_one_stream(model: Model, info: ArraySpec, shape: Sequence[int]) -> Non
             raise InputError(
                 f"{info.name!r} has the size {size} where its batch {batch!r} is, and an example is one stream: give "
                 "each stream as an example. Frames have an axis of their own in front, [frames, ...]: "
-                "sequences=Sequences(mode='scan', time_axis=0)"
+                f"{_as_scan()}"
             )
 
 
@@ -186,15 +191,15 @@ def check_rank(model: Model, mode: str, info: ArraySpec, array: np.ndarray, axis
     if more == 1 and mode != "scan" and any(variable.kind == "external" for variable in model.state):
         raise InputError(
             f"{got}, one axis more than mode {mode!r} takes: mode 'scan' runs a step for each frame along an axis in "
-            "front, sequences=Sequences(mode='scan', time_axis=0)"
+            f"front, {_as_scan()}"
         )
+    if mode != "apply":
+        shape = array.shape if axis is None or not more else (*array.shape[:axis], *array.shape[axis + 1 :])
+        check_one_stream(model, info, shape)
     # Frames may also be one after another along an axis of a step whose size the file fixes.
     if more == 0 and mode == "scan" and axis is not None and not isinstance(info.shape[axis], int):
         raise InputError(
             f"{got}: mode 'scan' takes a recording, which has one axis more, for its frames: [frames, "
             f"{', '.join(map(str, array.shape))}]. Mode 'step' takes one step in each example, or a sequence along an "
-            "axis of the file's own: sequences=Sequences(mode='step')"
+            f"axis of the file's own: {sequences_argument(mode='step')}"
         )
-    if mode != "apply":
-        shape = array.shape if axis is None or not more else (*array.shape[:axis], *array.shape[axis + 1 :])
-        check_one_stream(model, info, shape)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.messages import near, near_or_all
 from jaxrnn.training.parameters import Patterns
@@ -32,6 +33,7 @@ _LINE_SEARCH = {"lbfgs"}
 PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
 
 
+@brief
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
     """What an update does to which parameters: an optimizer of optax, as pure functions of its state.

@@ -7,18 +7,45 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxrnn.briefs import brief
 from jaxrnn.cells import recomputing
 from jaxrnn.cells.chunks import Remat
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
 from jaxrnn.training.examples import make_source
+from jaxrnn.voices import Placeholder, argument
 
 #: Which axis of an example's arrays is time: one for all that have such an axis, or one by name.
 TimeAxis = int | Mapping[str, int] | None
 
 MODES = ("apply", "step", "scan")
 
+#: What a message leaves to its reader.
+OPEN = Placeholder("...")
 
+
+class _Group(dict[str, Any]):
+    """Options of a group: in Python, what makes it."""
+
+    def __init__(self, kind: str, options: Mapping[str, Any]):
+        super().__init__(options)
+        self._kind = kind
+
+    def __repr__(self) -> str:
+        return f"{self._kind}({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+
+def sequences_argument(**options: Any) -> str:
+    """How a message writes options of `Sequences`: as an argument of `fit`, or as a key of its settings."""
+    return argument("sequences", _Group("Sequences", options))
+
+
+def optimizer_argument(**options: Any) -> str:
+    """How a message writes options of `Optimizer`: as an argument of `fit`, or as a key of its settings."""
+    return argument("optimizer", _Group("Optimizer", options))
+
+
+@brief
 @dataclasses.dataclass(frozen=True)
 class Sequences:
     """How a model runs over the sequences of its examples.
@@ -68,6 +95,7 @@ class Sequences:
 SEQUENCES = Sequences()
 
 
+@brief
 @dataclasses.dataclass(frozen=True)
 class Validation:
     """Examples that are not trained on, and what they decide.
@@ -91,10 +119,8 @@ class Validation:
         if self.patience is not None:
             check_count("patience", self.patience)
 
-    def __repr__(self) -> str:
-        return f"Validation({len(self.data)} examples, every={self.every}, patience={self.patience})"
 
-
+@brief
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
     """Where a training keeps its checkpoints, and how many.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.files import check_replaceable
 from jaxrnn.model.exporting import export_onnx
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 File = SettingsFile[TrainingSettings]
 
 
+@brief
 @dataclasses.dataclass(frozen=True)
 class PreparedTraining:
     """A training that is ready to run.

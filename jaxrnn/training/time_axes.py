@@ -14,7 +14,8 @@ from jaxrnn.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.layout import ExampleLayout, naming
 from jaxrnn.training.modes import Mode, check_rank, choose_mode
-from jaxrnn.training.options import Sequences, TimeAxis
+from jaxrnn.training.options import OPEN, Sequences, TimeAxis, sequences_argument
+from jaxrnn.voices import NAME
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -44,8 +45,8 @@ def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> E
     symbol = None if mode == "scan" else _symbol(model, chosen, time_axis, example)
     axes = _given_axes(time_axis, example, outputs)
     for info in infos:
-        if time_axis is None and mode == "scan" and np.ndim(example[info.name]):
-            axes[info.name] = 0
+        if time_axis is None and mode == "scan" and (axis := _frame_axis(info, infos, example)) is not None:
+            axes[info.name] = axis
         check_rank(model, mode, info, example[info.name], axes.get(info.name))
         if symbol is None or symbol not in (info.shape or ()) or (mode == "apply" and time_axis is not None):
             continue
@@ -101,12 +102,12 @@ def _symbol(model: Model, mode: Mode, time_axis: TimeAxis, example: Example) -> 
     if mode.name == "step" and len(symbols) > 1:
         raise InputError(
             f"{model.label}: any of the open dimensions {', '.join(symbols)} could be time; say which axis of each "
-            "array is: sequences=Sequences(mode='step', time_axis={name: axis, ...})"
+            f"array is: {sequences_argument(mode='step', time_axis={NAME: OPEN})}"
         )
     if mode.name == "step" and not symbols and time_axis is not None:
         raise InputError(
             f"{model.label}: no open dimension of its inputs is time, so there are no sequences for mode 'step'. Mode "
-            "'scan' runs a step for each frame: sequences=Sequences(mode='scan', time_axis=...); without time_axis, "
+            f"'scan' runs a step for each frame: {sequences_argument(mode='scan', time_axis=OPEN)}; without time_axis, "
             "each example is one step"
         )
     return symbols[0] if len(symbols) == 1 else None
@@ -131,6 +132,22 @@ def _given_axes(time_axis: TimeAxis, example: Example, outputs: Sequence[str]) -
             raise InputError(f"time_axis: {name!r} is {describe(example[name])} and has no axis {axis!r}")
         axes[name] = axis % example[name].ndim
     return axes
+
+
+def _frame_axis(info: ArraySpec, infos: Sequence[ArraySpec], example: Example) -> int | None:
+    """Where a scan takes frames from, which the caller does not say; None for an input that is constant.
+
+    It is the axis in front of those of a step; or the one along which frames were joined, whose size is a multiple of
+    the file's. An input without either is constant if another one has frames.
+    """
+    array, declared = example[info.name], info.shape
+    if declared is None or array.ndim != len(declared):
+        return 0 if array.ndim else None
+    unequal = [a for a, size in enumerate(declared) if isinstance(size, int) and array.shape[a] != size]
+    if len(unequal) == 1 and array.shape[unequal[0]] % declared[unequal[0]] == 0:
+        return unequal[0]
+    framed = any(each.shape is not None and example[each.name].ndim == len(each.shape) + 1 for each in infos)
+    return None if framed or not array.ndim else 0
 
 
 def _frame_size(info: ArraySpec, example: Example, axes: Mapping[str, int], mode: str) -> int:

@@ -9,12 +9,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError
 
 #: Tolerances of float32 and float64; types with fewer digits get some of their own rounding steps.
 ATOL, RTOL, STEPS = 1e-5, 1e-4, 8
 
 
+@brief
 @dataclass(frozen=True)
 class Comparison:
     """How one value compares with the peer's.

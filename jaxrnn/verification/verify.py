@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
@@ -23,6 +24,7 @@ from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_prot
 from jaxrnn.verification.sampling import Sample, random_inputs, restore_types
 
 
+@brief
 @dataclass(frozen=True)
 class Mismatch:
     """The first node, in order of evaluation, one of whose values differs from the peer's."""
@@ -32,6 +34,7 @@ class Mismatch:
     comparison: Comparison
 
 
+@brief
 @dataclass(frozen=True)
 class Case:
     """The comparison on one set of inputs.
@@ -56,6 +59,7 @@ class Case:
         return self.first is None and all(output.ok for output in self.outputs)
 
 
+@brief
 @dataclass(frozen=True)
 class Report:
     """The result of `verify`.

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import JaxrnnError
 
 
@@ -71,6 +72,7 @@ class Pool:
         return {"at": at.tolist(), "counts": sums[at].astype(int).tolist()}
 
 
+@brief
 @dataclass(frozen=True)
 class Column:
     """A column that a metric gives.
@@ -86,6 +88,7 @@ class Column:
     higher_is_better: bool | None = True
 
 
+@brief
 @dataclass(frozen=True)
 class Metric:
     """A metric by name.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.extend.core import JaxprEqn
@@ -124,7 +124,7 @@ def _product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coefficient: 
     fixed = [algebra.body.is_fixed(atom) for atom in operands]
     if sum(fixed) != 1 or equation.params["precision"] is not None:
         return None
-    if len({type_of(atom) for atom in (*operands, *equation.outvars)}) > 1:
+    if len({_full_type(atom) for atom in (*operands, *equation.outvars)}) > 1:
         return None
     if any(shape[axis] != 1 for shape, axes in zip(shapes, batch, strict=True) for axis in axes):
         return None
@@ -145,6 +145,12 @@ def _product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coefficient: 
         places[matrix],
         coefficient,
     )
+
+
+def _full_type(atom: Atom) -> Any:
+    """The element type in full precision: a packed weight of a product has the compute dtype."""
+    low = product_type()
+    return np.dtype(np.float32) if low is not None and type_of(atom) == low else type_of(atom)
 
 
 def _in_full_precision(algebra: Algebra, atom: Atom) -> Atom:

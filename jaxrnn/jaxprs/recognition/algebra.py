@@ -200,9 +200,19 @@ def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial 
     return algebra.activated("relu", operands_of(equation, at)[0])
 
 
+def _choice(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
+    """A choice by platform: what all of its forms are."""
+    if len(equation.outvars) != 1:
+        return None
+    forms = algebra.body.forms.get(equation.outvars[0], ())
+    polynomials = [algebra.polynomial(Elements(form, at)) for form in forms]
+    return polynomials[0] if polynomials and all(each == polynomials[0] for each in polynomials) else None
+
+
 _RULES: dict[str, Rule] = {
     "add": _linear(1.0),
     "add_any": _linear(1.0),
+    "cond": _choice,
     "custom_jvp_call": _custom,
     "div": _quotient,
     "integer_pow": _power,

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.jaxprs.equations import Atom, shape_of
-from jaxrnn.jaxprs.platforms import in_plain_form
+from jaxrnn.jaxprs.platforms import forms_of, platforms_of
 from jaxrnn.jaxprs.recognition.positions import Elements, everything, joined_positions, size_of
 from jaxrnn.jaxprs.slices import dependents
 from jaxrnn.jaxprs.step import Step
@@ -25,20 +25,20 @@ class Body:
     A variable is *fixed* if it is the same in every frame: it comes from parameters and constants alone. It is *known*
     if it can be computed for all frames before the parts that are not yet planned.
 
-    Where a step chooses by platform, the body is in the plain form.
-
     Attributes:
         step: the step.
-        equations: its equations, without choices by platform.
-        makers: the equation that computes each variable.
+        forms: by result of a choice by platform, what it is in each of its forms.
         known: the known variables, fixed ones among them.
     """
 
     def __init__(self, step: Step):
         self.step = step
-        self.equations, more = in_plain_form(step.equations)
-        self.makers = {variable: equation for equation in self.equations for variable in equation.outvars}
-        self._constants = step.constants() | more
+        self.equations: list[JaxprEqn] = step.equations
+        self._makers = dict(step.makers)
+        self._constants = step.constants()
+        self.forms: dict[Var, list[Atom]] = {}
+        for choice in (equation for equation in step.equations if platforms_of(equation) is not None):
+            self._look_into(choice)
         self._moves: dict[Var, np.ndarray | None] = {}
         self.known: set[Var] = set()
         self.learn([*step.fixed, *step.frame])
@@ -47,11 +47,15 @@ class Body:
         """These variables are known from here on, and all that follows from them."""
         self.known.update(new)
         unknown = dependents(self.equations, self.step.carry, self.known)
-        self.known.update(variable for variable in self.makers if variable not in unknown)
+        self.known.update(variable for variable in self.step.makers if variable not in unknown)
 
-    def is_of_step(self, atom: Atom) -> bool:
-        """Whether it can be read where the step runs; a variable inside of a choice by platform cannot."""
-        return isinstance(atom, Literal) or atom not in self.makers or atom in self.step.makers
+    def _look_into(self, choice: JaxprEqn) -> None:
+        forms = forms_of(choice)
+        for place, result in enumerate(choice.outvars):
+            self.forms[result] = [form.results[place] for form in forms]
+        for form in forms:
+            self._constants.update(form.constants)
+            self._makers.update((variable, equation) for equation in form.equations for variable in equation.outvars)
 
     def is_known(self, atom: Atom) -> bool:
         """Whether it can be computed for all frames already."""
@@ -63,7 +67,7 @@ class Body:
 
     def equation_of(self, atom: Atom) -> JaxprEqn | None:
         """What computes it."""
-        return None if isinstance(atom, Literal) else self.makers.get(atom)
+        return None if isinstance(atom, Literal) else self._makers.get(atom)
 
     def _origins(self, elements: Elements) -> list[tuple[np.ndarray, Elements]] | None:
         """One move back: for each operand which of the elements come from it, and what they are there, a flat choice.
@@ -71,9 +75,9 @@ class Body:
         None where they are computed, or an input.
         """
         atom, at = elements
-        if isinstance(atom, Literal) or atom not in self.makers:
+        if isinstance(atom, Literal) or atom not in self._makers:
             return None
-        equation = self.makers[atom]
+        equation = self._makers[atom]
         if atom not in self._moves:
             self._moves[atom] = joined_positions(equation, equation.outvars.index(atom))
         moved = self._moves[atom]

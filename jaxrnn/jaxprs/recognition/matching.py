@@ -8,7 +8,7 @@ import numpy as np
 from jax.extend.core import Var
 
 from jaxrnn.cells import GRU, LSTM, RNN, Activation
-from jaxrnn.jaxprs.equations import Atom, variables
+from jaxrnn.jaxprs.equations import variables
 from jaxrnn.jaxprs.recognition.affine import Gate, Sum, expand
 from jaxrnn.jaxprs.recognition.algebra import Algebra, Polynomial
 from jaxrnn.jaxprs.recognition.body import whole
@@ -64,11 +64,6 @@ class Match:
         if self.mask is not None:
             atoms.append(self.mask.elements.atom)
         return list(dict.fromkeys(variables(atoms)))
-
-    @property
-    def atoms(self) -> list[Atom]:
-        """What it reads, and what its carry becomes."""
-        return [*self.reads, *(state.new.atom for state in self.states)]
 
 
 def match(algebra: Algebra, carries: Carries, variable: Var) -> Match | None:

@@ -126,9 +126,7 @@ class _Planner:
     def _cell(self, candidates: Iterable[Var]) -> Match | None:
         for variable in candidates:
             cell = match(self.algebra, self.carries, variable)
-            if cell is None or not all(map(self.body.is_of_step, cell.atoms)):
-                continue
-            if self.loose or cell.mask is None or self._only_under_mask(cell, cell.output):
+            if cell is not None and (self.loose or cell.mask is None or self._only_under_mask(cell, cell.output)):
                 return cell
         return None
 
@@ -184,13 +182,11 @@ class _Planner:
             if before.atom not in open_carries:
                 continue
             for piece in self.carries.pieces:
-                source = piece.source.atom
-                readable = self.body.is_known(source) and self.body.is_of_step(source)
-                if piece.carry is before.atom and piece.mask is None and readable:
+                if piece.carry is before.atom and piece.mask is None and self.body.is_known(piece.source.atom):
                     order = np.argsort(piece.at)
                     index = order[np.searchsorted(piece.at[order], before.at).clip(max=piece.at.size - 1)]
                     if np.array_equal(piece.at[index], before.at):
-                        parts.append(Delayed.of(variable, before, Elements(source, piece.source.at[index])))
+                        parts.append(Delayed.of(variable, before, Elements(piece.source.atom, piece.source.at[index])))
                         break
         return parts
 

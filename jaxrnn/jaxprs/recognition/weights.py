@@ -68,7 +68,7 @@ class Gates:
         if key not in self._matrices:
             shape = shape_of(matrix.atom)
             rows = int(np.prod([shape[axis] for axis in matrix.order[: matrix.contracted]], dtype=int))
-            value = jnp.asarray(self.values.of(matrix.atom)[0])
+            value = jnp.asarray(self.values.of(matrix.atom)[0]).astype(self.dtype)
             self._matrices[key] = value.transpose(matrix.order).reshape(rows, -1)
         return self._matrices[key]
 

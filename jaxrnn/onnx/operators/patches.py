@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn.cells import product_operands
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import wide_type
 from jaxrnn.onnx.operators.sampling import linear_taps, sample
@@ -72,7 +73,8 @@ def deform_conv(
         samples = samples * traced(mask).astype(working).reshape(batch, offset_group, points, places, 1)
     samples = jnp.moveaxis(samples, -1, 2).reshape(batch, group, channels // group * points, places)
     weight = w.astype(working).reshape(group, w.shape[0] // group, w.shape[1] * points)
-    y = jnp.einsum("ngkp,gok->ngop", samples, weight).reshape(batch, w.shape[0], *sizes)
+    y = jnp.einsum("ngkp,gok->ngop", *product_operands(samples, weight), preferred_element_type=working)
+    y = y.reshape(batch, w.shape[0], *sizes)
     if b is not None:
         y = y + traced(b).astype(working).reshape((-1,) + (1,) * rank)
     return y.astype(dtype)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from jaxrnn.briefs import brief
 from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.onnx.interface import spec_of
@@ -36,6 +37,7 @@ from jaxrnn.voices import INPUT, OUTPUT, argument, static_argument
 EXTERNAL, INTERNAL = "external", "internal"
 
 
+@brief
 @dataclass(frozen=True)
 class StateVar:
     """One state variable of a model.

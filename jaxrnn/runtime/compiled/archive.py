@@ -21,6 +21,9 @@ from jaxrnn.specs import ArraySpec
 from jaxrnn.stepper import State, Stepper, StepSpec
 from jaxrnn.voices import argument, called
 
+#: What programs can be compiled for, by JAX's names, besides the platform that JAX uses here.
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
 Arrays = Mapping[str, Any]
 Functions = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
 
@@ -32,8 +35,9 @@ def archive(
 
     Raises:
         StateError: it has no steps, or its state grows.
-        InputError: a dimension or parameters are missing or do not fit.
+        InputError: a dimension or parameters are missing or do not fit, or there is no such platform.
     """
+    platforms = _known(platforms)
     stream = Bound(stepper, params)
     params = stream.params
     spec = _sized(stepper.spec, dims)
@@ -61,6 +65,19 @@ def archive(
         }
     named = dataclasses.replace(spec, label=label or PurePath(spec.label).name, needs_params=False)
     return Archive(named, jax.__version__, tuple(leaves), start, exported)
+
+
+def _known(platforms: Sequence[str] | None) -> Sequence[str] | None:
+    """Names of platforms, each once; None for the one that JAX uses here."""
+    if platforms is None:
+        return None
+    known = dict.fromkeys((*PLATFORMS, jax.export.default_export_platform()))
+    if isinstance(platforms, str) or not platforms or any(name not in known for name in platforms):
+        raise InputError(
+            f"platforms must be some of {', '.join(known)} (a GPU is cuda or rocm), as in platforms=('cpu', 'cuda'), "
+            f"not {platforms!r}"
+        )
+    return list(dict.fromkeys(platforms))
 
 
 def _sized(spec: StepSpec, dims: Mapping[str, int]) -> StepSpec:

@@ -32,12 +32,14 @@ def save_compiled(
         path: where to write; ``.jaxrnn`` is the customary ending.
         params: the parameters; the stepper's own by default.
         dims: sizes of dimensions that the stepper leaves open, other than the batch.
-        platforms: for which to compile, such as ``("cpu", "cuda")``; by default the one that JAX uses here.
+        platforms: for which to compile, some of ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``: one file serves them
+            all, with one state. By default the one that JAX uses here. No device of theirs is needed to compile.
         label: what messages call it; by default the name of the model's file.
 
     Raises:
         StateError: the model has no steps, or its state grows from step to step.
-        InputError: a dimension or parameters are missing or do not fit, or arrays do not go by name.
+        InputError: a dimension or parameters are missing or do not fit, arrays do not go by name, or there is no such
+            platform.
     """
     write(Path(path), archive(stepper, params, dims or {}, platforms, label))
 

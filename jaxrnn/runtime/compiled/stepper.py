@@ -37,6 +37,9 @@ class CompiledStepper(Functions):
         super().__init__(archive)
         self._start = archive.start
 
+    def __repr__(self) -> str:
+        return f"CompiledStepper({self.spec.summary})"
+
     def init(self, batch: int | None = None, *, params: Sequence[Any] | None = None, constants: Any = None) -> State:
         """The state before the first frame, as in every `Stepper`.
 

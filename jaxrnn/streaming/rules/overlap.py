@@ -1,7 +1,7 @@
 """Overlap-add: a dense convolution over time that keeps what past frames give to later outputs, not the frames.
 
 A step then reads no past frame: it multiplies the new one by all taps at once, and the buffer moves on by an addition,
-which XLA's CPU backend does at the speed of memory.
+which XLA's CPU backend does at the speed of memory. Sums are state, and so the same on all platforms.
 """
 
 from __future__ import annotations
