@@ -12,7 +12,6 @@ Source: Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State S
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -74,11 +73,7 @@ class Block(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Apply it to whole recordings."""
         inner, gate = jnp.split(self.expand(self.norm(x)), 2, axis=-1)
-        # The scopes name the entries of the streaming state, and the place in an error message.
-        with jax.named_scope("convolution"):
-            inner = nnx.silu(self.convolution(inner))
-        with jax.named_scope("states"):
-            inner = self.states(inner)
+        inner = self.states(nnx.silu(self.convolution(inner)))
         return x + self.contract(inner * nnx.silu(gate))
 
 
@@ -94,8 +89,10 @@ class Denoiser(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Apply it to whole recordings."""
         y = self.embed(x[..., None])
-        for block in self.blocks:
-            y = block(y)
+        # The scopes name the entries of the streaming state, and the place in an error message.
+        for index, block in enumerate(self.blocks):
+            with jax.named_scope(f"block{index}"):
+                y = block(y)
         return self.output(self.norm(y))[..., 0]
 
 
@@ -123,25 +120,19 @@ def update(denoiser: Denoiser, optimizer: nnx.Optimizer, noisy: jax.Array, clean
     return loss
 
 
-def functional(module: nnx.Module) -> tuple[Callable[[Any, jax.Array], jax.Array], Any]:
-    """The module as a function of its parameters and one recording, and the parameters."""
-    graph, params = nnx.split(module)
-    return lambda params, x: nnx.merge(graph, params)(x[None])[0], params
-
-
-def live(streamed: jaxrnn.Streamed, params: Any, samples: jax.Array) -> jax.Array:
-    """The output for samples that come pulse by pulse."""
+def live(streamed: jaxrnn.Streamed, samples: jax.Array) -> jax.Array:
+    """The outputs for samples ``float32[1, time]`` that come pulse by pulse."""
     step, state, outputs = jax.jit(streamed.step), streamed.init(), []
-    whole = len(samples) // streamed.pulse * streamed.pulse
+    whole = samples.shape[1] // streamed.pulse * streamed.pulse
     for start in range(0, whole, streamed.pulse):
-        output, state = step(params, state, samples[start : start + streamed.pulse])
+        output, state = step(None, state, samples[:, start : start + streamed.pulse])
         outputs.append(output)
-    last = streamed.flush(params, state, samples[whole:], len(samples) - whole)
-    return jnp.concatenate([*outputs, last.outputs[: last.counts]])[streamed.delay :]
+    last = streamed.flush(None, state, samples[:, whole:], samples.shape[1] - whole)
+    return jnp.concatenate([*outputs, last.outputs[:, : last.counts]], axis=1)[:, streamed.delay :]
 
 
 @click.command()
-@click.option("--steps", default=200, show_default=True, type=click.IntRange(1), help="Updates.")
+@click.option("--steps", default=100, show_default=True, type=click.IntRange(1), help="Updates.")
 @click.option("--pulse", default=16, show_default=True, type=click.IntRange(1), help="Samples in each step.")
 @click.option("--frames", default=1000, show_default=True, type=click.IntRange(1), help="Samples of the stream.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of weights and signals.")
@@ -152,11 +143,10 @@ def main(steps: int, pulse: int, frames: int, seed: int) -> None:
     losses = [float(update(denoiser, optimizer, *draw(rng, 8, 128))) for _ in range(steps)]
     click.echo(f"mean squared error in training: {losses[0]:.3f} -> {losses[-1]:.3f}")
 
-    (noisy,), (clean,) = draw(rng, 1, frames)
-    apply, params = functional(denoiser)
-    streamed = jaxrnn.stream(apply, noisy, axes=0, params=params, pulse=pulse)
+    noisy, clean = draw(rng, 1, frames)
+    streamed = jaxrnn.stream(denoiser, noisy, axes=1, pulse=pulse)
     click.echo(streamed.table())
-    pulses, whole = live(streamed, params, noisy), jax.jit(apply)(params, noisy)
+    pulses, whole = live(streamed, noisy), nnx.jit(Denoiser.__call__)(denoiser, noisy)
     difference = float(jnp.max(jnp.abs(pulses - whole)) / jnp.max(jnp.abs(whole)))
     click.echo(f"\n{frames} samples in pulses of {pulse}, against the whole recording at once:")
     click.echo(f"  largest difference: {difference:.1e} of the largest")

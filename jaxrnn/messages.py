@@ -27,16 +27,17 @@ def first_line(error: BaseException, longest: int = 500) -> str:
 
 
 def whole_message(error: BaseException, advice: str = "") -> str:
-    """All that an error says, with advice at the end of its first line; its type where it says nothing."""
+    """All that an error says, with advice added to its first line; its type where it says nothing."""
     first, *rest = (str(error).strip() or type(error).__name__).splitlines()
-    return "\n".join([f"{first} {advice}".rstrip(), *rest])
+    return "\n".join([first.rstrip() + advice, *rest])
 
 
 def describe(value: Any) -> str:
     """Dtype and shape of an array, ``float32[1, 257]``, or the type of anything else."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return type(value).__name__
-    dtype = "string" if value.dtype.kind in "TU" else value.dtype.name
+    # A key of random numbers has a type that is of no kind.
+    dtype = "string" if getattr(value.dtype, "kind", "V") in "TU" else value.dtype.name
     return f"{dtype}[{', '.join(map(str, value.shape))}]"
 
 

@@ -87,13 +87,13 @@ def check_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = 
         return
     mend, types = "", [want, *([] if dtype is None or not is_lowered else [dtype])]
     if have is not None and tuple(np.shape(value)) == tuple(expected.shape):
-        if any(_canonical(have) == _canonical(each) for each in types):
+        if have in types or _canonical(have) == _canonical(want):
             return
         if is_lowered and dtype is None and have.name in COMPUTE_TYPES:
             mend = f"; {argument('dtype', have.name)} takes parameters of that type"
         elif (have, want) == (np.float32, np.float64):
             mend = "; JAX makes it of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
-        else:
+        elif isinstance(want, np.dtype):
             mend = f"; convert it with .astype({want.name!r})"
     alternative = f" or {types[1].name}" if types[1:] else ""
     raise InputError(f"{where} must be {describe(expected)}{alternative}, not {describe(value)}{mend}")

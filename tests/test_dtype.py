@@ -352,6 +352,9 @@ def test_parameters_of_functions_of_ones_own():
     numbers = jaxrnn.stream(lambda p, x: p * x, x, axes=0, params=0.5)
     y, _ = numbers.step(2, numbers.init(), np.ones((1, 2), np.float32))
     np.testing.assert_array_equal(y, [[2, 2]])
+    drawn = jaxrnn.stream(lambda p, x: x * jax.random.uniform(p), x, axes=0, params=jax.random.key(0))
+    with pytest.raises(InputError, match=r"params must be key<fry>\[\], not float32\[\]$"):
+        drawn.step(jnp.ones(()), drawn.init(), np.ones((1, 2), np.float32))
     # 64 bits of NumPy, where JAX has 32.
     doubles = jaxrnn.stream(lambda p, x: p * x, x, axes=0, params=np.ones(2))
     y, _ = doubles.step(np.full(2, 3.0), doubles.init(), np.ones((1, 2), np.float32))

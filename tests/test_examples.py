@@ -253,7 +253,7 @@ def test_a_streamed_module_has_the_outputs_and_gradients_of_the_module(frames, p
 @pytest.mark.thorough
 def test_a_state_space_model_is_trained_and_streamed():
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-        said = run("stream_state_space_model", "--steps", 60, "--pulse", 5, "--frames", 203)
+        said = run("stream_state_space_model", "--steps", 40, "--pulse", 5, "--frames", 203)
     before, after = map(float, re.findall(r"training: ([\d.]+) -> ([\d.]+)", said)[0])
     noisy, denoised = map(float, re.findall(r"([\d.]+) with noise, ([\d.]+) after", said)[0])
     assert after < before / 2

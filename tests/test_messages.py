@@ -31,7 +31,7 @@ def test_sizes_names_and_errors():
     assert first_line(AssertionError()) == "AssertionError"
     assert first_line(ValueError("x" * 20), 10) == "xxxxxxx..."
     assert whole_message(ValueError("\n one \n\ntwo\n")) == "one\n\ntwo"
-    assert whole_message(AssertionError(), "Do that.") == "AssertionError Do that."
+    assert whole_message(AssertionError(), "; do that") == "AssertionError; do that"
 
 
 def test_what_jax_explains_is_not_cut_off():
@@ -49,12 +49,10 @@ def test_what_jax_explains_is_not_cut_off():
     with pytest.raises(jaxrnn.NodeError) as raised:
         model.apply({}, {"x": jnp.zeros(2)})
     _holds_its_cause(raised.value, "node 'drift' (own::Drift-1) on float32[2]: scan body function carry input")
-    with pytest.raises(jaxrnn.StreamError) as raised:
-        jaxrnn.stream(lambda x: x if x.shape[0] > 3 else 2 * x, jnp.zeros(5), axes=0)
-    _holds_its_cause(raised.value, "while tracing over all of time: ")
-    with pytest.raises(jaxrnn.StreamError) as raised:
-        jaxrnn.stream(np.asarray, jnp.zeros(5), axes=0)
-    _holds_its_cause(raised.value, "the function cannot be traced over a time axis of any length: ")
+    for function in (lambda x: x if x.shape[0] > 3 else 2 * x, np.asarray):
+        with pytest.raises(jaxrnn.StreamError) as raised:
+            jaxrnn.stream(function, jnp.zeros(5), axes=0)
+        _holds_its_cause(raised.value, "the function cannot be traced")
 
 
 def _holds_its_cause(error, beginning):
@@ -62,7 +60,7 @@ def _holds_its_cause(error, beginning):
     cause = str(error.__cause__).strip().splitlines()
     assert len(cause) > 1
     assert first.startswith(beginning)
-    assert cause[0].rstrip() in first
+    assert cause[0].strip(" .") in first
     assert rest == cause[1:]
 
 

@@ -356,3 +356,9 @@ def test_a_choice_of_ones_own_streams(form, request):
     np.testing.assert_allclose(jax.jit(streamed.run)(None, x), 2 * np.cumsum(x, 0), atol=1e-5)
     cpu, other = (lowered(streamed.step, None, streamed.init(), x[:2], platforms=(name,)) for name in ("cpu", "tpu"))
     assert ("stablehlo.while" in cpu) == (form == "plain") != ("stablehlo.while" in other)
+
+
+def test_a_choice_of_parameters_alone_is_left_to_lowering():
+    p, x = jnp.float32(1.5), jnp.array(recording((4, 3)))
+    streamed = jaxrnn.stream(lambda p, x: x * by_platform(jnp.sin, jnp.cos, p), x, axes=0, params=p)
+    assert "platform_index" in str(jax.make_jaxpr(streamed.step)(p, streamed.init(), x[:1]))

@@ -81,6 +81,10 @@ REFUSED = {
         lambda x: x.reshape(-1, 160, 3),
         "Cannot divide evenly.*multiple of 160.*say multiple=160",
     ),
+    "blocks, and the first of them at the end": (
+        lambda x: jnp.roll(x.reshape(-1, 4, 3), -1, 0),
+        r"multiple of 4, of 8 frames or more.*say multiple=4 and constraints=\['S >= 2'\]",
+    ),
     "random numbers": (
         lambda x: x + jax.random.normal(jax.random.key(0), x.shape),
         "'random_bits'.*no rule.*give them as an input",

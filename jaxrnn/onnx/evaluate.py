@@ -175,7 +175,7 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     if isinstance(error, _TRACER_ERRORS):
         kind, reason = StaticValueError, "the operator needs a value that is not known while tracing"
     elif isinstance(error, jax.errors.InconclusiveDimensionOperation):
-        reason = whole_message(error, "Say what holds by constraints, such as 'S >= 3'")
+        reason = whole_message(error, " Say what holds by constraints, such as 'S >= 3'")
     shown = ", ".join(describe(value) for value in inputs) or "no inputs"
     located = kind(f"node {node.name!r} ({node.operator}) on {shown}: {reason}")
     located.located = True

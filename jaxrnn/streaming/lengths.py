@@ -96,21 +96,26 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
     Raises:
         StreamError: what cannot be streamed, whatever the length.
     """
-    if _is_decided(attempt, 1, f"S >= {_LONG}"):
-        least = _least(lambda length: _is_decided(attempt, 1, f"S >= {length}"))
-        enough, what = (1, (f"S >= {least}",)), f"of {least * multiple} frames or more"
-        said = either(f"constraints=['S >= {least}']", f"--shortest {least * multiple}")
-    elif _is_decided(attempt, _DIVISIBLE):
-        times = _divisor(lambda times: _is_decided(attempt, times))
-        enough, what = (times, ()), f"whose length is a multiple of {times * multiple}"
-        said = argument("multiple", times * multiple)
+    long = f"S >= {_LONG}"
+    if _is_decided(attempt, 1, long):
+        times = 1
+    elif _is_decided(attempt, _DIVISIBLE, long):
+        times = _divisor(lambda times: _is_decided(attempt, times, long))
     else:
         return ""
+    least = 1 if _is_decided(attempt, times) else _least(lambda length: _is_decided(attempt, times, f"S >= {length}"))
     try:
-        attempt(*enough)
+        attempt(times, (f"S >= {least}",) if least > 1 else ())
     except StreamError as fundamental:
         raise fundamental from error
-    return f"recordings {what} can be streamed: say {said} if others need not work"
+    what, said, frames = [], [], times * multiple
+    if times > 1:
+        what.append(f"whose length is a multiple of {frames}")
+        said.append(argument("multiple", frames))
+    if least > 1:
+        what.append(f"of {least * frames} frames or more")
+        said.append(either(f"constraints=['S >= {least}']", f"--shortest {least * frames}"))
+    return f"recordings {', '.join(what)} can be streamed: say {' and '.join(said)} if others need not work"
 
 
 def _is_decided(attempt: Attempt, times: int, *constraints: str) -> bool:

@@ -9,7 +9,7 @@ import jax
 
 from jaxrnn.errors import JaxrnnError, NodeError, StreamError
 from jaxrnn.jaxprs.equations import trace_nested
-from jaxrnn.messages import first_line
+from jaxrnn.messages import whole_message
 from jaxrnn.streaming.dimensions import UndecidedError
 from jaxrnn.streaming.mends import mend_of_call, mend_of_message
 from jaxrnn.streaming.sources import place_of_error
@@ -67,4 +67,5 @@ def _said_of(error: Exception, what: str) -> str:
     place = str(place_of_error(error))
     kind = "" if isinstance(error, jax.errors.InconclusiveDimensionOperation) else f"{type(error).__name__}: "
     at = f" ({place})" if place else ""
-    return f"the function {what}{at}: {kind}{first_line(error).rstrip('.')}"
+    first, *rest = whole_message(error).splitlines()
+    return "\n".join([f"the function {what}{at}: {kind}{first.rstrip('.')}", *rest])

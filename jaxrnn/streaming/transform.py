@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxrnn.cells.products import matrix_products_in, product_type
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
-from jaxrnn.messages import first_line
+from jaxrnn.messages import first_line, whole_message
 from jaxrnn.streaming.dimensions import UndecidedError
 from jaxrnn.streaming.lengths import advice, implied
 from jaxrnn.streaming.modules import as_function, check_params, explained
@@ -114,7 +114,7 @@ def stream(
             made = plan()
         except UndecidedError as error:
             mend = advice(error, plan, multiple) or mend_of(error, whole, of_params, shapes)
-            raise StreamError(f"{error}; {mend}" if mend else str(error)) from error.__cause__ or error
+            raise StreamError(whole_message(error, f"; {mend}" if mend else "")) from error.__cause__ or error
     again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), types)
     return Streamed(made, structure, params, pulse=pulse, multiple=multiple, context=types.in_force, again=again)
 
