@@ -15,6 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from small_models import FEATURES, layers_model
+from test_training_buffers import normalised_model
 
 import jaxrnn
 from jaxrnn.cli import main
@@ -435,3 +436,16 @@ def test_the_page_shows_valid_settings(tmp_path):
     (block,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "shown.yaml").write_text(block)
     assert read(tmp_path / "shown.yaml").optimizer.options == {"weight_decay": 0.01}
+
+
+@pytest.mark.filterwarnings("default:this trains")
+def test_examples_and_warnings_are_answered_as_settings(folder):
+    """What is wrong with an example, which a thread reads; and a basis that is trained, which is no mistake."""
+    said = call(write(folder, sequences=None, batch_size=1), status=2).stderr
+    assert "say where time is: sequences: {mode: apply, time_axis: {'x': 0, 'wanted': 0}}" in said
+    onnx.save(normalised_model().proto, folder / "net.onnx")
+    np.savez(folder / "0.npz", x=np.ones((1, 64), np.float32), wanted=np.ones((1, 1), np.float32))
+    changes = {"loss": {"name": "mse", "output": "y", "target": "wanted"}, "sequences": None, "optimizer": None}
+    said = call(write(folder, data={"npz": "0.npz"}, steps=1, batch_size=1, **changes)).stderr
+    assert "warning: this trains what is a buffer in most models: 'basis' (a Fourier basis), " in said
+    assert "as they are: optimizer: {freeze: ['basis', 'norm.mean', 'norm.var']}; " in said

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +69,8 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
     before = _measured(training, training.arguments["params"], "measuring the model as it is")
     began = time.monotonic()
     try:
-        fitted = training.run(resume=resume, progress=False if wants_json() else None)
+        with _plain_warnings():
+            fitted = training.run(resume=resume, progress=False if wants_json() else None)
     except KeyboardInterrupt:
         if training.settings.checkpoints is None:
             raise
@@ -77,6 +80,14 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
     seconds = time.monotonic() - began
     after = _measured(training, fitted.params, "measuring the trained model")
     show(_result(path, training, fitted, before, after, seconds), _report)
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Inside, a warning is a line on standard error, without the line of Python that it comes from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True)
+        yield
 
 
 def _measured(training: PreparedTraining, params: Mapping[str, Any], what: str) -> dict[str, float] | None:

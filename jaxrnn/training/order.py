@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -61,10 +62,11 @@ def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], 
         make: takes the number of a batch and those of its examples.
     """
     grain = _grain()
+    context = contextvars.copy_context()  # in which messages are written, among others: a thread begins without one
 
     def attempt(batch: int, numbers: tuple[int, ...]) -> Any:
         try:
-            return make(batch, numbers)
+            return context.run(make, batch, numbers)
         except BaseException as error:
             return error
 
