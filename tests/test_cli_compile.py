@@ -74,7 +74,7 @@ def test_nothing_that_differs_is_written(models, tmp_path, monkeypatch):
         (("--multiple", 2), "--multiple is about pulses"),
         (("--symbol", "T"), "no input has a dimension 'T'; dimensions left open: S"),
         (("--symbol", "S", "--pulse", 3), "a pulse of 3 frame(s) does not fit"),
-        (("--symbol", "S", "--dim", "S=4"), "dims gives 'S'"),
+        (("--symbol", "S", "--dim", "S=4"), "--dim gives 'S'"),
     ],
 )
 def test_mistakes_are_one_clear_error(models, tmp_path, options, said):

@@ -105,7 +105,7 @@ def test_what_is_said_about_mistakes(layers, tmp_path):
         ((file, "--params", archive, "-o", tmp_path), "is a folder"),
         ((file, "--params", archive, "-o", tmp_path / "no" / "out.onnx"), "no folder"),
         ((file, "--params", tmp_path / "no.npz", *out), "no.npz cannot be read"),
-        ((file, "--params", few, *out), "missing ['B', 'P', 'R', 'scale']"),
+        ((file, "--params", few, *out), "params: 'scale' is missing (and 3 more)"),
         ((file, "--params", wrong, *out), "params['P'][0, 0] = nan is not a number"),
     ]
     before = sorted(tmp_path.iterdir())

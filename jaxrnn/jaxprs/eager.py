@@ -11,18 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
-from jax import lax
-from jax.core import Tracer
+from jax.extend.core import take_current_trace
 
 from jaxrnn.varying import alike
 
-_ZERO = np.zeros((), np.float32)
+#: The traces that compute at once, by name; JAX has no other public name for them. All others write a program, or may.
+_AT_ONCE = {"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"}
 
 
 def is_staged() -> bool:
     """Whether JAX is writing a program here, as under ``jit`` and ``scan``: what is made anew is then a part of it."""
-    return isinstance(lax.neg(_ZERO), Tracer)
+    with take_current_trace() as trace:
+        while trace is not None and type(trace).__name__ in _AT_ONCE:
+            trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 class compiled:  # noqa: N801 (a decorator)
