@@ -64,8 +64,7 @@ class WholeGraph:
         self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
         self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
         #: Why the graph cannot be compiled as a whole, once that is known.
-        self._uncompilable: StaticValueError | None = None
-        self._warned = False
+        self._uncompilable: str | None = None
         #: The other options of `load`, without ``static`` and ``state``: they make the model of a pickle again.
         self._load_options: dict[str, Any] = {}
 
@@ -126,18 +125,19 @@ class WholeGraph:
 
     def _eagerly(self, params: Arrays, arguments: Arrays) -> dict[str, Any]:
         """The graph in a call that is no part of a program: compiled as a whole if that can be, else node by node."""
-        if self._uncompilable is None and not any(map(is_text, jax.tree.leaves(arguments))):
-            try:
-                results, sound = self._compiled(params, arguments)
-            except StaticValueError as error:
-                self._uncompilable = error
-            except NodeError:
-                pass  # of a branch, perhaps, that is not taken
-            else:
-                if sound is None or isinstance(sound, Tracer) or sound:
-                    return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
-        # An operator sees its values: which branch to take, how long a loop is, and what is wrong with them.
-        return self._evaluate(params, arguments)
+        if self._uncompilable is not None or any(map(is_text, jax.tree.leaves(arguments))):
+            return self._evaluate(params, arguments)
+        why = None
+        try:
+            results, sound = self._compiled(params, arguments)
+            if sound is None or isinstance(sound, Tracer) or sound:
+                return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
+        except NodeError as error:
+            why = str(error)  # the error itself holds all that was traced
+        # An operator that sees its values knows which branch to take, how long a loop is, and what is wrong with them.
+        results = self._evaluate(params, arguments)
+        self._uncompilable = why
+        return results
 
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
         """`apply` with the file's own parameters, compiled; inputs by keyword, or as a dict.
@@ -147,15 +147,14 @@ class WholeGraph:
         """
         if inputs is not None and not isinstance(inputs, Mapping):
             raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
+        before = self._uncompilable
         results = self.apply(self.params, {**(inputs or {}), **named})
-        if self._uncompilable is not None and not self._warned:
-            self._warned = True
-            if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results)):  # strings leave no choice
-                warnings.warn(
-                    f"{self.label} cannot be compiled and is evaluated node by node, which is slower: "
-                    f"{self._uncompilable}",
-                    stacklevel=2,
-                )
+        strings = not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results))  # which leave no choice
+        if before is None and self._uncompilable is not None and not strings:
+            warnings.warn(
+                f"{self.label} cannot be compiled and is evaluated node by node, which is slower: {self._uncompilable}",
+                stacklevel=2,
+            )
         return results
 
     @compiled
