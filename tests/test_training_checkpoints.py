@@ -32,6 +32,7 @@ from jaxrnn.training import (
     Validation,
     fit,
     load_checkpoint,
+    losses,
     validate,
 )
 
@@ -342,6 +343,14 @@ def test_other_settings_and_models_are_refused(model, tmp_path):
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
     longer = flat_fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **{**OPTIONS, "every": 1})
     assert longer.step == 4
+
+
+def test_another_loss_is_told_by_its_options(model, tmp_path):
+    flat_fit(model, DATA, losses.mse("y", "target", time_axis=0), steps=2, checkpoints=tmp_path, **OPTIONS)
+    match = r"loss is \"mse\(output='y', target='target', time_axis=0\)\" in the checkpoint"
+    for other in (losses.si_sdr("y", "target", time_axis=0), losses.mse("y", "target", times="x", time_axis=0)):
+        with pytest.raises(TrainingError, match=match):
+            flat_fit(model, DATA, other, steps=4, checkpoints=tmp_path, **OPTIONS)
 
 
 def test_another_schedule_is_told_by_its_first_update(model, tmp_path):

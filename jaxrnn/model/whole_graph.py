@@ -18,6 +18,7 @@ from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.eager import compiled, is_staged
 from jaxrnn.jaxprs.packing import computing_type, plain
+from jaxrnn.messages import describe
 from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.demands import all_hold, collecting
 from jaxrnn.onnx.evaluate import Scope, evaluate
@@ -146,7 +147,7 @@ class WholeGraph:
         tells once; so is one of strings.
         """
         if inputs is not None and not isinstance(inputs, Mapping):
-            raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
+            raise InputError(f"pass inputs by name or as one dict, not {describe(inputs)}")
         before = self._uncompilable
         results = self.apply(self.params, {**(inputs or {}), **named})
         strings = not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results))  # which leave no choice

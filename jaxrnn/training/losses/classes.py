@@ -19,6 +19,7 @@ from jaxrnn.training.losses.frames import (
     frames_first,
     like,
     masked_mean,
+    named_by_call,
     present,
     read_output,
     read_target,
@@ -32,6 +33,7 @@ with optional_package("optax", "losses", "train"):
 Scale = Literal["logits", "probabilities"]
 
 
+@named_by_call
 def cross_entropy(
     output: Output,
     target: str,
@@ -69,6 +71,7 @@ def cross_entropy(
     return loss
 
 
+@named_by_call
 def binary_cross_entropy(
     output: Output, target: str, *, scale: Scale = "probabilities", time_axis: TimeAxis = "auto"
 ) -> Loss:
@@ -97,6 +100,7 @@ def binary_cross_entropy(
     return comparison(loss, output, target, time_axis=time_axis)
 
 
+@named_by_call
 def ctc(
     output: Output,
     target: str,

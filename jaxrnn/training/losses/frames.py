@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,27 @@ Loss = Callable[[Arrays, Arrays, Any], jax.Array]
 Output = str | Callable[[Arrays, Arrays], Any]
 #: Which axis of an output is time: its number, None for none, "auto" for the only axis longer than 1.
 TimeAxis = int | Literal["auto"] | None
+
+
+Options = ParamSpec("Options")
+
+
+def named_by_call(make: Callable[Options, Loss]) -> Callable[Options, Loss]:
+    """Make a function name the losses that it makes: ``mse(output='mask', target='clean')``.
+
+    A checkpoint tells one loss from another by that.
+    """
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def named(*args: Options.args, **options: Options.kwargs) -> Loss:
+        loss = make(*args, **options)
+        given = signature.bind(*args, **options).arguments
+        written = (f"{name}={getattr(value, '__qualname__', repr(value))}" for name, value in given.items())
+        loss.__qualname__ = f"{make.__name__}({', '.join(written)})"
+        return loss
+
+    return named
 
 
 def comparison(

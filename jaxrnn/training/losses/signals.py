@@ -9,9 +9,10 @@ import jax.numpy as jnp
 
 from jaxrnn.errors import InputError
 from jaxrnn.si_sdr import energies
-from jaxrnn.training.losses.frames import Loss, Output, TimeAxis, comparison, masked_mean, present
+from jaxrnn.training.losses.frames import Loss, Output, TimeAxis, comparison, masked_mean, named_by_call, present
 
 
+@named_by_call
 def mse(output: Output, target: str, *, times: str | None = None, time_axis: TimeAxis = "auto") -> Loss:
     """The mean squared error over all numbers of frames that exist; of complex numbers, the squared distance.
 
@@ -28,6 +29,7 @@ def mse(output: Output, target: str, *, times: str | None = None, time_axis: Tim
     return comparison(error, output, target, times=times, time_axis=time_axis)
 
 
+@named_by_call
 def spectral_mse(
     output: Output,
     target: str,
@@ -85,6 +87,7 @@ def spectral_mse(
     return comparison(error, output, target, times=times, time_axis=time_axis, parts_axis=parts_axis)
 
 
+@named_by_call
 def si_sdr(
     output: Output,
     target: str,
