@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-#: What `jaxrnn.cli` is made with; the extra ``cli``, and every extra with a command of its own, brings both.
-_PACKAGES = ("click", "rich")
+#: What `jaxrnn.cli` is made with; the extra ``cli``, and every extra with a command of its own, brings them.
+_PACKAGES = ("click", "filelock", "platformdirs", "rich")
 
 
 def main() -> None:

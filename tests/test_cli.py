@@ -66,6 +66,29 @@ def test_module_runs_and_help_imports_little():
     assert run.stderr == "error: missing.onnx: the file cannot be read: No such file or directory\n"
 
 
+@pytest.mark.thorough
+def test_programs_are_kept_for_the_next_command(tmp_path):
+    """In the user's cache folder or where JAX is told to, each program once; or not at all."""
+    onnx.save(layers_model(), tmp_path / "model.onnx")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_COMPILATION", "JAX_PERSIST"))}
+    environment = {**own, "PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(tmp_path / "home")}
+
+    def kept(folder, *options, **more):
+        command = [sys.executable, "-m", "jaxrnn", *options, "run", tmp_path / "model.onnx", "--random", "--dim", "T=3"]
+        run = subprocess.run(command, capture_output=True, text=True, env=environment | more, check=False)
+        assert run.returncode == 0, run.stderr
+        return {path.name for path in (tmp_path / folder).rglob("*-cache")}
+
+    assert not kept("home", "--no-cache")
+    first = kept("home")
+    assert first
+    assert kept("home") == first
+    assert len(kept("told", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "told"))) == len(
+        first
+    )  # JAX hashes the folder too
+    assert kept("home") == first
+
+
 def test_tables_write_values_by_their_kind(capsys):
     rows = [
         {

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from jaxrnn.cli.cache import keep_programs
 from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, as_option, ask_for_json, print_error, print_json_error
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.voices import speaking
@@ -106,7 +107,12 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool)
     callback=_print_version,
     help="Show the versions of jaxrnn, jax, onnx and numpy, and the devices that JAX sees.",
 )
-def main() -> None:
+@click.option(
+    "--cache/--no-cache",
+    default=True,
+    help="Keep compiled programs for the next command, in your cache folder or in JAX_COMPILATION_CACHE_DIR.",
+)
+def main(cache: bool) -> None:
     """Recurrent networks from ONNX files as pure JAX functions.
 
     \b
@@ -125,3 +131,5 @@ def main() -> None:
     Exit status: 0 if all is well, 1 if a comparison failed, 2 for a bad file, input or option. With --json a command
     prints one JSON object on standard output and nothing else; an error is {"error": ...}.
     """  # noqa: D301
+    if cache:
+        keep_programs()
