@@ -21,7 +21,6 @@ import soundfile
 from click.testing import CliRunner
 from evaluation_cases import CONFIG, evaluation_of, leftovers, make_corpus, outputs, write_config
 from quick_compiling import QUICK_COMPILER
-from tiers import of_tiers
 
 from jaxrnn.cli import main
 from jaxrnn.demo import PACKAGED
@@ -95,7 +94,7 @@ def end(process, number):
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
-@pytest.mark.parametrize("processes", of_tiers([2, 4], (2,)))
+@pytest.mark.parametrize("processes", [2])
 def test_killed_at_random_moments_it_ends_with_the_same_bytes(corpus, whole, tmp_path, processes):
     """Twice all processes at once; then one worker, whose recordings others do; then it runs to its end."""
     chance = random.Random(processes)
@@ -141,7 +140,7 @@ def test_rows_of_four_devices_are_those_of_one(corpus, whole, tmp_path):
     assert json.loads((tmp_path / "out" / "run.json").read_text())["devices"] == 4
 
 
-@pytest.mark.parametrize("count", of_tiers([2, 4], (2,)))
+@pytest.mark.parametrize("count", [2])
 def test_processes_join_through_jax(corpus, whole, tmp_path, count):
     """Each ends when all is done; the first of them writes the table."""
     with socket.socket() as free:
