@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import onnx_ir as ir
+from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
 from jaxrnn.messages import whole_message
@@ -174,7 +175,7 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     reason = whole_message(error)
     if isinstance(error, _TRACER_ERRORS):
         kind, reason = StaticValueError, "the operator needs a value that is not known while tracing"
-    elif isinstance(error, jax.errors.InconclusiveDimensionOperation):
+    elif isinstance(error, InconclusiveDimensionOperation):
         reason = whole_message(error, " Say what holds by constraints, such as 'S >= 3'")
     shown = ", ".join(describe(value) for value in inputs) or "no inputs"
     located = kind(f"node {node.name!r} ({node.operator}) on {shown}: {reason}")

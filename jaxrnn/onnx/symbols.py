@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import max_dim, min_dim
+from jax.extend.core import InconclusiveDimensionOperation
 
 
 def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:
@@ -193,7 +194,7 @@ def less(first: Any, second: Any, *, or_equal: bool) -> Any:
     a, b = size_of(first), size_of(second)
     try:
         return bool(a <= b if or_equal else a < b)
-    except jax.errors.InconclusiveDimensionOperation:
+    except InconclusiveDimensionOperation:
         return Claim((a - b - 1 if or_equal else a - b,))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn
+from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
 
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of
 from jaxrnn.jaxprs.platforms import is_platform_index
@@ -69,7 +69,7 @@ def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
             result = np.choose(which.astype(int), cases)
         else:
             return None
-    except jax.errors.InconclusiveDimensionOperation:
+    except InconclusiveDimensionOperation:
         return None
     boxed = np.empty(shape, object)
     boxed[...] = result

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
 
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.messages import first_line
@@ -137,7 +137,7 @@ def located(describe: Callable[[], str]) -> Iterator[None]:
         if error.located:
             raise
         raise _said_of(describe(), type(error), str(error)) from error
-    except jax.errors.InconclusiveDimensionOperation as error:
+    except InconclusiveDimensionOperation as error:
         raise _said_of(describe(), UndecidedError, first_line(error)) from error
 
 

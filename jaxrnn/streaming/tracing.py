@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn.errors import JaxrnnError, NodeError, StreamError
 from jaxrnn.jaxprs.equations import trace_nested
@@ -65,7 +66,7 @@ def mend_of(error: UndecidedError, function: Callable[..., Any], params: Any, ex
 
 def _said_of(error: Exception, what: str) -> str:
     place = str(place_of_error(error))
-    kind = "" if isinstance(error, jax.errors.InconclusiveDimensionOperation) else f"{type(error).__name__}: "
+    kind = "" if isinstance(error, InconclusiveDimensionOperation) else f"{type(error).__name__}: "
     at = f" ({place})" if place else ""
     first, *rest = whole_message(error).splitlines()
     return "\n".join([f"the function {what}{at}: {kind}{first.rstrip('.')}", *rest])

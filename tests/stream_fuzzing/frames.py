@@ -7,6 +7,7 @@ there is nothing to pick.
 from __future__ import annotations
 
 import jax
+from jax.extend.core import InconclusiveDimensionOperation
 
 from stream_fuzzing.vocabulary import SMALL
 from stream_fuzzing.writing import Value, Writer
@@ -49,7 +50,7 @@ def length_apart(a: Value, b: Value) -> int | None:
     """How many frames more the first value has, for every length; None where that differs."""
     try:
         return int(a.frames - b.frames)
-    except (TypeError, jax.errors.JAXTypeError, jax.errors.InconclusiveDimensionOperation):
+    except (TypeError, jax.errors.JAXTypeError, InconclusiveDimensionOperation):
         return None
 
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import InconclusiveDimensionOperation
 
 from stream_fuzzing import vocabulary
 
@@ -27,7 +28,7 @@ SENSELESS = (
     NotImplementedError,
     jax.errors.JAXTypeError,
     jax.errors.JAXIndexError,
-    jax.errors.InconclusiveDimensionOperation,
+    InconclusiveDimensionOperation,
 )
 
 
