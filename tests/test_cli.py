@@ -74,7 +74,7 @@ def test_programs_are_kept_for_the_next_command(tmp_path):
     environment = {**own, "PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(tmp_path / "home")}
 
     def kept(folder, *options, **more):
-        command = [sys.executable, "-m", "jaxrnn", *options, "run", tmp_path / "model.onnx", "--random", "--dim", "T=3"]
+        command = [sys.executable, "-m", "jaxrnn", "run", tmp_path / "model.onnx", "--random", "--dim", "T=3", *options]
         run = subprocess.run(command, capture_output=True, text=True, env=environment | more, check=False)
         assert run.returncode == 0, run.stderr
         return {path.name for path in (tmp_path / folder).rglob("*-cache")}

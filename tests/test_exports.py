@@ -167,4 +167,4 @@ def test_loops_over_time_are_cells(name):
     assert "while[" not in one
     whole = str(jax.make_jaxpr(model.apply)(model.params, inputs))
     assert "while[" not in whole
-    assert "sequence" in whole
+    assert "name=_sequence" in whole

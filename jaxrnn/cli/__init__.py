@@ -54,6 +54,8 @@ class LazyGroup(click.Group):
         """Remember whether errors are wanted as JSON, before any command reads its options."""
         if "--json" in args:
             ask_for_json(ctx)
+        if "--no-cache" in args:  # after a command, too
+            args = ["--no-cache", *(each for each in args if each != "--no-cache")]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
