@@ -62,12 +62,12 @@ def convolve(
     """
     rank = x.ndim
     numbers = numbers or lax.ConvDimensionNumbers(*[tuple(range(rank))] * 3)
-    distances = tuple(strides), tuple(padding), tuple(input_dilation), tuple(kernel_dilation)
+    distances: Any = tuple(strides), tuple(padding), tuple(input_dilation), tuple(kernel_dilation)
     sizes = [x.shape[axis] for axis in numbers.lhs_spec]
     taps = [kernel.shape[axis] for axis in numbers.rhs_spec]
     if dtype in (None, x.dtype) and is_depthwise(sizes, taps, groups):
-        plain = jnp.transpose(x, numbers.lhs_spec), jnp.transpose(kernel, numbers.rhs_spec)
-        return jnp.transpose(depthwise(*plain, *distances), _inverse(numbers.out_spec))
+        in_order = jnp.transpose(x, numbers.lhs_spec), jnp.transpose(kernel, numbers.rhs_spec)
+        return jnp.transpose(depthwise(*in_order, *distances), _inverse(numbers.out_spec))
 
     def convolution(x: jax.Array, kernel: jax.Array, rhs_spec: Sequence[int]) -> jax.Array:
         return lax.conv_general_dilated(

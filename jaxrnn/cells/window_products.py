@@ -141,18 +141,19 @@ class WindowProduct:
         return jnp.transpose(under, [*taps, channels, batch, *places])
 
     def _product(self, kernel: jax.Array, under: jax.Array, precision: Any) -> jax.Array:
-        """The product ``[groups, out, scattered taps, windows]``, in one or more axes each."""
+        """The product ``[groups, out and scattered taps, windows]``, without the first axis for one group."""
         depth, lead = len(self._gathered) + 1, int(self.groups > 1)
         if lead:
             under = under.reshape(*under.shape[: depth - 1], self.groups, -1, *under.shape[depth:])
             under = jnp.moveaxis(under, depth - 1, 0)
-        summed, groups = tuple(range(lead, lead + depth)), tuple(range(lead))
+        # As matrices: with several axes that are summed over, XLA on CPUs refuses low precision.
+        summed = math.prod(under.shape[lead : lead + depth])
+        kernel, under = (array.reshape(*array.shape[:lead], summed, -1) for array in (kernel, under))
         wide = jnp.float32 if under.dtype.itemsize < 4 else under.dtype
-        kind = {"precision": precision, "preferred_element_type": wide}
-        if math.prod(under.shape[lead + depth :]) > FEW:
-            return lax.dot_general(kernel, under, ((summed, summed), (groups, groups)), **kind)
+        groups, kind = tuple(range(lead)), {"precision": precision, "preferred_element_type": wide}
+        if self.batch * math.prod(self._places) > FEW:
+            return lax.dot_general(kernel, under, (((lead,), (lead,)), (groups, groups)), **kind)
         # Few windows lie in memory one after the other, and the kernel is read as it lies.
-        rows = jnp.moveaxis(under, summed, range(-depth, 0))
-        rows = rows.reshape(*rows.shape[:lead], -1, *rows.shape[-depth:])
-        y = lax.dot_general(rows, kernel, ((tuple(range(lead + 1, rows.ndim)), summed), (groups, groups)), **kind)
-        return jnp.moveaxis(y, lead, -1)
+        rows = jnp.swapaxes(under, lead, lead + 1)
+        y = lax.dot_general(rows, kernel, (((lead + 1,), (lead,)), (groups, groups)), **kind)
+        return jnp.swapaxes(y, lead, lead + 1)
