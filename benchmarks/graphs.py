@@ -118,10 +118,15 @@ class Graph:
             self.weight(directions, gates * hidden, hidden, fan_in=hidden),
             self.weight(directions, 2 * gates * hidden, fan_in=hidden),
         ]
+        # The state before the first frame is written out, as exporters do for a batch whose size is open.
+        batch = self.op("Gather", self.op("Shape", x), self.integers(1), axis=0)
+        shape = self.op("Concat", self.integers(directions), batch, self.integers(hidden), axis=0)
+        start = self.op("Expand", self.tensor(np.zeros((1, 1, 1), np.float32)), shape)
+        states = [start, start] if kind == "LSTM" else [start]
         attributes: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional" if both else "forward"}
         if kind == "GRU":
             attributes["linear_before_reset"] = 1
-        y = self.op(kind, x, *weights, **attributes)
+        y = self.op(kind, x, *weights, "", *states, **attributes)
         moved = self.op("Transpose", y, perm=[0, 2, 1, 3])
         return self.op("Reshape", moved, self.integers(0, 0, directions * hidden))
 
