@@ -115,7 +115,7 @@ def _section(section: Section, results: Found) -> str:
             filled = {place: table for place, table in zip(tables, same, strict=True) if table.rows}
             if filled:
                 pieces += [f"**{same[0].title}.**", markdown(*merged(filled))]
-    if not pieces:
+    if not mine:
         return "Not measured."
     links = (f"[{result.benchmark}, {_place(result)}]({path.as_posix()})" for path, result in mine.items())
     notes = [f"Every row with quartiles: {', '.join(links)}."]
