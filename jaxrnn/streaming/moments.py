@@ -123,3 +123,7 @@ class Moment:
         if isinstance(known, np.ndarray):
             return bool(known[0]) if np.all(known == known[0]) else known
         return known
+
+    def is_empty(self, timeline: Timeline, delay: int) -> bool:
+        """Whether it is known that no frame of a chunk exists: what it holds is then never read."""
+        return isinstance(self.count, int) and self.exists(timeline, delay) is False
