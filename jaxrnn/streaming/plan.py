@@ -173,11 +173,9 @@ class Plan:
 
         It runs over the frames before the first: as many as it finds to be needed, but one unit if none are.
         """
-        units, closed = 0, None
-        while units < max(1, self.facts.warm_up):
-            units = max(1, self.facts.warm_up)
-            closed, _ = trace_nested(functools.partial(self._start, units), params, constants)
-        return Initial(self.layout, closed)
+        units = max(1, self.facts.warm_up)
+        closed, _ = trace_nested(functools.partial(self._start, units), params, constants)
+        return Initial(self.layout, closed) if self.facts.warm_up <= units else self._traced_start(params, constants)
 
     def _start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         """The entries of the state before the first frame, in the order of the layout."""

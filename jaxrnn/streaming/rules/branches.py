@@ -81,6 +81,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
         for place in range(len(branches)):
             _, child = trial(place, delays, None)(arrays)
             before.update(child.begun)
+        run.begun.update(before)
     own = {name: value for name, value in before.items() if name.startswith(prefix)}
     results: list[Template] = []
 
