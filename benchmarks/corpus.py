@@ -71,7 +71,7 @@ out: out
 
 def cases(plan: Plan) -> Cases:
     """The corpus beside other engines, on more cores, and long files."""
-    files = 12 if plan.quick else FILES
+    files = 3 if plan.quick else FILES
     seconds = (10, 20) if plan.quick else (10, 3 * 3600)
     return {
         f"DTLN, {files} files": functools.partial(_beside_peers, plan, files),
