@@ -84,6 +84,8 @@ def _run(
             _write(result, out)
         if not as_json:
             tables.show(console(), result)
+    if not results:
+        raise click.UsageError("no benchmark has a case that --only and --without leave")
     if as_json:
         plain = {name: result.plain() for name, result in results.items()}
         print_json(plain if len(names) > 1 else next(iter(plain.values())))
