@@ -91,8 +91,11 @@ def _row(
 ) -> Row:
     model = jaxrnn.load(proto)
     compiled, arguments = (
-        jax.jit(lambda x: _apply(model, model.pack(model.params), x)),
-        jax.jit(functools.partial(_apply, model)),
+        jax.jit(function, compiler_options=jaxrnn.compiler_options())
+        for function in (
+            lambda x: _apply(model, model.pack(model.params), x),
+            functools.partial(_apply, model),
+        )
     )
     calls: dict[str, Call] = {
         "jaxrnn": lambda: {"Y": np.asarray(compiled(x))},

@@ -20,7 +20,7 @@ from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.equations import trace_nested
 from jaxrnn.jaxprs.fingerprints import fingerprint
 from jaxrnn.layout import Layout, State
-from jaxrnn.streaming.access import clock_of, without_dead_code
+from jaxrnn.streaming.access import clock_of, front_pads, without_dead_code
 from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.streaming.initial import Initial
 from jaxrnn.streaming.interpreter import interpret
@@ -110,7 +110,8 @@ class Plan:
         param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
         constants = [leaf.whole for leaf in leaves if leaf.axis is None]
         with own_arithmetic():
-            self.initial = self._traced_start(param_shapes, constants)
+            units = -(-max(front_pads(jaxpr), default=0) // self.clock.unit)
+            self.initial = self._traced_start(max(1, units), param_shapes, constants)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -168,14 +169,14 @@ class Plan:
             for leaf in self.leaves
         ]
 
-    def _traced_start(self, params: Sequence[Any], constants: Sequence[Any]) -> Initial:
+    def _traced_start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> Initial:
         """The state before the first frame, from the pass that finds the facts.
 
-        It runs over the frames before the first: as many as it finds to be needed, but one unit if none are.
+        It runs over so many units before the first frame, or over as many as it finds to be needed; more do no harm.
         """
-        units = max(1, self.facts.warm_up)
         closed, _ = trace_nested(functools.partial(self._start, units), params, constants)
-        return Initial(self.layout, closed) if self.facts.warm_up <= units else self._traced_start(params, constants)
+        needed = self.facts.warm_up
+        return Initial(self.layout, closed) if needed <= units else self._traced_start(needed, params, constants)
 
     def _start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         """The entries of the state before the first frame, in the order of the layout."""
