@@ -122,9 +122,9 @@ for _name, _summary in _SUMMARIES.items():
 @click.option("--without", multiple=True, type=click.Choice(list(_SUMMARIES)), help="Not this one; may be repeated.")
 @_options
 def every(without: tuple[str, ...], **options: Any) -> None:
-    """All of them, one after another: hours, or seconds with --quick.
+    """All of them, one after another: hours, or some minutes with --quick.
 
-    What the targets are judged by, in minutes: --rounds 5 --without corpus --without scale.
+    Nearly all that targets are judged by takes half an hour with --rounds 5 --without corpus --without scale.
     """
     _run([name for name in _SUMMARIES if name not in without], **options)
 

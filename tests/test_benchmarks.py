@@ -88,7 +88,8 @@ def test_every_benchmark_gives_results_and_they_make_a_page(tmp_path):
     text = page.read_text()
     assert "{{" not in text
     links = re.findall(r"\]\((.*?)\)", text)
-    assert sorted((page.parent / link).resolve() for link in links) == sorted(tmp_path.glob("*.json"))
+    found_links = sorted((page.parent / link).resolve() for link in links)
+    assert found_links == sorted(file for ending in ("json", "png") for file in tmp_path.glob(f"*.{ending}"))
 
 
 def test_a_pattern_that_fits_no_case_is_refused_with_the_cases(monkeypatch):
