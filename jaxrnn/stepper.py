@@ -7,7 +7,7 @@ model whose call is one step is a stream of pulse 1, delay 0 and an empty flush.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -152,13 +152,18 @@ def in_batch(spec: StepSpec, state: Arrays, batch: int | None) -> State:
     if batch is None:
         return dict(state)
     if spec.batch_symbol is None:
-        return {name: jnp.broadcast_to(array, (batch, *array.shape)) for name, array in state.items()}
+        return {name: _broadcast(array, (batch, *array.shape)) for name, array in state.items()}
     filled = {}
     for entry in spec.state:
         array = state[entry.name]
         sizes = zip(entry.shape or (), array.shape, strict=True)
-        filled[entry.name] = jnp.broadcast_to(array, [batch if n == spec.batch_symbol else size for n, size in sizes])
+        filled[entry.name] = _broadcast(array, [batch if n == spec.batch_symbol else size for n, size in sizes])
     return filled
+
+
+def _broadcast(array: Any, shape: Sequence[int]) -> Any:
+    # JAX would compile it.
+    return (np if isinstance(array, np.ndarray) else jnp).broadcast_to(array, shape)
 
 
 def check_valid(valid: Any, room: int, multiple: int) -> None:
