@@ -19,6 +19,8 @@ from jax.core import ShapedArray
 from jax.sharding import SingleDeviceSharding
 from jaxlib import xla_client
 
+from jaxrnn.compiling import compiler_options
+
 #: What this version of JAX wants to know of an executable; others want a little more or less.
 _PARTS = {field.name for field in dataclasses.fields(pxla.UnloadedMeshExecutable)}
 
@@ -48,7 +50,8 @@ def code_of(
         return function(*arrays)
 
     # What is not used stays an argument, so that nobody needs to know which those are.
-    lowered = jax.jit(jaxrnn_machine_code, keep_unused=True, donate_argnums=donated).lower(*arguments)
+    how: dict[str, Any] = {"keep_unused": True, "donate_argnums": donated, "compiler_options": compiler_options()}
+    lowered = jax.jit(jaxrnn_machine_code, **how).lower(*arguments)
     # What comes from JAX's persistent cache has lost the names of its parts, and cannot be kept again. A function of
     # this name is in no cache.
     with config.persistent_cache_min_compile_time_secs(math.inf):
