@@ -1,8 +1,8 @@
 """From the start of a process to its first output, stage by stage; every sample a fresh process.
 
 Networks that are called a frame at a time, and offline ones that are streamed. jaxrnn starts from the ONNX file with
-nothing kept, from it with JAX's persistent cache of compiled functions, and from a file that `jaxrnn.save_compiled`
-wrote; each peer from its own file. ``import jax`` alone is what no start can go below.
+nothing kept, from it with JAX's persistent cache of compiled functions, and from files that `jaxrnn.save_compiled`
+wrote, without machine code and with it; each peer from its own file. ``import jax`` alone is the least that is possible.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ UNIT = "ms"
 IMPORT_JAX = "jaxrnn, import jax alone"
 COLD = "jaxrnn, from ONNX, nothing kept"
 CACHED = "jaxrnn, from ONNX, persistent cache"
+NATIVE = "jaxrnn, compiled file with machine code"
 
 #: By contender: what the child does, and whether JAX has its persistent cache.
 MODES = {
     SUBJECT: ("compiled", False),
+    NATIVE: ("native", False),
     COLD: ("onnx", False),
     CACHED: ("onnx", True),
     IMPORT_JAX: ("import jax", False),
@@ -77,11 +79,13 @@ def _streams(plan: Plan, network: Offline) -> Iterator[Row]:
 
 
 def _compiled(plan: Plan, folder: Path, stepper: Any, params: Any, dims: Mapping[str, int]) -> dict[str, Any]:
-    """The compiled file of a stepper, as an entry of a job."""
-    path = folder / "model.jaxrnn"
+    """The compiled files of a stepper, as entries of a job: that without machine code, and that with it."""
     platforms = None if plan.platform is None else (plan.platform,)
-    jaxrnn.save_compiled(stepper, path, params=params, dims=dims, platforms=platforms)
-    return {"compiled": path}
+    paths = {mode: folder / f"{mode}.jaxrnn" for mode in ("compiled", "native")}
+    for mode, path in paths.items():
+        native = mode == "native"
+        jaxrnn.save_compiled(stepper, path, params=params, dims=dims, platforms=platforms, native=native)
+    return dict(paths)
 
 
 def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tuple[str, ...], folder: Path) -> Row:
