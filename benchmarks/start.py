@@ -2,7 +2,7 @@
 
 Networks that are called a frame at a time, and offline ones that are streamed. jaxrnn starts from the ONNX file with
 nothing kept, from it with JAX's persistent cache of compiled functions, and from files that `jaxrnn.save_compiled`
-wrote, without machine code and with it; each peer from its own file. ``import jax`` alone is the least that is possible.
+wrote, without machine code and with it; each peer from its own file. No start can go below ``import jax`` alone.
 """
 
 from __future__ import annotations
