@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from jaxrnn import compiling
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.messages import describe
@@ -57,7 +57,7 @@ class Bound:
             raise InputError(f"{stepper.spec.label} has no parameters of its own: give params")
         symbol = stepper.spec.batch_symbol
         self.spec = stepper.spec if symbol is None else stepper.spec.sized({symbol: 1})
-        self._flush = jax.jit(lambda state, tail, valid: stepper.flush(self.params, state, tail, valid))
+        self._flush = compiling.jit(lambda state, tail, valid: stepper.flush(self.params, state, tail, valid))
 
     def start(self, constants: Arrays | None = None) -> State:
         """As `Stepper.init`, of one stream.

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn import compiling
 from jaxrnn.checks import check_count
 from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
@@ -99,7 +100,7 @@ class StreamPool:
 
             return outputs, jax.tree.map(choose, new, state)
 
-        self._run = jax.jit(run, donate_argnums=0)
+        self._run = compiling.jit(run, donate_argnums=0)
         self._take = jax.jit(lambda state, slot: jax.tree.map(lambda x: x[slot], state))
         self._clear = jax.jit(
             lambda state, start, slot: jax.tree.map(lambda x, fresh: x.at[slot].set(fresh), state, start),
