@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,6 +71,16 @@ class OnePass:
         self.arrays = [getattr(run, name) for name in self.names]
         self.outputs: list[Template] = []
 
+    def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
+        """As in `Domain`.
+
+        Raises:
+            _KeepsStateError: the function keeps state.
+        """
+        if not self.outputs:
+            values = functools.partial(self.evaluate, arrays, self.body, self.inputs)
+            jax.eval_shape(lambda *operands: arrays_of(values(operands)), *operands)
+
     @own_arithmetic()
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Template], operands: Sequence[Any]) -> list[Any]:
         """The results of the function or of its rules, which keep no state, at the moment that the arrays say.
@@ -77,11 +88,6 @@ class OnePass:
         Raises:
             _KeepsStateError: the function is none of that kind.
         """
-        if jaxpr is not self.body and not self.outputs:  # JAX asks for a rule only, where it differentiates at once
-            jax.eval_shape(
-                lambda *primals: arrays_of(self.evaluate(arrays, self.body, self.inputs, primals)),
-                *operands[: len(self.inputs)],
-            )
         child = self.run.child("", None, local=jaxpr is not self.body)
         for name, array in zip(self.names, arrays, strict=True):
             setattr(child, name, array)
