@@ -15,7 +15,7 @@ from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 from jaxrnn.jaxprs.equations import CALLS, bind
 from jaxrnn.streaming.interpreter import interpret
-from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.rules.templates import Template, around, arrays_of, made
 from jaxrnn.streaming.values import Chunk, FinalValue
 
@@ -46,13 +46,9 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     function = with_rule(equation, lambda *arrays: bind(equation, arrays), domain, inputs)
     try:
         results = function(*map(jnp.asarray, arrays_of(operands)))
-    except _KeepsStateError:
+    except KeepsStateError:
         return interpret(run, body, operands)
     return [made(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
-
-
-class _KeepsStateError(Exception):
-    """A function keeps state, or brings frames to other delays."""
 
 
 class OnePass:
@@ -75,7 +71,7 @@ class OnePass:
         """As in `Domain`.
 
         Raises:
-            _KeepsStateError: the function keeps state.
+            KeepsStateError: the function keeps state.
         """
         if not self.outputs:
             values = functools.partial(self.evaluate, arrays, self.body, self.inputs)
@@ -86,17 +82,18 @@ class OnePass:
         """The results of the function or of its rules, which keep no state, at the moment that the arrays say.
 
         Raises:
-            _KeepsStateError: the function is none of that kind.
+            KeepsStateError: the function is none of that kind.
         """
-        child = self.run.child("", None, local=jaxpr is not self.body)
+        rule = jaxpr is not self.body
+        child = self.run.child("", None, local=rule, stateless=not rule)
         for name, array in zip(self.names, arrays, strict=True):
             setattr(child, name, array)
         results = interpret(child, jaxpr, around(kinds, operands))
         delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
         results = [child.spread(value) if isinstance(value, Chunk) else value for value in results]
         if not self.outputs:
-            if child.new or len(delays) > 1 or not all(isinstance(value, Chunk) for value in results):
-                raise _KeepsStateError
+            if len(delays) > 1 or not all(isinstance(value, Chunk) for value in results):
+                raise KeepsStateError
             self.outputs = self.kinds_of(results)
         return results
 
