@@ -62,6 +62,8 @@ class Pass(Moment):
     _used: dict[str, int] = field(default_factory=dict)
     #: Delayed arrays and their lineages, by the lineage and delay that they had and the delay that they have.
     _delayed: dict[tuple[object, int, int], tuple[Any, object]] = field(default_factory=dict)
+    #: Which frames exist, by the timeline and delay of their chunks.
+    _exist: dict[tuple[Timeline, int], Any] = field(default_factory=dict)
 
     # -- applying
 
@@ -106,6 +108,13 @@ class Pass(Moment):
         error = kind(f"{where}cannot be streamed: {why}; {mend}")
         error.located = True
         return error
+
+    def exists(self, timeline: Timeline, delay: int) -> Any:
+        """As in `Moment`: one mask for all chunks of a timeline and delay."""
+        key = timeline, delay
+        if key not in self._exist:
+            self._exist[key] = super().exists(timeline, delay)
+        return self._exist[key]
 
     def fill(self, chunk: Chunk, value: Any) -> Chunk:
         """The chunk with a value in every frame that does not exist."""
