@@ -100,7 +100,11 @@ def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tup
         folder: of files that live as long as the row is measured.
     """
     shared = {**job, "threads": plan.threads, "platform": plan.platform}
-    jobs = {contender: {**shared, "mode": mode, "cache": cache} for contender, (mode, cache) in MODES.items()}
+    jobs = {
+        contender: {**shared, "mode": mode, "cache": cache}
+        for contender, (mode, cache) in MODES.items()
+        if not (cache and plan.quick)  # which takes two processes
+    }
     for engine in engines if plan.platform == "cpu" else ():
         if is_installed(engine):
             jobs[engine] = {**shared, "mode": engine, "cache": False}
