@@ -20,9 +20,9 @@ import numpy as np
 
 import jaxrnn
 from benchmarks.networks import OFFLINE, SPEECH, Entry, Offline, describe, load, offline_file
-from benchmarks.peers import READERS, is_installed
+from benchmarks.peers import READERS, RefusedError, brief, is_installed
 from benchmarks.plan import Cases, Plan
-from benchmarks.processes import run_child
+from benchmarks.processes import ChildError, run_child
 from benchmarks.pulses import pulse_of, recordings
 from benchmarks.results import SUBJECT, Row, is_peer, row_of
 from benchmarks.timing import Timing, check
@@ -104,14 +104,13 @@ def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tup
     found: dict[str, list[dict[str, Any]]] = {}
     for contender, one in list(jobs.items()):
         # Once untimed: caches are filled, and the files of engines that this process has not read come into memory.
-        if one["cache"] or is_peer(contender):
-            _measure(one, folder)
-        made = _measure(one, folder)
-        if "refused" in made:
-            refused[contender] = made["refused"]
+        try:
+            if one["cache"] or is_peer(contender):
+                _measure(one, folder)
+            found[contender] = [_measure(one, folder)]
+        except RefusedError as error:
+            refused[contender] = str(error)
             del jobs[contender]
-        else:
-            found[contender] = [made]
     apart = check(name, {contender: made[0]["outputs"] for contender, made in found.items() if made[0]["outputs"]})
     for _ in range(0 if plan.quick else plan.effort(5).rounds - 1):
         for contender, one in jobs.items():
@@ -132,10 +131,21 @@ def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tup
 
 
 def _measure(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Run one child: the seconds of its stages, seconds of compiling in JAX, and the outputs."""
+    """Run one child: the seconds of its stages, seconds of compiling in JAX, and the outputs.
+
+    Raises:
+        RefusedError: a peer does not take the network, or breaks down over it.
+        ChildError: jaxrnn failed.
+    """
     path = folder / "job.pickle"
     path.write_bytes(pickle.dumps({**job, "began": time.monotonic()}))
-    report = run_child(
-        "benchmarks.start_child", str(path), cache=folder / "cache" if job["cache"] else None, platform=job["platform"]
-    )
+    cache = folder / "cache" if job["cache"] else None
+    try:
+        report = run_child("benchmarks.start_child", str(path), cache=cache, platform=job["platform"])
+    except ChildError as error:
+        if job["mode"] in READERS:
+            raise RefusedError(brief(error)) from error
+        raise
+    if "refused" in report:
+        raise RefusedError(report["refused"])
     return {**report, "outputs": {name: np.asarray(value, np.float32) for name, value in report["outputs"].items()}}

@@ -65,5 +65,5 @@ class Layout:
         for name, place in self.places.items():
             vector = state[place.vector]
             part = vector[..., place.start : place.start + place.size]
-            entries[name] = part.reshape(*vector.shape[:-1], *place.shape)
+            entries[name] = part.reshape((*vector.shape[:-1], *place.shape))
         return entries
