@@ -2,7 +2,8 @@
 
 Networks that are called a frame at a time, and offline ones that are streamed. jaxrnn starts from the ONNX file with
 nothing kept, from it with JAX's persistent cache of compiled functions, and from a file that `jaxrnn.save_compiled`
-wrote; each peer from its own file. ``import jax`` alone is what no start can go below.
+wrote, by its portable part and by its machine code; each peer from its own file. ``import jax`` alone is what no start
+can go below.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ TITLE = "from the start of a process to the first output"
 UNIT = "ms"
 
 IMPORT_JAX = "jaxrnn, import jax alone"
+NATIVE = "jaxrnn, compiled file, machine code"
 COLD = "jaxrnn, from ONNX, nothing kept"
 CACHED = "jaxrnn, from ONNX, persistent cache"
 
 #: By contender: what the child does, and whether JAX has its persistent cache.
 MODES = {
     SUBJECT: ("compiled", False),
+    NATIVE: ("native", False),
     COLD: ("onnx", False),
     CACHED: ("onnx", True),
     IMPORT_JAX: ("import jax", False),
@@ -80,7 +83,7 @@ def _compiled(plan: Plan, folder: Path, stepper: Any, params: Any, dims: Mapping
     """The compiled file of a stepper, as an entry of a job."""
     path = folder / "model.jaxrnn"
     platforms = None if plan.platform is None else (plan.platform,)
-    jaxrnn.save_compiled(stepper, path, params=params, dims=dims, platforms=platforms)
+    jaxrnn.save_compiled(stepper, path, params=params, dims=dims, platforms=platforms, native=True)
     return {"compiled": path}
 
 

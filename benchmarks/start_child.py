@@ -65,7 +65,7 @@ def _compiled(job: dict[str, Any], stages: Stages) -> dict[str, Any]:
     import jaxrnn
 
     stages.done("import")
-    stepper: Any = jaxrnn.load_compiled(job["compiled"])
+    stepper: Any = jaxrnn.load_compiled(job["compiled"], native=job["mode"] == "native")
     stages.done("load")
     state = stepper.init()
     stages.done("init")
@@ -88,7 +88,7 @@ def _peer(job: dict[str, Any]) -> dict[str, Any]:
 
 
 #: The ways in which jaxrnn starts.
-WAYS = {"import jax": _import, "onnx": _onnx, "compiled": _compiled}
+WAYS = {"import jax": _import, "onnx": _onnx, "compiled": _compiled, "native": _compiled}
 
 if __name__ == "__main__":
     main(sys.argv[1])

@@ -9,7 +9,7 @@ from benchmarks.batches import ALONE
 from benchmarks.finders import Found, mean_of_groups, mean_of_named, over_import, smallest_fact, stage, whole
 from benchmarks.results import BEST, SUBJECT, Result
 from benchmarks.sequence import SIZES, name_of
-from benchmarks.start import COLD
+from benchmarks.start import COLD, NATIVE
 
 SPEECH = ("dtln_1", "dtln_2", "silero_vad_16k_op15", "gtcrn")
 STREAMED = ("filter_net", "keyword_net", "wave_net")
@@ -72,7 +72,7 @@ def _compiled_starts() -> list[Target]:
     """Compiled files, in seconds."""
     return [
         Target(f"start of {what}, {which}", "`import jax`, seconds", reach, "start", over_import(names, contender))
-        for contender, what in ((SUBJECT, "a compiled file"),)
+        for contender, what in ((SUBJECT, "a compiled file"), (NATIVE, "machine code in a compiled file"))
         for which, names, reach in (("GTCRN", SPEECH[3:], 1.0), ("the slowest of the others", SPEECH[:3], 0.3))
     ]
 
