@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import take_current_trace
 
 #: The instructions that came with the second generation of AVX-512, in NumPy's words: Ice Lake, Zen 4 and later. On
 #: Skylake and Cascade Lake, vectors of 512 bits lower the clock.
@@ -102,6 +101,9 @@ def _is_alone() -> bool:
 
 def _traces() -> set[str]:
     """The traces that are being made here, by name."""
+    # It brings Pallas with it, which takes longer than a step from a compiled file takes to start.
+    from jax.extend.core import take_current_trace
+
     names = set()
     with take_current_trace() as trace:
         while trace is not None:

@@ -91,9 +91,9 @@ def everything(path, *, asked):
 
 def test_the_same_numbers_and_nothing_is_compiled(path):
     found, count, stepper = everything(path, asked=True)
-    assert stepper.is_native
+    assert stepper.native
     expected, compiled, portable = everything(path, asked=False)
-    assert not portable.is_native
+    assert not portable.native
     same(found, expected)
     assert compiled > 5
     assert not count
@@ -115,7 +115,7 @@ with compilations() as compiled:
     stepper = jaxrnn.load_compiled({str(files["steps"])!r}, native=True)
     outputs, _ = stepper.step(None, stepper.init(), dict(np.load({str(tmp_path / "frame.npz")!r})))
     np.savez({str(tmp_path / "out.npz")!r}, **outputs)
-assert not compiled and stepper.is_native
+assert not compiled and stepper.native
 assert not any(name.startswith(("jaxrnn.onnx", "jaxrnn.model", "jaxrnn.streaming")) for name in sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=sys.path[0] or None, env=_environment())
@@ -170,7 +170,7 @@ def test_another_machine_or_installation_takes_the_portable_part_and_says_why(co
     monkeypatch.setattr("jaxrnn.runtime.compiled.functions.function_of", None)  # or it would be used
     with pytest.warns(UserWarning, match=rf"machine code .*{words}.*portable part"):
         stepper = jaxrnn.load_compiled(copied, native=True)
-    assert not stepper.is_native
+    assert not stepper.native
     portable, one = jaxrnn.load_compiled(copied), inputs_of(stepper, 0)
     same(stepper.step(None, stepper.init(), one), portable.step(None, portable.init(), one))
 
@@ -192,7 +192,7 @@ def test_without_asking_the_machine_code_is_not_looked_at(copied, monkeypatch):
     # Nor does asking for it where none is.
     sealed(copied, manifest(native=None))
     with pytest.warns(UserWarning, match=r"holds no machine code.*native=True"):
-        assert not jaxrnn.load_compiled(copied, native=True).is_native
+        assert not jaxrnn.load_compiled(copied, native=True).native
 
 
 def test_code_that_is_none_is_said_once_and_the_rest_runs(copied):
@@ -235,7 +235,7 @@ def test_copies_and_pickles_are_native_too(files):
     one = inputs_of(stepper, 0)
     expected = stepper.step(None, stepper.init(), one)
     for other in (copy.deepcopy(stepper), pickle.loads(pickle.dumps(stepper))):
-        assert other.is_native
+        assert other.native
         same(other.step(None, other.init(), one), expected)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,8 +18,6 @@ from jax._src.interpreters import pxla
 from jax.core import ShapedArray
 from jax.sharding import SingleDeviceSharding
 from jaxlib import xla_client
-
-from jaxrnn.compiling import compiler_options
 
 #: What this version of JAX wants to know of an executable; others want a little more or less.
 _PARTS = {field.name for field in dataclasses.fields(pxla.UnloadedMeshExecutable)}
@@ -30,7 +28,10 @@ class CodeError(Exception):
 
 
 def code_of(
-    function: Callable[..., Any], arguments: tuple[Any, ...], donated: tuple[int, ...] = ()
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    donated: tuple[int, ...] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[bytes, Any]:
     """The machine code of a function for this machine, and what it returns.
 
@@ -38,6 +39,7 @@ def code_of(
         function: of arrays alone.
         arguments: trees of shapes and element types.
         donated: the numbers of those that it may overwrite.
+        options: the compiler's.
 
     Returns:
         The code; the results, as trees of shapes and element types.
@@ -50,7 +52,7 @@ def code_of(
         return function(*arrays)
 
     # What is not used stays an argument, so that nobody needs to know which those are.
-    how: dict[str, Any] = {"keep_unused": True, "donate_argnums": donated, "compiler_options": compiler_options()}
+    how: dict[str, Any] = {"keep_unused": True, "donate_argnums": donated, "compiler_options": options or None}
     lowered = jax.jit(jaxrnn_machine_code, **how).lower(*arguments)
     # What comes from JAX's persistent cache has lost the names of its parts, and cannot be kept again. A function of
     # this name is in no cache.

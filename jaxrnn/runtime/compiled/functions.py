@@ -31,7 +31,7 @@ class Functions:
 
     Attributes:
         spec: the facts about the stepper.
-        is_native: whether machine code of the file is used.
+        native: the functions that run as machine code of the file, those of several streams with their number.
     """
 
     def __init__(self, archive: Archive):
@@ -57,9 +57,9 @@ class Functions:
             return tuple(placed(array) for array in self._archive.params)
 
     @property
-    def is_native(self) -> bool:
-        """Whether there is machine code that can be used."""
-        return bool(self._code)
+    def native(self) -> tuple[str, ...]:
+        """The functions for which there is machine code that can be used."""
+        return tuple(self._code)
 
     def ready(self, name: str) -> Callable[..., Any] | None:
         """A function as machine code, its parameters in it; None where there is none for it.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from jaxrnn.compiling import compiler_options
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.guards import exact_types
 from jaxrnn.runtime.bound import Bound
@@ -33,11 +34,10 @@ def native(archive: Archive, batches: Sequence[int]) -> Native:
     code: dict[str, bytes] = {}
     results: dict[str, Any] = {}
     with exact_types():
-        names = [name for name in ("init", "step", "flush") if name in archive.functions]
-        for name, function, donated in _functions(CompiledStepper(archive), names, batches):
+        for name, source in _sources(archive, batches).items():
             arguments = arguments_of(archive.spec, name)
             try:
-                code[name], returned = code_of(function, arguments, donated)
+                code[name], returned = code_of(source.function, arguments, source.donated, source.options)
                 results[name] = results_of(returned)
                 ready = function_of(code[name], arguments, structs_of(results[name]))
                 # It has been seen to run.
@@ -49,16 +49,25 @@ def native(archive: Archive, batches: Sequence[int]) -> Native:
     return Native(surroundings(), results, code)
 
 
-def _functions(
-    stepper: CompiledStepper, names: Sequence[str], batches: Sequence[int]
-) -> Iterator[tuple[str, Callable[..., Any], tuple[int, ...]]]:
-    """By name, what is to be machine code, and the numbers of the arguments that it may overwrite."""
-    held, ending = list(stepper.params), BATCHED if stepper.spec.batch_symbol is None else ""
-    for name in names:
-        yield name, functools.partial(stepper.portable(name), held), ()
+class _Source(NamedTuple):
+    """What is to be machine code: as in `code_of`."""
+
+    function: Callable[..., Any]
+    donated: tuple[int, ...] = ()
+    options: Mapping[str, Any] | None = None
+
+
+def _sources(archive: Archive, batches: Sequence[int]) -> dict[str, _Source]:
+    """By name, as `arguments_of` takes it. Steps of one stream have no options, as those of a `Runner`."""
+    stepper = CompiledStepper(archive)
+    held, options = list(stepper.params), compiler_options()
+    names = [name for name in ("init", "step", "flush") if name in archive.functions]
+    sources = {name: _Source(functools.partial(stepper.portable(name), held)) for name in names}
+    ending = BATCHED if archive.spec.batch_symbol is None else ""
     pool = slot_functions(Bound(stepper).step)._asdict()
     for batch in batches:
         for name in (f"{name}{ending}" for name in names if name != "init"):
-            yield f"{name}_{batch}", functools.partial(stepper.portable(name), held), ()
+            sources[f"{name}_{batch}"] = _Source(functools.partial(stepper.portable(name), held), (), options)
         for name, function in pool.items():
-            yield f"pool_{name}_{batch}", function, (0,) if name in DONATING else ()
+            sources[f"pool_{name}_{batch}"] = _Source(function, (0,) if name in DONATING else (), options)
+    return sources

@@ -33,7 +33,8 @@ class CompiledStepper(Functions):
     Attributes:
         spec: the facts about the stepper.
         params: its parameters.
-        is_native: whether machine code of the file is used.
+        native: the functions that run as machine code of the file, those of several streams with their number; none
+            unless `load_compiled` was asked for them.
     """
 
     def __init__(self, archive: Archive):
