@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from benchmarks.graphs import Graph
 
 
@@ -42,8 +44,9 @@ def deep_filter() -> Any:
     """A network like DeepFilterNet3: separable convolutions, grouped products, GRUs, two decoders, two frames ahead.
 
     After H. Schroeter et al., "DeepFilterNet: perceptually motivated real-time speech enhancement", Interspeech 2023.
-    Inputs ``bands`` ``[1, 1, S, 32]`` and ``bins`` ``[1, 2, S, 96]``; outputs ``gains`` ``[1, 1, S, 32]``, ``taps``
-    ``[1, S, 96, 10]`` and ``level`` ``[1, S, 1]``.
+    Inputs: the features ``bands`` ``[1, 1, S, 32]`` and ``bins`` ``[1, 2, S, 96]``, and ``spectrum``
+    ``[1, 1, S, 481, 2]``, whose last axis is its real and its imaginary part. Outputs: the spectrum ``enhanced``, and
+    ``level`` ``[1, S, 1]``.
     """
     graph = Graph()
     bands, first_bin, code = _encoder(graph, lambda x, width: x)
@@ -70,6 +73,9 @@ NETWORKS: dict[str, Callable[[], Any]] = {
 
 CHANNELS, BANDS, BINS, HIDDEN = 64, 32, 96, 256
 
+#: Bins of a spectrum, and the frames that a filter sees, so many of them after its own.
+SPECTRUM, ORDER, AHEAD = 481, 5, 2
+
 
 def _over_time(graph: Graph, x: str, layers: Callable[[str], str], features: int) -> str:
     """Recurrent layers over the frames of ``[1, channels, time, frequency]``: ``[1, time, hidden]``."""
@@ -89,20 +95,24 @@ def _layers(graph: Graph, kind: str, x: str, inputs: int, hidden: int, count: in
 
 def _encoder(graph: Graph, blocks: Callable[[str, int], str]) -> tuple[list[str], str, str]:
     """The convolutions over bands and over bins, blocks after each, and their common code ``[1, time, 512]``."""
-    # The first convolution sees one frame after its own, and the second branch as many.
-    x = graph.op("Relu", graph.convolution("bands", (1, CHANNELS), (3, 3), front=1))
+    x = graph.op("Relu", graph.convolution(_ahead(graph, "bands"), (1, CHANNELS), (3, 3)))
     bands = [x]
     for stride in (2, 2, 1):
         x = graph.separable(x, (CHANNELS, CHANNELS), (1, 3), stride=stride)
         bands.append(x)
     bands[-1] = x = blocks(x, BANDS // 4)
-    grouped = graph.convolution("bins", (2, CHANNELS), (3, 3), group=2, front=1)
+    grouped = graph.convolution(_ahead(graph, "bins"), (2, CHANNELS), (3, 3), group=2)
     first_bin = graph.op("Relu", graph.convolution(grouped, (CHANNELS, CHANNELS), (1, 1)))
     second = blocks(graph.separable(first_bin, (CHANNELS, CHANNELS), (1, 3), stride=2), BINS // 2)
     flat = [_flat(graph, value, CHANNELS * width) for value, width in ((x, BANDS // 4), (second, BINS // 2))]
     features = CHANNELS * BANDS // 4
     narrow = graph.op("Relu", graph.grouped_linear(flat[1], CHANNELS * BINS // 2, features, 32))
     return bands, first_bin, _squeezed(graph, graph.op("Add", flat[0], narrow), features, 1, features)
+
+
+def _ahead(graph: Graph, x: str) -> str:
+    """Frames of ``[1, channels, time, frequency]`` that come after: the first are taken off, zeros follow the last."""
+    return graph.op("Pad", x, graph.integers(0, 0, -AHEAD, 0, 0, 0, AHEAD, 0))
 
 
 def _flat(graph: Graph, x: str, features: int) -> str:
@@ -117,7 +127,7 @@ def _squeezed(graph: Graph, x: str, inputs: int, layers: int, outputs: int | Non
 
 
 def _decoders(graph: Graph, bands: list[str], first_bin: str, code: str) -> Any:
-    """The gains of the bands and the filter taps of the bins, from the code and what the encoder held on the way."""
+    """The gains of the bands and the taps of the bins, from the code and what the encoder held, and the spectrum."""
     features = CHANNELS * BANDS // 4
     x = _squeezed(graph, code, features, 1, features)
     x = graph.op("Reshape", x, graph.integers(0, 0, CHANNELS, BANDS // 4))
@@ -141,10 +151,42 @@ def _decoders(graph: Graph, bands: list[str], first_bin: str, code: str) -> Any:
     path = graph.op("Relu", graph.convolution(path, (10, 10), (1, 1)))
     taps = graph.op("Add", taps, graph.op("Transpose", path, perm=[0, 2, 3, 1]))
     level = graph.op("Sigmoid", graph.linear(code, features, 1))
+    enhanced = _enhanced(graph, gains, taps)
     return graph.model(
-        {"bands": [1, 1, "S", BANDS], "bins": [1, 2, "S", BINS]},
-        {"gains": (gains, [1, 1, "S", BANDS]), "taps": (taps, [1, "S", BINS, 10]), "level": (level, [1, "S", 1])},
+        {"bands": [1, 1, "S", BANDS], "bins": [1, 2, "S", BINS], "spectrum": [1, 1, "S", SPECTRUM, 2]},
+        {"enhanced": (enhanced, [1, 1, "S", SPECTRUM, 2]), "level": (level, [1, "S", 1])},
     )
+
+
+def _enhanced(graph: Graph, gains: str, taps: str) -> str:
+    """The spectrum: its first bins filtered over the frames around each, the others scaled by the gains of the bands.
+
+    Args:
+        gains: ``[1, 1, time, bands]``.
+        taps: ``[1, time, bins, 2 * order]``.
+    """
+    bands = np.arange(BANDS)[:, None] == np.arange(SPECTRUM) * BANDS // SPECTRUM
+    wide = graph.op("MatMul", gains, graph.tensor(bands.astype(np.float32)))
+    scaled = graph.op("Mul", "spectrum", graph.op("Unsqueeze", wide, graph.integers(-1)))
+    low = graph.op("Slice", "spectrum", *(graph.integers(value) for value in (0, BINS, 3)))
+    padded = graph.op("Pad", low, graph.integers(0, 0, ORDER - 1 - AHEAD, 0, 0, 0, 0, AHEAD, 0, 0))
+    frames = graph.op("Concat", *(graph.frames(padded, first, "spectrum", axis=2) for first in range(ORDER)), axis=1)
+    taps = graph.op("Reshape", taps, graph.integers(0, 0, BINS, ORDER, 2))
+    taps = graph.op("Transpose", taps, perm=[0, 3, 1, 2, 4])
+    filtered = graph.op("ReduceSum", _complex_product(graph, frames, taps), graph.integers(1), keepdims=1)
+    high = graph.op("Slice", scaled, *(graph.integers(value) for value in (BINS, SPECTRUM, 3)))
+    return graph.op("Concat", filtered, high, axis=3)
+
+
+def _complex_product(graph: Graph, x: str, y: str) -> str:
+    """The product of complex numbers whose parts are the last axis."""
+    (a, b), (c, d) = ([graph.op("Gather", z, graph.tensor(part), axis=-1) for part in range(2)] for z in (x, y))
+
+    def both(operator: str, first: tuple[str, str], second: tuple[str, str]) -> str:
+        part = graph.op(operator, graph.op("Mul", *first), graph.op("Mul", *second))
+        return graph.op("Unsqueeze", part, graph.integers(-1))
+
+    return graph.op("Concat", both("Sub", (a, c), (b, d)), both("Add", (a, d), (b, c)), axis=-1)
 
 
 def _block(graph: Graph, x: str, width: int) -> str:
@@ -163,6 +205,4 @@ def _path(graph: Graph, x: str, rows: list[int], shape: list[int], *, both: bool
     y = _batch_first(graph, graph.op("Reshape", x, graph.integers(*rows)))
     y = _batch_first(graph, graph.recurrent("GRU", y, CHANNELS, units, both=both))
     y = graph.linear(y, CHANNELS, CHANNELS)
-    scale, shift = (graph.weight(CHANNELS, fan_in=1) for _ in range(2))
-    y = graph.op("LayerNormalization", y, scale, shift, axis=-1)
-    return graph.op("Reshape", y, graph.integers(*shape))
+    return graph.op("Reshape", graph.normalized(y, CHANNELS), graph.integers(*shape))

@@ -42,6 +42,10 @@ class Graph:
         """An initializer of 64-bit integers: a shape, axes, pads."""
         return self.tensor(np.array(values, np.int64))
 
+    def number(self, value: float) -> str:
+        """An initializer of one float."""
+        return self.tensor(np.float32(value))
+
     def weight(self, *shape: int, fan_in: int) -> str:
         """Uniform numbers up to the inverse square root of the number of terms in a sum."""
         return self.tensor(self._rng.uniform(-1, 1, shape).astype(np.float32) * np.float32(fan_in**-0.5))
@@ -114,12 +118,38 @@ class Graph:
             self.weight(directions, gates * hidden, hidden, fan_in=hidden),
             self.weight(directions, 2 * gates * hidden, fan_in=hidden),
         ]
+        # The state before the first frame is written out, as exporters do for a batch whose size is open.
+        batch = self.op("Gather", self.op("Shape", x), self.integers(1), axis=0)
+        shape = self.op("Concat", self.integers(directions), batch, self.integers(hidden), axis=0)
+        start = self.op("Expand", self.tensor(np.zeros((1, 1, 1), np.float32)), shape)
+        states = [start, start] if kind == "LSTM" else [start]
         attributes: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional" if both else "forward"}
         if kind == "GRU":
             attributes["linear_before_reset"] = 1
-        y = self.op(kind, x, *weights, **attributes)
+        y = self.op(kind, x, *weights, "", *states, **attributes)
         moved = self.op("Transpose", y, perm=[0, 2, 1, 3])
         return self.op("Reshape", moved, self.integers(0, 0, directions * hidden))
+
+    def normalized(self, x: str, size: int) -> str:
+        """Normalised over the last axis, scaled and shifted, as exporters write it without the operator."""
+        centred = self.op("Sub", x, self.op("ReduceMean", x, axes=[-1], keepdims=1))
+        variance = self.op("ReduceMean", self.op("Pow", centred, self.number(2.0)), axes=[-1], keepdims=1)
+        deviation = self.op("Sqrt", self.op("Add", variance, self.number(1e-5)))
+        scaled = self.op("Mul", self.op("Div", centred, deviation), self.weight(size, fan_in=1))
+        return self.op("Add", scaled, self.weight(size, fan_in=1))
+
+    def frames(self, x: str, first: int, like: str, *, axis: int) -> str:
+        """Of ``x`` as many places along an axis as another value has, from one on, as exporters write ``x[i : i + t]``.
+
+        Args:
+            x: the value.
+            first: its first place.
+            like: the other value.
+            axis: of both.
+        """
+        count = self.op("Gather", self.op("Shape", like), self.tensor(axis), axis=0)
+        end = self.op("Unsqueeze", self.op("Add", count, self.tensor(first)), self.integers(0))
+        return self.op("Slice", x, self.integers(first), end, self.integers(axis))
 
     # -- the whole
 

@@ -10,6 +10,7 @@ from tiers import of_tiers
 import jaxrnn
 import jaxrnn.runtime.compiled
 from jaxrnn.cli.errors import MISMATCH
+from jaxrnn.demo import PACKAGED
 
 
 @pytest.mark.parametrize(
@@ -53,8 +54,8 @@ def test_text_for_people(models, tmp_path):
 def test_nothing_that_differs_is_written(models, tmp_path, monkeypatch):
     load = jaxrnn.runtime.compiled.load_compiled
 
-    def load_wrongly(path):
-        compiled = load(path)
+    def load_wrongly(path, **how):
+        compiled = load(path, **how)
         compiled.params = tuple(1.01 * array for array in compiled.params)
         return compiled
 
@@ -82,3 +83,19 @@ def test_mistakes_are_one_clear_error(models, tmp_path, options, said):
     assert said in result.stderr
     assert "Traceback" not in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_machine_code_is_kept_and_run_where_it_is_asked_for(tmp_path):
+    out = tmp_path / "denoiser.jaxrnn"
+    arguments = ["compile", PACKAGED, "-o", out, "--dim", "time=1"]
+    made = call_json(*arguments, "--native", "--streams", 2)
+    assert made["native"] == ["step", "step_2", "pool_run_2", "pool_take_2", "pool_clear_2"]
+    assert made["verified"]
+    assert "--streams is for machine code" in call_json(*arguments, "--streams", 2, status=2)["error"]
+    stream = ["stream", out, "--random", "--steps", 3]
+    native, portable = (call_json(*stream, "-o", tmp_path / "out.npz", *more) for more in (["--native"], []))
+    assert native.keys() == portable.keys()
+    assert "not compiled" in call_json("stream", PACKAGED, "--random", "--native", status=2)["error"]
+    assert not call_json(*arguments)["native"]
+    with pytest.warns(UserWarning, match="holds no machine code"):
+        call_json(*stream, "--native")

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 from test_pool import recurrent_streamed
 from test_steps import CASES, NAMES, close, frame, recording
 from tiers import of_tiers
@@ -482,3 +483,22 @@ def test_lengths_that_divide_are_kept_in_the_file(tmp_path):
     outputs, counts = loaded.flush(None, loaded.init(), tail, 2)
     assert counts["y"] == 1
     np.testing.assert_array_equal(outputs["y"][0], [3, 5, 7])
+
+
+def test_one_step_is_compiled_and_no_other(small):
+    loaded = jaxrnn.load_compiled(small)
+    one = {"input_2": np.zeros((1, 1, 257), np.float32)}
+    with compilations() as counted:
+        state = loaded.init()
+    assert not counted
+    with compilations() as counted:
+        for _ in range(3):
+            _, state = loaded.step(None, state, one)
+    assert len(counted) == 1
+    run = jaxrnn.Runner(loaded)
+    with compilations() as counted:
+        for _ in range(3):
+            run(one)
+        run.reset()
+        run(one)
+    assert len(counted) == 1

@@ -26,6 +26,7 @@ PAGES = {
     "low-precision.md": 5,
     "evaluation.md": 4,
     "platforms.md": 2,
+    "compiled.md": 3,
 }
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -35,6 +35,7 @@ PUBLIC = {
     "TrainingError",
     "UnsupportedError",
     "associative_scan",
+    "compiler_options",
     "export_onnx",
     "load",
     "load_compiled",

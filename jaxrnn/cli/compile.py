@@ -34,9 +34,27 @@ if TYPE_CHECKING:
     type=click.Choice(["cpu", "cuda", "rocm", "tpu"]),
     help="What to compile for; may be given several times. [default: what JAX uses here]",
 )
+@click.option(
+    "--native",
+    is_flag=True,
+    help="Keep machine code, too, for this processor and installation: where it is asked for, nothing is compiled.",
+)
+@click.option(
+    "--streams",
+    "batches",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="With --native, how many streams besides a single one it is for; may be given several times.",
+)
 @json_option
 def compile_model(
-    file: ModelFile, output: Path, dims: dict[str, int], pulses: PulseOptions, platforms: tuple[str, ...]
+    file: ModelFile,
+    output: Path,
+    dims: dict[str, int],
+    pulses: PulseOptions,
+    platforms: tuple[str, ...],
+    native: bool,
+    batches: tuple[int, ...],
 ) -> None:
     """Write a model's parameters and its step to a file that needs no ONNX to run.
 
@@ -52,11 +70,14 @@ def compile_model(
       jaxrnn compile dtln_1.onnx -o dtln_1.jaxrnn
       jaxrnn compile vad.onnx -o vad.jaxrnn --static sr=16000 --dim sequence=576 --platform cpu --platform cuda
       jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --pulse 4
+      jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --native --streams 64
     """  # noqa: D301
     from jaxrnn.cli.compile_checks import compare_steppers
     from jaxrnn.errors import ModelError
     from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
 
+    if batches and not native:
+        raise click.UsageError("--streams is for machine code, which --native asks for: the rest serves any number")
     if is_compiled(file.path):
         raise ModelError(f"{file.path} is compiled already")
     with in_place_of(output) as written, busy(f"compiling {file.path.name}"):
@@ -68,9 +89,16 @@ def compile_model(
         else:
             stepper, dims = pulses.stream(model, dims), {}
         save_compiled(
-            stepper, written, params=model.params, dims=dims, platforms=platforms or None, label=file.path.name
+            stepper,
+            written,
+            params=model.params,
+            dims=dims,
+            platforms=platforms or None,
+            label=file.path.name,
+            native=native,
+            batches=batches,
         )
-        compiled = load_compiled(written)
+        compiled = load_compiled(written, native=native)
         checks = compare_steppers(model, stepper, compiled) if not platforms or _runs_here(platforms) else None
         _refuse([check for check in checks or () if not check.ok])
     spec = compiled.spec
@@ -80,6 +108,7 @@ def compile_model(
         "bytes": output.stat().st_size,
         "platforms": list(platforms) or [_default_platform()],
         "functions": ["init", "step", "flush", *([] if spec.streams else ["scan"])],
+        "native": list(compiled.native),
         "batch": spec.batch_symbol or "a leading axis",
         **spec.to_json(),
         "outputs": [info.name for info in model.outputs if info.name in spec.delay],
@@ -129,6 +158,8 @@ def _refuse(wrong: list[Comparison]) -> None:
 def _report(result: Mapping[str, Any]) -> Iterator[Block]:
     yield f"{result['output']}: {bytes_of(result['bytes'])}"
     yield f"functions: {', '.join(result['functions'])}, for {', '.join(result['platforms'])}"
+    if result["native"]:
+        yield f"machine code, for this processor and installation: {', '.join(result['native'])}"
     yield f"batch: {result['batch']}"
     if any(each["time_axis"] is not None for each in result["inputs"]):
         delays = (

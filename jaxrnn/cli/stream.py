@@ -41,6 +41,12 @@ STEPS = 500
     help="With --symbol: compare the outputs with those of the model on the whole recording, and on short parts of it "
     "whose lengths do not fit the pulse. Exit status 1 where they differ by more than 'jaxrnn verify' allows.",
 )
+@click.option(
+    "--native",
+    is_flag=True,
+    help="Run the machine code in FILE, from 'jaxrnn compile --native', so that nothing is compiled. It runs as it is: "
+    "only of files that you trust as programs.",
+)
 @click.option("--rate", type=NumberRange(0, min_open=True), metavar="HZ", help="Samples a second, with --hop.")
 @click.option(
     "--hop",
@@ -69,6 +75,7 @@ def stream(
     limit: int | None,
     frames: int | None,
     verify: bool,
+    native: bool,
     rate: float | None,
     hop: float | None,
     step_seconds: float | None,
@@ -114,7 +121,7 @@ def stream(
     _check_mode(pulses.symbol, {"--steps": limit, "--step-seconds": step_seconds})
     # A step is shorter than handing it to another thread.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    source, name = open_source(file, pulses.symbol), file.path.name
+    source, name = open_source(file, pulses.symbol, native), file.path.name
     # Where results are compared, both sides compute at full precision, as in 'jaxrnn verify'.
     precision = jax.default_matmul_precision("highest") if verify else contextlib.nullcontext()
     with precision:

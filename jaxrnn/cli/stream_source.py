@@ -114,8 +114,13 @@ def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Steppe
     return pulses.stream(model, sizes), sizes
 
 
-def open_source(file: ModelFile, symbol: str | None) -> Source:
+def open_source(file: ModelFile, symbol: str | None, native: bool = False) -> Source:
     """The model or the compiled file, refused with what to do where it has neither steps nor a symbol.
+
+    Args:
+        file: of either kind.
+        symbol: ``--symbol``.
+        native: ``--native``.
 
     Raises:
         StateError: the model has no steps of its own; says how to stream it.
@@ -127,7 +132,9 @@ def open_source(file: ModelFile, symbol: str | None) -> Source:
             )
         if symbol is not None:
             raise click.UsageError(f"{file.path} is compiled: --symbol needs the ONNX file")
-        return Source(None, load_compiled(file.path), None)
+        return Source(None, load_compiled(file.path, native=native), None)
+    if native:
+        raise click.UsageError(f"{file.path} is not compiled: --native runs machine code that 'jaxrnn compile' kept")
     model = file.load()
     if symbol is not None:
         return Source(model, None, model.params)

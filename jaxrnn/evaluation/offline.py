@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jaxrnn import compiling
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.limits import MAX_FRAMES, check_rate
 from jaxrnn.evaluation.networks import Network
@@ -114,4 +115,4 @@ class Offline:
 
     @functools.cached_property
     def _advance(self) -> Any:
-        return jax.jit(self._network.advance, static_argnames="ending")
+        return compiling.jit(self._network.advance, static_argnames="ending")

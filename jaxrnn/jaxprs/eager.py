@@ -10,21 +10,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-from jax.extend.core import take_current_trace
-
+from jaxrnn import compiling
+from jaxrnn.compiling import is_staged
 from jaxrnn.varying import alike
-
-#: The traces that compute at once, by name; JAX has no other public name for them. All others write a program, or may.
-_AT_ONCE = {"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"}
-
-
-def is_staged() -> bool:
-    """Whether JAX is writing a program here, as under ``jit`` and ``scan``: what is made anew is then a part of it."""
-    with take_current_trace() as trace:
-        while trace is not None and type(trace).__name__ in _AT_ONCE:
-            trace = getattr(trace, "parent_trace", None)
-    return trace is not None
 
 
 class compiled:  # noqa: N801 (a decorator)
@@ -53,7 +41,7 @@ class compiled:  # noqa: N801 (a decorator)
 
 def _compiled_eagerly(function: Callable[..., Any]) -> Callable[..., Any]:
     # What contexts of the library ask for is read while tracing, and tells programs apart.
-    @functools.partial(jax.jit, static_argnums=0)
+    @functools.partial(compiling.jit, static_argnums=0)
     def jitted(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
         return function(*arrays, **dict(known))
 

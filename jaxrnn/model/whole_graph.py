@@ -14,9 +14,10 @@ from jax.core import Tracer
 
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.cells.products import matrix_products_in, product_type
+from jaxrnn.compiling import is_staged
 from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.guards import exact_types
-from jaxrnn.jaxprs.eager import compiled, is_staged
+from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import computing_type, plain
 from jaxrnn.messages import describe
 from jaxrnn.onnx.blocks import BoundNode

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrnn.guards import exact_types
-from jaxrnn.layout import Layout
 from jaxrnn.runtime.bound import Bound
+from jaxrnn.runtime.live import JoinedStep, LiveStep, ReadyStep
 from jaxrnn.runtime.pickling import on_device, on_host
 from jaxrnn.specs import bind
 from jaxrnn.stepper import Stepper
@@ -27,8 +25,8 @@ _AS_IT_IS = contextlib.nullcontext()
 class Runner:
     """One live stream, NumPy in and NumPy out; it holds its state and is not a pure function.
 
-    The parameters are compiled in, and state and outputs leave the compiled step as one vector for each element type:
-    handing over many small arrays takes longer than a small network computes.
+    The parameters are compiled in. Of a compiled file with machine code, which is then all that runs, nothing is
+    compiled.
 
     Example::
 
@@ -58,11 +56,13 @@ class Runner:
         self._stream = Bound(stepper, params)
         self._turn = threading.Lock()
         self._start = self._stream.start(constants)
-        self._layout = Layout(self._start)
+        ready = self._stream.ready("step")
+        self._step: LiveStep = (
+            JoinedStep(self._stream.step, self._start) if ready is None else ReadyStep(ready, self._stream.spec.bind)
+        )
         self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
         # 64-bit types, which JAX narrows elsewhere, take a context, and entering it takes time.
         self._wide = any(each.is_wide for each in (*self._stream.spec.inputs, *self._stream.spec.state))
-        self._step = jax.jit(self._joined_step)
         self.reset()
 
     def __repr__(self) -> str:
@@ -84,14 +84,10 @@ class Runner:
         self.__init__(**on_device(state["arguments"]))
         self._state = on_device(state["state"])
 
-    def _joined_step(self, vectors: dict[str, Any], inputs: Arrays) -> tuple[_Joined, dict[str, Any]]:
-        outputs, new = self._stream.step(self._layout.unpack(vectors), inputs)
-        return _Joined.of(outputs), self._layout.pack(new)
-
     def reset(self) -> None:
         """Begin a new stream."""
         with self._turn, exact_types():
-            self._state: dict[str, Any] = self._layout.pack(self._start)
+            self._state: dict[str, Any] = self._step.pack(self._start)
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """One step.
@@ -113,8 +109,8 @@ class Runner:
         # `exact_types` less what only evaluation needs: entering it takes time.
         with jax.transfer_guard_host_to_device("allow"), jax.transfer_guard_device_to_host("allow"):
             with self._turn, jax.enable_x64(True) if self._wide else _AS_IT_IS:
-                results, self._state = self._step(self._state, inputs)
-            return results.arrays()
+                outputs, self._state = self._step(self._state, inputs)
+            return outputs
 
     def _bound(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """The inputs as arrays of the declared types."""
@@ -131,41 +127,13 @@ class Runner:
             valid: how many of them exist.
         """
         with self._turn, exact_types():
-            results = self._stream.flush(self._layout.unpack(self._state), tail, valid)
-            self._state = self._layout.pack(self._start)
+            results = self._stream.flush(self._step.unpack(self._state), tail, valid)
+            self._state = self._step.pack(self._start)
         return results
 
     @property
     def state(self) -> dict[str, Any]:
         """The state after the last step, by the names that ``spec.state`` of the stepper lists."""
         with exact_types():
-            return self._stream.spec.entries(self._layout.unpack(self._state))
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["vectors"], meta_fields=["places"])
-@dataclass
-class _Joined:
-    """Outputs of a step as one vector for each element type.
-
-    Attributes:
-        vectors: by the name of the element type.
-        places: name, vector, slice and shape of each output.
-    """
-
-    vectors: dict[str, Any]
-    places: tuple[tuple[str, str, slice, tuple[int, ...]], ...]
-
-    @classmethod
-    def of(cls, outputs: Arrays) -> _Joined:
-        """The outputs, joined."""
-        layout = Layout(outputs)
-        places = (
-            (name, place.vector, slice(place.start, place.start + place.size), place.shape)
-            for name, place in layout.places.items()
-        )
-        return cls(layout.pack(outputs), tuple(places))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The outputs, cut out again."""
-        flat = {name: np.asarray(vector) for name, vector in self.vectors.items()}
-        return {name: flat[vector][part].reshape(shape) for name, vector, part, shape in self.places}
+            entries = self._stream.spec.entries(self._step.unpack(self._state))
+            return {name: jax.device_put(array) for name, array in entries.items()}

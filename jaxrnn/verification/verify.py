@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn import compiling
 from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.guards import exact_types
@@ -193,7 +194,7 @@ def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[B
     with exact_types():
         bound = bind_inputs(model.inputs, inputs)
         try:
-            values = jax.jit(traced_values)(model.params, bound)
+            values = compiling.jit(traced_values)(model.params, bound)
         except StaticValueError:
             return model.intermediates(model.params, bound)
     return {name: (node, values.get(name, value)) for name, (node, value) in seen.items()}

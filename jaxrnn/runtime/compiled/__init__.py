@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from jaxrnn.runtime.compiled.files import load_compiled, save_compiled
-from jaxrnn.runtime.compiled.format import is_compiled
-from jaxrnn.runtime.compiled.stepper import CompiledStepper
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxrnn.runtime.compiled.format import is_compiled
+    from jaxrnn.runtime.compiled.loading import load_compiled
+    from jaxrnn.runtime.compiled.saving import save_compiled
+    from jaxrnn.runtime.compiled.stepper import CompiledStepper
 
 __all__ = ["CompiledStepper", "is_compiled", "load_compiled", "save_compiled"]
+
+#: Whoever loads a file does not wait for what writes one.
+_LAZY = {"CompiledStepper": "stepper", "is_compiled": "format", "load_compiled": "loading", "save_compiled": "saving"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

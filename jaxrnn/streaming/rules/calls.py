@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.cells.products import Types
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 from jaxrnn.jaxprs.equations import CALLS, bind
 from jaxrnn.streaming.interpreter import interpret
-from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.templates import Template, around, arrays_of, templates_of
+from jaxrnn.streaming.passes import KeepsStateError, Pass
+from jaxrnn.streaming.rules.templates import Template, around, arrays_of, made
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: By primitive, the parameter that holds the inner function.
@@ -40,38 +42,60 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     # With one delay, what runs inside needs no buffers.
     operands = tuple(run.together(*operands))
     inputs = [Template.of(value) for value in operands]
-    trial = run.child("", None)
-    outputs = templates_of(
-        lambda arrays: interpret(trial, body, around(inputs, arrays)),
-        arrays_of(operands),
-    )
-    delays = {template.delay for template in (*inputs, *outputs)} - {None}
-    if trial.new or len(delays) > 1 or not all(t.chunk for t in outputs):
+    domain = OnePass(run, body, inputs)
+    function = with_rule(equation, lambda *arrays: bind(equation, arrays), domain, inputs)
+    try:
+        results = function(*map(jnp.asarray, arrays_of(operands)))
+    except KeepsStateError:
         return interpret(run, body, operands)
-    function = with_rule(equation, lambda *arrays: bind(equation, arrays), OnePass(run), inputs, outputs)
-    return [
-        run.make(result, t.chunk.axis, t.chunk.timeline, t.chunk.delay, t.chunk.reach)
-        for result, t in zip(function(*map(jnp.asarray, arrays_of(operands))), outputs, strict=True)
-        if t.chunk is not None
-    ]
+    return [made(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
 
 
 class OnePass:
-    """The `Domain` of chunks at the moment of one pass, which is what it reads besides its operands."""
+    """The `Domain` of chunks at the moment of one pass, which is what it reads besides its operands.
 
-    def __init__(self, run: Pass):
-        self.run = run
+    Attributes:
+        body: the function.
+        inputs: what it takes.
+        outputs: what it gives, once it was evaluated.
+    """
+
+    def __init__(self, run: Pass, body: Any, inputs: list[Template]):
+        self.run, self.types = run, Types.here()
+        self.body, self.inputs = body, inputs
         self.names = [name for name in ("count", "existing", "before") if isinstance(getattr(run, name), jax.Array)]
         self.arrays = [getattr(run, name) for name in self.names]
+        self.outputs: list[Template] = []
+
+    def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
+        """As in `Domain`.
+
+        Raises:
+            KeepsStateError: the function keeps state.
+        """
+        if not self.outputs:
+            values = functools.partial(self.evaluate, arrays, self.body, self.inputs)
+            jax.eval_shape(lambda *operands: arrays_of(values(operands)), *operands)
 
     @own_arithmetic()
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Template], operands: Sequence[Any]) -> list[Any]:
-        """The results of a jaxpr that keeps no state, at the moment that the arrays say."""
-        child = self.run.child("", None, local=True)
+        """The results of the function or of its rules, which keep no state, at the moment that the arrays say.
+
+        Raises:
+            KeepsStateError: the function is none of that kind.
+        """
+        rule = jaxpr is not self.body
+        child = self.run.child("", None, local=rule, stateless=not rule)
         for name, array in zip(self.names, arrays, strict=True):
             setattr(child, name, array)
         results = interpret(child, jaxpr, around(kinds, operands))
-        return [child.spread(value) if isinstance(value, Chunk) else value for value in results]
+        delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
+        results = [child.spread(value) if isinstance(value, Chunk) else value for value in results]
+        if not self.outputs:
+            if len(delays) > 1 or not all(isinstance(value, Chunk) for value in results):
+                raise KeepsStateError
+            self.outputs = self.kinds_of(results)
+        return results
 
     def arrays_of(self, values: Sequence[Any]) -> list[Any]:
         """As in `Domain`."""

@@ -1,4 +1,4 @@
-"""Overlap-add: a dense convolution over time that keeps what past frames give to later outputs, not the frames.
+"""Overlap-add: a convolution over time that keeps what past frames give to later outputs, not the frames.
 
 A step then reads no past frame: it multiplies the new one by all taps at once, and the buffer moves on by an addition,
 which XLA's CPU backend does at the speed of memory. Sums are state, and so the same on all platforms.
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells import convolve
@@ -97,15 +98,11 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
     parts = jnp.moveaxis(convolved(run, equation, x.array, kernel, {place: (extent, after)}), axis, 0)
     frame, ready = parts.shape[1:], x.frames * spacing
     if parts.shape[0] > ready:
-        name, old = run.carry(
-            "sums",
-            lambda: jnp.full(
-                (parts.shape[0] - ready, *frame), 0 if padded else run.absent.of(parts.dtype), parts.dtype
-            ),
-        )
+        shape, value = (parts.shape[0] - ready, *frame), 0 if padded else run.absent.of(parts.dtype)
+        name, old = run.carry("sums", lambda: lax.full(shape, value, parts.dtype))
         flat = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
         parts = flat.reshape(parts.shape)
-        run.store(name, parts[ready:])
+        run.store(name, parts[ready:], x.timeline, x.delay)
     rate = x.timeline.rate * spacing
     reach = x.reach and x.reach.shifted(-low / rate, (extent - low) / rate)
     return run.make(jnp.moveaxis(parts[:ready], 0, axis), axis, timeline, x.delay * spacing - low + extent, reach)
