@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from jax.extend.core.primitives import jit_p
 
 from jaxrnn.jaxprs.equations import bind, evaluate, shape_of, type_of, variables
+from jaxrnn.jaxprs.platforms import platforms_of
 from jaxrnn.jaxprs.slices import needed, read_by
 
 _PRODUCTS = {"mul", "dot_general", "conv_general_dilated"}
@@ -78,6 +79,11 @@ def _split(closed: ClosedJaxpr, *, computing: bool) -> tuple[list[np.ndarray | N
             return evaluate(equation.params["jaxpr"], operands, apply)
         pairs = zip(equation.invars, operands, strict=True)
         operands = [np.asarray(x, type_of(atom)) if isinstance(atom, Literal) else x for atom, x in pairs]
+        if platforms_of(equation) is not None:  # forms agree: what is known of one is known of all
+            for form in equation.params["branches"]:
+                results = evaluate(form, operands[1:], apply)
+                if not any(isinstance(result, Tracer) for result in results):
+                    return results
         return _known(equation, operands, computing) or bind(equation, operands)
 
     def unknown(*arguments: Any) -> list[Any]:
