@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxrnn.guards import exact_types
+from jaxrnn.guards import exact_types, own_transfers
 from jaxrnn.layout import Layout
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.pickling import on_device, on_host
@@ -20,6 +18,7 @@ from jaxrnn.specs import bind
 from jaxrnn.stepper import Stepper
 
 Arrays = Mapping[str, Any]
+Vectors = tuple[Any, ...]
 
 _AS_IT_IS = contextlib.nullcontext()
 
@@ -58,11 +57,11 @@ class Runner:
         self._stream = Bound(stepper, params)
         self._turn = threading.Lock()
         self._start = self._stream.start(constants)
-        self._layout = Layout(self._start)
         self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
         # 64-bit types, which JAX narrows elsewhere, take a context, and entering it takes time.
         self._wide = any(each.is_wide for each in (*self._stream.spec.inputs, *self._stream.spec.state))
-        self._step = jax.jit(self._joined_step)
+        self._joined = _JoinedStep(self._stream, Layout(self._start))
+        self._step = jax.jit(self._joined.step)
         self.reset()
 
     def __repr__(self) -> str:
@@ -84,14 +83,10 @@ class Runner:
         self.__init__(**on_device(state["arguments"]))
         self._state = on_device(state["state"])
 
-    def _joined_step(self, vectors: dict[str, Any], inputs: Arrays) -> tuple[_Joined, dict[str, Any]]:
-        outputs, new = self._stream.step(self._layout.unpack(vectors), inputs)
-        return _Joined.of(outputs), self._layout.pack(new)
-
     def reset(self) -> None:
         """Begin a new stream."""
         with self._turn, exact_types():
-            self._state: dict[str, Any] = self._layout.pack(self._start)
+            self._state = self._joined.joined(self._start)
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """One step.
@@ -110,11 +105,24 @@ class Runner:
             if type(array) is not np.ndarray or array.dtype != self._dtypes.get(name):
                 inputs = self._bound(inputs)
                 break
-        # `exact_types` less what only evaluation needs: entering it takes time.
-        with jax.transfer_guard_host_to_device("allow"), jax.transfer_guard_device_to_host("allow"):
-            with self._turn, jax.enable_x64(True) if self._wide else _AS_IT_IS:
-                results, self._state = self._step(self._state, inputs)
-            return results.arrays()
+        with self._turn:
+            # Contexts, `exact_types` among them, take as long as a small network computes: only what is needed.
+            if not self._wide:
+                try:
+                    return self._advance(inputs)
+                except jax.errors.JaxRuntimeError as error:
+                    if "transfer" not in str(error):
+                        raise
+            with own_transfers(), jax.enable_x64(True) if self._wide else _AS_IT_IS:
+                return self._advance(inputs)
+
+    def _advance(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """One step; where it fails, the state stays as it was."""
+        vectors, state = self._step(self._state, inputs)
+        flat = [np.asarray(vector) for vector in vectors]
+        outputs = {name: flat[vector][part].reshape(shape) for name, vector, part, shape in self._joined.places}
+        self._state = state
+        return outputs
 
     def _bound(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """The inputs as arrays of the declared types."""
@@ -131,41 +139,43 @@ class Runner:
             valid: how many of them exist.
         """
         with self._turn, exact_types():
-            results = self._stream.flush(self._layout.unpack(self._state), tail, valid)
-            self._state = self._layout.pack(self._start)
+            results = self._stream.flush(self._joined.entries(self._state), tail, valid)
+            self._state = self._joined.joined(self._start)
         return results
 
     @property
     def state(self) -> dict[str, Any]:
         """The state after the last step, by the names that ``spec.state`` of the stepper lists."""
         with exact_types():
-            return self._stream.spec.entries(self._layout.unpack(self._state))
+            return self._stream.spec.entries(self._joined.entries(self._state))
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["vectors"], meta_fields=["places"])
-@dataclass
-class _Joined:
-    """Outputs of a step as one vector for each element type.
+class _JoinedStep:
+    """A step whose state and outputs are one vector for each element type, in tuples: JAX hands those over fastest.
 
     Attributes:
-        vectors: by the name of the element type.
-        places: name, vector, slice and shape of each output.
+        places: name, vector, slice and shape of each output, known once the step is traced.
     """
 
-    vectors: dict[str, Any]
-    places: tuple[tuple[str, str, slice, tuple[int, ...]], ...]
+    def __init__(self, stream: Bound, layout: Layout):
+        self._stream, self._layout = stream, layout
+        self.places: tuple[tuple[str, int, slice, tuple[int, ...]], ...] = ()
 
-    @classmethod
-    def of(cls, outputs: Arrays) -> _Joined:
-        """The outputs, joined."""
+    def step(self, state: Vectors, inputs: Arrays) -> tuple[Vectors, Vectors]:
+        """One step: the vectors of the outputs, and of the new state."""
+        outputs, new = self._stream.step(self.entries(state), inputs)
         layout = Layout(outputs)
-        places = (
-            (name, place.vector, slice(place.start, place.start + place.size), place.shape)
+        index = {name: number for number, name in enumerate(layout.vectors)}
+        self.places = tuple(
+            (name, index[place.vector], slice(place.start, place.start + place.size), place.shape)
             for name, place in layout.places.items()
         )
-        return cls(layout.pack(outputs), tuple(places))
+        return tuple(layout.pack(outputs).values()), self.joined(new)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The outputs, cut out again."""
-        flat = {name: np.asarray(vector) for name, vector in self.vectors.items()}
-        return {name: flat[vector][part].reshape(shape) for name, vector, part, shape in self.places}
+    def joined(self, entries: Arrays) -> Vectors:
+        """A state as vectors."""
+        return tuple(self._layout.pack(entries).values())
+
+    def entries(self, state: Vectors) -> dict[str, Any]:
+        """The entries of a state by name."""
+        return self._layout.unpack(dict(zip(self._layout.vectors, state, strict=True)))
