@@ -22,6 +22,9 @@ PACKAGES = (
     "torch",
 )
 
+#: By the flag of a processor, its vectors, the widest first.
+VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2"}
+
 
 def prepare(cores: str) -> dict[str, Any]:
     """Keep the process on one core if asked to, and have JAX compute in the calling thread; before JAX has a device.
@@ -65,6 +68,7 @@ def surroundings(prepared: dict[str, Any]) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "machine": platform.machine(),
         "processor": processor(),
+        "vectors": vectors(),
         "cores": os.cpu_count(),
         "memory_gb": memory_gb(),
         "system": f"{platform.system()} {platform.release()}",
@@ -87,12 +91,24 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's name."""
+    """The processor's name, without its trademarks."""
+    name = _cpu_info("model name") or platform.processor() or platform.machine()
+    return " ".join(name.replace("(R)", "").replace("(TM)", "").removesuffix("Processor").split())
+
+
+def vectors() -> str | None:
+    """The widest vectors that the processor has, where the system says it."""
+    flags = (_cpu_info("flags") or "").split()
+    return next((name for flag, name in VECTORS.items() if flag in flags), None)
+
+
+def _cpu_info(key: str) -> str | None:
+    """What the system says of the first processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+            return next((line.split(":")[1].strip() for line in lines if line.startswith(key)), None)
+    except OSError:
+        return None
 
 
 def memory_gb() -> float | None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 import jaxrnn
+from benchmarks.built import NETWORKS
 from benchmarks.peers import Network
 
 #: Samples of a second of the networks' audio.
@@ -41,6 +45,45 @@ SPEECH = (
     Entry("gtcrn", 256),
 )
 OTHERS = (Entry("predictor_net", 0, {}, {"batch": 1}),)
+
+
+@dataclass(frozen=True)
+class Offline:
+    """A network with a time axis ``S``, which is streamed.
+
+    Attributes:
+        name: of its file, or of the function in `benchmarks.built` that builds it.
+        pulse: the smallest one.
+        late: frames after the delay in which tract's output may be off: its wrong first frames stay in the recurrent
+            layers for a while.
+    """
+
+    name: str
+    pulse: int = 1
+    late: int = 0
+
+
+OFFLINE = (
+    Offline("filter_net", late=40),
+    Offline("keyword_net", pulse=2),
+    Offline("wave_net", pulse=64),
+    Offline("dual_path_net"),
+    Offline("convolutional_recurrent"),
+    Offline("deep_filter", late=40),
+    Offline("dual_path"),
+)
+
+
+@contextlib.contextmanager
+def offline_file(network: Offline) -> Iterator[Path]:
+    """The file of an offline network; one that is built lies there for the while."""
+    if network.name not in NETWORKS:
+        yield path_of(network.name)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{network.name}.onnx"
+        onnx.save(NETWORKS[network.name](), path)
+        yield path
 
 
 def path_of(name: str) -> Path:

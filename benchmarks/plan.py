@@ -23,16 +23,20 @@ class Plan:
         threads: how many an engine may use.
         only: patterns, one of which the name of a case must contain; none for all cases. They are those of `fnmatch`.
         platform: on which JAX runs in fresh processes; None for its own choice.
+        rounds: how often each contender has its turn at most; None for as often as each benchmark takes it.
     """
 
     quick: bool = False
     threads: int = 1
     only: tuple[str, ...] = ()
     platform: str | None = "cpu"
+    rounds: int | None = None
 
     def effort(self, rounds: int, seconds: float = 0.02) -> Effort:
         """How long to time, where this is what a result that counts takes."""
-        return Effort(min(rounds, 3), min(seconds, 0.002)) if self.quick else Effort(rounds, seconds)
+        if self.quick:
+            return Effort(min(rounds, 3), min(seconds, 0.002))
+        return Effort(rounds if self.rounds is None else min(rounds, self.rounds), seconds)
 
     def wants(self, name: str) -> bool:
         """Whether the case is among those asked for."""

@@ -9,23 +9,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import jaxrnn
 from benchmarks import own
-from benchmarks.networks import path_of
+from benchmarks.networks import OFFLINE, Offline, offline_file
 from benchmarks.peers import Arrays, brief, engine_module, is_installed
 from benchmarks.plan import Cases, Plan, timed
 from benchmarks.results import Row
 
 TITLE = "one pulse of a streamed offline network, NumPy in and out"
 UNIT = "us"
-
-#: By model: the smallest pulse, and how many frames behind the delay tract's output may be off: its wrong first frames
-#: stay in the recurrent layers for a while.
-MODELS = {"filter_net": (1, 40), "keyword_net": (2, 0), "wave_net": (64, 0), "dual_path_net": (1, 0)}
 
 PULSES = 60
 
@@ -37,7 +34,7 @@ class Engine:
     Attributes:
         run: outputs by name of one pulse of inputs by name, as NumPy arrays.
         delay: frames of each output before its frame 0.
-        late: frames behind the delay that are not compared.
+        late: frames after the delay that are not compared.
     """
 
     run: Callable[[Arrays], dict[str, Any]]
@@ -47,7 +44,7 @@ class Engine:
 
 def cases(plan: Plan) -> Cases:
     """A network each."""
-    return {name: functools.partial(_rows, plan, name) for name in MODELS}
+    return {network.name: functools.partial(_rows, plan, network) for network in OFFLINE}
 
 
 def recordings(model: jaxrnn.Model, frames: int) -> dict[str, np.ndarray]:
@@ -70,13 +67,19 @@ def pulse_of(model: jaxrnn.Model, inputs: Arrays, index: int, pulse: int) -> dic
     }
 
 
-def compared(model: jaxrnn.Model, pulse: int, engine: Engine) -> dict[str, np.ndarray]:
-    """The outputs of an engine over a signal, at their places among the offline ones, which fill what is not compared.
+def compared(model: jaxrnn.Model, axes: Mapping[str, int], pulse: int, engines: Mapping[str, Engine]) -> dict[str, Any]:
+    """The outputs of engines over a signal, at their places among the offline ones, which fill what is not compared.
 
     So every engine's outputs are to be those of the offline model, frame by frame.
     """
     inputs = recordings(model, PULSES * pulse)
-    offline, axes = model(inputs), model.stream(pulse=pulse).axes
+    offline = model(inputs)
+    return {name: _placed(model, axes, pulse, engine, inputs, offline) for name, engine in engines.items()}
+
+
+def _placed(
+    model: jaxrnn.Model, axes: Mapping[str, int], pulse: int, engine: Engine, inputs: Arrays, offline: Arrays
+) -> dict[str, np.ndarray]:
     pieces = [engine.run(pulse_of(model, inputs, index, pulse)) for index in range(PULSES)]
     outputs = {}
     for name, axis in axes.items():
@@ -88,23 +91,17 @@ def compared(model: jaxrnn.Model, pulse: int, engine: Engine) -> dict[str, np.nd
     return outputs
 
 
-def _rows(plan: Plan, name: str) -> Iterator[Row]:
-    pulse, late = MODELS[name]
-    model = jaxrnn.load(path_of(name))
-    streamed = model.stream(pulse=pulse)
+def _rows(plan: Plan, network: Offline) -> Iterator[Row]:
+    with offline_file(network) as path:
+        model = jaxrnn.load(path)
+        stream, refused = tract_pulse(path, model, network.pulse)
+    pulse, streamed = network.pulse, model.stream(pulse=network.pulse)
     runner = jaxrnn.Runner(streamed, model.params)
     jitted = own.Jitted(streamed, model.params, streamed.init(params=model.params))
     engines = {own.RUNNER: Engine(runner, streamed.delay), own.JITTED: Engine(jitted, streamed.delay)}
-    refused: dict[str, str] = {}
-    if is_installed("tract"):
-        tract = engine_module("tract")
-        names = [info.name for info in model.inputs], [info.name for info in model.outputs]
-        try:
-            stream = tract.Pulse(path_of(name), pulse, *names)
-            engines["tract"] = Engine(stream, stream.delay, late)
-        except tract.RefusedError as error:
-            refused["tract"] = brief(error)
-    outputs = {engine: compared(model, pulse, made) for engine, made in engines.items()}
+    if stream is not None:
+        engines["tract"] = Engine(stream, stream.delay, network.late)
+    outputs = compared(model, streamed.axes, pulse, engines)
     frames = pulse_of(model, recordings(model, pulse), 0, pulse)
     calls: dict[str, Callable[[], Any]] = {
         engine: functools.partial(made.run, frames) for engine, made in engines.items()
@@ -112,6 +109,17 @@ def _rows(plan: Plan, name: str) -> Iterator[Row]:
     bare = own.executable_of(runner, frames)
     if bare is not None:
         calls[own.EXECUTABLE] = functools.partial(bare, frames)
-    row = timed(name, "streamed", calls, plan.effort(41), outputs=outputs, refused=refused)
+    row = timed(network.name, "streamed", calls, plan.effort(41), outputs=outputs, refused=refused)
     row.facts["frames a pulse"] = pulse
     yield row
+
+
+def tract_pulse(path: Path, model: jaxrnn.Model, pulse: int) -> tuple[Any, dict[str, str]]:
+    """A live stream in tract, or None where it is not installed or refuses the network, and then why."""
+    if not is_installed("tract"):
+        return None, {}
+    tract = engine_module("tract")
+    try:
+        return tract.Pulse(path, pulse, *([info.name for info in infos] for infos in (model.inputs, model.outputs))), {}
+    except tract.RefusedError as error:
+        return None, {"tract": brief(error)}

@@ -1,4 +1,4 @@
-"""The results page: tables and pictures from the JSON files of a folder, between the text of a template.
+"""The results page: tables from the JSON files of a folder, one folder a machine, between the text of a template.
 
 The template holds no figure, and this file types none: each comes from a result.
 """
@@ -7,68 +7,82 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.cells import merged
 from benchmarks.results import Result, read, replace_text
 from benchmarks.running import BENCHMARKS
-from benchmarks.tables import mean_cells, refusals, tables
+from benchmarks.sections import SECTIONS, Section
 from benchmarks.targets import target_cells
 
 TEMPLATE = Path(__file__).parent / "performance_template.md"
 
 _PLACE = re.compile(r"\{\{ *([a-z_]+) *\}\}")
 
+#: Results by where they lie, which is where the page links to.
+Found = dict[Path, Result]
+
 
 def write(folder: Path, page: Path) -> None:
     """Write the page, whole or not at all.
 
+    Args:
+        folder: of results, or of a folder for each machine.
+        page: where to write.
+
     Raises:
-        ValueError: the folder holds no results, or something else among them; or the template asks for what is unknown.
+        ValueError: the folder holds no results, something else among them, or two of one machine and benchmark; or the
+            template asks for what is unknown.
     """
     results = read_all(folder)
     page.parent.mkdir(parents=True, exist_ok=True)
     # Links are as seen from the page.
-    pictures = Path(os.path.relpath(folder.resolve(), page.parent.resolve()))
-    replace_text(page, fill(TEMPLATE.read_text(encoding="utf-8"), results, folder, pictures))
+    seen = {Path(os.path.relpath(path.resolve(), page.parent.resolve())): result for path, result in results.items()}
+    replace_text(page, fill(TEMPLATE.read_text(encoding="utf-8"), seen))
 
 
-def read_all(folder: Path) -> list[Result]:
-    """The results in a folder, in the order of the benchmarks, one core before all.
+def read_all(folder: Path) -> Found:
+    """The results in a folder and the folders in it, in the order of the benchmarks, one core before all.
 
     Raises:
-        ValueError: there are none, or a file is something else.
+        ValueError: there are none, a file is something else, or two are of one machine and benchmark.
     """
-    found = [read(path) for path in sorted(folder.glob("*.json"))]
+    found = {path: read(path) for path in sorted(folder.glob("**/*.json"))}
     if not found:
-        raise ValueError(f"there are no results in {folder}: python -m benchmarks all --out {folder} makes them")
-    unknown = [result.benchmark for result in found if result.benchmark not in BENCHMARKS]
-    if unknown:
-        raise ValueError(f"{folder} has results of {unknown[0]!r}, which is none of: {', '.join(BENCHMARKS)}")
-    return sorted(found, key=lambda result: (BENCHMARKS.index(result.benchmark), result.cores != "one"))
+        raise ValueError(f"there are no results in {folder}: python -m benchmarks all --out {folder}/NAME makes them")
+    places: dict[tuple[str, str], Path] = {}
+    for path, result in found.items():
+        if result.benchmark not in BENCHMARKS:
+            raise ValueError(f"{path} is of {result.benchmark!r}, which is none of: {', '.join(BENCHMARKS)}")
+        other = places.setdefault((result.machine, result.stem), path)
+        if other != path:
+            raise ValueError(f"{other} and {path} are both of {result.benchmark} on {result.machine}; remove one")
+    order = sorted(found.items(), key=lambda item: (BENCHMARKS.index(item[1].benchmark), item[1].cores != "one"))
+    return dict(order)
 
 
-def fill(template: str, results: Sequence[Result], folder: Path, pictures: Path) -> str:
+def fill(template: str, results: Found) -> str:
     """The template with everything in its places.
 
     Args:
         template: text with ``{{ name }}`` where a part goes.
         results: what was found.
-        folder: where the pictures are.
-        pictures: the same, as seen from the page.
 
     Raises:
         ValueError: the template asks for a part that there is not.
     """
-    single = {result.benchmark: result for result in results if result.cores == "one"}
+    machines: dict[str, dict[str, Result]] = {}
+    for result in sorted(results.values(), key=lambda result: result.machine):
+        machines.setdefault(result.machine, {})
+        if result.cores == "one":
+            machines[result.machine][result.benchmark] = result
     parts = {
-        "targets": markdown(["what", "against", "to reach", "found", "reached"], target_cells(single)),
-        "machine": _machine(results),
-        "commands": "\n".join(f"    {text}" for text in dict.fromkeys(result.command for result in results)),
+        "targets": markdown(*target_cells(machines)),
+        "machines": markdown(*_machines(results.values())),
+        "rest": ", ".join(f"[{path.stem}, {results[path].machine}]({path.as_posix()})" for path in _unshown(results)),
     }
-    for name in BENCHMARKS:
-        mine = [result for result in results if result.benchmark == name]
-        parts[name] = "\n\n".join(_section(r, folder, pictures) for r in mine) or "Not measured."
+    parts |= {name: _section(section, results) for name, section in SECTIONS.items()}
 
     def part(match: re.Match[str]) -> str:
         if match[1] not in parts:
@@ -78,42 +92,74 @@ def fill(template: str, results: Sequence[Result], folder: Path, pictures: Path)
     return _PLACE.sub(part, template)
 
 
+def _unshown(results: Found) -> list[Path]:
+    shown = {benchmark for section in SECTIONS.values() for benchmark in section.tables}
+    return [path for path, result in results.items() if result.benchmark not in shown]
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; numbers, which are in all columns but the first, are aligned to the right."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _section(result: Result, folder: Path, pictures: Path) -> str:
-    where = "one core" if result.cores == "one" else f"all cores ({result.surroundings.get('threads')} threads)"
-    title = f"**{result.title[:1].upper()}{result.title[1:]}; {where}.**"
-    pieces = [title + (" From a quick run: these figures do not count." if result.quick else "")]
-    header, rows = mean_cells(result)
-    if rows:
-        pieces.append(markdown(header, rows))
-    pieces += [markdown(*table) for table in tables(result)]
-    refused = [f"- {what}: {why}" for what, why in refusals(result)]
-    if refused:
-        pieces.append("Left out, and why:\n\n" + "\n".join(refused))
-    failed = [f"- {what}: {why}" for what, why in result.failures.items()]
-    if failed:
-        pieces.append("Not timed, and why:\n\n" + "\n".join(failed))
-    if (folder / f"{result.stem}.png").is_file():
-        pieces.append(f"![{result.benchmark}, {where}]({(pictures / f'{result.stem}.png').as_posix()})")
+def _section(section: Section, results: Found) -> str:
+    """The tables of a section, of all machines each, where the rest of them stands, and what was left out."""
+    pieces: list[str] = []
+    mine: Found = {}
+    for benchmark, tables_of in section.tables.items():
+        of = {path: result for path, result in results.items() if result.benchmark == benchmark}
+        mine |= of
+        tables = {_place(result): tables_of(result) for result in of.values()}
+        for same in zip(*tables.values(), strict=True):
+            filled = {place: table for place, table in zip(tables, same, strict=True) if table.rows}
+            if filled:
+                pieces += [f"**{same[0].title}.**", markdown(*merged(filled))]
+    if not mine:
+        return "Not measured."
+    links = (f"[{result.benchmark}, {_place(result)}]({path.as_posix()})" for path, result in mine.items())
+    notes = [f"Every row with quartiles: {', '.join(links)}."]
+    if any(result.quick for result in mine.values()):
+        notes.append("Figures of a quick run do not count.")
+    pieces += [" ".join(notes + _left_out(mine.values())), *_failures(mine.values())]
     return "\n\n".join(pieces)
 
 
-def _machine(results: Sequence[Result]) -> str:
-    """The machine and versions of all results; those that differ between them, with the results that have them."""
-    values: dict[str, dict[str, list[str]]] = {}
-    for result in results:
-        for key, value in result.surroundings.items():
-            values.setdefault(key, {}).setdefault(str(value), []).append(result.stem)
-        for engine in result.absent:
-            values.setdefault(engine, {}).setdefault("not installed", []).append(result.stem)
-    rows = []
-    for key, found in values.items():
-        several = len(found) > 1
-        shown = [f"{value} ({', '.join(stems)})" if several else value for value, stems in found.items()]
-        rows.append([key.replace("_", " "), "; ".join(shown)])
-    return markdown(["", ""], rows)
+def _place(result: Result) -> str:
+    """Where a result is from, as its rows say it."""
+    return result.machine + (", all cores" if result.cores == "all" else "") + (", quick run" if result.quick else "")
+
+
+def _left_out(results: Iterable[Result]) -> list[str]:
+    """Which engines took which networks not."""
+    engines: dict[str, dict[str, None]] = {}
+    for row in (row for result in results for row in result.rows):
+        for engine in row.refused:
+            engines.setdefault(engine, {})[row.name.split(",")[0]] = None
+    names = "; ".join(f"{engine} ({', '.join(names)})" for engine, names in engines.items())
+    return [f"Left out, why stands there: {names}."] if names else []
+
+
+def _failures(results: Iterable[Result]) -> list[str]:
+    """What was not timed, and why."""
+    lines = [f"- {what}, {_place(each)}: {why}" for each in results for what, why in each.failures.items()]
+    return ["\n".join(["Not timed, and why:", "", *lines])] if lines else []
+
+
+#: What the page says of a machine; all else stands in the files.
+SHOWN = ("date", "system", "python", "jax", "onnxruntime", "tract", "ai-edge-litert", "openvino", "torch")
+
+
+def _machines(results: Iterable[Result]) -> tuple[list[str], list[list[str]]]:
+    """A row a machine: dates and versions of its results."""
+    machines: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda result: result.machine):
+        machines.setdefault(result.machine, []).append(result)
+    rows = [
+        [
+            machine,
+            *(", ".join(sorted({str(result.surroundings.get(key, "-")) for result in of})) for key in SHOWN),
+        ]
+        for machine, of in machines.items()
+    ]
+    return ["machine", *SHOWN], rows

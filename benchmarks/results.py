@@ -35,6 +35,7 @@ class Row:
         facts: further numbers, by what they are.
         margins: microseconds by which jaxrnn takes longer than another contender, the median over the rounds.
         unit: in which its times are shown, where that is not the unit of the whole result.
+        stages: by contender, the parts of its time, one after another.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Row:
     facts: dict[str, Any] = field(default_factory=dict)
     margins: dict[str, float] = field(default_factory=dict)
     unit: str | None = None
+    stages: dict[str, dict[str, Timing]] = field(default_factory=dict)
 
 
 def row_of(name: str, group: str, samples: Mapping[str, Sequence[float]], **more: Any) -> Row:
@@ -88,6 +90,7 @@ class Result:
         absent: engines that are not installed, and the package of each.
         rows: what was timed.
         failures: what was not timed, since outputs differed, and how.
+        seconds: that the run took; None where nobody noted it.
     """
 
     benchmark: str
@@ -100,6 +103,13 @@ class Result:
     absent: dict[str, str]
     rows: list[Row] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    seconds: float | None = None
+
+    @property
+    def machine(self) -> str:
+        """The processor that it ran on, and how wide its vectors are, where the record says it."""
+        name, vectors = (self.surroundings.get(key) for key in ("processor", "vectors"))
+        return f"{name} ({vectors})" if vectors else str(name)
 
     @property
     def contenders(self) -> list[str]:
@@ -169,7 +179,12 @@ def read(path: Path) -> Result:
 
 
 def _row(entry: dict[str, Any]) -> Row:
-    return Row(**{**entry, "timings": {name: Timing(**timing) for name, timing in entry["timings"].items()}})
+    stages = {name: _timings(parts) for name, parts in entry.get("stages", {}).items()}
+    return Row(**{**entry, "timings": _timings(entry["timings"]), "stages": stages})
+
+
+def _timings(entry: dict[str, Any]) -> dict[str, Timing]:
+    return {name: Timing(**timing) for name, timing in entry.items()}
 
 
 def _finite(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import time
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -53,6 +54,7 @@ def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
         surroundings=surroundings(prepared),
         absent=absent(),
     )
+    began = time.monotonic()
     with _device(name), counting(name, len(cases := list(plan.chosen(module.cases(plan)).items()))) as indices:
         for index in indices:
             case, rows = cases[index]
@@ -62,6 +64,7 @@ def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
                 result.failures[case] = f"{type(error).__name__}: {brief(error)}"
             # The next case starts as the first one did.
             jax.clear_caches()
+    result.seconds = time.monotonic() - began
     return result
 
 

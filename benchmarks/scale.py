@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.plan import Cases, Plan
+from benchmarks.processes import run_child
 from benchmarks.results import Row, row_of
-from benchmarks.start import run_child
 
 TITLE = "a layer as it grows"
 UNIT = "ms"

@@ -29,20 +29,40 @@ UNIT = "ms"
 #: Hidden units of a layer in which nothing but the iteration itself takes time, and how many iterations.
 TINY, MANY = 4, 2000
 
+#: Hidden units, frames and batch of the layers.
+SIZES = (
+    (64, 50, 1),
+    (64, 500, 1),
+    (128, 50, 1),
+    (128, 500, 1),
+    (256, 50, 1),
+    (256, 500, 1),
+    (512, 500, 1),
+    (64, 500, 32),
+    (128, 500, 32),
+    (256, 500, 32),
+)
+
 
 def cases(plan: Plan) -> Cases:
     """A size each: layers, cells as bodies of Scan, and iterations of both."""
-    hidden, frames, batches = ((64, 128), (50,), (1,)) if plan.quick else ((64, 128, 256, 512), (50, 500), (1, 32))
+    sizes = SIZES[:1] if plan.quick else SIZES
     found: Cases = {}
-    for kind, h, t, b in itertools.product(GATES, hidden, frames, batches):
-        found[f"{kind} H{h} T{t} B{b}"] = functools.partial(_layer, plan, kind, h, t, b)
-    for kind, h, t, b in itertools.product(GATES, hidden[:1] if plan.quick else (64, 256), frames, batches):
-        found[f"{kind} as Scan H{h} T{t} B{b}"] = functools.partial(_scan, plan, kind, h, t, b)
+    for kind, size in itertools.product(GATES, sizes):
+        found[name_of(kind, *size)] = functools.partial(_layer, plan, kind, *size)
+    for kind, size in itertools.product(GATES, sizes):
+        if size[0] in (64, 256):
+            found[name_of(f"{kind} as Scan", *size)] = functools.partial(_scan, plan, kind, *size)
     many = MANY // 10 if plan.quick else MANY
     for kind in GATES:
         found[f"{kind}, one iteration"] = functools.partial(_layer, plan, kind, TINY, many, 1, each=many)
         found[f"{kind} as Scan, one iteration"] = functools.partial(_scan, plan, kind, TINY, many, 1, each=many)
     return found
+
+
+def name_of(kind: str, hidden: int, frames: int, batch: int) -> str:
+    """The name of the row of a layer."""
+    return f"{kind} H{hidden} T{frames} B{batch}"
 
 
 def _layer(plan: Plan, kind: str, hidden: int, frames: int, batch: int, each: int = 1) -> Iterator[Row]:
@@ -51,13 +71,13 @@ def _layer(plan: Plan, kind: str, hidden: int, frames: int, batch: int, each: in
     if is_installed("PyTorch"):
         module = engine_module("PyTorch").Layer(kind, weights(kind, hidden), plan.threads)
         peers["PyTorch"] = lambda: {"Y": module.forward(x)}
-    name = f"{kind}, one iteration" if each > 1 else f"{kind} H{hidden} T{frames} B{batch}"
+    name = f"{kind}, one iteration" if each > 1 else name_of(kind, hidden, frames, batch)
     yield _row(plan, name, kind, onnx_layer(kind, hidden, frames, batch), x, peers, each)
 
 
 def _scan(plan: Plan, kind: str, hidden: int, frames: int, batch: int, each: int = 1) -> Iterator[Row]:
     x = sequence(hidden, frames, batch)
-    name = f"{kind} as Scan, one iteration" if each > 1 else f"{kind} as Scan H{hidden} T{frames} B{batch}"
+    name = f"{kind} as Scan, one iteration" if each > 1 else name_of(f"{kind} as Scan", hidden, frames, batch)
     yield _row(plan, name, f"{kind} as Scan", scan_layer(kind, hidden, frames, batch), x, {}, each)
 
 

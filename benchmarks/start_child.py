@@ -1,6 +1,6 @@
-"""A fresh process that runs one step and says when it was done: ``python -m benchmarks.start_child JOB``.
+"""A fresh process that gives one output and says how long each of its stages took.
 
-It imports only what its way of starting needs.
+``python -m benchmarks.start_child JOB``. It imports only what its way of starting needs.
 """
 
 from __future__ import annotations
@@ -8,71 +8,87 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.base import brief
-
-#: JAX's event around every compilation by XLA; reading from the persistent cache counts as well.
-COMPILING = "/jax/core/compile/backend_compile_duration"
+from benchmarks.stages import Stages
 
 
 def main(path: str) -> None:
-    """Run the job and print one JSON object."""
+    """Run the job and print one JSON object: the seconds of the stages, and the outputs."""
     job = pickle.loads(Path(path).read_bytes())
-    report: dict[str, Any] = {"outputs": {}}
-    if job["mode"] == "import jax":
+    stages, report = Stages(), {}
+    outputs: dict[str, Any] = {}
+    if job["mode"] in WAYS:
         import jax  # noqa: F401
-    elif job["mode"] in ("onnx", "compiled"):
-        compiling: list[float] = []
-        _listen(compiling)
-        report["outputs"] = _onnx(job) if job["mode"] == "onnx" else _compiled(job)
-        report["compiling"] = sum(compiling)
+
+        stages.listen()
+        outputs = WAYS[job["mode"]](job, stages)
+        report["compiling"] = stages.compiling()
     else:
         try:
-            report["outputs"] = _peer(job)
+            outputs = _peer(job)
         except Exception as error:  # an engine's own errors have no common type
             report["refused"] = brief(error)
-    report["first"] = time.monotonic_ns()
-    report["outputs"] = {name: np.asarray(value).tolist() for name, value in report["outputs"].items()}
+        stages.done("first frame")
+    report["stages"] = stages.report(job["began"])
+    report["outputs"] = {name: np.asarray(value).tolist() for name, value in outputs.items()}
     print(json.dumps(report))
 
 
-def _listen(durations: list[float]) -> None:
-    import jax
-
-    def heard(event: str, duration_secs: float, **_: Any) -> None:
-        if event == COMPILING:
-            durations.append(duration_secs)
-
-    jax.monitoring.register_event_duration_secs_listener(heard)
+def _import(job: dict[str, Any], stages: Stages) -> dict[str, Any]:
+    stages.done("import")
+    return {}
 
 
-def _onnx(job: dict[str, Any]) -> dict[str, Any]:
+def _onnx(job: dict[str, Any], stages: Stages) -> dict[str, Any]:
     import jaxrnn
 
-    model = jaxrnn.load(job["network"].path, static=job["static"])
-    return jaxrnn.Runner(model)(job["network"].frame)
+    stages.done("import")
+    model = jaxrnn.load(job["path"], static=job["static"])
+    stages.done("load")
+    stepper: Any = model
+    if job["pulse"] is not None:
+        stepper = model.stream(pulse=job["pulse"])
+        stages.done("trace")
+    run = jaxrnn.Runner(stepper, model.params)
+    stages.done("init")
+    outputs = run(job["frame"])
+    stages.done("first frame")
+    return outputs
 
 
-def _compiled(job: dict[str, Any]) -> dict[str, Any]:
+def _compiled(job: dict[str, Any], stages: Stages) -> dict[str, Any]:
     import jaxrnn
 
-    model: Any = jaxrnn.load_compiled(job["compiled"])
-    outputs, _ = model.step(None, model.init(), job["network"].frame)
-    return {name: np.asarray(value) for name, value in outputs.items()}
+    stages.done("import")
+    stepper: Any = jaxrnn.load_compiled(job["compiled"])
+    stages.done("load")
+    state = stepper.init()
+    stages.done("init")
+    outputs, _ = stepper.step(None, state, job["frame"])
+    outputs = {name: np.asarray(value) for name, value in outputs.items() if value is not None}
+    stages.done("first frame")
+    return outputs
 
 
 def _peer(job: dict[str, Any]) -> dict[str, Any]:
     from benchmarks.peers import engine_module
     from benchmarks.timing import no_trials
 
+    engine = engine_module(job["mode"])
+    if job["pulse"] is not None:
+        engine.Pulse(job["path"], job["pulse"], *job["names"])(job["frame"])
+        return {}  # its first frames are not those of others: its delay is another
     with no_trials():
-        return engine_module(job["mode"]).open_network(job["network"], job["threads"])(job["network"].frame)
+        return engine.open_network(job["network"], job["threads"])(job["frame"])
 
+
+#: The ways in which jaxrnn starts.
+WAYS = {"import jax": _import, "onnx": _onnx, "compiled": _compiled}
 
 if __name__ == "__main__":
     main(sys.argv[1])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.own import EXECUTABLE
 from benchmarks.results import BEST, SUBJECT, Result, Row, is_peer
+from benchmarks.stages import STAGES
 from benchmarks.timing import Timing
 from jaxrnn.cli.output import Table, print_block
 
@@ -20,6 +21,9 @@ def show(out: Console, result: Result) -> None:
     for header, rows in tables(result):
         title = f"{result.title}: median (quartiles), [ratio of jaxrnn to it]"
         print_block(out, Table(title, header, rows, right=header[1:]))
+    header, rows = stage_cells(result)
+    if rows:
+        print_block(out, Table("stages: median (quartiles)", header, rows, right=header[1:]))
     header, rows = mean_cells(result)
     if rows:
         title = "geometric means of the ratios (below 1, jaxrnn is faster)"
@@ -88,6 +92,18 @@ def fact_text(value: Any) -> str:
     if value is None:
         return ""
     return ("-" if value < 0 else "") + digits(abs(value)) if isinstance(value, float) else str(value)
+
+
+def stage_cells(result: Result) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the stages, a row for each contender of which they are known."""
+    parted = [(row, contender, parts) for row in result.rows for contender, parts in row.stages.items()]
+    names = list(dict.fromkeys(part for _, _, parts in parted for part in parts))
+    names.sort(key=lambda name: STAGES.index(name) if name in STAGES else len(STAGES))
+    rows = [
+        [f"{row.name}, {who}", *(_time(parts[n], row.unit or result.unit, None) if n in parts else "-" for n in names)]
+        for row, who, parts in parted
+    ]
+    return ["stages", *names], rows
 
 
 def mean_cells(result: Result) -> tuple[list[str], list[list[str]]]:

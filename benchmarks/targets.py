@@ -1,12 +1,15 @@
-"""What the project set out to reach, and what results say of it."""
+"""What the project set out to reach, and what results of each machine say of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmarks.results import BEST, Result, Row, geometric_mean
-from benchmarks.start import OVER_IMPORT
+from benchmarks.batches import ALONE
+from benchmarks.finders import Found, mean_of_groups, mean_of_named, over_import, smallest_fact, stage, whole
+from benchmarks.results import BEST, SUBJECT, Result
+from benchmarks.sequence import SIZES, name_of
+from benchmarks.start import COLD
 
 SPEECH = ("dtln_1", "dtln_2", "silero_vad_16k_op15", "gtcrn")
 STREAMED = ("filter_net", "keyword_net", "wave_net")
@@ -19,87 +22,94 @@ class Target:
     Attributes:
         what: what is timed.
         against: what its time is divided by, or what is taken from it.
-        reach: the largest value that will do.
+        reach: the largest value that will do; by the processor's vendor where it depends on that.
         benchmark: whose result holds it.
         found: the value, from the rows; None where they do not hold all that it takes.
+        least: whether ``reach`` is the smallest value that will do.
     """
 
     what: str
     against: str
-    reach: float
+    reach: float | Mapping[str, float]
     benchmark: str
-    found: Callable[[list[Row]], float | None]
+    found: Found
+    least: bool = False
+
+    def reach_on(self, result: Result) -> float | None:
+        """What to reach on the machine of a result; None where nobody said."""
+        if not isinstance(self.reach, Mapping):
+            return self.reach
+        return next((reach for vendor, reach in self.reach.items() if vendor in result.machine), None)
 
 
-def mean_of_named(names: tuple[str, ...], contender: str) -> Callable[[list[Row]], float | None]:
-    """The geometric mean of the ratios to a contender over rows of these names, all of which must be there."""
-
-    def found(rows: list[Row]) -> float | None:
-        ratios = {row.name: row.ratios[contender] for row in rows if row.name in names and contender in row.ratios}
-        return geometric_mean(ratios.values()) if len(ratios) == len(names) else None
-
-    return found
+def _layers(*kinds: str) -> tuple[str, ...]:
+    return tuple(name_of(kind, *size) for kind in kinds for size in SIZES)
 
 
-def mean_of_groups(*groups: str, contender: str = BEST, rows_at_least: int = 4) -> Callable[[list[Row]], float | None]:
-    """The geometric mean of the ratios to a contender over all rows of these groups, each of which must have some."""
+def _starts() -> list[Target]:
+    """From an ONNX file to the first streamed frame, in seconds, and what of it are stages."""
+    asked = {
+        "dual_path": {"all of it": 6.0, "init": 0.3, "trace": 1.5},
+        "deep_filter": {"all of it": 2.5},
+        "convolutional_recurrent": {"all of it": 1.2},
+    }
+    return [
+        Target(
+            f"{name} to its first streamed frame" + ("" if part == "all of it" else f", its {part}"),
+            "the clock, seconds",
+            reach,
+            "start",
+            whole(f"{name}, streamed, start", COLD)
+            if part == "all of it"
+            else stage(f"{name}, streamed, start", COLD, part),
+        )
+        for name, parts in asked.items()
+        for part, reach in parts.items()
+    ]
 
-    def found(rows: list[Row]) -> float | None:
-        ratios = [(row.group, row.ratios[contender]) for row in rows if contender in row.ratios]
-        kept = {group: [ratio for of, ratio in ratios if of == group] for group in groups}
-        if any(len(those) < rows_at_least for those in kept.values()):
-            return None
-        return geometric_mean(ratio for those in kept.values() for ratio in those)
 
-    return found
+def _compiled_starts() -> list[Target]:
+    """Compiled files, in seconds."""
+    return [
+        Target(f"start of {what}, {which}", "`import jax`, seconds", reach, "start", over_import(names, contender))
+        for contender, what in ((SUBJECT, "a compiled file"),)
+        for which, names, reach in (("GTCRN", SPEECH[3:], 1.0), ("the slowest of the others", SPEECH[:3], 0.3))
+    ]
 
-
-def largest_fact(name: str) -> Callable[[list[Row]], float | None]:
-    """The largest value of a fact over all rows."""
-    return lambda rows: max((row.facts[name] for row in rows if row.facts.get(name) is not None), default=None)
-
-
-ALONE = "jaxrnn, one stream"
 
 TARGETS = (
+    *_starts(),
+    *_compiled_starts(),
     Target(
         "step, NumPy in and out, four speech networks",
         "ONNX Runtime",
-        0.42,
+        {"Intel": 0.6, "AMD": 0.5},
         "step",
         mean_of_named(SPEECH, "ONNX Runtime"),
     ),
     Target("step of DTLN's two networks", "LiteRT", 0.95, "step", mean_of_named(SPEECH[:2], "LiteRT")),
+    Target("a pulse of filter, keyword and wave nets", "tract", 0.3, "pulses", mean_of_named(STREAMED, "tract")),
+    Target("a pulse of deep_filter", "tract", 0.5, "pulses", mean_of_named(("deep_filter",), "tract")),
     Target(
-        "recording through `scan`, the same networks",
-        "ONNX Runtime's loop",
-        0.25,
-        "recording",
-        mean_of_named(SPEECH, "ONNX Runtime"),
-    ),
-    Target(
-        "recording, 64 streams, one of them",
-        "a single stream",
+        "a pulse of convolutional_recurrent",
+        "tract",
         0.5,
-        "recording",
-        mean_of_groups("64 streams, float32", contender=ALONE),
+        "pulses",
+        mean_of_named(("convolutional_recurrent",), "tract"),
     ),
     Target(
-        "the same with weights in bfloat16",
-        "a single stream, float32",
-        0.35,
-        "recording",
-        mean_of_groups("64 streams, bfloat16", contender=ALONE),
+        "sequence, LSTM and GRU, ten sizes",
+        "ONNX Runtime",
+        0.95,
+        "sequence",
+        mean_of_named(_layers("LSTM", "GRU"), "ONNX Runtime"),
     ),
+    Target("sequence, LSTM", "ONNX Runtime", 0.95, "sequence", mean_of_named(_layers("LSTM"), "ONNX Runtime")),
+    Target("sequence, GRU", "ONNX Runtime", 0.95, "sequence", mean_of_named(_layers("GRU"), "ONNX Runtime")),
     Target(
-        "corpus of files through DTLN",
-        "ONNX Runtime's loop",
-        0.25,
-        "corpus",
-        mean_of_groups("corpus", contender="ONNX Runtime", rows_at_least=1),
+        "sequence, LSTM and GRU", "best peer at each size", 1.0, "sequence", mean_of_named(_layers("LSTM", "GRU"), BEST)
     ),
-    Target("sequence, LSTM and GRU", "best peer at each size", 1.0, "sequence", mean_of_groups("LSTM", "GRU")),
-    Target("sequence, RNN", "best peer at each size", 0.5, "sequence", mean_of_groups("RNN")),
+    Target("sequence, RNN", "best peer at each size", 0.5, "sequence", mean_of_named(_layers("RNN"), BEST)),
     Target(
         "LSTM and GRU as bodies of `Scan`",
         "best peer's `Scan`",
@@ -108,38 +118,74 @@ TARGETS = (
         mean_of_groups("LSTM as Scan", "GRU as Scan"),
     ),
     Target(
+        "recording through `scan`, four speech networks",
+        "ONNX Runtime's loop",
+        0.25,
+        "recording",
+        mean_of_named(SPEECH, "ONNX Runtime"),
+    ),
+    Target(
+        "recording, 64 streams, one of them",
+        "a single stream",
+        0.6,
+        "recording",
+        mean_of_groups("64 streams, float32", contender=ALONE),
+    ),
+    Target(
+        "DTLN, 64 recordings, the lower of its two networks",
+        "the core's measured peak",
+        0.85,
+        "accelerator",
+        smallest_fact(("dtln_1, 64 recordings", "dtln_2, 64 recordings"), "of the peak"),
+        least=True,
+    ),
+    Target(
+        "corpus of files through DTLN",
+        "ONNX Runtime's loop",
+        0.25,
+        "corpus",
+        mean_of_groups("corpus", contender="ONNX Runtime", rows_at_least=1),
+    ),
+    Target(
         "LSTM and GRU, forward and backward",
         "PyTorch",
         0.9,
         "train",
         mean_of_groups("LSTM training", "GRU training", contender="PyTorch"),
     ),
-    Target("streamed networks", "tract", 0.3, "pulses", mean_of_named(STREAMED, "tract")),
-    Target(
-        "start to first output from a compiled file, seconds, the slowest network",
-        "`import jax`",
-        0.3,
-        "start",
-        largest_fact(OVER_IMPORT),
-    ),
 )
 
 
-def target_cells(results: Mapping[str, Result]) -> list[list[str]]:
-    """A row for each target: what, against, to reach, found, and whether it is reached.
+def target_cells(machines: Mapping[str, Mapping[str, Result]]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows: what, against, to reach, and for each machine what was found and whether that is reached.
 
     Args:
-        results: of runs pinned to one core, by benchmark.
+        machines: results of runs pinned to one core, by benchmark, by machine.
     """
-    rows = []
-    for target in TARGETS:
-        result = results.get(target.benchmark)
-        value = target.found(result.rows) if result else None
-        if value is None:
-            found, verdict = "-", "not measured"
-        else:
-            found = f"{value:.2f}"
-            verdict = "yes" if value <= target.reach else f"no: {value / target.reach:.2f} times as much"
-            verdict += ", by a quick run" if result and result.quick else ""
-        rows.append([target.what, target.against, f"{target.reach:g}", found, verdict])
-    return rows
+    rows = [
+        [
+            target.what,
+            target.against,
+            _to_reach(target),
+            *(_verdict(target, results.get(target.benchmark)) for results in machines.values()),
+        ]
+        for target in TARGETS
+    ]
+    return ["what", "against", "to reach", *machines], rows
+
+
+def _to_reach(target: Target) -> str:
+    if isinstance(target.reach, Mapping):
+        return ", ".join(f"{reach:g} ({vendor})" for vendor, reach in target.reach.items())
+    return f"{target.reach:g}" + (" or more" if target.least else "")
+
+
+def _verdict(target: Target, result: Result | None) -> str:
+    value = target.found(result.rows) if result else None
+    if result is None or value is None:
+        return "not measured"
+    reach = target.reach_on(result)
+    if reach is None:
+        return f"{value:.2f}"
+    reached = value >= reach if target.least else value <= reach
+    return f"{value:.2f}: {'yes' if reached else 'no'}" + (", by a quick run" if result.quick else "")

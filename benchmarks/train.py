@@ -25,11 +25,16 @@ from benchmarks.timing import AGREEMENT, Call
 TITLE = "forward and backward pass of a layer"
 UNIT = "ms"
 
+KINDS = ("LSTM", "GRU")
+
+#: Hidden units, frames and batch.
+GRID = tuple(itertools.product((64, 128, 256), (100, 500), (8, 32)))
+
 
 def cases(plan: Plan) -> Cases:
     """A size each."""
-    grid = itertools.product(("LSTM", "GRU"), (64, 128, 256), (100, 500), (8, 32))
-    sizes = [(kind, h, 100, 8) for kind in ("LSTM", "GRU") for h in (64, 128)] if plan.quick else list(grid)
+    grid = [(kind, *size) for kind in KINDS for size in GRID]
+    sizes = [(kind, h, 100, 8) for kind in KINDS for h in (64, 128)] if plan.quick else grid
     return {f"{k} H{h} T{t} B{b}": functools.partial(_rows, plan, k, h, t, b) for k, h, t, b in sizes}
 
 

@@ -52,11 +52,12 @@ class Layout:
         self.vectors = {name: jax.ShapeDtypeStruct((size,), dtypes[name]) for name, size in sizes.items()}
 
     def pack(self, entries: Mapping[str, Any]) -> State:
-        """The vectors that hold the entries."""
+        """The vectors that hold the entries; those of NumPy arrays are NumPy arrays."""
         parts: dict[str, list[Any]] = {name: [] for name in self.vectors}
         for name, place in self.places.items():
-            parts[place.vector].append(jnp.reshape(entries[name], -1))
-        return {name: jnp.concatenate(arrays) for name, arrays in parts.items()}
+            parts[place.vector].append(entries[name].reshape(-1))
+        known = all(isinstance(array, np.ndarray) for arrays in parts.values() for array in arrays)
+        return {name: (np if known else jnp).concatenate(arrays) for name, arrays in parts.items()}
 
     def unpack(self, state: State) -> dict[str, Any]:
         """The entries, by name, after the batch that the vectors have in front."""
@@ -64,5 +65,5 @@ class Layout:
         for name, place in self.places.items():
             vector = state[place.vector]
             part = vector[..., place.start : place.start + place.size]
-            entries[name] = part.reshape(*vector.shape[:-1], *place.shape)
+            entries[name] = part.reshape((*vector.shape[:-1], *place.shape))
         return entries

@@ -176,6 +176,20 @@ def converted(spec: ArraySpec, value: Any) -> Any:
     raise InputError(f"{spec.as_input} got {describe(value)}; {mend}")
 
 
+def taken(spec: ArraySpec, value: Any) -> Any:
+    """As `converted`, for what is compiled: a NumPy array of the declared type is only copied.
+
+    JAX would compile a program to convert it. It is copied because on the CPU JAX reads it where it lies, perhaps after
+    the call.
+
+    Raises:
+        InputError: as `converted`.
+    """
+    if isinstance(value, np.ndarray) and not spec.is_text and value.dtype == spec.dtype:
+        return value.copy()
+    return converted(spec, value)
+
+
 def _from_python(spec: ArraySpec, dtype: np.dtype, value: Any) -> np.ndarray:
     """Python numbers or nested lists in the declared type; floats may round, integers must keep their value."""
     try:

@@ -7,7 +7,7 @@ model whose call is one step is a stream of pulse 1, delay 0 and an empty flush.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -152,13 +152,18 @@ def in_batch(spec: StepSpec, state: Arrays, batch: int | None) -> State:
     if batch is None:
         return dict(state)
     if spec.batch_symbol is None:
-        return {name: jnp.broadcast_to(array, (batch, *array.shape)) for name, array in state.items()}
+        return {name: _broadcast(array, (batch, *array.shape)) for name, array in state.items()}
     filled = {}
     for entry in spec.state:
         array = state[entry.name]
         sizes = zip(entry.shape or (), array.shape, strict=True)
-        filled[entry.name] = jnp.broadcast_to(array, [batch if n == spec.batch_symbol else size for n, size in sizes])
+        filled[entry.name] = _broadcast(array, [batch if n == spec.batch_symbol else size for n, size in sizes])
     return filled
+
+
+def _broadcast(array: Any, shape: Sequence[int]) -> Any:
+    # JAX would compile it.
+    return (np if isinstance(array, np.ndarray) else jnp).broadcast_to(array, shape)
 
 
 def check_valid(valid: Any, room: int, multiple: int) -> None:
@@ -187,7 +192,13 @@ def nothing_left(spec: StepSpec, tail: Any = None, valid: Any = 0) -> Flushed:
     return Flushed({}, {})
 
 
-def whole_pulse(spec: StepSpec, tail: Any, valid: Any, lead: tuple[Any, ...] = ()) -> dict[str, Any] | None:
+def whole_pulse(
+    spec: StepSpec,
+    tail: Any,
+    valid: Any,
+    lead: tuple[Any, ...] = (),
+    convert: Callable[[ArraySpec, Any], Any] = converted,
+) -> dict[str, Any] | None:
     """A tail by name as arrays of one whole pulse, so that one compiled flush serves every tail.
 
     Args:
@@ -195,6 +206,7 @@ def whole_pulse(spec: StepSpec, tail: Any, valid: Any, lead: tuple[Any, ...] = (
         tail: frames that do not fill a pulse, padded with anything to no more than one; None for none.
         valid: how many of them exist.
         lead: the batch of the state.
+        convert: makes a value an array of the declared type.
 
     Returns:
         The arrays; None for a step without a time axis, which has no tail.
@@ -220,7 +232,7 @@ def whole_pulse(spec: StepSpec, tail: Any, valid: Any, lead: tuple[Any, ...] = (
         arrays[each.name] = value if hasattr(value, "dtype") else converted(each, value)
     count = spec.count_frames(arrays, lead)
     filled = {each.name: _filled(each, arrays[each.name], len(lead)) for each in spec.inputs}
-    bound = bind([each.batched(lead) for each in spec.inputs], filled, note=batch_note(lead))
+    bound = bind([each.batched(lead) for each in spec.inputs], filled, convert=convert, note=batch_note(lead))
     check_valid(valid, count or 0, spec.multiple)
     return bound
 

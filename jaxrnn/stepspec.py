@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from jaxrnn.briefs import brief, shortened
 from jaxrnn.errors import InputError
 from jaxrnn.layout import Layout
 from jaxrnn.messages import bytes_of, describe
-from jaxrnn.specs import ArraySpec, bind
+from jaxrnn.specs import ArraySpec, bind, converted
 from jaxrnn.states import lead_of
 
 Arrays = Mapping[str, Any]
@@ -184,17 +184,20 @@ class StepSpec:
             raise InputError(f"{self.label}: the inputs have different numbers of frames: {', '.join(said)}")
         return int(counts.pop()) if counts else None
 
-    def bind(self, inputs: Arrays, lead: tuple[Any, ...] = ()) -> dict[str, Any]:
+    def bind(
+        self, inputs: Arrays, lead: tuple[Any, ...] = (), convert: Callable[[ArraySpec, Any], Any] = converted
+    ) -> dict[str, Any]:
         """The inputs of a step as arrays of the declared types, after the batch of the state.
 
         Args:
             inputs: arrays by name.
             lead: the batch.
+            convert: makes a value an array of the declared type.
 
         Raises:
             InputError: a name, a type or a shape does not fit.
         """
-        bound = bind([spec.batched(lead) for spec in self.inputs], inputs, note=batch_note(lead))
+        bound = bind([spec.batched(lead) for spec in self.inputs], inputs, convert=convert, note=batch_note(lead))
         for spec in self.inputs:
             value = bound[spec.name]
             if spec.shape is None and value.shape[: len(lead)] != lead:

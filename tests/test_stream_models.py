@@ -15,6 +15,7 @@ from streaming_verifier import POISON, Streaming, assert_same, recording
 from tiers import of_tiers
 
 import jaxrnn
+from benchmarks.built import NETWORKS
 from jaxrnn.guards import exact_types
 from jaxrnn.streaming import transform
 from jaxrnn.streaming.dimensions import is_symbolic
@@ -25,6 +26,13 @@ MODELS = {
     "dual_path_net": (1, {"enhanced": 0}),
     "keyword_net": (2, {"logits": 1}),
     "wave_net": (64, {"clean": 0}),
+}
+
+#: Networks that are built with random weights, and delay by output.
+BUILT = {
+    "convolutional_recurrent": {"y": 0},
+    "deep_filter": {"enhanced": 2, "level": 2},
+    "dual_path": {"enhanced": 2, "level": 2},
 }
 
 
@@ -83,6 +91,20 @@ def test_every_length_and_pulse(load, name, monkeypatch):
                 assert_same(found, expected, 1e-5, f"{name}, {frames} frames, pulses of {size * smallest}")
         mixed = runner.run(inputs, frames, [size * smallest for size in (2, 7, 1, 3)], room)
         assert_same(mixed, expected, 1e-5, f"{name}, pulses of mixed size")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", BUILT)
+def test_networks_that_are_built(name, monkeypatch):
+    """Those that benchmarks stream: look-ahead, filters over frames, transposed convolutions, layers inside a frame."""
+    monkeypatch.setattr(transform, "ABSENT", POISON)
+    model, delays = jaxrnn.load(NETWORKS[name]()), BUILT[name]
+    streamed = model.stream()
+    assert streamed.delay == delays
+    runner, offline = Streaming(streamed, axes_of(model), model.params), offline_of(model)
+    for frames in (1, 2, 9):
+        inputs = inputs_of(model, frames, frames)
+        assert_same(runner.run(inputs, frames, [1]), offline(inputs), 1e-5, f"{name}, {frames} frames")
 
 
 @pytest.mark.thorough

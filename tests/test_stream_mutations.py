@@ -89,7 +89,7 @@ def first_frame_late(original):
 
 
 def keeps_nothing(original):
-    return lambda run, name, value: run.new.__setitem__(name, run.state[name]) if run.state is not None else None
+    return lambda run, name, value, *_: original(run, name, (run.begun if run.state is None else run.state)[name])
 
 
 def shared_by_lineage(original):

@@ -81,18 +81,18 @@ def read(path):
 
 
 @pytest.mark.thorough
-def test_killed_five_times_it_ends_as_if_it_never_was(tmp_path):
+def test_killed_twice_it_ends_as_if_it_never_was(tmp_path):
     """SIGKILL at random moments, also in the middle of writing a checkpoint."""
     options = {
         "lengths": [5, 9, 7, 4, 6],
         "validate": True,
-        "delay": 0.2,  # or it would be over before it is killed five times
-        "fit": {"steps": 40, "batch_size": 2, "chunk": 3, "every": 2, "learning_rate": 0.02, "bucket": 9},
+        "delay": 0.2,  # or it would be over before it is killed twice
+        "fit": {"steps": 20, "batch_size": 2, "chunk": 3, "every": 2, "learning_rate": 0.02, "bucket": 9},
     }
     subprocess.run(command(folder=tmp_path / "whole", out=tmp_path / "whole.npz", **options), check=True)
     expected, chance = read(tmp_path / "whole.npz"), random.Random(0)
     folder, killed = tmp_path / "killed", 0
-    while killed < 5:
+    while killed < 2:
         process = subprocess.Popen(command(folder=folder, out=tmp_path / "killed.npz", **options))
         before = _steps(folder)
         # Until it has gone on a little, and then some milliseconds more: about what a checkpoint takes to be written.
@@ -103,7 +103,7 @@ def test_killed_five_times_it_ends_as_if_it_never_was(tmp_path):
         if process.wait() == 0:
             break
         killed += 1
-    assert killed == 5
+    assert killed == 2
     assert not (tmp_path / "killed.npz").exists()
     result = subprocess.run(
         command(folder=folder, out=tmp_path / "killed.npz", **options), check=True, capture_output=True, text=True
@@ -112,7 +112,7 @@ def test_killed_five_times_it_ends_as_if_it_never_was(tmp_path):
     found = read(tmp_path / "killed.npz")
     found.pop("extra"), expected.pop("extra")
     assert same(found, expected)
-    assert list(found["steps"]) == list(range(1, 41))
+    assert list(found["steps"]) == list(range(1, 21))
 
 
 def _steps(folder):

@@ -87,10 +87,8 @@ def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse:
         The final carry, and the outputs ``[time, ...]``.
     """
     length = jax.tree.leaves(frames)[0].shape[0]
-    if not isinstance(length, int) or not isinstance(bytes_a_frame, int):
-        return run(carry, frames)
-    size = max(1, BLOCK // max(bytes_a_frame, 1))
-    if length <= 2 * size:
+    size = _block_of(length, bytes_a_frame)
+    if size is None:
         return run(carry, frames)
     # A nearby size that divides the length leaves no remainder to slice off and concatenate.
     size = next((divisor for divisor in range(size, size // 2, -1) if length % divisor == 0), size)
@@ -115,6 +113,19 @@ def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse
     carry, last = run(carry, remainder)
     parts = (last, outputs) if reverse else (outputs, last)
     return carry, jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
+
+
+def is_in_parts(length: Any, bytes_a_frame: Any) -> bool:
+    """Whether `in_chunks` or `in_blocks` cuts a sequence."""
+    return _chunk_of(length) is not None or _block_of(length, bytes_a_frame) is not None
+
+
+def _block_of(length: Any, bytes_a_frame: Any) -> int | None:
+    """Frames in a block; None for a sequence that is not cut, as one of a symbolic length or batch."""
+    if not isinstance(length, int) or not isinstance(bytes_a_frame, int):
+        return None
+    size = max(1, BLOCK // max(bytes_a_frame, 1))
+    return size if length > 2 * size else None
 
 
 def _chunk_of(length: Any) -> int | None:

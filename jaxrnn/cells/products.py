@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -36,6 +37,30 @@ def matrix_products_in(dtype: Any) -> Iterator[None]:
 def product_type() -> np.dtype | None:
     """The type that `matrix_products_in` asks for."""
     return _chosen.value
+
+
+@dataclass(frozen=True)
+class Types:
+    """The types that a function is traced in.
+
+    Attributes:
+        wide: whether there are types of 64 bits.
+        products: the compute dtype.
+    """
+
+    wide: bool
+    products: np.dtype | None
+
+    @classmethod
+    def here(cls) -> Types:
+        """Those here and now."""
+        return cls(bool(jax.config.read("jax_enable_x64")), product_type())
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Trace in them."""
+        with jax.enable_x64(self.wide), matrix_products_in(self.products):
+            yield
 
 
 def product_operands(*operands: jax.Array) -> list[jax.Array]:

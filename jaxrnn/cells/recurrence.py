@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxrnn.cells.cell import Carry, Cell, Weights
-from jaxrnn.cells.chunks import in_blocks, in_chunks
+from jaxrnn.cells.chunks import in_blocks, in_chunks, is_in_parts
 from jaxrnn.cells.products import product_type
 from jaxrnn.cells.sequence import masked_output, masked_update, sequence
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+#: Both directions run in one loop where the recurrent weights of one take up to so many bytes. Such a loop spends its
+#: time on what surrounds the products; with larger weights, two loops are faster on CPUs.
+SMALL = 1 << 17
 
 
 def run_direction(
@@ -40,9 +46,7 @@ def run_direction(
         no frame returns the initial carry.
     """
     input_weights, recurrent = cell.prepare(weights, x.dtype)
-    exists = None
-    if lengths is not None:
-        exists = (jnp.arange(x.shape[0], dtype=lengths.dtype)[:, None] < lengths[None, :])[..., None]
+    exists = _exists(x, lengths)
     if isinstance(x.shape[0], int) and x.shape[0] == 1:
         new = cell.step(recurrent, initial, cell.split_gates(cell.project(input_weights, x[0])))
         return masked_output(exists, new[0][None]), masked_update(None if exists is None else exists[0], new, initial)
@@ -51,13 +55,56 @@ def run_direction(
         frame, mask = frames
         return sequence(cell, reverse, product_type(), recurrent, carry, cell.project(input_weights, frame), mask)
 
-    bytes_a_frame = cell.gates * initial[0].size * x.dtype.itemsize
-
     def run(carry: Carry, frames: tuple[jax.Array, jax.Array | None]) -> tuple[Carry, jax.Array]:
-        return in_blocks(block, carry, frames, bytes_a_frame, reverse=reverse)
+        return in_blocks(block, carry, frames, _bytes_a_frame(cell, initial), reverse=reverse)
 
     final, y = in_chunks(run, initial, (x, exists), reverse=reverse)
     return y, final
+
+
+def _exists(x: jax.Array, lengths: jax.Array | None) -> jax.Array | None:
+    """Which frames of each row exist, ``bool[time, batch, 1]``; None if all do."""
+    if lengths is None:
+        return None
+    return (jnp.arange(x.shape[0], dtype=lengths.dtype)[:, None] < lengths[None, :])[..., None]
+
+
+def _bytes_a_frame(cell: Cell, initial: Carry) -> Any:
+    """The bytes of one projected frame."""
+    return cell.gates * initial[0].size * initial[0].dtype.itemsize
+
+
+def _is_one_loop(cells: Sequence[Cell], weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry]) -> bool:
+    """Whether a layer's two directions run in one loop."""
+    return (
+        len(cells) == 2
+        and cells[0] == cells[1]
+        and isinstance(x.shape[0], int)
+        and x.shape[0] > 1
+        and weights[0].recurrent.nbytes <= SMALL
+        and not is_in_parts(x.shape[0], _bytes_a_frame(cells[0], initial[0]))
+    )
+
+
+def _run_both(
+    cell: Cell, weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry], lengths: jax.Array | None
+) -> tuple[jax.Array, Carry]:
+    """As `run` of two directions, in one loop over a batch of two: the second reads its frames from the last one on."""
+    prepared = [cell.prepare(each, x.dtype) for each in weights]
+    inputs, recurrent = jax.tree.map(lambda *both: jnp.stack(both), *prepared)
+    start = jax.tree.map(lambda *both: jnp.stack(both), *initial)
+    projected = _second_flipped(jax.vmap(cell.project, (0, None), 1)(inputs, x))
+    exists = _exists(x, lengths)
+    if exists is not None:
+        exists = jnp.stack([exists, jnp.flip(exists, 0)], 1)
+    one = functools.partial(sequence, cell, False, product_type())
+    final, y = jax.vmap(one, (0, 0, 1, 1), (0, 1))(recurrent, start, projected, exists)
+    return _second_flipped(y), final
+
+
+def _second_flipped(both: jax.Array) -> jax.Array:
+    """Frames ``[time, 2, ...]`` of two directions, those of the second in reverse order."""
+    return jnp.stack([both[:, 0], jnp.flip(both[:, 1], 0)], 1)
 
 
 def run(
@@ -86,6 +133,8 @@ def run(
         raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, not {direction!r}")
     backwards = DIRECTIONS[direction]
     cells = tuple(cell) if isinstance(cell, Sequence) else (cell,) * len(backwards)
+    if _is_one_loop(cells, weights, x, initial):
+        return _run_both(cells[0], weights, x, initial, lengths)
     results = [
         run_direction(each, each_weights, x, each_initial, reverse=reverse, lengths=lengths)
         for each, each_weights, each_initial, reverse in zip(cells, weights, initial, backwards, strict=True)

@@ -9,6 +9,8 @@ import platform
 import sys
 from pathlib import Path
 
+from jaxrnn.processors import features
+
 #: The most bytes that are kept; what was not used for longest goes first.
 _SIZE = 1 << 30
 
@@ -40,7 +42,5 @@ def keep_programs() -> None:
 
 def _processor() -> str:
     """What tells the processor of this machine from others, which may share the folder: it may lack instructions."""
-    described = f"{platform.machine()} {platform.processor()}"
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-        described += next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    described = " ".join([platform.machine(), *features()])
     return hashlib.sha256(described.encode()).hexdigest()[:16]

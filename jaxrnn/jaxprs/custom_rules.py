@@ -1,11 +1,12 @@
 """Functions with derivative rules of their own, rewritten together with their rules.
 
 Whoever evaluates the equations of such a function in another way, on chunks of a stream or on values that vary over
-other mesh axes, would lose its rule: the rule is traced, and evaluated in that way too.
+other mesh axes, would lose its rule: where JAX asks for the rule, it is traced, and evaluated in that way too.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.cells.products import Types
+from jaxrnn.guards import own_arithmetic
 from jaxrnn.varying import alike, struct_of
 
 #: The primitives.
@@ -24,9 +27,11 @@ class Domain(Protocol):
 
     Attributes:
         arrays: what else it reads. A rule is traced later than its function, and may not close over tracers.
+        types: what rules are traced in: those of the function, whatever they are where it is differentiated.
     """
 
     arrays: list[Any]
+    types: Types
 
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
         """The values that a jaxpr gives for the arrays of operands of these kinds."""
@@ -46,7 +51,6 @@ def with_rule(
     as_traced: Callable[..., list[Any]],
     domain: Domain,
     inputs: Sequence[Any],
-    outputs: Sequence[Any],
 ) -> Callable[..., list[Any]]:
     """The function of a ``custom_jvp_call`` or ``custom_vjp_call`` in a domain, with its rule.
 
@@ -55,17 +59,16 @@ def with_rule(
         as_traced: the function of arrays that it is, on arrays like those of the trace.
         domain: how it and its rule are evaluated.
         inputs: the kinds of its operands.
-        outputs: the kinds of its results.
 
     Returns:
         A function of the arrays of the operands.
     """
     make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
-    function = make(equation, as_traced, domain, inputs, outputs)
+    function = make(equation, as_traced, domain, inputs)
     return lambda *arrays: function(domain.arrays, *alike(*arrays))
 
 
-def _with_jvp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+def _with_jvp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any]) -> Any:
     structs = [struct_of(atom.aval) for atom in equation.invars]
     moving = [index for index, struct in enumerate(structs) if jnp.issubdtype(struct.dtype, jnp.inexact)]
 
@@ -78,8 +81,7 @@ def _with_jvp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequen
 
         return jax.jvp(of_moving, [primals[index] for index in moving], tangents)
 
-    traced = jax.make_jaxpr(derivative)(structs, [structs[index] for index in moving])
-    kinds = [*inputs, *(inputs[index] for index in moving)]
+    kinds, count = [*inputs, *(inputs[index] for index in moving)], len(equation.outvars)
 
     @jax.custom_jvp
     def function(own: Any, *arrays: Any) -> list[Any]:
@@ -89,32 +91,40 @@ def _with_jvp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequen
     def rule(primals: Any, tangents: Any) -> Any:
         (own, *arrays), (_, *directions) = primals, tangents
         operands = [*arrays, *(directions[index] for index in moving)]
-        values = domain.arrays_of(domain.evaluate(own, traced, kinds, operands))
-        return values[: len(outputs)], values[len(outputs) :]
+        with domain.types.in_force(), own_arithmetic():
+            traced = jax.make_jaxpr(derivative)(structs, [structs[index] for index in moving])
+            values = domain.arrays_of(domain.evaluate(own, traced, kinds, operands))
+        return values[:count], values[count:]
 
     return function
 
 
-def _with_vjp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+def _with_vjp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any]) -> Any:
     structs = [struct_of(atom.aval) for atom in equation.invars]
-    forward, shown = jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
-    results, back = shown
-    backward = jax.make_jaxpr(lambda back, cotangents: back(cotangents))(back, results)
-    count = len(outputs)
+    count = len(equation.outvars)
     residuals: list[Any] = []
+
+    @functools.cache
+    def forward() -> tuple[Any, Any]:
+        return jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
 
     @jax.custom_vjp
     def function(own: Any, *arrays: Any) -> list[Any]:
         return domain.arrays_of(domain.evaluate(own, equation.params["call_jaxpr"], inputs, arrays))
 
     def with_residuals(own: Any, *arrays: Any) -> Any:
-        values = domain.evaluate(own, forward, inputs, arrays)
-        residuals[:] = domain.kinds_of(values[count:])
+        with domain.types.in_force(), own_arithmetic():
+            values = domain.evaluate(own, forward()[0], inputs, arrays)
+        residuals[:] = domain.kinds_of(values)
         return domain.arrays_of(values[:count]), (own, domain.arrays_of(values[count:]))
 
     def pull_back(kept: Any, cotangents: Any) -> Any:
         own, arrays = kept
-        values = domain.arrays_of(domain.evaluate(own, backward, [*residuals, *outputs], [*arrays, *cotangents]))
+        kinds = [*residuals[count:], *residuals[:count]]
+        with domain.types.in_force(), own_arithmetic():
+            results, back = forward()[1]
+            backward = jax.make_jaxpr(lambda back, cotangents: back(cotangents))(back, results)
+            values = domain.arrays_of(domain.evaluate(own, backward, kinds, [*arrays, *cotangents]))
         differentiable = [jnp.issubdtype(struct.dtype, jnp.inexact) for struct in structs]
         gradients = [value if moves else None for value, moves in zip(values, differentiable, strict=True)]
         return ([None] * len(own), *gradients)

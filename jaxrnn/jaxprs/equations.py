@@ -18,6 +18,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import jit_p
 
+from jaxrnn.cells.products import Types
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 from jaxrnn.varying import Axes, axes_of, struct_of, vary
 
@@ -97,8 +98,8 @@ def _bind_varying(equation: JaxprEqn, operands: Sequence[Any], axes: Axes, chang
         return vary(evaluate(equation.params[CALLS[name]], operands), axes)
     if name in CUSTOM_RULES:
         as_traced = functools.partial(_bind, equation, changed={})
-        kinds = [None] * len(operands), [None] * len(equation.outvars)
-        return with_rule(equation, lambda *arrays: as_traced(arrays), _Varying(axes), *kinds)(*operands)
+        kinds = [None] * len(operands)
+        return with_rule(equation, lambda *arrays: as_traced(arrays), _Varying(axes), kinds)(*operands)
     if name in BODIES:
         changed = {**{key: _traced_again(value, axes) for key, value in equation.params.items()}, **changed}
     return _bind(equation, operands, changed)
@@ -121,7 +122,7 @@ class _Varying:
     """The `Domain` of arrays that all vary over the same axes."""
 
     def __init__(self, axes: Axes):
-        self.axes = axes
+        self.axes, self.types = axes, Types.here()
         self.arrays: list[Any] = []
 
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:

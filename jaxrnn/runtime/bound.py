@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from jaxrnn import compiling
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.messages import describe
+from jaxrnn.specs import taken
 from jaxrnn.states import lead_of
 from jaxrnn.stepper import State, Stepper, whole_pulse
 
@@ -57,7 +58,18 @@ class Bound:
             raise InputError(f"{stepper.spec.label} has no parameters of its own: give params")
         symbol = stepper.spec.batch_symbol
         self.spec = stepper.spec if symbol is None else stepper.spec.sized({symbol: 1})
-        self._flush = compiling.jit(lambda state, tail, valid: stepper.flush(self.params, state, tail, valid))
+        flush = self.ready("flush")
+        self._flush = flush or compiling.jit(lambda state, tail, valid: stepper.flush(self.params, state, tail, valid))
+
+    def ready(self, name: str) -> Callable[..., Any] | None:
+        """A function of the stepper that is machine code already, its parameters in it; None where there is none.
+
+        Args:
+            name: of the function, as `CompiledStepper.ready` takes it.
+        """
+        ready = getattr(self._stepper, "ready", None)
+        own = self.params is getattr(self._stepper, "params", None)
+        return ready(name) if ready is not None and own else None
 
     def start(self, constants: Arrays | None = None) -> State:
         """As `Stepper.init`, of one stream.
@@ -99,7 +111,7 @@ class Bound:
 
     def flush(self, state: State, tail: Arrays | None, valid: int) -> dict[str, np.ndarray]:
         """As `Stepper.flush`, without the frames that do not exist."""
-        filled = whole_pulse(self.spec, tail, valid)
+        filled = whole_pulse(self.spec, tail, valid, convert=taken)
         if filled is None:
             outputs, counts = self._stepper.flush(self.params, state)
         else:
@@ -110,7 +122,7 @@ class Bound:
                     "push whole pulses"
                 )
         axes = {output.name: output.time_axis for output in self.spec.outputs}
-        return {name: _trimmed(value, axes[name], counts[name]) for name, value in outputs.items()}
+        return {name: _trimmed(value, axes[name], counts.get(name)) for name, value in outputs.items()}
 
 
 def _trimmed(value: Any, axis: int | None, count: Any) -> np.ndarray:

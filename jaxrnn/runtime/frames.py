@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
 from jaxrnn.messages import describe
-from jaxrnn.specs import ArraySpec, bind
+from jaxrnn.specs import ArraySpec, bind, taken
 
 Frame = dict[str, np.ndarray]
 
@@ -35,10 +33,10 @@ class Frames:
         for name, array in frame.items():
             self._buffers[name][slot] = array
 
-    def arrays(self) -> dict[str, jax.Array]:
+    def arrays(self) -> dict[str, np.ndarray]:
         """All frames by name, with a leading axis for the places."""
         # A copy: on the CPU, JAX may read a NumPy array after the call has returned.
-        return {name: jnp.array(buffer) for name, buffer in self._buffers.items()}
+        return {name: buffer.copy() for name, buffer in self._buffers.items()}
 
     def checked(self, frame: Mapping[str, Any]) -> Frame:
         """A copy of a frame, as arrays of the declared types.
@@ -48,7 +46,7 @@ class Frames:
         """
         if not self._shapes or not self._fits(frame):
             with exact_types():
-                frame = {name: np.asarray(value) for name, value in bind(self._specs, frame).items()}
+                frame = {name: np.asarray(value) for name, value in bind(self._specs, frame, convert=taken).items()}
             shapes = {name: array.shape for name, array in frame.items()}
             if not self._shapes:
                 self._fix_shapes(frame)

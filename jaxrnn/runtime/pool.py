@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn import compiling
 from jaxrnn.checks import check_count
 from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
+from jaxrnn.placing import placed
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.frames import Frame, Frames
 from jaxrnn.runtime.pickling import on_device, on_host
+from jaxrnn.runtime.slots import DONATING, SlotFunctions, slot_functions
 from jaxrnn.stepper import Stepper
 
 Arrays = Mapping[str, Any]
@@ -92,19 +93,13 @@ class StreamPool:
         self._open: dict[int, _Open] = {}
         self._next = 0
 
-        def run(state: Any, frames: Any, active: jax.Array) -> tuple[Any, Any]:
-            outputs, new = jax.vmap(self._stream.step)(state, frames)
-
-            def choose(after: jax.Array, before: jax.Array) -> jax.Array:
-                return jnp.where(active.reshape((-1,) + (1,) * (after.ndim - 1)), after, before)
-
-            return outputs, jax.tree.map(choose, new, state)
-
-        self._run = compiling.jit(run, donate_argnums=0)
-        self._take = jax.jit(lambda state, slot: jax.tree.map(lambda x: x[slot], state))
-        self._clear = jax.jit(
-            lambda state, start, slot: jax.tree.map(lambda x, fresh: x.at[slot].set(fresh), state, start),
-            donate_argnums=0,
+        functions = slot_functions(self._stream.step)._asdict()
+        compiled = {name: self._stream.ready(f"pool_{name}_{capacity}") for name in functions}
+        self._functions = SlotFunctions(
+            **{
+                name: compiled[name] or compiling.jit(function, donate_argnums=0 if name in DONATING else ())
+                for name, function in functions.items()
+            }
         )
 
     def __repr__(self) -> str:
@@ -154,7 +149,9 @@ class StreamPool:
             start = self._fresh if constants is None and self._fresh is not None else self._stream.start(constants)
             if self._state is None:
                 # A pool of one keeps the leading axis too.
-                self._state = jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, (self.capacity, *x.shape))), start)
+                self._state = jax.tree.map(
+                    lambda x: placed(np.broadcast_to(np.asarray(x), (self.capacity, *x.shape))), start
+                )
         stream, slot = self._next, self._free.pop()
         self._next += 1
         self._open[stream] = _Open(slot, start)
@@ -187,7 +184,7 @@ class StreamPool:
             active[entry.slot] = True
             self._frames.put(entry.slot, entry.queue[0])
         with exact_types():
-            outputs, self._state = self._run(self._state, self._frames.arrays(), active)
+            outputs, self._state = self._functions.run(self._state, self._frames.arrays(), active)
             host = {name: np.asarray(value) for name, value in outputs.items()}
         for entry in waiting.values():
             entry.queue.popleft()
@@ -219,7 +216,7 @@ class StreamPool:
         if entry.queue:
             raise StateError(f"{len(entry.queue)} frame(s) of stream {stream} wait: call run until it gives none of it")
         with exact_types():
-            rest = self._stream.flush(self._take(self._state, np.int32(entry.slot)), tail, valid)
+            rest = self._stream.flush(self._functions.take(self._state, np.int32(entry.slot)), tail, valid)
         self._reset_slot(entry)
         return rest
 
@@ -241,7 +238,7 @@ class StreamPool:
         """A copy of a stream's state, by name, as `StepSpec.state` describes it."""
         slot = self._find(stream).slot
         with exact_types():
-            entries = self._stream.spec.entries(self._take(self._state, np.int32(slot)))
+            entries = self._stream.spec.entries(self._functions.take(self._state, np.int32(slot)))
             return {name: np.asarray(value) for name, value in entries.items()}
 
     def _find(self, stream: int) -> _Open:
@@ -253,4 +250,4 @@ class StreamPool:
 
     def _reset_slot(self, entry: _Open) -> None:
         with exact_types():
-            self._state = self._clear(self._state, entry.start, np.int32(entry.slot))
+            self._state = self._functions.clear(self._state, entry.start, np.int32(entry.slot))

@@ -11,14 +11,13 @@ import jax
 import numpy as np
 
 from jaxrnn.guards import exact_types, own_transfers
-from jaxrnn.layout import Layout
 from jaxrnn.runtime.bound import Bound
+from jaxrnn.runtime.live import JoinedStep, LiveStep, ReadyStep
 from jaxrnn.runtime.pickling import on_device, on_host
 from jaxrnn.specs import bind
 from jaxrnn.stepper import Stepper
 
 Arrays = Mapping[str, Any]
-Vectors = tuple[Any, ...]
 
 _AS_IT_IS = contextlib.nullcontext()
 
@@ -26,8 +25,8 @@ _AS_IT_IS = contextlib.nullcontext()
 class Runner:
     """One live stream, NumPy in and NumPy out; it holds its state and is not a pure function.
 
-    The parameters are compiled in, and state and outputs leave the compiled step as one vector for each element type:
-    handing over many small arrays takes longer than a small network computes.
+    The parameters are compiled in. Of a compiled file with machine code, which is then all that runs, nothing is
+    compiled.
 
     Example::
 
@@ -57,11 +56,13 @@ class Runner:
         self._stream = Bound(stepper, params)
         self._turn = threading.Lock()
         self._start = self._stream.start(constants)
+        ready = self._stream.ready("step")
+        self._step: LiveStep = (
+            JoinedStep(self._stream.step, self._start) if ready is None else ReadyStep(ready, self._stream.spec.bind)
+        )
         self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
         # 64-bit types, which JAX narrows elsewhere, take a context, and entering it takes time.
         self._wide = any(each.is_wide for each in (*self._stream.spec.inputs, *self._stream.spec.state))
-        self._joined = _JoinedStep(self._stream, Layout(self._start))
-        self._step = jax.jit(self._joined.step)
         self.reset()
 
     def __repr__(self) -> str:
@@ -86,7 +87,7 @@ class Runner:
     def reset(self) -> None:
         """Begin a new stream."""
         with self._turn, exact_types():
-            self._state = self._joined.joined(self._start)
+            self._state = self._step.pack(self._start)
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """One step.
@@ -109,20 +110,14 @@ class Runner:
             # Contexts, `exact_types` among them, take as long as a small network computes: only what is needed.
             if not self._wide:
                 try:
-                    return self._advance(inputs)
+                    outputs, self._state = self._step(self._state, inputs)
+                    return outputs
                 except jax.errors.JaxRuntimeError as error:
                     if "transfer" not in str(error):
                         raise
             with own_transfers(), jax.enable_x64(True) if self._wide else _AS_IT_IS:
-                return self._advance(inputs)
-
-    def _advance(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One step; where it fails, the state stays as it was."""
-        vectors, state = self._step(self._state, inputs)
-        flat = [np.asarray(vector) for vector in vectors]
-        outputs = {name: flat[vector][part].reshape(shape) for name, vector, part, shape in self._joined.places}
-        self._state = state
-        return outputs
+                outputs, self._state = self._step(self._state, inputs)
+                return outputs
 
     def _bound(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """The inputs as arrays of the declared types."""
@@ -139,43 +134,13 @@ class Runner:
             valid: how many of them exist.
         """
         with self._turn, exact_types():
-            results = self._stream.flush(self._joined.entries(self._state), tail, valid)
-            self._state = self._joined.joined(self._start)
+            results = self._stream.flush(self._step.unpack(self._state), tail, valid)
+            self._state = self._step.pack(self._start)
         return results
 
     @property
     def state(self) -> dict[str, Any]:
         """The state after the last step, by the names that ``spec.state`` of the stepper lists."""
         with exact_types():
-            return self._stream.spec.entries(self._joined.entries(self._state))
-
-
-class _JoinedStep:
-    """A step whose state and outputs are one vector for each element type, in tuples: JAX hands those over fastest.
-
-    Attributes:
-        places: name, vector, slice and shape of each output, known once the step is traced.
-    """
-
-    def __init__(self, stream: Bound, layout: Layout):
-        self._stream, self._layout = stream, layout
-        self.places: tuple[tuple[str, int, slice, tuple[int, ...]], ...] = ()
-
-    def step(self, state: Vectors, inputs: Arrays) -> tuple[Vectors, Vectors]:
-        """One step: the vectors of the outputs, and of the new state."""
-        outputs, new = self._stream.step(self.entries(state), inputs)
-        layout = Layout(outputs)
-        index = {name: number for number, name in enumerate(layout.vectors)}
-        self.places = tuple(
-            (name, index[place.vector], slice(place.start, place.start + place.size), place.shape)
-            for name, place in layout.places.items()
-        )
-        return tuple(layout.pack(outputs).values()), self.joined(new)
-
-    def joined(self, entries: Arrays) -> Vectors:
-        """A state as vectors."""
-        return tuple(self._layout.pack(entries).values())
-
-    def entries(self, state: Vectors) -> dict[str, Any]:
-        """The entries of a state by name."""
-        return self._layout.unpack(dict(zip(self._layout.vectors, state, strict=True)))
+            entries = self._stream.spec.entries(self._step.unpack(self._state))
+            return {name: jax.device_put(array) for name, array in entries.items()}

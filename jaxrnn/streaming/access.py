@@ -11,8 +11,8 @@ from jax.extend.core import JaxprEqn
 from jax.interpreters import partial_eval
 
 from jaxrnn.jaxprs.equations import shape_of
-from jaxrnn.jaxprs.slices import inner_jaxprs
-from jaxrnn.streaming.dimensions import is_symbolic
+from jaxrnn.jaxprs.slices import inner_jaxprs, walk
+from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.streaming.sources import Path, describe_equation, located
 from jaxrnn.streaming.timeline import Clock, smallest_period
 
@@ -73,6 +73,16 @@ def has_symbols(equation: JaxprEqn) -> bool:
     return any(True for _ in own_sizes(equation)) or any(
         True for inner in inner_jaxprs(equation) for _ in symbolic_sizes(inner)
     )
+
+
+def front_pads(jaxpr: Any) -> Iterator[int]:
+    """By how many frames time is padded in front."""
+    for equation in walk(jaxpr):
+        if equation.primitive.name == "pad":
+            for axis in symbolic_axes(out_shape(equation)):
+                low, _, _ = equation.params["padding_config"][axis]
+                if not is_symbolic(low):
+                    yield int(low)
 
 
 def clock_of(jaxpr: Any) -> Clock:

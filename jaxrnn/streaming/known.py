@@ -11,6 +11,7 @@ import numpy as np
 from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
 
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of
+from jaxrnn.jaxprs.known import move
 from jaxrnn.jaxprs.platforms import is_platform_index
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.values import is_length
@@ -45,6 +46,8 @@ def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
             return None
     if any(map(is_length, operands)):
         return _fold_lengths(equation, operands)
+    if moved := move(equation, operands):
+        return moved
     with jax.ensure_compile_time_eval():
         return [np.asarray(result) for result in bind(equation, operands)]
 

@@ -44,6 +44,7 @@ class Facts:
         kinds: for each entry of the state, what it is for.
         horizon: units after which nothing depends on the number of frames any more.
         counts: whether some value needs the true number of units.
+        carries: by loop, what its carries become before they settle.
     """
 
     warm_up: int = 0
@@ -51,6 +52,7 @@ class Facts:
     counts: bool = False
     sinks: list[tuple[Timeline, int]] = field(default_factory=list)
     kinds: dict[str, str] = field(default_factory=dict)
+    carries: dict[Any, Any] = field(default_factory=dict)
 
     def wait_for(self, timeline: Timeline, frames: int) -> None:
         """Something depends on the number of frames until so many have come."""
@@ -123,3 +125,7 @@ class Moment:
         if isinstance(known, np.ndarray):
             return bool(known[0]) if np.all(known == known[0]) else known
         return known
+
+    def is_empty(self, timeline: Timeline, delay: int) -> bool:
+        """Whether it is known that no frame of a chunk exists: what it holds is then never read."""
+        return isinstance(self.count, int) and self.exists(timeline, delay) is False

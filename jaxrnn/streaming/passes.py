@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.briefs import brief
@@ -32,7 +33,7 @@ class Pass(Moment):
 
     Attributes:
         clock, units, count, existing, facts, before: as in `Moment`.
-        state: the entries of the state before this pass; None in the pass that creates them.
+        state: the entries of the state before this pass; None in the first one, where every entry begins.
         absent: what stands in frames that do not exist.
         local: reductions over time give the part of this chunk and keep no state: for reverse rules.
     """
@@ -49,11 +50,14 @@ class Pass(Moment):
     prefix: str = ""
     #: The equation at hand, after those inside of which it is.
     path: Path = ()
-    #: The state after this pass; in the pass that creates it, before the first.
+    #: The entries of the state that begin in this pass, and those after it.
+    begun: dict[str, Any] = field(default_factory=dict)
     new: dict[str, Any] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
     #: Delayed arrays and their lineages, by the lineage and delay that they had and the delay that they have.
     _delayed: dict[tuple[object, int, int], tuple[Any, object]] = field(default_factory=dict)
+    #: Which frames exist, by the timeline and delay of their chunks.
+    _exist: dict[tuple[Timeline, int], Any] = field(default_factory=dict)
 
     # -- applying
 
@@ -98,6 +102,13 @@ class Pass(Moment):
         error = kind(f"{where}cannot be streamed: {why}; {mend}")
         error.located = True
         return error
+
+    def exists(self, timeline: Timeline, delay: int) -> Any:
+        """As in `Moment`: one mask for all chunks of a timeline and delay."""
+        key = timeline, delay
+        if key not in self._exist:
+            self._exist[key] = super().exists(timeline, delay)
+        return self._exist[key]
 
     def fill(self, chunk: Chunk, value: Any) -> Chunk:
         """The chunk with a value in every frame that does not exist."""
@@ -146,6 +157,8 @@ class Pass(Moment):
             )
         self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
         self.facts.wait_for(timeline, delay)
+        if self.is_empty(timeline, delay):
+            array = lax.full(array.shape, self.absent.of(array.dtype), array.dtype)  # nobody reads what it was
         chunk = Chunk(array, axis, timeline, delay, reach, affine, lineage)
         return self.delayed(chunk, max(delay, timeline.certain))
 
@@ -202,10 +215,10 @@ class Pass(Moment):
             return frames[-history:]
         shape = (history, *frames.shape[1:])
         value = self.absent.of(frames.dtype) if initial is None else initial
-        name, old = self.carry(kind, lambda: jnp.full(shape, value, frames.dtype))
+        name, old = self.carry(kind, lambda: lax.full(shape, value, frames.dtype))
         # In one dimension, these are plain copies to XLA's CPU backend; in several it computes an index each time.
         flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])
-        self.store(name, flat[frames.size :].reshape(shape))
+        self.store(name, flat[frames.size :].reshape(shape), chunk.timeline, chunk.delay)
         return flat.reshape(history + chunk.frames, *frames.shape[1:])
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:
@@ -224,9 +237,8 @@ class Pass(Moment):
         name = self.unique(f"{self.prefix}{label}.{kind}")
         self.facts.kinds[name] = kind.rstrip("0123456789")
         if self.state is None:
-            value = start()
-            self.new[name] = value
-            return name, value
+            self.begun[name] = self.new[name] = start()
+            return name, self.begun[name]
         return name, self.state[name]
 
     def unique(self, name: str) -> str:
@@ -235,10 +247,14 @@ class Pass(Moment):
         self._used[name] = seen + 1
         return name if seen == 0 else f"{name}.{seen + 1}"
 
-    def store(self, name: str, value: Any) -> None:
-        """Set an entry of the state for the next pass."""
-        if self.state is not None:
-            self.new[name] = value
+    def store(self, name: str, value: Any, timeline: Timeline | None = None, delay: int | None = None) -> None:
+        """Set an entry of the state for the next pass.
+
+        What gathers the frames of a chunk, with this timeline and delay, stays what it begins with until one exists.
+        """
+        if timeline is not None and delay is not None and self.is_empty(timeline, delay):
+            value = (self.begun if self.state is None else self.state)[name]
+        self.new[name] = value
 
     def child(self, prefix: str, state: Mapping[str, Any] | None, *, local: bool = False) -> Pass:
         """A pass over an inner jaxpr, with its own entries of the state."""

@@ -17,10 +17,12 @@ from jax.core import Tracer
 from jaxrnn.checks import is_count
 from jaxrnn.errors import StreamError
 from jaxrnn.guards import own_arithmetic
+from jaxrnn.jaxprs.equations import trace_nested
 from jaxrnn.jaxprs.fingerprints import fingerprint
 from jaxrnn.layout import Layout, State
-from jaxrnn.streaming.access import clock_of, without_dead_code
+from jaxrnn.streaming.access import clock_of, front_pads, without_dead_code
 from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
+from jaxrnn.streaming.initial import Initial
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.known import LARGEST
 from jaxrnn.streaming.lengths import least_length
@@ -77,6 +79,7 @@ class Plan:
         output_structure: the tree of the outputs.
         results: shape and dtype of each output, for the smallest pulse.
         layout: the entries of the state, by name.
+        initial: the state before the first frame.
         absent: what stands in frames that do not exist.
         label: what messages call the function.
         least: the fewest frames of the trace that a recording may have.
@@ -103,11 +106,12 @@ class Plan:
         self.facts = Facts(horizon=-(-self.least // self.clock.unit))
         self.outputs: list[Any] = []
         self.results: list[jax.ShapeDtypeStruct] = []
+        self.layout = Layout({})
         param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
         constants = [leaf.whole for leaf in leaves if leaf.axis is None]
         with own_arithmetic():
-            jax.eval_shape(self._create, param_shapes, constants)  # finds whether frames are counted
-            self.layout = Layout(jax.eval_shape(self._start, param_shapes, constants))
+            units = -(-max(front_pads(jaxpr), default=0) // self.clock.unit)
+            self.initial = self._traced_start(max(1, units), param_shapes, constants)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -155,40 +159,36 @@ class Plan:
         ]
         return [value.array if isinstance(value, (Chunk, FinalValue)) else jnp.asarray(value) for value in outputs]
 
-    def _create(self, params: Sequence[Any], constants: Sequence[Any]) -> dict[str, Any]:
-        run = Pass(self.clock, 1, 0, None, None, self.facts, self.absent, self._zero())
-        self.results = [shape_of(array) for array in self._pass(params, self._nothing(1, constants), run)]
-        return run.new
-
-    def _zero(self) -> Any:
-        return _no_units() if self.facts.counts else None
-
     def _nothing(self, units: int, constants: Sequence[Any]) -> list[Any]:
         """Input that does not exist."""
         values = iter(constants)
         return [
             next(values)
             if leaf.axis is None
-            else jnp.full(leaf.frames(units * self.clock.unit), self.absent.of(leaf.dtype), leaf.dtype)
+            else lax.full(leaf.frames(units * self.clock.unit), self.absent.of(leaf.dtype), leaf.dtype)
             for leaf in self.leaves
         ]
 
-    def start(self, params: Sequence[Any], constants: Sequence[Any]) -> State:
-        """The state before the first frame: of the parameters and the inputs that are constant in time."""
-        return self.layout.pack(self._start(params, constants))
+    def _traced_start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> Initial:
+        """The state before the first frame, from the pass that finds the facts.
 
-    def _start(self, params: Sequence[Any], constants: Sequence[Any]) -> dict[str, Any]:
-        state = self._create(params, constants)
-        units = self.facts.warm_up
-        if units:
-            run = Pass(self.clock, units, -units, None, state, self.facts, self.absent, self._zero())
-            self._pass(params, self._nothing(units, constants), run)
-            state = run.new
+        It runs over so many units before the first frame, or over as many as it finds to be needed; more do no harm.
+        """
+        closed, _ = trace_nested(functools.partial(self._start, units), params, constants)
+        needed = self.facts.warm_up
+        return Initial(self.layout, closed) if needed <= units else self._traced_start(needed, params, constants)
+
+    def _start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
+        """The entries of the state before the first frame, in the order of the layout."""
+        run = Pass(self.clock, units, -units, None, None, self.facts, self.absent)
+        self.results = [shape_of(array) for array in self._pass(params, self._nothing(units, constants), run)]
         # It stays below 2**24, and as a float it lies in the vector that holds nearly all of the state.
-        state[COUNT] = jnp.zeros((), jnp.float32)
+        counters = {COUNT: np.zeros((), np.float32)}
         if self.facts.counts:
-            state[UNITS] = _no_units()
-        return state
+            counters[UNITS] = np.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
+        entries = dict(sorted({**run.new, **counters}.items()))
+        self.layout = Layout(entries)
+        return list(entries.values())
 
     def run(
         self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int, existing: Any = None
@@ -236,10 +236,6 @@ class Plan:
             end = output.timeline.length(before * self.clock.unit + existing)
             result.append(end - (before * output.timeline.per_unit - output.delay))
         return result
-
-
-def _no_units() -> Any:
-    return jnp.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
 
 
 def _known(value: Any) -> Any:

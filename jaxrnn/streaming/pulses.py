@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrnn.cells.products import product_type
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.equations import trace
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
 from jaxrnn.jaxprs.packing import Packed, Purpose, plain
 from jaxrnn.jaxprs.step import Step
-from jaxrnn.jaxprs.zeros import depends_on
 from jaxrnn.precision import cast_param, check_names, check_param
 from jaxrnn.recordings import scan_steps
 from jaxrnn.stepper import State
@@ -81,37 +79,27 @@ class Pulses:
         """
         if params is not None:
             self.check_params(params)
-        closed, depends = self._start
-        count = len(jax.tree.leaves(self.example))
+        initial, count = self.plan.initial, len(jax.tree.leaves(self.example))
         groups = {
             "params": (None if params is None else self._leaves(params), slice(0, count)),
             "constants": (constants, slice(count, None)),
         }
         arguments: list[Any] = []
         for name, (leaves, own) in groups.items():
-            if leaves is None and any(depends[own]):
+            if leaves is None and any(initial.depends[own]):
                 raise InputError(f"the state before the first frame is computed from {name}: call init({name}=...)")
-            avals = closed.in_avals[own]
-            arguments += [jnp.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
-        return self._created(arguments[:count], arguments[count:])
+            avals = initial.closed.in_avals[own]
+            arguments += [np.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
+        return self._computed(arguments) if initial.known is None else initial.known
 
     @compiled
-    def _created(self, params: list[Any], constants: list[Any]) -> State:
-        return self.plan.start(params, constants)
+    def _computed(self, arguments: list[Any]) -> State:
+        return self.plan.initial(arguments)
 
     @property
     def initial_constants(self) -> list[bool]:
         """Of every input without a time axis, whether the state before the first frame depends on it."""
-        return self._start[1][len(jax.tree.leaves(self.example)) :]
-
-    @functools.cached_property
-    def _start(self) -> tuple[Any, list[bool]]:
-        """The jaxpr that makes the first state, and which of its inputs it depends on."""
-        leaves = jax.tree.leaves(self.example)
-        constants = [leaf.whole for leaf in self.plan.leaves if leaf.axis is None]
-        closed, _ = trace(self.plan.start, leaves, constants)
-        used = depends_on(closed)
-        return closed, [variable in used for variable in closed.jaxpr.invars]
+        return self.plan.initial.depends[len(jax.tree.leaves(self.example)) :]
 
     @compiled
     def step(self, params: Any, state: State, arrays: Arrays, *, batched: bool) -> tuple[list[Any], State]:

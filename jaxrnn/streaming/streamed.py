@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxrnn.briefs import part_of, wrapped
 from jaxrnn.guards import own_arithmetic
@@ -110,7 +111,9 @@ class Streamed:
             InputError: parameters or constants are needed and were not given, or do not fit.
         """
         leaves = None if constants is None else self._arguments.constants(constants)
-        return in_batch(self._flat, self._pulses.init(params, leaves), batch)
+        state = in_batch(self._flat, self._pulses.init(params, leaves), batch)
+        # Without compiling anything, which ``jnp.asarray`` does.
+        return {name: jax.device_put(each) if isinstance(each, np.ndarray) else each for name, each in state.items()}
 
     @_in_its_types
     def step(self, params: Any, state: State, x: Any) -> tuple[Any, State]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxrnn.cells.products import matrix_products_in, product_type
+from jaxrnn.cells.products import Types
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.messages import first_line, whole_message
 from jaxrnn.streaming.dimensions import UndecidedError
@@ -91,7 +90,7 @@ def stream(
         raise StreamError(f"multiple must be at least 1, not {multiple}")
     shapes, of_params = jax.tree.map(shape_of, (example, params))
     # 64-bit types and products are what they are here and now, whatever they are where the result is called.
-    types = Types(bool(jax.config.read("jax_enable_x64")), product_type())
+    types = Types.here()
 
     def plan(times: int = 1, more: tuple[str, ...] = ()) -> Plan:
         """The plan for lengths that are ``times`` as large multiples, under more constraints."""
@@ -139,25 +138,6 @@ def _scope_of(constraints: Sequence[str]) -> Any:
         return jax.export.SymbolicScope(constraints)
     except ValueError as error:
         raise StreamError(f"constraints must be such as 'S >= 3': {first_line(error)}") from error
-
-
-@dataclass(frozen=True)
-class Types:
-    """The types that a function was traced in.
-
-    Attributes:
-        wide: whether there are types of 64 bits.
-        products: the compute dtype.
-    """
-
-    wide: bool
-    products: np.dtype | None
-
-    @contextlib.contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Trace in them."""
-        with jax.enable_x64(self.wide), matrix_products_in(self.products):
-            yield
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def everything(program: Program, streamed: Streamed, cuts: list[Cut]) -> Callabl
 
     def run(x: Any) -> Any:
         offline = {total: function(jax.tree.map(lambda a, n=total: a[:n], x)) for total in {c.total for c in cuts}}
-        states, singles = steps(streamed, streamed._plan.start([], []), x, 0, longest // unit)
+        states, singles = steps(streamed, streamed.init(), x, 0, longest // unit)
         after = jax.tree.map(lambda s: s[1], states)
         later, tripled = steps(streamed.with_pulse(room), after, x, unit, triples)
         behind = [

@@ -38,14 +38,15 @@ def negative_log_likelihood(
     wide = wide_type(x.dtype)
     ignored = jnp.zeros(target.shape, bool) if ignore_index is None else target == ignore_index
     outside = ((target < 0) | (target >= count)) & ~ignored
-    index = jnp.where(ignored | outside, jnp.zeros((), target.dtype), target)
+    classes = jnp.arange(count, dtype=target.dtype).reshape(-1, *(1 for _ in x.shape[2:]))
+    hot = jnp.where(ignored, -1, target)[:, None] == classes
     each = jnp.ones((count,), wide) if weight is None else traced(weight).astype(wide)
     if each.shape != (count,):
         raise ValueError(f"the weight has shape {each.shape}, but there are {count} classes")
-    factor = jnp.where(ignored, jnp.zeros((), wide), each[index]) if count else jnp.zeros(target.shape, wide)
-    chosen = jnp.take_along_axis(x, index[:, None], 1, mode="clip")[:, 0].astype(wide)
-    # The log probability of an ignored sample may be -inf, and 0 * inf is NaN.
-    loss = jnp.where(ignored, jnp.zeros((), wide), -jnp.where(ignored, jnp.zeros((), wide), chosen) * factor)
+    # Sums of one term or none: the log probability of other classes and of ignored samples may be -inf, and 0 * inf is
+    # NaN.
+    factor = jnp.sum(jnp.where(hot, each.reshape(classes.shape), jnp.zeros((), wide)), axis=1)
+    loss = -jnp.sum(jnp.where(hot, x.astype(wide), jnp.zeros((), wide)), axis=1) * factor
     loss = jnp.where(outside, jnp.full((), jnp.nan, wide), loss)
     return _reduced(loss, factor, reduction).astype(x.dtype)
 

@@ -17,7 +17,7 @@ from jaxrnn.messages import describe
 from jaxrnn.runtime.bound import Bound, packed
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.manifest import BATCHED
-from jaxrnn.specs import ArraySpec
+from jaxrnn.runtime.compiled.native import structs
 from jaxrnn.stepper import State, Stepper, StepSpec
 from jaxrnn.voices import argument, called
 
@@ -64,7 +64,7 @@ def archive(
             for name, (function, rest) in functions.items()
         }
     named = dataclasses.replace(spec, label=label or PurePath(spec.label).name, needs_params=False)
-    return Archive(named, jax.__version__, tuple(leaves), start, exported)
+    return Archive(named, jax.__version__, tuple(map(np.asarray, leaves)), start, exported)
 
 
 def _known(platforms: Sequence[str] | None) -> Sequence[str] | None:
@@ -127,12 +127,10 @@ def _functions(
         return stepper.scan(rebuild(leaves), state, inputs)  # pyright: ignore[reportAttributeAccessIssue]
 
     time, batch = jax.export.symbolic_shape("time, batch")
-    symbol = spec.batch_symbol
     functions: Functions = {}
     keeps = False
     for ending, size, lead in (("", batch, ()), (BATCHED, 1, (batch,))):
-        sizes = {} if symbol is None else {symbol: size}
-        state, inputs = (_shapes(specs, sizes, lead) for specs in (spec.carried, spec.inputs))
+        state, inputs = (structs(specs, spec, lead, size) for specs in (spec.carried, spec.inputs))
         rest = (inputs if spec.streams else {}, jax.ShapeDtypeStruct(lead, np.int32))
 
         def enter(name: str, function: Callable[..., Any], *shapes: Any) -> None:
@@ -146,7 +144,7 @@ def _functions(
         if keeps:
             enter("flush", flush, state, *rest)
         if not spec.streams and hasattr(stepper, "scan"):
-            enter("scan", scan, state, _shapes(spec.inputs, sizes, (*lead, time)))
+            enter("scan", scan, state, structs(spec.inputs, spec, (*lead, time), size))
     return functions
 
 
@@ -158,10 +156,6 @@ def _check_steady(spec: StepSpec, before: Arrays, after: Arrays) -> None:
                 f"{spec.label} cannot be compiled: its state {name!r} is {describe(array)} before a step and "
                 f"{describe(after[name])} after it"
             )
-
-
-def _shapes(specs: Sequence[ArraySpec], sizes: Mapping[str, Any], lead: Sequence[Any]) -> dict[str, Any]:
-    return {each.name: each.sized(sizes).batched(lead).struct() for each in specs}
 
 
 def _shape(array: Any) -> jax.ShapeDtypeStruct:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxrnn.checks import check_count
+from jaxrnn.errors import InputError
+from jaxrnn.files import check_replaceable
 from jaxrnn.runtime.compiled.archive import archive
 from jaxrnn.runtime.compiled.format import read, write
+from jaxrnn.runtime.compiled.making import native as machine_code
 from jaxrnn.runtime.compiled.stepper import CompiledStepper
 from jaxrnn.stepper import Stepper
 
@@ -21,6 +26,8 @@ def save_compiled(
     dims: Mapping[str, int] | None = None,
     platforms: Sequence[str] | None = None,
     label: str | None = None,
+    native: bool = False,
+    batches: Sequence[int] = (),
 ) -> None:
     """Write a stepper to a file, whole or not at all: its step, its flush, and the scan of a model in steps.
 
@@ -35,23 +42,46 @@ def save_compiled(
         platforms: for which to compile, some of ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``: one file serves them
             all, with one state. By default the one that JAX uses here. No device of theirs is needed to compile.
         label: what messages call it; by default the name of the model's file.
+        native: whether the file also holds machine code for one stream, so that nothing is compiled where it is loaded
+            with ``native=True``. It is for this processor and these versions of jaxrnn and JAX; elsewhere the rest of
+            the file serves. The parameters are in each function once more.
+        batches: numbers of streams that machine code is for, too: batches, and pools of that capacity.
 
     Raises:
         StateError: the model has no steps, or its state grows from step to step.
         InputError: a dimension or parameters are missing or do not fit, arrays do not go by name, or there is no such
-            platform.
+            platform, or batches are no numbers of streams or given without native.
+        UnsupportedError: there is no machine code for a step that calls back into Python.
     """
-    write(Path(path), archive(stepper, params, dims or {}, platforms, label))
+    check_replaceable(Path(path))
+    counts = [check_count("batches, the numbers of streams,", batch) for batch in dict.fromkeys(batches)]
+    if counts and not native:
+        raise InputError("batches are for machine code: a file without it serves any number of streams; give native")
+    made = archive(stepper, params, dims or {}, platforms, label)
+    write(Path(path), made._replace(native=machine_code(made, counts)) if native else made)
 
 
-def load_compiled(path: str | os.PathLike[str]) -> CompiledStepper:
+def load_compiled(path: str | os.PathLike[str], *, native: bool = False) -> CompiledStepper:
     """Read a file that `save_compiled` wrote. Neither onnx nor tracing of the model is needed.
 
     The digest in a file tells damage. It is no signature: whoever can write the file can write the digest. Run compiled
-    files only from whom you trust, as you would a program.
+    files only from whom you trust, as you would a program. That holds for machine code above all: JAX compiles the
+    portable part and sees what it compiles, but machine code runs as it is, with all rights of the process.
+
+    Args:
+        path: where it is.
+        native: whether to run the machine code of the file, where it holds some for this machine; otherwise it is not
+            read at all. Where it does not, a `UserWarning` says why, and the functions are compiled from the portable
+            part. A call for which there is none, such as a scan, is compiled in any case.
 
     Raises:
         ModelError: no such file, another kind of file, or one that has been damaged or makes no sense. When a function
             is first called: it was compiled for another platform, or by a JAX that this one cannot read.
     """
-    return CompiledStepper(read(path))
+    found = read(path, native)
+    if native and found.native is None:
+        warnings.warn(
+            f"{os.fspath(path)} holds no machine code, so its functions are compiled here: write it with native=True",
+            stacklevel=2,
+        )
+    return CompiledStepper(found)

@@ -1,7 +1,8 @@
 """The file: a line of magic, a line with the SHA-256 of the rest, and a zip archive.
 
-The archive holds ``manifest.json``, arrays as ``.npy`` entries, and functions serialised by ``jax.export``; nothing in
-it is packed or pickled, and what it claims is held against what is there.
+The archive holds ``manifest.json``, arrays as ``.npy`` entries, functions serialised by ``jax.export``, and perhaps the
+machine code of some; nothing in it is packed or pickled, and what it claims is held against what is there. Machine code
+is not read unless it is asked for.
 
 The digest tells damage: a transfer that was cut, a disk that lost a bit. It is no signature: whoever can write the file
 can write the digest, too. The functions are programs, which JAX compiles and runs with the rights of the caller: a
@@ -19,14 +20,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.arrays import read_member
 from jaxrnn.errors import ModelError
 from jaxrnn.files import check_regular
 from jaxrnn.guards import exact_types
-from jaxrnn.runtime.compiled.manifest import check_manifest
+from jaxrnn.runtime.compiled.manifest import check_manifest, check_native
+from jaxrnn.runtime.compiled.native import Native, arguments_of
 from jaxrnn.specs import dtype_named
 from jaxrnn.stepper import StepSpec
 from jaxrnn.version import __version__
@@ -48,6 +49,7 @@ class Archive(NamedTuple):
         start: the state before the first frame, in the order of `StepSpec.carried`, each of its shape or one that is
             broadcast to it; None where a function ``init`` computes it.
         functions: serialised functions by name.
+        native: their machine code; None where the file holds none, or none was asked for.
         digest: SHA-256 of the file; of one that is to be written, nothing yet.
     """
 
@@ -56,6 +58,7 @@ class Archive(NamedTuple):
     params: Sequence[Any]
     start: Sequence[np.ndarray] | None
     functions: Mapping[str, bytes]
+    native: Native | None = None
     digest: str = ""
 
 
@@ -83,6 +86,8 @@ def write(path: Path, archive: Archive) -> None:
         "functions": list(archive.functions),
         **{group: [array.dtype.name for array in entries] for group, entries in arrays.items()},
     }
+    if archive.native is not None:
+        facts["native"] = {"made": archive.native.made, "results": archive.native.results}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as opened:
         opened.writestr("manifest.json", json.dumps(facts, indent=1))
@@ -93,14 +98,20 @@ def write(path: Path, archive: Archive) -> None:
                     np.lib.format.write_array(entry, array.view(f"V{array.dtype.itemsize}"), allow_pickle=False)
         for name, data in archive.functions.items():
             opened.writestr(f"functions/{name}", data)
+        for name, data in ({} if archive.native is None else archive.native.code).items():
+            opened.writestr(f"native/{name}", data)
     body = buffer.getvalue()
     digest = hashlib.sha256(body).hexdigest().encode() + b"\n"
     with in_place_of(path) as written:
         written.write_bytes(MAGIC + digest + body)
 
 
-def read(path: str | os.PathLike[str]) -> Archive:
+def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
     """Read a file.
+
+    Args:
+        path: where it is.
+        native: whether its machine code is read, too.
 
     Raises:
         ModelError: no such file, another kind of file, one that has been damaged, or one that makes no sense.
@@ -123,7 +134,7 @@ def read(path: str | os.PathLike[str]) -> Archive:
         )
     try:
         with exact_types():
-            return _content(body)._replace(digest=digest.decode())
+            return _content(body, native)._replace(digest=digest.decode())
     except (ValueError, LookupError, TypeError, RuntimeError, OSError, zipfile.BadZipFile, MemoryError) as error:
         raise ModelError(
             f"{os.fspath(path)} has the digest that it gives, but not the content of a compiled model: {error}; "
@@ -131,7 +142,7 @@ def read(path: str | os.PathLike[str]) -> Archive:
         ) from error
 
 
-def _content(body: bytes) -> Archive:
+def _content(body: bytes, native: bool) -> Archive:
     with zipfile.ZipFile(io.BytesIO(body)) as opened:
         members = {member.filename: member for member in opened.infolist()}
         claimed = sum(member.file_size for member in opened.infolist())
@@ -149,13 +160,26 @@ def _content(body: bytes) -> Archive:
             ]
             for group in ("params", "start")
         )
+        code = _native(opened, members, manifest.get("native"), spec) if native else None
     if "init" in functions:
-        return Archive(spec, manifest["jax"], tuple(map(jnp.asarray, params)), None, functions)
+        return Archive(spec, manifest["jax"], tuple(params), None, functions, code)
     for each, array in zip(spec.carried, start, strict=True):
         if array.dtype != each.dtype:
             raise ValueError(f"state {each} begins with {array.dtype}")
         np.broadcast_to(array, [1 if isinstance(size, str) else size for size in each.shape or ()])
-    return Archive(spec, manifest["jax"], tuple(map(jnp.asarray, params)), tuple(start), functions)
+    return Archive(spec, manifest["jax"], tuple(params), tuple(start), functions, code)
+
+
+def _native(
+    opened: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], facts: Any, spec: StepSpec
+) -> Native | None:
+    if facts is None:
+        return None
+    check_native(facts)
+    for name in facts["results"]:
+        arguments_of(spec, name)  # there is such a function
+    code = {name: opened.read(members[f"native/{name}"]) for name in facts["results"]}
+    return Native(facts["made"], facts["results"], code)
 
 
 def _array(opened: zipfile.ZipFile, member: zipfile.ZipInfo, dtype: np.dtype) -> np.ndarray:

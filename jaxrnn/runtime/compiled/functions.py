@@ -1,21 +1,29 @@
-"""Functions between JAX and a file: exported with their parameters as arguments, loaded and called."""
+"""Functions between JAX and a file: exported with their parameters as arguments, loaded and called.
+
+Where the file has machine code for a call, that runs; any other call is compiled by JAX.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from jaxrnn import compiling
 from jaxrnn.errors import InputError, JaxrnnError, ModelError
 from jaxrnn.guards import exact_types
 from jaxrnn.messages import first_line
+from jaxrnn.placing import placed
+from jaxrnn.runtime.compiled.executables import CodeError, function_of
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.manifest import BATCHED
-from jaxrnn.runtime.pickling import on_device, on_host
+from jaxrnn.runtime.compiled.native import arguments_of, differences, structs_of
 
 
 class Functions:
@@ -23,18 +31,57 @@ class Functions:
 
     Attributes:
         spec: the facts about the stepper.
-        params: the parameters. A function that is called with None in their place has them compiled into it: what
-            depends on nothing else is then computed once, which makes steps much faster.
+        is_native: whether machine code of the file is used.
     """
 
     def __init__(self, archive: Archive):
         self.spec = archive.spec
-        self.params = tuple(archive.params)
         self._archive = archive
         self._jax = archive.jax
         self._serialised = archive.functions
         self._loaded: dict[str, Any] = {}
         self._bound: dict[str, Any] = {}
+        self._ready: dict[str, Any] = {}
+        self._code = {} if archive.native is None else dict(archive.native.code)
+        if archive.native is not None and (changes := differences(archive.native.made)):
+            self._code = {}
+            self._tell(f"is for another machine or installation: {'; '.join(changes)}")
+
+    @functools.cached_property
+    def params(self) -> tuple[jax.Array, ...]:
+        """The parameters, which are compiled into a function that is called with them or with None in their place.
+
+        What depends on nothing else is then computed once, which makes steps much faster.
+        """
+        with exact_types(), jax.ensure_compile_time_eval():
+            return tuple(placed(array) for array in self._archive.params)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether there is machine code that can be used."""
+        return bool(self._code)
+
+    def ready(self, name: str) -> Callable[..., Any] | None:
+        """A function as machine code, its parameters in it; None where there is none for it.
+
+        Args:
+            name: of the function, with the number of streams after that of one that takes a batch.
+        """
+        if name not in self._ready and name in self._code and self._archive.native is not None:
+            results = structs_of(self._archive.native.results[name])
+            try:
+                self._ready[name] = function_of(self._code[name], arguments_of(self.spec, name), results)
+            except CodeError as error:
+                del self._code[name]
+                self._tell(f"cannot be used for {name!r}: {first_line(error, 300)}")
+        return self._ready.get(name)
+
+    def _tell(self, what: str) -> None:
+        warnings.warn(
+            f"{self.spec.label}: the machine code of the compiled file {what}. Functions are compiled from its "
+            "portable part, which gives the same",
+            stacklevel=2,
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -48,11 +95,17 @@ class Functions:
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
-        return _read_again, (type(self), self._archive._replace(params=on_host(self._archive.params)))
+        return type(self), (self._archive,)
 
     def _call(self, name: str, params: Sequence[Any] | None, *arguments: Any) -> Any:
         with exact_types():
-            function = self._function(name)
+            if params is vars(self).get("params"):
+                params = None  # its own
+            if params is None and (ready := self._ready_for(name, arguments)) is not None:
+                # Arrays of other shapes, or on another device, are for JAX to compile.
+                with contextlib.suppress(TypeError, ValueError):
+                    return ready(*arguments)
+            function = self.portable(name)
             if params is None and name not in self._bound:
                 self._bound[name] = compiling.jit(functools.partial(function, list(self.params)))
             try:
@@ -65,7 +118,20 @@ class Functions:
                     raise  # of the machine, such as a lack of memory
                 raise self._unusable(name, error) from error
 
-    def _function(self, name: str) -> Any:
+    def _ready_for(self, name: str, arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """The machine code for a call, if there is any and nothing of the call is traced."""
+        if not self._code or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
+            return None
+        streams = None if name == "init" else self.spec.batch(arguments[0])
+        of_one = streams is None or (streams == 1 and not name.endswith(BATCHED))
+        return self.ready(name if of_one else f"{name}_{streams}")
+
+    def portable(self, name: str) -> Callable[..., Any]:
+        """A function of the file, which JAX compiles; it takes a list of the parameters first.
+
+        Raises:
+            ModelError: it cannot be read, or is for another platform.
+        """
         if name not in self._loaded:
             try:
                 exported = jax.export.deserialize(bytearray(self._serialised[name]))
@@ -79,7 +145,7 @@ class Functions:
                 )
             call = exported.call
             if not name.endswith(BATCHED) and name + BATCHED in self._serialised:
-                call = _mappable(call, lambda *arguments: self._function(name + BATCHED)(*arguments))
+                call = _mappable(call, lambda *arguments: self.portable(name + BATCHED)(*arguments))
             self._loaded[name] = compiling.jit(call)
         return self._loaded[name]
 
@@ -89,10 +155,6 @@ class Functions:
             f"{first_line(error, 300)}. It was compiled with JAX {self._jax}, and this is JAX "
             f"{jax.__version__}: compile it again with this one, or upgrade JAX"
         )
-
-
-def _read_again(kind: Callable[[Archive], Any], archive: Archive) -> Any:
-    return kind(archive._replace(params=on_device(archive.params)))
 
 
 def _mappable(one: Callable[..., Any], many: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxrnn.arrays import MAX_ARRAY_BYTES
@@ -124,16 +124,42 @@ def check_manifest(manifest: Any, functions: Collection[str]) -> StepSpec:
     return spec
 
 
+def check_native(facts: Any) -> None:
+    """What a manifest says of machine code, held against what a file must have.
+
+    Raises:
+        ValueError: something is missing, or of another type.
+    """
+    _check(facts, {"made": {}, "results": {}}, "native")
+    for name, value in facts["made"].items():
+        _check(value, _text, f"native.made.{name}")
+    for name, results in facts["results"].items():
+        where = f"native.results.{name}"
+        _check(results, [{}], where)
+        if not 0 < len(results) < 3:
+            raise ValueError(f"{where} has {len(results)} groups of arrays")
+        for array, described in (pair for each in results for pair in each.items()):
+            _check(described, [lambda _: True], f"{where}.{array}")
+            if len(described) != 2:
+                raise ValueError(f"{where}.{array} is no element type and shape")
+            _check(described[0], _dtype, f"{where}.{array}")
+            _check(described[1], [lambda size: _whole(size) and size >= 0], f"{where}.{array}")
+            _check_size(f"{where}.{array}", described[1], described[0])
+
+
 def _check_array(entry: Mapping[str, Any]) -> None:
     axis, shape = entry["time_axis"], entry["shape"] or ()
     if axis is not None and not 0 <= axis < len(shape):
         raise ValueError(f"{entry['name']} of shape {entry['shape']} has no axis {axis}")
     if axis is not None and not _count(shape[axis]):
         raise ValueError(f"{entry['name']} of shape {entry['shape']} has no frames along axis {axis}")
-    sizes = [size for size in shape if not isinstance(size, str)]
-    needed = math.prod(sizes) * (0 if entry["dtype"] is None else dtype_named(entry["dtype"]).itemsize)
+    _check_size(entry["name"], [size for size in shape if not isinstance(size, str)], entry["dtype"])
+
+
+def _check_size(name: str, sizes: Sequence[int], dtype: str | None) -> None:
+    needed = math.prod(sizes) * (0 if dtype is None else dtype_named(dtype).itemsize)
     if needed > MAX_ARRAY_BYTES:
-        raise ValueError(f"{entry['name']} takes {bytes_of(needed)}")
+        raise ValueError(f"{name} takes {bytes_of(needed)}")
 
 
 def _check(value: Any, expected: Any, where: str) -> None:

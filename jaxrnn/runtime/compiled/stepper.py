@@ -9,14 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxrnn.errors import InputError
 from jaxrnn.guards import exact_types
+from jaxrnn.placing import placed
 from jaxrnn.recordings import recording_specs, scan_steps
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.functions import Functions
 from jaxrnn.runtime.compiled.manifest import BATCHED
-from jaxrnn.specs import bind
+from jaxrnn.specs import bind, taken
 from jaxrnn.stepper import Flushed, State, StepSpec, batch_note, in_batch, nothing_left, whole_pulse
 
 Arrays = Mapping[str, Any]
@@ -31,6 +33,7 @@ class CompiledStepper(Functions):
     Attributes:
         spec: the facts about the stepper.
         params: its parameters.
+        is_native: whether machine code of the file is used.
     """
 
     def __init__(self, archive: Archive):
@@ -53,14 +56,18 @@ class CompiledStepper(Functions):
         """
         with exact_types():
             if self._start is None:
-                return in_batch(self.spec, self._call("init", params, self._constants(constants)), batch)
-            sizes = {} if self.spec.batch_symbol is None else {self.spec.batch_symbol: 1}
+                state = self._call("init", params, self._constants(constants))
+                if batch is None or any(isinstance(array, Tracer) for array in state.values()):
+                    return in_batch(self.spec, state, batch)
+            else:
+                sizes = {} if self.spec.batch_symbol is None else {self.spec.batch_symbol: 1}
+                state = {
+                    each.name: np.broadcast_to(array, each.sized(sizes).sizes)
+                    for each, array in zip(self.spec.carried, self._start, strict=True)
+                }
             # By NumPy: an operation of JAX would be compiled first, which takes longer than the step.
-            state = {
-                each.name: jnp.asarray(np.broadcast_to(array, each.sized(sizes).sizes).copy())
-                for each, array in zip(self.spec.carried, self._start, strict=True)
-            }
-            return in_batch(self.spec, state, batch)
+            state = {name: np.asarray(array) for name, array in state.items()}
+            return {name: placed(array) for name, array in in_batch(self.spec, state, batch).items()}
 
     def _constants(self, constants: Any) -> dict[str, Any]:
         specs = [spec for spec in self.spec.inputs if spec.name in self.spec.constants]
@@ -70,7 +77,7 @@ class CompiledStepper(Functions):
                 f"the state before the first frame is computed from constants: call init(constants=...) with "
                 f"{', '.join(self.spec.constants)}"
             )
-        return bind(specs, {spec.name: arrays[spec.name] for spec in specs})
+        return bind(specs, {spec.name: arrays[spec.name] for spec in specs}, convert=taken)
 
     def step(self, params: Sequence[Any] | None, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
         """One step.
@@ -89,7 +96,7 @@ class CompiledStepper(Functions):
         """
         with exact_types():
             lead = self.spec.lead(state)
-            arrays = self._of_batch(state).bind(inputs, lead)
+            arrays = self._of_batch(state).bind(inputs, lead, taken)
             outputs, after = self._call(f"step{BATCHED}" if lead else "step", params, dict(state), arrays)
         at_end = {output.name: None for output in self.spec.outputs if output.at_end}
         return {**outputs, **at_end}, after
@@ -135,8 +142,11 @@ class CompiledStepper(Functions):
             lead = self.spec.lead(state)
             if "flush" not in self._serialised:
                 return nothing_left(self.spec, tail, valid)
-            arrays = whole_pulse(self._of_batch(state), tail, valid, lead)
-            existing = jnp.broadcast_to(jnp.asarray(valid).astype(jnp.int32), lead)
+            arrays = whole_pulse(self._of_batch(state), tail, valid, lead, taken)
+            if isinstance(valid, jax.Array):
+                existing = jnp.broadcast_to(valid.astype(jnp.int32), lead)
+            else:
+                existing = np.broadcast_to(np.asarray(valid, np.int32), lead)
             name = f"flush{BATCHED}" if lead else "flush"
             outputs, counts = self._call(name, params, dict(state), arrays or {}, existing)
         return Flushed(outputs, {name: counts.get(name) for name in outputs})

@@ -65,7 +65,7 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     name, total = run.carry("total", lambda: jnp.full(shape, value, x.array.dtype))
     running = x.array if x.frames == 1 else run.bind(equation, [x.array])[0]
     running = join(jnp.broadcast_to(total, running.shape), running)
-    run.store(name, lax.slice_in_dim(running, x.frames - 1, None, axis=x.axis))
+    run.store(name, lax.slice_in_dim(running, x.frames - 1, None, axis=x.axis), x.timeline, x.delay)
     assert x.delay is not None
     return run.make(running, x.axis, x.timeline, x.delay, x.reach and x.reach.unbounded)
 
@@ -90,7 +90,7 @@ def accumulate(run: Pass, part: Any, timeline: Timeline, delay: int, join: Combi
     run.facts.sinks.append((timeline, delay))
     name, total = run.carry("total", lambda: jnp.full(jnp.shape(part), identity, part.dtype))
     total = join(total, part)
-    run.store(name, total)
+    run.store(name, total, timeline, delay)
     return FinalValue(total)
 
 

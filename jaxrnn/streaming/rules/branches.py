@@ -58,7 +58,6 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
     # A choice by platform is no part of the model: what else bears its name keeps it, whether there is a choice or not.
     prefix = run.unique(f"{run.prefix}{run.here or 'cond'}{'.platform' if platforms else ''}") + "/"
     inputs = [Template.of(value) for value in operands]
-    created = run.state is None
 
     def trial(place: int, delays: list[Any] | None, state: Any) -> Any:
         def branch(arrays: Any) -> Any:
@@ -76,15 +75,15 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
         for place in range(len(branches))
     ]
     delays = [_common(run, choices) for choices in zip(*kinds, strict=True)]
-    own = {name: value for name, value in (run.state or {}).items() if name.startswith(prefix)}
+    before = run.state
+    if before is None:
+        before = {}
+        for place in range(len(branches)):
+            _, child = trial(place, delays, None)(arrays)
+            before.update(child.begun)
+        run.begun.update(before)
+    own = {name: value for name, value in before.items() if name.startswith(prefix)}
     results: list[Template] = []
-    if created:
-        made_here = [trial(place, delays, None)(arrays) for place in range(len(branches))]
-        for _, child in made_here:
-            run.new.update(child.new)
-        outs = made_here[0][0]
-        shown = _reaching([Template.of(out) for out in outs], kinds)
-        return [made(run, kind, array_of(out)) for kind, out in zip(shown, outs, strict=True)]
 
     def choice(place: int) -> Any:
         def branch(arrays: Any, state: Any) -> Any:

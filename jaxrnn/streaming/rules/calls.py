@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.cells.products import Types
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 from jaxrnn.jaxprs.equations import CALLS, bind
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.templates import Template, around, arrays_of, templates_of
+from jaxrnn.streaming.rules.templates import Template, around, arrays_of, made
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: By primitive, the parameter that holds the inner function.
@@ -40,38 +41,58 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     # With one delay, what runs inside needs no buffers.
     operands = tuple(run.together(*operands))
     inputs = [Template.of(value) for value in operands]
-    trial = run.child("", None)
-    outputs = templates_of(
-        lambda arrays: interpret(trial, body, around(inputs, arrays)),
-        arrays_of(operands),
-    )
-    delays = {template.delay for template in (*inputs, *outputs)} - {None}
-    if trial.new or len(delays) > 1 or not all(t.chunk for t in outputs):
+    domain = OnePass(run, body, inputs)
+    function = with_rule(equation, lambda *arrays: bind(equation, arrays), domain, inputs)
+    try:
+        results = function(*map(jnp.asarray, arrays_of(operands)))
+    except _KeepsStateError:
         return interpret(run, body, operands)
-    function = with_rule(equation, lambda *arrays: bind(equation, arrays), OnePass(run), inputs, outputs)
-    return [
-        run.make(result, t.chunk.axis, t.chunk.timeline, t.chunk.delay, t.chunk.reach)
-        for result, t in zip(function(*map(jnp.asarray, arrays_of(operands))), outputs, strict=True)
-        if t.chunk is not None
-    ]
+    return [made(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
+
+
+class _KeepsStateError(Exception):
+    """A function keeps state, or brings frames to other delays."""
 
 
 class OnePass:
-    """The `Domain` of chunks at the moment of one pass, which is what it reads besides its operands."""
+    """The `Domain` of chunks at the moment of one pass, which is what it reads besides its operands.
 
-    def __init__(self, run: Pass):
-        self.run = run
+    Attributes:
+        body: the function.
+        inputs: what it takes.
+        outputs: what it gives, once it was evaluated.
+    """
+
+    def __init__(self, run: Pass, body: Any, inputs: list[Template]):
+        self.run, self.types = run, Types.here()
+        self.body, self.inputs = body, inputs
         self.names = [name for name in ("count", "existing", "before") if isinstance(getattr(run, name), jax.Array)]
         self.arrays = [getattr(run, name) for name in self.names]
+        self.outputs: list[Template] = []
 
     @own_arithmetic()
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Template], operands: Sequence[Any]) -> list[Any]:
-        """The results of a jaxpr that keeps no state, at the moment that the arrays say."""
-        child = self.run.child("", None, local=True)
+        """The results of the function or of its rules, which keep no state, at the moment that the arrays say.
+
+        Raises:
+            _KeepsStateError: the function is none of that kind.
+        """
+        if jaxpr is not self.body and not self.outputs:  # JAX asks for a rule only, where it differentiates at once
+            jax.eval_shape(
+                lambda *primals: arrays_of(self.evaluate(arrays, self.body, self.inputs, primals)),
+                *operands[: len(self.inputs)],
+            )
+        child = self.run.child("", None, local=jaxpr is not self.body)
         for name, array in zip(self.names, arrays, strict=True):
             setattr(child, name, array)
         results = interpret(child, jaxpr, around(kinds, operands))
-        return [child.spread(value) if isinstance(value, Chunk) else value for value in results]
+        delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
+        results = [child.spread(value) if isinstance(value, Chunk) else value for value in results]
+        if not self.outputs:
+            if child.new or len(delays) > 1 or not all(isinstance(value, Chunk) for value in results):
+                raise _KeepsStateError
+            self.outputs = self.kinds_of(results)
+        return results
 
     def arrays_of(self, values: Sequence[Any]) -> list[Any]:
         """As in `Domain`."""

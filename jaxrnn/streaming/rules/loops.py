@@ -15,7 +15,7 @@ from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import over_time
-from jaxrnn.streaming.rules.templates import Template, around, array_of, arrays_of, made, slice_kind, templates_of
+from jaxrnn.streaming.rules.templates import Template, around, array_of, arrays_of, made, slice_kind
 from jaxrnn.streaming.values import Chunk, union
 
 #: A loop whose iterations differ in delay is written out up to so many of them.
@@ -41,52 +41,53 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     def inner(child: Pass, values: list[Any]) -> list[Any]:
         return interpret(child, body, values)
 
-    def results_for(carry_kinds: list[Template]) -> list[Template]:
-        def trial(carry: list[Any]) -> list[Any]:
-            slices = [lax.index_in_dim(jnp.asarray(array_of(value)), 0, 0, keepdims=False) for value in xs]
-            values = [*fixed, *around(carry_kinds, carry), *around(slice_kinds, slices)]
-            return inner(run.child(prefix, None), values)
+    states = {name: value for name, value in (run.state or {}).items() if name.startswith(prefix)}
 
-        return templates_of(trial, arrays_of(start))
+    def attempt(carry_kinds: list[Template]) -> list[Any]:
+        """The results of the loop for such carries."""
+        results: list[Template] = []
 
-    # Carries take on what the body makes of them; where that never settles, the iterations differ.
-    results: list[Template] = []
-    for _ in range(3):
-        kinds = [Template.of(value) for value in start]
-        results = results_for(kinds)
-        if any(kind.final for kind in results):
-            run.refuse("a value that is known only at the end leaves its body", "take it out of the loop")
-        if all(a.is_same_as == b.is_same_as for a, b in zip(kinds, results[:carries], strict=True)):
-            break
-        start = [_join(run, value, kind) for value, kind in zip(start, results[:carries], strict=True)]
-    else:
-        return _written_out(run, equation, inner, prefix, fixed, list(operands[consts : consts + carries]), xs)
+        def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
+            slices, state = xs
+            child = run.child(prefix, None if run.state is None else state)
+            values = inner(child, [*fixed, *around(carry_kinds, carry), *around(slice_kinds, slices)])
+            results[:] = map(Template.of, values)
+            if any(kind.final for kind in results):
+                run.refuse("a value that is known only at the end leaves its body", "take it out of the loop")
+            if any(a.is_same_as != b.is_same_as for a, b in zip(carry_kinds, results[:carries], strict=True)):
+                raise _UnsettledError(results[:carries])
+            return arrays_of(values[:carries]), (arrays_of(values[carries:]), child.new, child.begun)
 
-    carry_kinds = [Template.of(value) for value in start]
-    created = run.state is None
-    names: list[str] = sorted(name for name in (run.state or {}) if name.startswith(prefix))
+        frames = [jnp.asarray(array_of(value)) for value in xs], states
+        carry = [jnp.asarray(array_of(value)) for value in start]
+        last, (outs, new, begun) = varying.scan(step, carry, frames, length=length, reverse=reverse)
+        run.new.update(new)
+        run.begun.update(begun)
+        return [
+            *(made(run, kind, array) for kind, array in zip(carry_kinds, last, strict=True)),
+            *(made(run, kind, array, 1) for kind, array in zip(results[carries:], outs, strict=True)),
+        ]
 
-    def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
-        slices, states = xs
-        child = run.child(prefix, None if created else dict(zip(names, states, strict=True)))
-        values = inner(child, [*fixed, *around(carry_kinds, carry), *around(slice_kinds, slices)])
-        if created:
-            names[:] = sorted(child.new)
-        return arrays_of(values[:carries]), (arrays_of(values[carries:]), [child.new[name] for name in names])
+    # Carries take on what the body makes of them; where that never settles, the iterations differ. What one pass has
+    # found, the next one begins with.
+    key = id(equation), prefix, *(Template.of(value).is_same_as for value in operands)
+    become = run.facts.carries.setdefault(key, (equation, []))[1]
+    for trip in range(3):
+        try:
+            if trip == len(become):
+                return attempt([Template.of(value) for value in start])
+        except _UnsettledError as unsettled:
+            become.append(unsettled.kinds)
+        start = [_join(run, value, kind) for value, kind in zip(start, become[trip], strict=True)]
+    return _written_out(run, equation, inner, prefix, fixed, list(operands[consts : consts + carries]), xs)
 
-    states = [] if created else [run.state[name] for name in names if run.state is not None]
-    last, (outs, kept) = varying.scan(
-        step,
-        [jnp.asarray(array_of(value)) for value in start],
-        ([jnp.asarray(array_of(value)) for value in xs], states),
-        length=length,
-        reverse=reverse,
-    )
-    run.new.update(zip(names, kept, strict=True))
-    return [
-        *(made(run, kind, array) for kind, array in zip(carry_kinds, last, strict=True)),
-        *(made(run, kind, array, 1) for kind, array in zip(results[carries:], outs, strict=True)),
-    ]
+
+class _UnsettledError(Exception):
+    """Carries are other values after an iteration than before it, of these kinds."""
+
+    def __init__(self, kinds: list[Template]):
+        super().__init__()
+        self.kinds = kinds
 
 
 def _join(run: Pass, value: Any, kind: Template) -> Any:
@@ -122,6 +123,7 @@ def _written_out(
         child = run.child(f"{prefix}{index}/", run.state)
         values = inner(child, [*fixed, *carry, *slices])
         run.new.update(child.new)
+        run.begun.update(child.begun)
         carry, out = values[: len(carry)], values[len(carry) :]
         outs.append(out)
     if reverse:

@@ -53,7 +53,7 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
     )
     sums = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
     ready = parts.size - old.size
-    run.store(name, sums[ready:].reshape(old.shape))
+    run.store(name, sums[ready:].reshape(old.shape), x.timeline, x.delay)
     array = jnp.moveaxis(sums[:ready].reshape(x.frames, *frame), 0, axis)
     reach = x.reach and x.reach.shifted(-low / x.timeline.rate, (past - low) / x.timeline.rate)
     return run.make(array, axis, timeline, x.delay - low + past, reach)

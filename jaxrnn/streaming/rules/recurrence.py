@@ -76,7 +76,7 @@ def over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         else:
             after, outs = varying.scan(step, before, (mask, aligned), length=frames, unroll=equation.params["unroll"])
     for name, index in names.items():
-        run.store(name, after[index])
+        run.store(name, jnp.asarray(after[index], type_of(equation.outvars[index])))
     reach = union(*(x.reach for x in moving), reach_of(run, [*fixed, *start])) or Reach(
         timeline.rate * 0, timeline.rate * 0
     )

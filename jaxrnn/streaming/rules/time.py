@@ -80,7 +80,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         run.facts.wait_for(x.timeline, x.delay + back)
         name, old = run.carry("last", lambda: _empty(run, x, back))
         frames = jnp.concatenate([old, x.array], x.axis)
-        run.store(name, lax.slice_in_dim(frames, x.frames, None, axis=x.axis))
+        run.store(name, lax.slice_in_dim(frames, x.frames, None, axis=x.axis), x.timeline, x.delay)
         end = run.end(x.timeline)
         here = run.start(x.timeline, x.delay)
         last = here + x.frames if end is None else end
@@ -97,7 +97,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         here = (offsets >= 0) & (offsets < x.frames)
         fresh = jnp.take(x.array, jnp.clip(jnp.asarray(offsets), 0, x.frames - 1), x.axis)
         kept = jnp.where(along(jnp.asarray(here), x.axis, x.array.ndim), fresh, old)
-        run.store(name, kept)
+        run.store(name, kept, x.timeline, x.delay)
         end = run.end(x.timeline)
         # A recording too short for them gives its last ones, as JAX's indexing does.
         begin = int(start) if end is None else jnp.clip(jnp.minimum(int(start), end - size), 0)

@@ -1,0 +1,208 @@
+"""Offline speech networks with random weights, of the kinds that users bring; ``S`` is the number of frames.
+
+Their layers and sizes are those of the papers, and of what exporters write for them; their weights are not trained,
+so that they cost what such a network costs and give nothing of use.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.graphs import Graph
+
+
+def convolutional_recurrent() -> Any:
+    """A convolutional recurrent network: an encoder and a decoder over frequency, an LSTM over time between them.
+
+    After K. Tan and D. Wang, "A convolutional recurrent neural network for real-time speech enhancement", Interspeech
+    2018, with fewer channels. Input ``x`` ``[1, 1, S, 161]``, output ``y`` of that shape.
+    """
+    graph = Graph()
+    channels, width = [1, 16, 32, 32, 64], [161, 81, 41, 21, 11]
+    skips, x = [], "x"
+    for pair in itertools.pairwise(channels):
+        x = graph.op("Elu", graph.convolution(x, pair, (2, 3), stride=2))
+        skips.append(x)
+    features, hidden = channels[-1] * width[-1], 128
+    x = _over_time(graph, x, lambda x: _layers(graph, "LSTM", x, features, hidden, 2), features)
+    x = graph.linear(x, hidden, features)
+    x = graph.op("Reshape", x, graph.integers(0, 0, channels[-1], width[-1]))
+    x = graph.op("Transpose", x, perm=[0, 2, 1, 3])
+    for layer in reversed(range(4)):
+        joined = graph.op("Concat", x, skips[layer], axis=1)
+        x = graph.transposed(joined, (2 * channels[layer + 1], channels[layer]), 3)
+        x = graph.op("Elu" if layer else "Sigmoid", x)
+    y = graph.op("Mul", x, "x")
+    return graph.model({"x": [1, 1, "S", 161]}, {"y": (y, [1, 1, "S", 161])})
+
+
+def deep_filter() -> Any:
+    """A network like DeepFilterNet3: separable convolutions, grouped products, GRUs, two decoders, two frames ahead.
+
+    After H. Schroeter et al., "DeepFilterNet: perceptually motivated real-time speech enhancement", Interspeech 2023.
+    Inputs: the features ``bands`` ``[1, 1, S, 32]`` and ``bins`` ``[1, 2, S, 96]``, and ``spectrum``
+    ``[1, 1, S, 481, 2]``, whose last axis is its real and its imaginary part. Outputs: the spectrum ``enhanced``, and
+    ``level`` ``[1, S, 1]``.
+    """
+    graph = Graph()
+    bands, first_bin, code = _encoder(graph, lambda x, width: x)
+    return _decoders(graph, bands, first_bin, code)
+
+
+def dual_path() -> Any:
+    """A network like DPDFNet-2: as `deep_filter`, with two dual-path blocks after each branch of the encoder.
+
+    In every block a GRU goes both ways over the frequencies of a frame, and one over the frames of each frequency
+    (Y. Luo et al., "Dual-path RNN", ICASSP 2020).
+    """
+    graph = Graph()
+    bands, first_bin, code = _encoder(graph, lambda x, width: _block(graph, _block(graph, x, width), width))
+    return _decoders(graph, bands, first_bin, code)
+
+
+#: By name: what builds the network.
+NETWORKS: dict[str, Callable[[], Any]] = {
+    "convolutional_recurrent": convolutional_recurrent,
+    "deep_filter": deep_filter,
+    "dual_path": dual_path,
+}
+
+CHANNELS, BANDS, BINS, HIDDEN = 64, 32, 96, 256
+
+#: Bins of a spectrum, and the frames that a filter sees, so many of them after its own.
+SPECTRUM, ORDER, AHEAD = 481, 5, 2
+
+
+def _over_time(graph: Graph, x: str, layers: Callable[[str], str], features: int) -> str:
+    """Recurrent layers over the frames of ``[1, channels, time, frequency]``: ``[1, time, hidden]``."""
+    flat = graph.op("Reshape", graph.op("Transpose", x, perm=[0, 2, 1, 3]), graph.integers(0, 0, features))
+    return _batch_first(graph, layers(_batch_first(graph, flat)))
+
+
+def _batch_first(graph: Graph, x: str) -> str:
+    return graph.op("Transpose", x, perm=[1, 0, 2])
+
+
+def _layers(graph: Graph, kind: str, x: str, inputs: int, hidden: int, count: int) -> str:
+    for layer in range(count):
+        x = graph.recurrent(kind, x, hidden if layer else inputs, hidden)
+    return x
+
+
+def _encoder(graph: Graph, blocks: Callable[[str, int], str]) -> tuple[list[str], str, str]:
+    """The convolutions over bands and over bins, blocks after each, and their common code ``[1, time, 512]``."""
+    x = graph.op("Relu", graph.convolution(_ahead(graph, "bands"), (1, CHANNELS), (3, 3)))
+    bands = [x]
+    for stride in (2, 2, 1):
+        x = graph.separable(x, (CHANNELS, CHANNELS), (1, 3), stride=stride)
+        bands.append(x)
+    bands[-1] = x = blocks(x, BANDS // 4)
+    grouped = graph.convolution(_ahead(graph, "bins"), (2, CHANNELS), (3, 3), group=2)
+    first_bin = graph.op("Relu", graph.convolution(grouped, (CHANNELS, CHANNELS), (1, 1)))
+    second = blocks(graph.separable(first_bin, (CHANNELS, CHANNELS), (1, 3), stride=2), BINS // 2)
+    flat = [_flat(graph, value, CHANNELS * width) for value, width in ((x, BANDS // 4), (second, BINS // 2))]
+    features = CHANNELS * BANDS // 4
+    narrow = graph.op("Relu", graph.grouped_linear(flat[1], CHANNELS * BINS // 2, features, 32))
+    return bands, first_bin, _squeezed(graph, graph.op("Add", flat[0], narrow), features, 1, features)
+
+
+def _ahead(graph: Graph, x: str) -> str:
+    """Frames of ``[1, channels, time, frequency]`` that come after: the first are taken off, zeros follow the last."""
+    return graph.op("Pad", x, graph.integers(0, 0, -AHEAD, 0, 0, 0, AHEAD, 0))
+
+
+def _flat(graph: Graph, x: str, features: int) -> str:
+    return graph.op("Reshape", graph.op("Transpose", x, perm=[0, 2, 1, 3]), graph.integers(0, 0, features))
+
+
+def _squeezed(graph: Graph, x: str, inputs: int, layers: int, outputs: int | None = None) -> str:
+    """A grouped product, GRUs over time, and a grouped product where there are ``outputs``."""
+    x = _batch_first(graph, graph.op("Relu", graph.grouped_linear(x, inputs, HIDDEN, 16)))
+    x = _batch_first(graph, _layers(graph, "GRU", x, HIDDEN, HIDDEN, layers))
+    return x if outputs is None else graph.op("Relu", graph.grouped_linear(x, HIDDEN, outputs, 16))
+
+
+def _decoders(graph: Graph, bands: list[str], first_bin: str, code: str) -> Any:
+    """The gains of the bands and the taps of the bins, from the code and what the encoder held, and the spectrum."""
+    features = CHANNELS * BANDS // 4
+    x = _squeezed(graph, code, features, 1, features)
+    x = graph.op("Reshape", x, graph.integers(0, 0, CHANNELS, BANDS // 4))
+    x = graph.op("Transpose", x, perm=[0, 2, 1, 3])
+    for layer in (3, 2, 1):
+        skip = graph.op("Relu", graph.convolution(bands[layer], (CHANNELS, CHANNELS), (1, 1)))
+        joined = graph.op("Add", x, skip)
+        if layer == 3:
+            x = graph.separable(joined, (CHANNELS, CHANNELS), (1, 3))
+        else:
+            up = graph.transposed(joined, (CHANNELS, CHANNELS), 3, group=CHANNELS, more=1)
+            x = graph.op("Relu", graph.convolution(up, (CHANNELS, CHANNELS), (1, 1)))
+    skip = graph.op("Relu", graph.convolution(bands[0], (CHANNELS, CHANNELS), (1, 1)))
+    gains = graph.op("Sigmoid", graph.convolution(graph.op("Add", x, skip), (CHANNELS, 1), (1, 3)))
+
+    skipped = graph.grouped_linear(code, features, HIDDEN, 16)
+    taps = graph.op("Add", _squeezed(graph, code, features, 2), skipped)
+    taps = graph.op("Tanh", graph.grouped_linear(taps, HIDDEN, BINS * 10, 16))
+    taps = graph.op("Reshape", taps, graph.integers(0, 0, BINS, 10))
+    path = graph.op("Relu", graph.convolution(first_bin, (CHANNELS, 10), (5, 1), group=2))
+    path = graph.op("Relu", graph.convolution(path, (10, 10), (1, 1)))
+    taps = graph.op("Add", taps, graph.op("Transpose", path, perm=[0, 2, 3, 1]))
+    level = graph.op("Sigmoid", graph.linear(code, features, 1))
+    enhanced = _enhanced(graph, gains, taps)
+    return graph.model(
+        {"bands": [1, 1, "S", BANDS], "bins": [1, 2, "S", BINS], "spectrum": [1, 1, "S", SPECTRUM, 2]},
+        {"enhanced": (enhanced, [1, 1, "S", SPECTRUM, 2]), "level": (level, [1, "S", 1])},
+    )
+
+
+def _enhanced(graph: Graph, gains: str, taps: str) -> str:
+    """The spectrum: its first bins filtered over the frames around each, the others scaled by the gains of the bands.
+
+    Args:
+        gains: ``[1, 1, time, bands]``.
+        taps: ``[1, time, bins, 2 * order]``.
+    """
+    bands = np.arange(BANDS)[:, None] == np.arange(SPECTRUM) * BANDS // SPECTRUM
+    wide = graph.op("MatMul", gains, graph.tensor(bands.astype(np.float32)))
+    scaled = graph.op("Mul", "spectrum", graph.op("Unsqueeze", wide, graph.integers(-1)))
+    low = graph.op("Slice", "spectrum", *(graph.integers(value) for value in (0, BINS, 3)))
+    padded = graph.op("Pad", low, graph.integers(0, 0, ORDER - 1 - AHEAD, 0, 0, 0, 0, AHEAD, 0, 0))
+    frames = graph.op("Concat", *(graph.frames(padded, first, "spectrum", axis=2) for first in range(ORDER)), axis=1)
+    taps = graph.op("Reshape", taps, graph.integers(0, 0, BINS, ORDER, 2))
+    taps = graph.op("Transpose", taps, perm=[0, 3, 1, 2, 4])
+    filtered = graph.op("ReduceSum", _complex_product(graph, frames, taps), graph.integers(1), keepdims=1)
+    high = graph.op("Slice", scaled, *(graph.integers(value) for value in (BINS, SPECTRUM, 3)))
+    return graph.op("Concat", filtered, high, axis=3)
+
+
+def _complex_product(graph: Graph, x: str, y: str) -> str:
+    """The product of complex numbers whose parts are the last axis."""
+    (a, b), (c, d) = ([graph.op("Gather", z, graph.tensor(part), axis=-1) for part in range(2)] for z in (x, y))
+
+    def both(operator: str, first: tuple[str, str], second: tuple[str, str]) -> str:
+        part = graph.op(operator, graph.op("Mul", *first), graph.op("Mul", *second))
+        return graph.op("Unsqueeze", part, graph.integers(-1))
+
+    return graph.op("Concat", both("Sub", (a, c), (b, d)), both("Add", (a, d), (b, c)), axis=-1)
+
+
+def _block(graph: Graph, x: str, width: int) -> str:
+    """A dual-path block on ``[1, channels, time, frequency]``: over the frequencies of a frame, then over time."""
+    inside = graph.op("Transpose", x, perm=[0, 2, 3, 1])
+    y = _path(graph, inside, [-1, width, CHANNELS], [1, -1, width, CHANNELS], both=True)
+    x = graph.op("Add", x, graph.op("Transpose", y, perm=[0, 3, 1, 2]))
+    across = graph.op("Transpose", x, perm=[0, 3, 2, 1])
+    y = _path(graph, across, [width, -1, CHANNELS], [1, width, -1, CHANNELS], both=False)
+    return graph.op("Add", x, graph.op("Transpose", y, perm=[0, 3, 2, 1]))
+
+
+def _path(graph: Graph, x: str, rows: list[int], shape: list[int], *, both: bool) -> str:
+    """A GRU over the second axis of ``x`` as ``rows``, a product and a normalisation, in the shape that ``x`` had."""
+    units = CHANNELS // 2 if both else CHANNELS
+    y = _batch_first(graph, graph.op("Reshape", x, graph.integers(*rows)))
+    y = _batch_first(graph, graph.recurrent("GRU", y, CHANNELS, units, both=both))
+    y = graph.linear(y, CHANNELS, CHANNELS)
+    return graph.op("Reshape", graph.normalized(y, CHANNELS), graph.integers(*shape))

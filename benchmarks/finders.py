@@ -1,0 +1,80 @@
+"""Single numbers from the rows of a result, for targets: means of ratios, seconds of starts, facts.
+
+Each function makes one that gives None where the rows do not hold all that it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from benchmarks.results import BEST, Row, geometric_mean
+from benchmarks.start import IMPORT_JAX
+
+Found = Callable[[list[Row]], float | None]
+
+
+def mean_of_named(names: tuple[str, ...], contender: str) -> Found:
+    """The geometric mean of the ratios to a contender over rows of these names, all of which must be there."""
+
+    def found(rows: list[Row]) -> float | None:
+        ratios = {row.name: row.ratios[contender] for row in rows if row.name in names and contender in row.ratios}
+        return geometric_mean(ratios.values()) if len(ratios) == len(names) else None
+
+    return found
+
+
+def mean_of_groups(*groups: str, contender: str = BEST, rows_at_least: int = 4) -> Found:
+    """The geometric mean of the ratios to a contender over all rows of these groups, each of which must have some."""
+
+    def found(rows: list[Row]) -> float | None:
+        ratios = [(row.group, row.ratios[contender]) for row in rows if contender in row.ratios]
+        kept = {group: [ratio for of, ratio in ratios if of == group] for group in groups}
+        if any(len(those) < rows_at_least for those in kept.values()):
+            return None
+        return geometric_mean(ratio for those in kept.values() for ratio in those)
+
+    return found
+
+
+def whole(name: str, contender: str) -> Found:
+    """The seconds of a start."""
+    return lambda rows: _seconds(row.timings[contender].median for row in rows if _has(row, name, contender))
+
+
+def stage(name: str, contender: str, part: str) -> Found:
+    """The seconds of a stage of a start."""
+    return lambda rows: _seconds(
+        row.stages[contender][part].median for row in rows if row.name == name and part in row.stages.get(contender, {})
+    )
+
+
+def over_import(names: tuple[str, ...], contender: str) -> Found:
+    """By how many seconds a start is longer than ``import jax``, of the slowest of these networks."""
+
+    def found(rows: list[Row]) -> float | None:
+        over = [
+            (row.timings[contender].median - row.timings[IMPORT_JAX].median) / 1e6
+            for row in rows
+            if any(_has(row, f"{name}, start", contender) for name in names)
+        ]
+        return max(over) if len(over) == len(names) else None
+
+    return found
+
+
+def smallest_fact(names: tuple[str, ...], fact: str) -> Found:
+    """The smallest value of a fact over rows of these names, all of which must have it."""
+
+    def found(rows: list[Row]) -> float | None:
+        values = [row.facts[fact] for row in rows if row.name in names and row.facts.get(fact) is not None]
+        return min(values) if len(values) == len(names) else None
+
+    return found
+
+
+def _has(row: Row, name: str, contender: str) -> bool:
+    return row.name == name and contender in row.timings
+
+
+def _seconds(microseconds: Iterable[float]) -> float | None:
+    return next((value / 1e6 for value in microseconds), None)

@@ -1,0 +1,44 @@
+"""Fresh processes: what starts, or how much memory it takes, is measured in one of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class ChildError(RuntimeError):
+    """A child process failed."""
+
+
+def run_child(module: str, *arguments: str, cache: Path | None = None, platform: str | None = "cpu") -> dict[str, Any]:
+    """Run a module in a fresh process and read the JSON object in the last line that it prints.
+
+    Args:
+        module: its name.
+        arguments: of its command line.
+        cache: where JAX keeps compiled functions; nowhere by default.
+        platform: on which JAX runs; None for its own choice.
+
+    Raises:
+        ChildError: it failed; holds the end of what it said.
+    """
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("JAX_COMPILATION_CACHE")}
+    if cache is not None:
+        kept |= {
+            "JAX_COMPILATION_CACHE_DIR": str(cache),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+    if platform is not None:
+        kept["JAX_PLATFORMS"] = platform
+    # Where this package lies, so that the child finds it from any folder.
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent.parent), kept.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=kept, check=False)
+    if done.returncode:
+        raise ChildError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}")
+    return json.loads(done.stdout.strip().splitlines()[-1])

@@ -1,0 +1,187 @@
+"""What the results page shows of a machine, section by section; the rest stays in the JSON files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks import own, start
+from benchmarks.cells import NONE, Table, beside, fact, mean, means, median, median_and_ratio, ratio
+from benchmarks.corpus import MORE_THAN_SHORT
+from benchmarks.layers import GATES
+from benchmarks.results import BEST, SUBJECT, Result, Row, is_peer
+from benchmarks.sequence import SIZES, name_of
+from benchmarks.stages import STAGES
+from benchmarks.tables import digits
+from benchmarks.train import GRID, KINDS
+
+RATIO = "[ratio of jaxrnn to it]"
+
+
+def step(result: Result) -> list[Table]:
+    """A row a network, with the mean over the speech networks."""
+    rows = beside(result, result.rows, (SUBJECT, own.JITTED))
+    speech = means([row for row in result.rows if row.group == "speech"], rows)
+    return [Table(f"One step, us {RATIO}", rows | ({"speech, mean": speech} if speech else {}))]
+
+
+def starts(result: Result) -> list[Table]:
+    """Networks that are called a frame at a time; then those that are streamed, stage by stage."""
+    steps = [row for row in result.rows if row.group == "start"]
+    streamed = [row for row in result.rows if row.group == "streamed start"]
+    peers = {name: name for name in result.contenders if is_peer(name)}
+    return [
+        Table(
+            "From the start of a process to the first output, s",
+            {_network(row): _seconds(row, STARTS | peers) for row in steps},
+        ),
+        Table(
+            "From the start of a process to the first streamed frames, s, and the stages from ONNX",
+            {
+                _network(row): _seconds(row, {"from ONNX": start.COLD}) | _stages(row) | _seconds(row, STREAMED | peers)
+                for row in streamed
+            },
+        ),
+    ]
+
+
+#: Ways to start, by their headings.
+STREAMED = {"persistent cache": start.CACHED, "compiled file": SUBJECT}
+STARTS = {"import jax": start.IMPORT_JAX, "from ONNX": start.COLD, **STREAMED}
+
+
+def pulses(result: Result) -> list[Table]:
+    """A row a network."""
+    return [Table(f"One pulse, us {RATIO}", beside(result, result.rows, (SUBJECT, own.JITTED)))]
+
+
+def sequence(result: Result) -> list[Table]:
+    """A row a size, three columns a kind of layer; then a row a kind, for iterations and bodies of Scan."""
+    rows = {row.name: row for row in result.rows}
+    ways = {"ONNX Runtime": "ONNX Runtime", "best": BEST}
+    layers: dict[str, dict[str, str]] = {}
+    for size in SIZES:
+        named = {kind: rows.get(name_of(kind, *size)) for kind in GATES}
+        if any(named.values()):
+            layers[", ".join(map(str, size))] = {
+                heading: cell
+                for kind, row in named.items()
+                for heading, cell in (
+                    (kind, median(row, SUBJECT, "ms")),
+                    *((f"{kind}, {way}", ratio(row, name)) for way, name in ways.items()),
+                )
+            }
+    layers["mean"] = {
+        f"{kind}, {way}": mean([rows.get(name_of(kind, *size)) for size in SIZES], name)
+        for kind in GATES
+        for way, name in ways.items()
+    }
+    peers = [name for name in result.contenders if is_peer(name)]
+    written = {
+        kind: {
+            "one iteration, us": median(rows.get(f"{kind}, one iteration"), SUBJECT, "us"),
+            **{peer: mean([row for row in result.rows if row.group == f"{kind} as Scan"], peer) for peer in peers},
+        }
+        for kind in GATES
+    }
+    return [
+        Table("A layer of so many units over so many frames, batch: ms, and ratio to peers", layers),
+        Table("Cells as bodies of Scan, mean ratio to peers", written),
+    ]
+
+
+def recording(result: Result) -> list[Table]:
+    """Recordings of one stream beside the peers; then a row a network, a column a number of streams."""
+    alone = [row for row in result.rows if row.group in ("scan", "pipeline")]
+    batches: dict[str, dict[str, str]] = {}
+    for row in result.rows:
+        if row.group.endswith("float32") or row.group == "64 streams, bfloat16":
+            network, count, kind = row.name.split(", ")
+            shown = f"{digits(row.timings[SUBJECT].median / 1e3)} [{next(iter(row.ratios.values())):.2f}]"
+            batches.setdefault(network, {})[count if kind == "float32" else f"{count}, {kind}"] = shown
+    facts = ("times real time, a core",)
+    return [
+        Table(f"Ten seconds of audio, ms {RATIO}", beside(result, alone, (SUBJECT,), facts=facts)),
+        Table("One of many recordings of two seconds at once, ms [beside a single one in float32]", batches),
+    ]
+
+
+def accelerator(result: Result) -> list[Table]:
+    """What batches of recordings of DTLN use of the device's limits."""
+    limits = next((row.facts for row in result.rows if row.group == "limits"), {})
+    rows = {
+        row.name: {"GFLOP/s": fact(row.facts, "GFLOP/s"), "of the peak": fact(row.facts, "of the peak")}
+        for row in result.rows
+        if row.group == "recordings" and row.name.startswith("dtln")
+    }
+    peak = {"a product of large matrices": {"GFLOP/s": fact(limits, "GFLOP/s")}} if rows else {}
+    return [Table("Operations a second", rows | peak)]
+
+
+def streams(result: Result) -> list[Table]:
+    """A row a network."""
+    return [Table(f"One frame of all live streams, us {RATIO}", beside(result, result.rows))]
+
+
+def train(result: Result) -> list[Table]:
+    """A row a size, a column a kind of layer; of the sizes, those of many frames."""
+    rows = {row.name: row for row in result.rows}
+    most = max(frames for _, frames, _ in GRID)
+    shown = {}
+    for size in (size for size in GRID if size[1] == most):
+        named = {kind: rows.get(name_of(kind, *size)) for kind in KINDS}
+        if any(named.values()):
+            shown[", ".join(map(str, size))] = {
+                heading: cell
+                for kind, row in named.items()
+                for heading, cell in (
+                    (kind, median(row, SUBJECT, "ms")),
+                    (f"{kind}, PyTorch", median_and_ratio(row, "PyTorch", "ms")),
+                )
+            }
+    return [Table("A layer of so many units over so many frames, batch: forward and backward, ms", shown)]
+
+
+def corpus(result: Result) -> list[Table]:
+    """A row a corpus, a command or a long file; short files are there to tell what a long one takes more."""
+    rows = [row for row in result.rows if row.group != "long files" or row.facts.get(MORE_THAN_SHORT) is not None]
+    facts = ("times real time", "peak MB", MORE_THAN_SHORT)
+    return [Table(f"From files to a table, s {RATIO}", beside(result, rows, (SUBJECT,), facts=facts, unit="s"))]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        tables: by benchmark, what it shows of a result of it; always as many tables.
+    """
+
+    tables: Mapping[str, Callable[[Result], list[Table]]]
+
+
+#: By the name of their places in the template.
+SECTIONS = {
+    "step": Section({"step": step}),
+    "start": Section({"start": starts}),
+    "pulses": Section({"pulses": pulses}),
+    "sequence": Section({"sequence": sequence}),
+    "recording": Section({"recording": recording, "accelerator": accelerator, "streams": streams}),
+    "train": Section({"train": train}),
+    "corpus": Section({"corpus": corpus}),
+}
+
+
+def _network(row: Row) -> str:
+    return row.name.split(",")[0]
+
+
+def _seconds(row: Row, ways: Mapping[str, str]) -> dict[str, str]:
+    """Seconds of starts by heading; nothing of what was not measured."""
+    cells = {heading: median(row, contender, "s") for heading, contender in ways.items()}
+    return {heading: cell for heading, cell in cells.items() if cell != NONE}
+
+
+def _stages(row: Row) -> dict[str, str]:
+    found = row.stages.get(start.COLD, {})
+    return {part: digits(found[part].median / 1e6) for part in STAGES if part in found}

@@ -1,0 +1,126 @@
+"""What of a jaxpr is known before it runs: elements that are only moved, in NumPy, and products with zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.extend.core.primitives import jit_p
+
+from jaxrnn.jaxprs.equations import bind, evaluate, shape_of, type_of, variables
+from jaxrnn.jaxprs.slices import needed, read_by
+
+_PRODUCTS = {"mul", "dot_general", "conv_general_dilated"}
+
+
+def _broadcast(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    shape = np.ones(len(params["shape"]), int)
+    shape[list(params["broadcast_dimensions"])] = x.shape
+    return np.broadcast_to(x.reshape(shape), params["shape"])
+
+
+def _pad(params: Mapping[str, Any], x: np.ndarray, value: np.ndarray) -> np.ndarray:
+    places, kept = [], []
+    for size, (low, high, interior) in zip(x.shape, params["padding_config"], strict=True):
+        end = max(low, 0) + max(size + (size - 1) * interior, 0)
+        places.append(slice(max(low, 0), end, interior + 1))
+        kept.append(slice(max(-low, 0), end + high))
+    padded = np.full([max(0, place.stop, keep.stop) for place, keep in zip(places, kept, strict=True)], value)
+    padded[tuple(places)] = x
+    return padded[tuple(kept)]
+
+
+def _slice(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    ends = zip(params["start_indices"], params["limit_indices"], params["strides"] or [1] * x.ndim, strict=True)
+    return x[tuple(slice(*each) for each in ends)]
+
+
+#: Primitives that move elements, as functions of their parameters and operands. XLA would compile a program for each.
+_MOVES: dict[str, Callable[..., np.ndarray]] = {
+    "broadcast_in_dim": lambda params, x, *_: _broadcast(params, x),
+    "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
+    "copy": lambda params, x: x,
+    "pad": lambda params, x, value: _pad(params, x, value),
+    "reshape": lambda params, x, *_: x.reshape(params["new_sizes"]),
+    "select_n": lambda params, which, *cases: np.where(which, *cases[::-1]),
+    "slice": lambda params, x: _slice(params, x),
+    "squeeze": lambda params, x: np.squeeze(x, tuple(params["dimensions"])),
+    "stop_gradient": lambda params, x: x,
+    "transpose": lambda params, x: np.transpose(x, params["permutation"]),
+}
+
+
+def split(closed: ClosedJaxpr) -> tuple[list[np.ndarray | None], ClosedJaxpr, list[bool]]:
+    """A jaxpr in what is known of its results, and what computes the others.
+
+    Returns:
+        For each result, its value, or None where it is to be computed; the jaxpr of the latter, of the same inputs; for
+        each input, whether that depends on it when its numbers are finite. What is computed from constants alone is
+        evaluated where it may decide that.
+    """
+    values, rest = _split(closed, computing=False)
+    if any(depends := _reached(rest)):
+        values, rest = _split(closed, computing=True)
+        depends = _reached(rest)
+    return values, rest, depends
+
+
+def _split(closed: ClosedJaxpr, *, computing: bool) -> tuple[list[np.ndarray | None], ClosedJaxpr]:
+    values: list[Any] = []
+
+    def apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+        if equation.primitive is jit_p:
+            return evaluate(equation.params["jaxpr"], operands, apply)
+        pairs = zip(equation.invars, operands, strict=True)
+        operands = [np.asarray(x, type_of(atom)) if isinstance(atom, Literal) else x for atom, x in pairs]
+        return _known(equation, operands, computing) or bind(equation, operands)
+
+    def unknown(*arguments: Any) -> list[Any]:
+        values[:] = evaluate(live, arguments, apply)
+        return [value for value in values if isinstance(value, Tracer)]
+
+    live = _without_dead_code(closed)
+    rest = _without_dead_code(jax.make_jaxpr(unknown)(*closed.in_avals))
+    return [None if isinstance(value, Tracer) else np.asarray(value) for value in values], rest
+
+
+def move(equation: JaxprEqn, operands: Sequence[Any]) -> list[np.ndarray] | None:
+    """The results of an equation that only moves elements of known arrays; None for another."""
+    name = equation.primitive.name
+    if name not in _MOVES or (name == "select_n" and operands[0].dtype != bool):
+        return None
+    return [_MOVES[name](equation.params, *map(np.asarray, operands))]
+
+
+def _known(equation: JaxprEqn, operands: list[Any], computing: bool) -> list[Any] | None:
+    """The results of an equation as far as they are known."""
+    name, result = equation.primitive.name, equation.outvars[0]
+    if any(not isinstance(type_of(each), np.dtype) for each in (*equation.invars, *equation.outvars)):
+        return None
+    known = [value for value in operands if not isinstance(value, Tracer)]
+    if name in _PRODUCTS and any(not np.any(value) for value in known):
+        return [np.zeros(shape_of(result), type_of(result))]
+    if len(known) < len(operands) or equation.effects:
+        return None
+    if moved := move(equation, operands):
+        return moved
+    if not computing:
+        return None
+    with jax.ensure_compile_time_eval():
+        return bind(equation, list(map(jnp.asarray, operands)))
+
+
+def _without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
+    jaxpr = closed.jaxpr
+    return closed.replace(jaxpr=jaxpr.replace(eqns=needed(jaxpr.eqns, jaxpr.outvars)))
+
+
+def _reached(closed: ClosedJaxpr) -> list[bool]:
+    """For each input of a jaxpr without dead code, whether its results are computed from it."""
+    reached = {*variables(closed.jaxpr.outvars), *read_by(closed.jaxpr.eqns)}
+    return [variable in reached for variable in closed.jaxpr.invars]

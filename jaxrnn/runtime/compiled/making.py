@@ -1,0 +1,64 @@
+"""Machine code for the functions of a file, made where it is written."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrnn.errors import UnsupportedError
+from jaxrnn.guards import exact_types
+from jaxrnn.runtime.bound import Bound
+from jaxrnn.runtime.compiled.executables import CodeError, code_of, function_of
+from jaxrnn.runtime.compiled.format import Archive
+from jaxrnn.runtime.compiled.manifest import BATCHED
+from jaxrnn.runtime.compiled.native import Native, arguments_of, results_of, structs_of, surroundings
+from jaxrnn.runtime.compiled.stepper import CompiledStepper
+from jaxrnn.runtime.slots import DONATING, slot_functions
+
+
+def native(archive: Archive, batches: Sequence[int]) -> Native:
+    """Machine code of what the portable functions of a file compute on this machine, the parameters in it.
+
+    Args:
+        archive: the portable part.
+        batches: numbers of streams that it is for, besides a single one.
+
+    Raises:
+        UnsupportedError: a function calls back into Python, or this version of JAX keeps no machine code.
+    """
+    code: dict[str, bytes] = {}
+    results: dict[str, Any] = {}
+    with exact_types():
+        names = [name for name in ("init", "step", "flush") if name in archive.functions]
+        for name, function, donated in _functions(CompiledStepper(archive), names, batches):
+            arguments = arguments_of(archive.spec, name)
+            try:
+                code[name], returned = code_of(function, arguments, donated)
+                results[name] = results_of(returned)
+                ready = function_of(code[name], arguments, structs_of(results[name]))
+                # It has been seen to run.
+                jax.block_until_ready(ready(*jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), arguments)))
+            except (CodeError, jax.errors.JaxRuntimeError) as error:
+                raise UnsupportedError(
+                    f"{archive.spec.label}: the machine code of {name!r} cannot be kept: {error}; leave out native=True"
+                ) from error
+    return Native(surroundings(), results, code)
+
+
+def _functions(
+    stepper: CompiledStepper, names: Sequence[str], batches: Sequence[int]
+) -> Iterator[tuple[str, Callable[..., Any], tuple[int, ...]]]:
+    """By name, what is to be machine code, and the numbers of the arguments that it may overwrite."""
+    held, ending = list(stepper.params), BATCHED if stepper.spec.batch_symbol is None else ""
+    for name in names:
+        yield name, functools.partial(stepper.portable(name), held), ()
+    pool = slot_functions(Bound(stepper).step)._asdict()
+    for batch in batches:
+        for name in (f"{name}{ending}" for name in names if name != "init"):
+            yield f"{name}_{batch}", functools.partial(stepper.portable(name), held), ()
+        for name, function in pool.items():
+            yield f"pool_{name}_{batch}", function, (0,) if name in DONATING else ()
