@@ -84,6 +84,8 @@ def _run(
             _write(result, out)
         if not as_json:
             tables.show(console(), result)
+    if not results:
+        raise click.UsageError("no benchmark has a case that --only and --without leave")
     if as_json:
         plain = {name: result.plain() for name, result in results.items()}
         print_json(plain if len(names) > 1 else next(iter(plain.values())))
@@ -120,9 +122,9 @@ for _name, _summary in _SUMMARIES.items():
 @click.option("--without", multiple=True, type=click.Choice(list(_SUMMARIES)), help="Not this one; may be repeated.")
 @_options
 def every(without: tuple[str, ...], **options: Any) -> None:
-    """All of them, one after another: hours, or seconds with --quick.
+    """All of them, one after another: hours, or some minutes with --quick.
 
-    What the targets are judged by, in minutes: --rounds 5 --without corpus --without scale.
+    Nearly all that targets are judged by takes half an hour with --rounds 5 --without corpus --without scale.
     """
     _run([name for name in _SUMMARIES if name not in without], **options)
 

@@ -41,10 +41,12 @@ def whole(name: str, contender: str) -> Found:
     return lambda rows: _seconds(row.timings[contender].median for row in rows if _has(row, name, contender))
 
 
-def stage(name: str, contender: str, part: str) -> Found:
-    """The seconds of a stage of a start."""
+def stages(name: str, contender: str, *parts: str) -> Found:
+    """The seconds of some stages of a start."""
     return lambda rows: _seconds(
-        row.stages[contender][part].median for row in rows if row.name == name and part in row.stages.get(contender, {})
+        sum(row.stages[contender][part].median for part in parts)
+        for row in rows
+        if row.name == name and set(parts) <= row.stages.get(contender, {}).keys()
     )
 
 

@@ -39,7 +39,7 @@ def write(folder: Path, page: Path) -> None:
     page.parent.mkdir(parents=True, exist_ok=True)
     # Links are as seen from the page.
     seen = {Path(os.path.relpath(path.resolve(), page.parent.resolve())): result for path, result in results.items()}
-    replace_text(page, fill(TEMPLATE.read_text(encoding="utf-8"), seen))
+    replace_text(page, fill(TEMPLATE.read_text(encoding="utf-8"), seen, page.parent))
 
 
 def read_all(folder: Path) -> Found:
@@ -62,12 +62,13 @@ def read_all(folder: Path) -> Found:
     return dict(order)
 
 
-def fill(template: str, results: Found) -> str:
+def fill(template: str, results: Found, folder: Path) -> str:
     """The template with everything in its places.
 
     Args:
         template: text with ``{{ name }}`` where a part goes.
-        results: what was found.
+        results: what was found, by its path as seen from the page.
+        folder: of the page.
 
     Raises:
         ValueError: the template asks for a part that there is not.
@@ -80,9 +81,9 @@ def fill(template: str, results: Found) -> str:
     parts = {
         "targets": markdown(*target_cells(machines)),
         "machines": markdown(*_machines(results.values())),
-        "rest": ", ".join(f"[{path.stem}, {results[path].machine}]({path.as_posix()})" for path in _unshown(results)),
+        "rest": ", ".join(_link(path, results[path], folder) for path in _unshown(results)),
     }
-    parts |= {name: _section(section, results) for name, section in SECTIONS.items()}
+    parts |= {name: _section(section, results, folder) for name, section in SECTIONS.items()}
 
     def part(match: re.Match[str]) -> str:
         if match[1] not in parts:
@@ -103,7 +104,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _section(section: Section, results: Found) -> str:
+def _section(section: Section, results: Found, folder: Path) -> str:
     """The tables of a section, of all machines each, where the rest of them stands, and what was left out."""
     pieces: list[str] = []
     mine: Found = {}
@@ -117,12 +118,18 @@ def _section(section: Section, results: Found) -> str:
                 pieces += [f"**{same[0].title}.**", markdown(*merged(filled))]
     if not mine:
         return "Not measured."
-    links = (f"[{result.benchmark}, {_place(result)}]({path.as_posix()})" for path, result in mine.items())
-    notes = [f"Every row with quartiles: {', '.join(links)}."]
+    notes = [f"Every row with quartiles: {', '.join(_link(path, mine[path], folder) for path in mine)}."]
     if any(result.quick for result in mine.values()):
         notes.append("Figures of a quick run do not count.")
     pieces += [" ".join(notes + _left_out(mine.values())), *_failures(mine.values())]
     return "\n\n".join(pieces)
+
+
+def _link(path: Path, result: Result, folder: Path) -> str:
+    """A link to a result, and to its picture where there is one."""
+    picture = path.with_suffix(".png")
+    drawn = f" ([picture]({picture.as_posix()}))" if (folder / picture).is_file() else ""
+    return f"[{result.benchmark}, {_place(result)}]({path.as_posix()}){drawn}"
 
 
 def _place(result: Result) -> str:

@@ -46,7 +46,7 @@ def starts(result: Result) -> list[Table]:
 
 
 #: Ways to start, by their headings.
-STREAMED = {"persistent cache": start.CACHED, "compiled file": SUBJECT}
+STREAMED = {"persistent cache": start.CACHED, "compiled file": SUBJECT, "with machine code": start.NATIVE}
 STARTS = {"import jax": start.IMPORT_JAX, "from ONNX": start.COLD, **STREAMED}
 
 

@@ -1,8 +1,8 @@
 """From the start of a process to its first output, stage by stage; every sample a fresh process.
 
 Networks that are called a frame at a time, and offline ones that are streamed. jaxrnn starts from the ONNX file with
-nothing kept, from it with JAX's persistent cache of compiled functions, and from a file that `jaxrnn.save_compiled`
-wrote; each peer from its own file. ``import jax`` alone is what no start can go below.
+nothing kept, from it with JAX's persistent cache of compiled functions, and from files that `jaxrnn.save_compiled`
+wrote, without machine code and with it; each peer from its own file. No start can go below ``import jax`` alone.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 
 import jaxrnn
 from benchmarks.networks import OFFLINE, SPEECH, Entry, Offline, describe, load, offline_file
-from benchmarks.peers import READERS, is_installed
+from benchmarks.peers import READERS, RefusedError, brief, is_installed
 from benchmarks.plan import Cases, Plan
-from benchmarks.processes import run_child
+from benchmarks.processes import ChildError, run_child
 from benchmarks.pulses import pulse_of, recordings
 from benchmarks.results import SUBJECT, Row, is_peer, row_of
 from benchmarks.timing import Timing, check
@@ -33,10 +33,12 @@ UNIT = "ms"
 IMPORT_JAX = "jaxrnn, import jax alone"
 COLD = "jaxrnn, from ONNX, nothing kept"
 CACHED = "jaxrnn, from ONNX, persistent cache"
+NATIVE = "jaxrnn, compiled file with machine code"
 
 #: By contender: what the child does, and whether JAX has its persistent cache.
 MODES = {
     SUBJECT: ("compiled", False),
+    NATIVE: ("native", False),
     COLD: ("onnx", False),
     CACHED: ("onnx", True),
     IMPORT_JAX: ("import jax", False),
@@ -77,11 +79,13 @@ def _streams(plan: Plan, network: Offline) -> Iterator[Row]:
 
 
 def _compiled(plan: Plan, folder: Path, stepper: Any, params: Any, dims: Mapping[str, int]) -> dict[str, Any]:
-    """The compiled file of a stepper, as an entry of a job."""
-    path = folder / "model.jaxrnn"
+    """The compiled files of a stepper, as entries of a job: that without machine code, and that with it."""
     platforms = None if plan.platform is None else (plan.platform,)
-    jaxrnn.save_compiled(stepper, path, params=params, dims=dims, platforms=platforms)
-    return {"compiled": path}
+    paths = {mode: folder / f"{mode}.jaxrnn" for mode in ("compiled", "native")}
+    for mode, path in paths.items():
+        native = mode == "native"
+        jaxrnn.save_compiled(stepper, path, params=params, dims=dims, platforms=platforms, native=native)
+    return dict(paths)
 
 
 def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tuple[str, ...], folder: Path) -> Row:
@@ -96,7 +100,11 @@ def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tup
         folder: of files that live as long as the row is measured.
     """
     shared = {**job, "threads": plan.threads, "platform": plan.platform}
-    jobs = {contender: {**shared, "mode": mode, "cache": cache} for contender, (mode, cache) in MODES.items()}
+    jobs = {
+        contender: {**shared, "mode": mode, "cache": cache}
+        for contender, (mode, cache) in MODES.items()
+        if not (cache and plan.quick)  # which takes two processes
+    }
     for engine in engines if plan.platform == "cpu" else ():
         if is_installed(engine):
             jobs[engine] = {**shared, "mode": engine, "cache": False}
@@ -104,14 +112,13 @@ def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tup
     found: dict[str, list[dict[str, Any]]] = {}
     for contender, one in list(jobs.items()):
         # Once untimed: caches are filled, and the files of engines that this process has not read come into memory.
-        if one["cache"] or is_peer(contender):
-            _measure(one, folder)
-        made = _measure(one, folder)
-        if "refused" in made:
-            refused[contender] = made["refused"]
+        try:
+            if one["cache"] or is_peer(contender):
+                _measure(one, folder)
+            found[contender] = [_measure(one, folder)]
+        except RefusedError as error:
+            refused[contender] = str(error)
             del jobs[contender]
-        else:
-            found[contender] = [made]
     apart = check(name, {contender: made[0]["outputs"] for contender, made in found.items() if made[0]["outputs"]})
     for _ in range(0 if plan.quick else plan.effort(5).rounds - 1):
         for contender, one in jobs.items():
@@ -132,10 +139,21 @@ def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tup
 
 
 def _measure(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Run one child: the seconds of its stages, seconds of compiling in JAX, and the outputs."""
+    """Run one child: the seconds of its stages, seconds of compiling in JAX, and the outputs.
+
+    Raises:
+        RefusedError: a peer does not take the network, or breaks down over it.
+        ChildError: jaxrnn failed.
+    """
     path = folder / "job.pickle"
     path.write_bytes(pickle.dumps({**job, "began": time.monotonic()}))
-    report = run_child(
-        "benchmarks.start_child", str(path), cache=folder / "cache" if job["cache"] else None, platform=job["platform"]
-    )
+    cache = folder / "cache" if job["cache"] else None
+    try:
+        report = run_child("benchmarks.start_child", str(path), cache=cache, platform=job["platform"])
+    except ChildError as error:
+        if job["mode"] in READERS:
+            raise RefusedError(brief(error)) from error
+        raise
+    if "refused" in report:
+        raise RefusedError(report["refused"])
     return {**report, "outputs": {name: np.asarray(value, np.float32) for name, value in report["outputs"].items()}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,10 @@ def _compiled(job: dict[str, Any], stages: Stages) -> dict[str, Any]:
     import jaxrnn
 
     stages.done("import")
-    stepper: Any = jaxrnn.load_compiled(job["compiled"])
+    native = job["mode"] == "native"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # machine code that is not used
+        stepper: Any = jaxrnn.load_compiled(job[job["mode"]], native=native)
     stages.done("load")
     state = stepper.init()
     stages.done("init")
@@ -88,7 +92,7 @@ def _peer(job: dict[str, Any]) -> dict[str, Any]:
 
 
 #: The ways in which jaxrnn starts.
-WAYS = {"import jax": _import, "onnx": _onnx, "compiled": _compiled}
+WAYS = {"import jax": _import, "onnx": _onnx, "compiled": _compiled, "native": _compiled}
 
 if __name__ == "__main__":
     main(sys.argv[1])

@@ -18,11 +18,12 @@ from conftest import MODELS
 from performance_results import made_up
 
 import jaxrnn
-from benchmarks import machine, peers, tables
+from benchmarks import machine, peers, start, tables
 from benchmarks.__main__ import main
 from benchmarks.layers import GATES, onnx_layer, scan_layer
 from benchmarks.networks import SPEECH, describe, load, random_frames
 from benchmarks.plan import Plan, timed
+from benchmarks.processes import ChildError
 from benchmarks.results import read, row_of
 from benchmarks.running import BENCHMARKS
 from benchmarks.scale import exponent
@@ -87,7 +88,8 @@ def test_every_benchmark_gives_results_and_they_make_a_page(tmp_path):
     text = page.read_text()
     assert "{{" not in text
     links = re.findall(r"\]\((.*?)\)", text)
-    assert sorted((page.parent / link).resolve() for link in links) == sorted(tmp_path.glob("*.json"))
+    found_links = sorted((page.parent / link).resolve() for link in links)
+    assert found_links == sorted(file for ending in ("json", "png") for file in tmp_path.glob(f"*.{ending}"))
 
 
 def test_a_pattern_that_fits_no_case_is_refused_with_the_cases(monkeypatch):
@@ -95,6 +97,11 @@ def test_a_pattern_that_fits_no_case_is_refused_with_the_cases(monkeypatch):
     refused = CliRunner().invoke(main, ["train", "--quick", "--only", "GRU H65"])
     assert refused.exit_code == 2
     assert "GRU H64 T100 B8" in refused.output
+    refused = CliRunner().invoke(main, ["all", "--quick", "--only", "GRU H65", "--without", "accelerator"])
+    assert refused.exit_code == 2
+    assert "no benchmark has a case" in refused.output
+    refused = CliRunner().invoke(main, ["all", *(part for name in BENCHMARKS for part in ("--without", name))])
+    assert refused.exit_code == 2
 
 
 def test_a_table_shows_times_ratios_stages_and_what_was_left_out(capsys):
@@ -173,6 +180,18 @@ def test_exponents_are_those_of_powers():
     # What does not grow is left aside at the small sizes.
     assert exponent(sizes, [10, 10, 16, 64, 256]) == pytest.approx(2.0)
     assert exponent(sizes, [0.0] * 5) is None
+
+
+def test_a_peer_that_breaks_down_at_its_start_is_left_out(tmp_path, monkeypatch):
+    def broken(*arguments: Any, **named: Any) -> Any:
+        raise ChildError("panicked")
+
+    monkeypatch.setattr(start, "run_child", broken)
+    job = {"cache": False, "platform": "cpu"}
+    with pytest.raises(peers.RefusedError, match="panicked"):
+        start._measure({**job, "mode": "tract"}, tmp_path)
+    with pytest.raises(ChildError):
+        start._measure({**job, "mode": "onnx"}, tmp_path)
 
 
 def test_intervals_that_overlap_count_once():

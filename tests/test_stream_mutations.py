@@ -46,13 +46,8 @@ def never_ends(original):
     return lambda run, timeline: None
 
 
-def no_warm_up(original):
-    def make(run, *arguments, **named):
-        chunk = original(run, *arguments, **named)
-        run.facts.warm_up = 0
-        return chunk
-
-    return make
+def one_unit_of_warm_up(original):
+    return lambda plan, units, *arguments: original(plan, 1, *arguments)
 
 
 def never_certain(original):
@@ -144,7 +139,7 @@ VALUES = {
     "frames exist before the first": (Pass, "exists", exists_before_the_start, ["look-ahead", "recurrence on logs"]),
     "frames exist behind the last": (Pass, "exists", exists_behind_the_end, ["LSTM and its final state"]),
     "the stream never ends": (Pass, "end", never_ends, ["joined with constants", "known at the end"]),
-    "no warm-up": (Pass, "make", no_warm_up, ["front pad into a recurrence"]),
+    "a warm-up of one unit": (Plan, "_start", one_unit_of_warm_up, ["front pad into a recurrence"]),
     "frames handed out before they are certain": (Timeline, "__init__", never_certain, ["cut, then padded"]),
     "a flush one unit short": (Plan, "rest", one_unit_less, ["look-ahead", "many pads"]),
     "counting stops too early": (Facts, "wait_for", stops_counting_early, ["look-ahead", "recurrence on logs"]),

@@ -33,6 +33,14 @@ class Domain(Protocol):
     arrays: list[Any]
     types: Types
 
+    def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
+        """See that a function of operands can keep its rule: where JAX differentiates at once, it asks for that first.
+
+        Raises:
+            Exception: it cannot.
+        """
+        ...
+
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
         """The values that a jaxpr gives for the arrays of operands of these kinds."""
         ...
@@ -92,6 +100,7 @@ def _with_jvp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequen
         (own, *arrays), (_, *directions) = primals, tangents
         operands = [*arrays, *(directions[index] for index in moving)]
         with domain.types.in_force(), own_arithmetic():
+            domain.check(own, arrays)
             traced = jax.make_jaxpr(derivative)(structs, [structs[index] for index in moving])
             values = domain.arrays_of(domain.evaluate(own, traced, kinds, operands))
         return values[:count], values[count:]
@@ -114,6 +123,7 @@ def _with_vjp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequen
 
     def with_residuals(own: Any, *arrays: Any) -> Any:
         with domain.types.in_force(), own_arithmetic():
+            domain.check(own, arrays)
             values = domain.evaluate(own, forward()[0], inputs, arrays)
         residuals[:] = domain.kinds_of(values)
         return domain.arrays_of(values[:count]), (own, domain.arrays_of(values[count:]))

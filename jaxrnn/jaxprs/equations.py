@@ -125,6 +125,9 @@ class _Varying:
         self.axes, self.types = axes, Types.here()
         self.arrays: list[Any] = []
 
+    def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
+        pass
+
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
         return vary(evaluate(jaxpr, vary(list(operands), self.axes)), self.axes)
 

@@ -94,7 +94,7 @@ def move(equation: JaxprEqn, operands: Sequence[Any]) -> list[np.ndarray] | None
     name = equation.primitive.name
     if name not in _MOVES or (name == "select_n" and operands[0].dtype != bool):
         return None
-    return [_MOVES[name](equation.params, *map(np.asarray, operands))]
+    return [_MOVES[name](equation.params, *operands)]
 
 
 def _known(equation: JaxprEqn, operands: list[Any], computing: bool) -> list[Any] | None:
@@ -102,17 +102,17 @@ def _known(equation: JaxprEqn, operands: list[Any], computing: bool) -> list[Any
     name, result = equation.primitive.name, equation.outvars[0]
     if any(not isinstance(type_of(each), np.dtype) for each in (*equation.invars, *equation.outvars)):
         return None
-    known = [value for value in operands if not isinstance(value, Tracer)]
+    known = [np.asarray(value) for value in operands if not isinstance(value, Tracer)]
     if name in _PRODUCTS and any(not np.any(value) for value in known):
         return [np.zeros(shape_of(result), type_of(result))]
     if len(known) < len(operands) or equation.effects:
         return None
-    if moved := move(equation, operands):
+    if moved := move(equation, known):
         return moved
     if not computing:
         return None
     with jax.ensure_compile_time_eval():
-        return bind(equation, list(map(jnp.asarray, operands)))
+        return list(map(np.asarray, bind(equation, list(map(jnp.asarray, known)))))
 
 
 def _without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:

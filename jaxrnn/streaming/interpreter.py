@@ -1,8 +1,7 @@
 """The interpreter of `stream`: evaluates a jaxpr traced over all of time on the chunks of one step.
 
-Time is the one symbolic dimension of the jaxpr. Every pass, the one that creates the state, a step, the warm-up before
-the first step, and the flush, goes through the same rules, one for each primitive (`jaxrnn.streaming.registry`), so
-they cannot drift apart.
+Time is the one symbolic dimension of the jaxpr. Every pass, the warm-up before the first step, a step, and the flush,
+goes through the same rules, one for each primitive (`jaxrnn.streaming.registry`), so they cannot drift apart.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
             return None
     if any(map(is_length, operands)):
         return _fold_lengths(equation, operands)
-    if moved := move(equation, operands):
+    if moved := move(equation, list(map(np.asarray, operands))):
         return moved
     with jax.ensure_compile_time_eval():
         return [np.asarray(result) for result in bind(equation, operands)]

@@ -26,6 +26,10 @@ from jaxrnn.streaming.timeline import Clock, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
 
 
+class KeepsStateError(Exception):
+    """A part of a function keeps state, or brings frames to other delays."""
+
+
 @brief
 @dataclass
 class Pass(Moment):
@@ -36,6 +40,7 @@ class Pass(Moment):
         state: the entries of the state before this pass; None in the first one, where every entry begins.
         absent: what stands in frames that do not exist.
         local: reductions over time give the part of this chunk and keep no state: for reverse rules.
+        stateless: what keeps state raises `KeepsStateError`.
     """
 
     clock: Clock
@@ -47,6 +52,7 @@ class Pass(Moment):
     absent: Absent
     before: Any = None
     local: bool = False
+    stateless: bool = False
     prefix: str = ""
     #: The equation at hand, after those inside of which it is.
     path: Path = ()
@@ -233,6 +239,8 @@ class Pass(Moment):
 
     def carry(self, kind: str, start: Callable[[], Any]) -> tuple[str, Any]:
         """An entry of the state: its name and its value before this pass."""
+        if self.stateless:
+            raise KeepsStateError
         label = label_of(self.path) if self.path else "stream"
         name = self.unique(f"{self.prefix}{label}.{kind}")
         self.facts.kinds[name] = kind.rstrip("0123456789")
@@ -256,7 +264,9 @@ class Pass(Moment):
             value = (self.begun if self.state is None else self.state)[name]
         self.new[name] = value
 
-    def child(self, prefix: str, state: Mapping[str, Any] | None, *, local: bool = False) -> Pass:
+    def child(
+        self, prefix: str, state: Mapping[str, Any] | None, *, local: bool = False, stateless: bool = False
+    ) -> Pass:
         """A pass over an inner jaxpr, with its own entries of the state."""
         return Pass(
             self.clock,
@@ -270,6 +280,7 @@ class Pass(Moment):
             prefix=prefix,
             path=self.path,
             local=local or self.local,
+            stateless=stateless or self.stateless,
         )
 
     @property

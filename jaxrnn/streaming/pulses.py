@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells.products import product_type
+from jaxrnn.cells.products import Types, product_type
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
@@ -42,6 +43,7 @@ class Pulses:
 
     def __init__(self, plan: Plan, params: Any, units: int, multiple: int):
         self.plan, self._units = plan, units
+        self._traced = functools.cache(self._traced_step)
         self.example = jax.tree.map(shape_of, params)
         self.spec = flat_spec(plan, units, multiple, needs_params=bool(jax.tree.leaves(self.example)))
 
@@ -139,8 +141,13 @@ class Pulses:
         ], new
 
     def _stages(self, params: Any) -> Step:
+        """The step as a jaxpr, traced once for all that it depends on."""
+        leaves, structure = jax.tree.flatten(jax.tree.map(shape_of, params))
+        return self._traced(structure, tuple(leaves), Types.here(), jax.sharding.get_abstract_mesh())
+
+    def _traced_step(self, structure: Any, leaves: tuple[Any, ...], *_: Any) -> Step:
         arrays = [each.struct() for each in self.spec.inputs]
-        return Step.trace(self._plain_step, jax.tree.map(shape_of, params), arrays, self.plan.layout.vectors)
+        return Step.trace(self._plain_step, structure.unflatten(leaves), arrays, self.plan.layout.vectors)
 
     @compiled
     def pack(self, params: Any) -> Packed:

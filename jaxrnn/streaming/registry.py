@@ -33,12 +33,12 @@ def register(
 
     Args:
         primitive: the primitive, or its name.
-        rule: ``(run, equation, *operands) -> results``, called in every pass: the one that creates the state, each
-            step, and the flush. ``run`` is the `Pass`. An operand is a `Chunk`, a `FinalValue` that is known when the
-            stream ends, or an array that is the same in every step: a NumPy array where it is known while tracing. The
-            rule returns a value of these kinds for each result, or the value itself where there is one result; it makes
-            chunks with `Pass.make` alone, and keeps what must be remembered with `Pass.window` or `Pass.carry`. Without
-            it, `register` is a decorator.
+        rule: ``(run, equation, *operands) -> results``, called in every pass: the warm-up, where the state begins,
+            each step, and the flush. ``run`` is the `Pass`. An operand is a `Chunk`, a `FinalValue` that is known when
+            the stream ends, or an array that is the same in every step: a NumPy array where it is known while tracing.
+            The rule returns a value of these kinds for each result, or the value itself where there is one result; it
+            makes chunks with `Pass.make` alone, and keeps what must be remembered with `Pass.window` or `Pass.carry`.
+            Without it, `register` is a decorator.
         replace: the primitive may have a rule, which this one takes the place of.
         always: use the rule where no stream enters the equation too; otherwise the primitive is applied there as it is.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 from jaxrnn.jaxprs.equations import CALLS, bind
 from jaxrnn.streaming.interpreter import interpret
-from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.rules.templates import Template, around, arrays_of, made
 from jaxrnn.streaming.values import Chunk, FinalValue
 
@@ -45,13 +46,9 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     function = with_rule(equation, lambda *arrays: bind(equation, arrays), domain, inputs)
     try:
         results = function(*map(jnp.asarray, arrays_of(operands)))
-    except _KeepsStateError:
+    except KeepsStateError:
         return interpret(run, body, operands)
     return [made(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
-
-
-class _KeepsStateError(Exception):
-    """A function keeps state, or brings frames to other delays."""
 
 
 class OnePass:
@@ -70,27 +67,33 @@ class OnePass:
         self.arrays = [getattr(run, name) for name in self.names]
         self.outputs: list[Template] = []
 
+    def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
+        """As in `Domain`.
+
+        Raises:
+            KeepsStateError: the function keeps state.
+        """
+        if not self.outputs:
+            values = functools.partial(self.evaluate, arrays, self.body, self.inputs)
+            jax.eval_shape(lambda *operands: arrays_of(values(operands)), *operands)
+
     @own_arithmetic()
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Template], operands: Sequence[Any]) -> list[Any]:
         """The results of the function or of its rules, which keep no state, at the moment that the arrays say.
 
         Raises:
-            _KeepsStateError: the function is none of that kind.
+            KeepsStateError: the function is none of that kind.
         """
-        if jaxpr is not self.body and not self.outputs:  # JAX asks for a rule only, where it differentiates at once
-            jax.eval_shape(
-                lambda *primals: arrays_of(self.evaluate(arrays, self.body, self.inputs, primals)),
-                *operands[: len(self.inputs)],
-            )
-        child = self.run.child("", None, local=jaxpr is not self.body)
+        rule = jaxpr is not self.body
+        child = self.run.child("", None, local=rule, stateless=not rule)
         for name, array in zip(self.names, arrays, strict=True):
             setattr(child, name, array)
         results = interpret(child, jaxpr, around(kinds, operands))
         delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
         results = [child.spread(value) if isinstance(value, Chunk) else value for value in results]
         if not self.outputs:
-            if child.new or len(delays) > 1 or not all(isinstance(value, Chunk) for value in results):
-                raise _KeepsStateError
+            if len(delays) > 1 or not all(isinstance(value, Chunk) for value in results):
+                raise KeepsStateError
             self.outputs = self.kinds_of(results)
         return results
 
