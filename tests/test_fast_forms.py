@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,44 +15,83 @@ from onnx import TensorProto, helper, numpy_helper
 from verifier import verify
 
 import jaxrnn
-from jaxrnn.cells import depthwise, is_depthwise
+from jaxrnn.cells import convolve
+from jaxrnn.cells.geometry import windows_of
+from jaxrnn.cells.window_products import WindowProduct
+
+
+def with_gradients(function, x, kernel, weight):
+    value, pull = jax.vjp(function, x, kernel)
+    return value, *pull(weight)
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.data())
-def test_depthwise_is_the_convolution(data):
-    """Any strides, dilations and padding, of one and two axes, for several filters a channel: values and gradients."""
+def test_fast_convolutions_are_convolutions(data):
+    """Any strides, dilations, padding, groups and order of axes, in every form: values and gradients."""
     rank = data.draw(st.integers(1, 2))
-    draw = lambda low, high: [data.draw(st.integers(low, high)) for _ in range(rank)]  # noqa: E731
-    channels, multiplier = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 3))
+    draw = lambda low, high: tuple(data.draw(st.integers(low, high)) for _ in range(rank))  # noqa: E731
+    groups, out, channels = (data.draw(st.integers(1, 3)) for _ in range(3))
     strides, spacing, dilation, taps = draw(1, 3), draw(1, 3), draw(1, 3), draw(1, 4)
-    padding = list(zip(draw(-1, 3), draw(-1, 3), strict=True))
-    sizes = [max(6, (t - 1) * d + 3) for t, d in zip(taps, dilation, strict=True)]
+    padding = tuple(zip(draw(-1, 3), draw(-1, 3), strict=True))
+    reach = [(t - 1) * d + 3 for t, d in zip(taps, dilation, strict=True)]
+    sizes = [-(-most // s) for most, s in zip(reach, spacing, strict=True)] if data.draw(st.booleans()) else [6] * rank
+    sizes = [max(n, -(-most // s)) for n, most, s in zip(sizes, reach, spacing, strict=True)]
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    x = jnp.array(rng.normal(size=(2, channels, *sizes)), jnp.float32)
-    kernel = jnp.array(rng.normal(size=(channels * multiplier, 1, *taps)), jnp.float32)
-    letters = "HW"[:rank]
+    lhs, result = (tuple(data.draw(st.permutations(range(rank + 2)))) for _ in range(2))
+    x = jnp.array(rng.normal(size=(2, groups * channels, *sizes)), jnp.float32).transpose(np.argsort(lhs))
+    kernel = jnp.array(rng.normal(size=(groups * out, channels, *taps)), jnp.float32)
+    numbers = lax.ConvDimensionNumbers(lhs, tuple(range(rank + 2)), result)
+    distances = strides, padding, spacing, dilation
 
     def plain(x, kernel):
-        numbers = ("NC" + letters, "OI" + letters, "NC" + letters)
-        return lax.conv_general_dilated(
-            x, kernel, strides, padding, spacing, dilation, numbers, feature_group_count=channels
-        )
+        return lax.conv_general_dilated(x, kernel, *distances, numbers, feature_group_count=groups)
 
     def fast(x, kernel):
-        return depthwise(x, kernel, strides, padding, spacing, dilation)
+        return convolve(x, kernel, *distances, groups, numbers=numbers)
+
+    windows = tuple(windows_of(sizes, taps, *distances))
+    sides = [(True,) if each.spacing > 1 else (False, True) for each in windows]
+    forms = [
+        WindowProduct(windows, scattered, 2, groups * channels, groups * out, groups)
+        for scattered in itertools.product(*sides)
+    ]
+    form = data.draw(st.sampled_from(forms))
+
+    def product(x, kernel):
+        return form(x, lhs, kernel.transpose(form.kernel_order), None).transpose(np.argsort(result))
 
     weight = jnp.array(rng.normal(size=jax.eval_shape(plain, x, kernel).shape), jnp.float32)
+    expected, *others = jax.jit(lambda: [with_gradients(each, x, kernel, weight) for each in (plain, fast, product)])()
+    for found in others:
+        for a, b in zip(found, expected, strict=True):
+            assert a.shape == b.shape
+            np.testing.assert_allclose(a, b, atol=2e-6 * max(10, weight.size))
 
-    def with_gradients(convolve):
-        value, pull = jax.vjp(convolve, x, kernel)
-        return value, *pull(weight)
 
-    assert is_depthwise(x.shape, kernel.shape, channels)
-    found, expected = jax.jit(lambda: (with_gradients(fast), with_gradients(plain)))()
-    for a, b in zip(found, expected, strict=True):
-        assert a.shape == b.shape
-        np.testing.assert_allclose(a, b, atol=2e-6 * max(10, weight.size))
+def test_a_dilated_operand_is_never_multiplied_with_zeros():
+    """A frame that is infinite is so where a tap meets it, and nowhere else."""
+    x = jnp.array([1.0, jnp.inf, 2.0])[None, None]
+    kernel = jnp.array([1.0, 2.0, 3.0])[None, None]
+    y = jax.jit(lambda x: convolve(x, kernel, (1,), [(2, 2)], (2,), (1,)))(x)
+    np.testing.assert_array_equal(jnp.isinf(y[0, 0]), [False, False, True, True, True, False, False])
+    assert not jnp.isnan(y).any()
+
+
+@pytest.mark.parametrize("pulse", [1, 4])
+def test_a_transposed_convolution_over_time_is_one_product(pulse):
+    """However many frames it makes of one: it adds to sums, and its state is those, not frames."""
+    kernel = jnp.array(np.random.default_rng(0).normal(size=(1, 12, 32)), jnp.float32)
+
+    def synthesis(kernel, x):
+        return lax.conv_general_dilated(x, kernel, (1,), [(31, 31)], (16,), dimension_numbers=("NCH", "OIH", "NCH"))
+
+    x = jnp.array(np.random.default_rng(1).normal(size=(1, 12, 8)), jnp.float32)
+    streamed = jaxrnn.stream(synthesis, x, axes=2, params=kernel, pulse=pulse)
+    step = jax.jit(streamed.step).lower(kernel, streamed.init(), x[..., :pulse]).as_text()
+    assert (step.count("stablehlo.dot_general"), step.count("stablehlo.convolution")) == (1, 0)
+    assert [each.shape for each in streamed.state if each.name.endswith("sums")] == [(16, 1, 1)]
+    np.testing.assert_allclose(jax.jit(streamed.run)(kernel, x), synthesis(kernel, x), atol=1e-5)
 
 
 def depthwise_model():

@@ -17,7 +17,7 @@ from test_exports import EXPECTED, Export
 from test_fast_forms import depthwise_model
 
 import jaxrnn
-from jaxrnn.cells import LSTM, Weights, by_platform, depthwise, run_direction
+from jaxrnn.cells import LSTM, Weights, by_platform, convolve, run_direction
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.recognition import schedule_of_cells
 from jaxrnn.jaxprs.step import Step
@@ -134,25 +134,31 @@ def lstm(weights, x):
 
 
 def convolution(x, kernel):
-    return depthwise(x, kernel, (2,), [(1, 2)], (1,), (2,))
+    return convolve(x, kernel, (2,), [(1, 2)], (1,), (2,), 4)
+
+
+def transposed(x, kernel):
+    return convolve(x, kernel, (1,), [(2, 1)], (2,), (1,), 2)
 
 
 IMAGES = jnp.array(recording((2, 4, 9), np.float32, 0)), jnp.array(recording((8, 1, 3), np.float32, 1))
+IN_GROUPS = IMAGES[0], jnp.array(recording((6, 2, 4), np.float32, 2))
 
 
 @pytest.mark.parametrize("derived", [lambda f: f, lambda f: jax.grad(lambda *args: energy(f(*args)), (0, 1))])
 def test_gates_and_convolutions(derived):
-    """One tanh and sums of products on CPUs; a sigmoid, and a convolution of groups, elsewhere."""
+    """One tanh, sums of products and products of windows on CPUs; a sigmoid, and convolutions of groups, elsewhere."""
     for steps in (1, 5):
         cpu, other = (
             lowered(derived(lstm), weights(), np.ones((steps, 2, 3), np.float32), platforms=(name,))
             for name in ("cpu", "cuda")
         )
         assert ("exponential" in cpu, "exponential" in other) == (False, True)
-    cpu, other = (lowered(derived(convolution), *IMAGES, platforms=(name,)) for name in ("cpu", "tpu"))
-    assert "stablehlo.convolution" not in cpu
-    assert "stablehlo.convolution" in other
-    assert "feature_group_count = 4" in other
+    for function, images, groups in ((convolution, IMAGES, 4), (transposed, IN_GROUPS, 2)):
+        cpu, other = (lowered(derived(function), *images, platforms=(name,)) for name in ("cpu", "tpu"))
+        assert "stablehlo.convolution" not in cpu
+        assert "stablehlo.convolution" in other
+        assert f"feature_group_count = {groups}" in other
 
 
 def test_integers_are_no_convolution():
@@ -215,6 +221,7 @@ CASES = {
     "one frame": (lstm, (weights(), jnp.array(recording((1, 2, 3), np.float32, 3)))),
     "blocks": (lstm, (weights(), jnp.array(recording((35_003, 1, 3), np.float32, 3)))),
     "depthwise": (convolution, IMAGES),
+    "transposed": (transposed, IN_GROUPS),
 }
 
 

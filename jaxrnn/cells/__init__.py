@@ -3,7 +3,7 @@
 from jaxrnn.cells.activations import Activation, parse_activations
 from jaxrnn.cells.cell import Cell, Weights
 from jaxrnn.cells.chunks import in_blocks, in_chunks, recomputing
-from jaxrnn.cells.depthwise import depthwise, is_depthwise
+from jaxrnn.cells.convolution import convolve
 from jaxrnn.cells.gru import GRU
 from jaxrnn.cells.lstm import LSTM
 from jaxrnn.cells.platforms import by_platform
@@ -19,10 +19,9 @@ __all__ = [
     "Cell",
     "Weights",
     "by_platform",
-    "depthwise",
+    "convolve",
     "in_blocks",
     "in_chunks",
-    "is_depthwise",
     "matrix_products_in",
     "parse_activations",
     "product",

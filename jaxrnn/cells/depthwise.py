@@ -11,13 +11,13 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn.cells.geometry import Windows, overlap_add, windows_of
 from jaxrnn.cells.platforms import by_platform
 
 #: A kernel with more taps stays a convolution: the compiled code grows with the number of terms.
@@ -59,53 +59,39 @@ def depthwise(
     Returns:
         ``[batch, channels * multiplier, *spatial]``.
     """
-    geometry = _Geometry(tuple(strides), tuple(padding), tuple(input_dilation), tuple(kernel_dilation))
-    out = geometry.result(x, kernel)
-    if 0 in (*out, *kernel.shape[2:]):
+    distances = tuple(strides), tuple(padding), tuple(input_dilation), tuple(kernel_dilation)
+    windows = windows_of(x.shape[2:], kernel.shape[2:], *distances)
+    out = (x.shape[0], kernel.shape[0], *(each.count for each in windows))
+    if 0 in (*x.shape, *kernel.shape, *out):
         return jnp.zeros(out, x.dtype)
+
+    def products(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return _shifted_products(x, kernel, windows)
+
+    def convolution(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(x, kernel, *distances, feature_group_count=x.shape[1])
+
     if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return geometry.shifted_products(x, kernel)  # exact, and not every platform convolves integers
-    return by_platform(geometry.shifted_products, geometry.convolution, x, kernel)
+        return products(x, kernel)  # exact, and not every platform convolves integers
+    return by_platform(products, convolution, x, kernel)
 
 
-@dataclass(frozen=True)
-class _Geometry:
-    """Where the windows of a convolution lie, and its forms. The arguments of `depthwise`, as tuples."""
-
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    input_dilation: tuple[int, ...]
-    kernel_dilation: tuple[int, ...]
-
-    def result(self, x: jax.Array, kernel: jax.Array) -> tuple[int, ...]:
-        """The shape of the result."""
-        sizes = [
-            max(((length - 1) * spacing + 1 if length else 0) + low + high - (taps - 1) * dilation - 1, -1)
-            for length, spacing, (low, high), taps, dilation in zip(
-                x.shape[2:], self.input_dilation, self.padding, kernel.shape[2:], self.kernel_dilation, strict=True
-            )
-        ]
-        return (x.shape[0], kernel.shape[0], *(n // stride + 1 for n, stride in zip(sizes, self.strides, strict=True)))
-
-    def convolution(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        """The plain form."""
-        geometry = self.strides, self.padding, self.input_dilation, self.kernel_dilation
-        return lax.conv_general_dilated(x, kernel, *geometry, feature_group_count=x.shape[1])
-
-    def shifted_products(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        """A sum with a term for each tap."""
-        spatial, out = kernel.shape[2:], self.result(x, kernel)
-        spaced = zip(self.padding, self.input_dilation, strict=True)
-        widths = [(low, high, spacing - 1) for (low, high), spacing in spaced]
-        padded = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *widths])
-        # 16-bit products are summed in 32 bits, as in XLA's own convolution.
-        wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x.dtype
-        padded, kernel = padded.astype(wide), kernel.astype(wide)
-        per_channel = kernel.reshape(x.shape[1], -1, *spatial, *(1,) * len(spatial))
-        terms = []
-        for tap in itertools.product(*map(range, spatial)):
-            starts = [index * dilation for index, dilation in zip(tap, self.kernel_dilation, strict=True)]
-            limits = [start + (n - 1) * s + 1 for start, n, s in zip(starts, out[2:], self.strides, strict=True)]
-            shifted = lax.slice(padded, (0, 0, *starts), (*x.shape[:2], *limits), (1, 1, *self.strides))
-            terms.append(shifted[:, :, None] * per_channel[(slice(None), slice(None), *tap)])
-        return functools.reduce(jnp.add, terms).reshape(out).astype(x.dtype)
+def _shifted_products(x: jax.Array, kernel: jax.Array, windows: Sequence[Windows]) -> jax.Array:
+    """A sum with a term for each tap. Along axes of a dilated operand, every element is multiplied by every tap."""
+    dilated = [axis for axis, each in enumerate(windows) if each.spacing > 1]
+    # 16-bit products are summed in 32 bits, as in XLA's own convolution.
+    dtype = x.dtype
+    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x.dtype
+    x, kernel = x.astype(wide), kernel.astype(wide).reshape(x.shape[1], -1, *kernel.shape[2:])
+    terms = []
+    for tap in itertools.product(*([slice(None)] if each.spacing > 1 else range(each.taps) for each in windows)):
+        met, weights = x, kernel[(slice(None), slice(None), *tap)]
+        for axis, index in enumerate(tap):
+            if isinstance(index, int):
+                met = windows[axis].under_tap(met, index, 2 + axis)
+        met = jnp.expand_dims(met, range(2, 3 + len(dilated)))
+        terms.append(met * jnp.expand_dims(weights, range(weights.ndim, weights.ndim + len(windows))))
+    y = functools.reduce(jnp.add, terms)  # [batch, channels, multiplier, dilated taps, places]
+    for index, axis in enumerate(dilated):
+        y = overlap_add(y, windows[axis], 3, 3 + len(dilated) - index + axis)
+    return y.reshape(x.shape[0], -1, *y.shape[3:]).astype(dtype)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrnn.cells import depthwise, is_depthwise, product_operands
+from jaxrnn.cells import convolve, product_operands
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import rounded, wide_type
 from jaxrnn.onnx.operators.schemas import inherits
@@ -35,25 +35,12 @@ def _biased(y: jax.Array, b: Value) -> jax.Array:
     return y if b is None else y + traced(b).reshape((-1,) + (1,) * (y.ndim - 2))
 
 
-def convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None):
+def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None):
     """The convolution that all operators use, in NCHW and OIHW layout."""
-    rank = x.ndim - 2
-    if is_depthwise(x.shape, w.shape, group):
-        return depthwise(x, w, strides, pads, input_dilation or (1,) * rank, dilations)
-    spatial = "DHW"[-rank:] if rank <= 3 else "".join(map(str, range(rank)))
     # Low-precision operands give a low-precision result: JAX cannot transpose a convolution of two types. With one
-    # filter for each channel they keep their type, as in `depthwise`.
+    # filter for each channel they keep their type, as in depthwise ones.
     left, right = (x, w) if group > 1 and w.shape[1] == 1 else product_operands(x, w)
-    return lax.conv_general_dilated(
-        left,
-        right,
-        strides,
-        pads,
-        lhs_dilation=input_dilation,
-        rhs_dilation=dilations,
-        dimension_numbers=("NC" + spatial, "OI" + spatial, "NC" + spatial),
-        feature_group_count=group,
-    ).astype(x.dtype)
+    return convolve(left, right, strides, pads, input_dilation or (1,) * len(pads), dilations, group).astype(x.dtype)
 
 
 def _pointwise(x, w):
@@ -88,7 +75,7 @@ def conv(
     if set(windows.kernel) == set(windows.strides) == {1} and group == 1 and not is_padded:
         # A matrix product: XLA would transpose the weight of such a convolution in every call.
         return _biased(_pointwise(x, w.reshape(w.shape[:2])), b)
-    return _biased(convolve(x, w, windows.strides, windows.pads, windows.dilations, group), b)
+    return _biased(_convolve(x, w, windows.strides, windows.pads, windows.dilations, group), b)
 
 
 @inherits(Windows)
@@ -120,7 +107,7 @@ def conv_transpose(
     # [C, M / group, k...] becomes [M, C / group, k...], flipped along the kernel's axes.
     blocks = w.reshape((group, w.shape[0] // group, *w.shape[1:])).swapaxes(1, 2)
     flipped = jnp.flip(blocks.reshape((math.prod(blocks.shape[:2]), *blocks.shape[2:])), tuple(range(2, w.ndim)))
-    y = convolve(x, flipped, (1,) * rank, padding, windows.dilations, group, input_dilation=strides)
+    y = _convolve(x, flipped, (1,) * rank, padding, windows.dilations, group, input_dilation=strides)
     return _biased(y, b)
 
 
@@ -149,7 +136,7 @@ def causal_convolution(
     past = jnp.zeros(shape, x.dtype) if past_state is None else traced(past_state)
     frames = jnp.concatenate([past, x], 2) if kept else x
     wide = wide_type(x.dtype)
-    y = convolve(frames.astype(wide), w.astype(wide), (1,), [(0, 0)], (1,), x.shape[1])
+    y = _convolve(frames.astype(wide), w.astype(wide), (1,), [(0, 0)], (1,), x.shape[1])
     if bias is not None:
         if tuple(bias.shape) != (x.shape[1],):
             raise ValueError(f"bias has shape {tuple(bias.shape)}, but ({x.shape[1]},) is expected")

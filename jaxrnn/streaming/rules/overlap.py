@@ -1,4 +1,4 @@
-"""Overlap-add: a dense convolution over time that keeps what past frames give to later outputs, not the frames.
+"""Overlap-add: a convolution over time that keeps what past frames give to later outputs, not the frames.
 
 A step then reads no past frame: it multiplies the new one by all taps at once, and the buffer moves on by an addition,
 which XLA's CPU backend does at the speed of memory. Sums are state, and so the same on all platforms.
@@ -6,12 +6,14 @@ which XLA's CPU backend does at the speed of memory. Sums are state, and so the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.cells import convolve
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.windows import Window, whole_frames
@@ -21,62 +23,86 @@ from jaxrnn.streaming.values import Chunk
 LARGE = 2048
 
 
-def overlaps(equation: JaxprEqn, x: Chunk, window: Window) -> bool:
-    """Whether a convolution over time alone is better done by sums.
+def convolved(
+    run: Pass, equation: JaxprEqn, x: Any, kernel: Any, pads: Mapping[int, tuple[int, int]], order: Sequence[int] = ()
+) -> Any:
+    """An equation's convolution of the frames at hand.
 
-    It is if it is dense, has no more channels out than in, so that sums take no more room than frames, and its past is
-    large. The pulse has no say in it, as one state serves every pulse.
+    Args:
+        run: the pass.
+        equation: the equation.
+        x: frames.
+        kernel: that of the equation.
+        pads: other ones, for some of the spatial axes by number.
+        order: where the operand's axes are in x, if not in their order.
     """
-    numbers = equation.params["dimension_numbers"]
-    out, channels = (in_shape(equation, 1)[axis] for axis in numbers.rhs_spec[:2])
-    dense = window.stride == window.dilation == window.spacing == 1 and x.outer == 1
-    return dense and out <= channels and window.extent * (x.array.size // x.array.shape[x.axis]) >= LARGE
+    parameters = equation.params
+    padding = tuple(pads.get(index, pair) for index, pair in enumerate(parameters["padding"]))
+    numbers = parameters["dimension_numbers"]
+    if order:
+        numbers = numbers._replace(lhs_spec=tuple(order[axis] for axis in numbers.lhs_spec))
+    if parameters["batch_group_count"] > 1:
+        return run.bind(equation, [x, kernel], padding=padding, dimension_numbers=numbers)[0]
+    return convolve(
+        x,
+        kernel,
+        parameters["window_strides"],
+        padding,
+        parameters["lhs_dilation"],
+        parameters["rhs_dilation"],
+        parameters["feature_group_count"],
+        numbers=numbers,
+        precision=parameters["precision"],
+        dtype=parameters["preferred_element_type"],
+    )
+
+
+def overlaps(equation: JaxprEqn, x: Chunk, window: Window, place: int) -> bool:
+    """Whether a convolution over time is better done by sums.
+
+    A transposed one is. Another one is if it is dense and over time alone, has no more channels out than in, so that
+    sums take no more room than frames, and its past is large. The pulse has no say in it, as one state serves every
+    pulse.
+    """
+    if window.stride > 1 or x.outer > 1:
+        return False
+    if window.spacing > 1:
+        return True
+    out, channels = (in_shape(equation, 1)[axis] for axis in equation.params["dimension_numbers"].rhs_spec[:2])
+    alone = window.dilation == 1 and _is_over_time_alone(equation, place)
+    return alone and out <= channels and window.extent * (x.array.size // x.array.shape[x.axis]) >= LARGE
+
+
+def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
+    """Whether a convolution has windows over time only, without pads elsewhere, in one group of channels."""
+    parameters, kernel = equation.params, in_shape(equation, 1)
+    axes = parameters["dimension_numbers"].rhs_spec[2:]
+    return parameters["feature_group_count"] == parameters["batch_group_count"] == 1 and all(
+        kernel[axis] == parameters["window_strides"][index] == parameters["lhs_dilation"][index] == 1
+        and tuple(parameters["padding"][index]) == (0, 0)
+        for index, axis in enumerate(axes)
+        if index != place
+    )
 
 
 def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Window, high: Any, place: int) -> Chunk:
     """The convolution, with the sums that later outputs begin with as its state."""
-    numbers = equation.params["dimension_numbers"]
-    axis, past, low = numbers.out_spec[2 + place], window.extent, int(window.low)
+    axis = equation.params["dimension_numbers"].out_spec[2 + place]
+    extent, spacing = window.extent, window.spacing
     timeline = run.clock.timeline(out_shape(equation)[axis])
     x, padded = whole_frames(run, x, window, high, 0, timeline.size)
     assert x.delay is not None
-    if x.frames == 1:
-        parts = _one_frame(equation, x.array, kernel, place)
-    else:
-        padding = list(equation.params["padding"])
-        padding[place] = (past, past)
-        (parts,) = run.bind(equation, [x.array, kernel], padding=tuple(padding))
-        parts = jnp.moveaxis(parts, axis, 0)
-    frame = parts.shape[1:]
-    name, old = run.carry(
-        "sums", lambda: jnp.full((past, *frame), 0 if padded else run.absent.of(parts.dtype), parts.dtype)
-    )
-    sums = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
-    ready = parts.size - old.size
-    run.store(name, sums[ready:].reshape(old.shape), x.timeline, x.delay)
-    array = jnp.moveaxis(sums[:ready].reshape(x.frames, *frame), 0, axis)
-    reach = x.reach and x.reach.shifted(-low / x.timeline.rate, (past - low) / x.timeline.rate)
-    return run.make(array, axis, timeline, x.delay - low + past, reach)
-
-
-def _one_frame(equation: JaxprEqn, frame: Any, kernel: Any, place: int) -> Any:
-    """What one frame gives to the outputs from its own on, by one matrix product.
-
-    Time is in front, the other axes of the result follow in their order.
-    """
-    numbers = equation.params["dimension_numbers"]
-    time, channels = numbers.lhs_spec[2 + place], numbers.lhs_spec[1]
-    taps = jnp.moveaxis(kernel, (numbers.rhs_spec[2 + place], *numbers.rhs_spec[:2]), (0, 1, 2))
-    taps = taps.reshape(taps.shape[:3])[::-1]  # [time, out, channels]
-    parts = lax.dot_general(
-        taps,
-        jnp.squeeze(frame, time),
-        (((2,), (channels - (channels > time),)), ((), ())),
-        precision=equation.params["precision"],
-        preferred_element_type=equation.params["preferred_element_type"],
-    )  # [time, out, other axes...]
-    others = [axis for axis in range(len(numbers.lhs_spec)) if axis not in (time, channels)]
-    axes = [numbers.out_spec[2 + place], numbers.out_spec[1]]
-    axes += [numbers.out_spec[numbers.lhs_spec.index(axis)] for axis in others]
-    in_order = jnp.transpose(parts, [axes.index(axis) for axis in range(len(axes))])
-    return jnp.moveaxis(in_order, axes[0], 0)
+    low = int(window.low)
+    # All outputs that the frames at hand have a part in; at least those before the next frame's first.
+    after = extent + max(spacing - 1 - extent, 0)
+    parts = jnp.moveaxis(convolved(run, equation, x.array, kernel, {place: (extent, after)}), axis, 0)
+    frame, ready = parts.shape[1:], x.frames * spacing
+    if parts.shape[0] > ready:
+        shape, value = (parts.shape[0] - ready, *frame), 0 if padded else run.absent.of(parts.dtype)
+        name, old = run.carry("sums", lambda: lax.full(shape, value, parts.dtype))
+        flat = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
+        parts = flat.reshape(parts.shape)
+        run.store(name, parts[ready:], x.timeline, x.delay)
+    rate = x.timeline.rate * spacing
+    reach = x.reach and x.reach.shifted(-low / rate, (extent - low) / rate)
+    return run.make(jnp.moveaxis(parts[:ready], 0, axis), axis, timeline, x.delay * spacing - low + extent, reach)
