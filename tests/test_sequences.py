@@ -19,6 +19,7 @@ from jaxrnn.cells import (
     Weights,
     parse_activations,
     recomputing,
+    run,
     run_direction,
 )
 
@@ -99,6 +100,49 @@ def test_the_rule_gives_what_jax_derives(cell, parts, reverse, lengths, remat):
 
         found = jax.jit(functools.partial(facts, with_rule))(arguments, direction)
         expected = jax.jit(functools.partial(facts, without))(arguments, direction)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cells", "rows", "lengths", "loops"),
+    [
+        ((LSTM(), LSTM()), 1, None, 1),
+        ((GRU(), GRU()), 1, [3], 1),
+        ((GRU(linear_before_reset=True), GRU()), 1, None, 2),
+        ((RNN(), RNN()), BATCH, [7, 0, 3], 2),
+    ],
+)
+def test_two_directions_of_one_row_are_one_loop(cells, rows, lengths, loops):
+    """It gives what each direction gives alone, and so do its derivatives."""
+    with jax.enable_x64(True):
+        (one, x, start), (other, _, start_2) = (drawn(cell, peephole=isinstance(cell, LSTM)) for cell in cells)
+        weights = one, jax.tree.map(lambda leaf: leaf[::-1], other)
+        x, starts = x[:, :rows], jax.tree.map(lambda leaf: leaf[:rows], (start, start_2))
+        lengths = None if lengths is None else jnp.array(lengths)
+
+        def layer(weights, x, starts):
+            return run(cells, weights, x, starts, direction="bidirectional", lengths=lengths)
+
+        def each_alone(weights, x, starts):
+            pairs = zip(cells, weights, starts, (False, True), strict=True)
+            results = [run_direction(c, w, x, s, reverse=reverse, lengths=lengths) for c, w, s, reverse in pairs]
+            y, final = jax.tree.map(lambda *pair: jnp.stack(pair), *results)
+            return jnp.swapaxes(y, 0, 1), final
+
+        def facts(function, *arguments):
+            def loss(*arguments):
+                y, final = function(*arguments)
+                seen = jnp.arange(y.size, dtype=y.dtype).reshape(y.shape)
+                return jnp.sum(seen * jnp.sin(y)) + sum(map(jnp.sum, final))
+
+            return jax.value_and_grad(loss, (0, 1, 2))(*arguments)
+
+        arguments = weights, x, starts
+        assert str(jax.make_jaxpr(layer)(*arguments)).count("scan[") == loops
+        if loops == 2:
+            return
+        found, expected = (jax.jit(functools.partial(facts, each))(*arguments) for each in (layer, each_alone))
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 

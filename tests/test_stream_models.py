@@ -70,6 +70,14 @@ def axes_of(model):
     return [info.shape.index("S") for info in sorted(model.inputs, key=lambda info: info.name)]
 
 
+def test_a_step_has_one_mask_for_all_chunks_of_a_delay(load):
+    """All that `filter_net` masks comes at its rate with a delay of two frames."""
+    model = load("filter_net")
+    streamed = model.stream()
+    arguments = model.params, streamed.init(), inputs_of(model, 1)
+    assert str(jax.make_jaxpr(streamed.step)(*arguments)).count(" = ge ") == 1
+
+
 @pytest.mark.parametrize("name", of_tiers(MODELS, ("filter_net",)))
 def test_every_length_and_pulse(load, name, monkeypatch):
     """Streamed equals offline for lengths 1 to 40 (times the strides, and in between) and pulses 1, 2, 3 and 7, with

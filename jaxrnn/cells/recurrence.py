@@ -16,8 +16,8 @@ from jaxrnn.cells.sequence import masked_output, masked_update, sequence
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
-#: Both directions run in one loop where the recurrent weights of one take up to so many bytes. Such a loop spends its
-#: time on what surrounds the products; with larger weights, two loops are faster on CPUs.
+#: The two directions of a layer over one row run in one loop where the recurrent weights of each take up to so many
+#: bytes: such a loop spends its time on what surrounds the products. With larger weights, two loops are faster on CPUs.
 SMALL = 1 << 17
 
 
@@ -75,36 +75,39 @@ def _bytes_a_frame(cell: Cell, initial: Carry) -> Any:
 
 
 def _is_one_loop(cells: Sequence[Cell], weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry]) -> bool:
-    """Whether a layer's two directions run in one loop."""
+    """Whether the two directions of a layer run in one loop.
+
+    The gradient of several rows is faster in two. A symbolic number of rows is that of the frames in a pulse: few.
+    """
+    frames, rows = x.shape[:2]
     return (
         len(cells) == 2
         and cells[0] == cells[1]
-        and isinstance(x.shape[0], int)
-        and x.shape[0] > 1
+        and isinstance(frames, int)
+        and frames > 1
+        and (rows == 1 or not isinstance(rows, int))
         and weights[0].recurrent.nbytes <= SMALL
-        and not is_in_parts(x.shape[0], _bytes_a_frame(cells[0], initial[0]))
+        and not is_in_parts(frames, _bytes_a_frame(cells[0], initial[0]))
     )
 
 
 def _run_both(
     cell: Cell, weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry], lengths: jax.Array | None
 ) -> tuple[jax.Array, Carry]:
-    """As `run` of two directions, in one loop over a batch of two: the second reads its frames from the last one on."""
+    """As `run` of two directions, in one loop over a batch of two: of the second, all frames are in reverse order."""
+
+    def both(array: jax.Array) -> jax.Array:
+        return jnp.stack([array, jnp.flip(array, 0)], 1)
+
     prepared = [cell.prepare(each, x.dtype) for each in weights]
-    inputs, recurrent = jax.tree.map(lambda *both: jnp.stack(both), *prepared)
-    start = jax.tree.map(lambda *both: jnp.stack(both), *initial)
-    projected = _second_flipped(jax.vmap(cell.project, (0, None), 1)(inputs, x))
+    inputs, recurrent = jax.tree.map(lambda *pair: jnp.stack(pair), *prepared)
+    start = jax.tree.map(lambda *pair: jnp.stack(pair), *initial)
+    projected = jax.vmap(cell.project, (0, 1), 1)(inputs, both(x))
     exists = _exists(x, lengths)
-    if exists is not None:
-        exists = jnp.stack([exists, jnp.flip(exists, 0)], 1)
     one = functools.partial(sequence, cell, False, product_type())
-    final, y = jax.vmap(one, (0, 0, 1, 1), (0, 1))(recurrent, start, projected, exists)
-    return _second_flipped(y), final
-
-
-def _second_flipped(both: jax.Array) -> jax.Array:
-    """Frames ``[time, 2, ...]`` of two directions, those of the second in reverse order."""
-    return jnp.stack([both[:, 0], jnp.flip(both[:, 1], 0)], 1)
+    mask = None if exists is None else both(exists)
+    final, y = jax.vmap(one, (0, 0, 1, 1), (0, 1))(recurrent, start, projected, mask)
+    return jnp.stack([y[:, 0], jnp.flip(y[:, 1], 0)], 1), final
 
 
 def run(

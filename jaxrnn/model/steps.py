@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError, StateError
@@ -78,7 +77,7 @@ class Steps:
             for name, start in zeros(self.spec.state, sizes).items():
                 values = self.model.initial_values.get(name, np.zeros((), start.dtype))
                 try:
-                    state[name] = jnp.asarray(np.broadcast_to(values, start.shape).copy())
+                    state[name] = jax.device_put(np.broadcast_to(values, start.shape).copy())
                 except ValueError as error:
                     raise StateError(
                         f"the file begins {name!r} with {describe(values)}, which does not fit a state of shape "

@@ -52,7 +52,7 @@ def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping
         LimitError: they would be.
     """
     leaves = [leaf for leaf in jax.tree.leaves(list(inputs)) if hasattr(leaf, "shape")]
-    if not budget.loading and any(isinstance(leaf, Tracer) for leaf in leaves):
+    if not budget.computing and any(isinstance(leaf, Tracer) for leaf in leaves):
         return
     if any(map(is_text, leaves)):
         return  # JAX traces no strings; what makes more of them looks ahead itself (`text.moves_text`)
@@ -108,8 +108,7 @@ def _results(
             return jax.make_jaxpr(run)(*structs).jaxpr
 
     try:
-        # Looking for the state has JAX compute what is known while it traces. That is a setting of the thread: another
-        # one has it off.
+        # JAX may be computing what is known while it traces. That is a setting of the thread: another one has it off.
         with ThreadPoolExecutor(1) as pool:
             jaxpr = pool.submit(copy_context().run, trace).result()
     except LimitError:

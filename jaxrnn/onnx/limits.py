@@ -69,11 +69,14 @@ class Budget:
     Args:
         limits: what it may spend.
         loading: nothing that is computed is the caller's: every value counts as one that follows from the file.
+
+    Attributes:
+        computing: JAX computes what is known while it traces.
     """
 
     def __init__(self, limits: Limits, loading: bool = False):
         self.limits = limits
-        self.loading = loading
+        self.loading, self.computing = loading, False
         self._evaluations = 0
         self._constant_bytes = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
+from jaxrnn.errors import LimitError
 from jaxrnn.onnx.blocks import BoundNode, captured
 from jaxrnn.onnx.evaluate import Scope, Subgraph, call
 from jaxrnn.onnx.limits import current
@@ -47,7 +49,8 @@ class Abstract:
         self.captured = [key for key in captured(node) if key in outer]
         self.flows = [*inputs, *(outer[key] for key in self.captured)]
 
-    def _eval_shape(self, function: Callable[[Sequence[Value], Scope], Any]) -> Any:
+    def _eval_shape(self, function: Callable[[Sequence[Value], Scope], Any], *, computing: bool) -> Any:
+        """``jax.eval_shape`` of a function of the inputs; ``computing`` what follows from known ones alone."""
         unknown = [flow for flow in self.flows if flow is not None and flow.value is None]
 
         def run(*arrays: Value) -> Any:
@@ -58,7 +61,8 @@ class Abstract:
                 scope[key] = value
             return function(values[: self.count], scope)
 
-        return jax.eval_shape(run, *(jax.ShapeDtypeStruct(flow.shape or (), flow.dtype) for flow in unknown))
+        with _computing() if computing else contextlib.nullcontext():
+            return jax.eval_shape(run, *(jax.ShapeDtypeStruct(flow.shape or (), flow.dtype) for flow in unknown))
 
     def results(self, output_count: int | None = None) -> list[Result]:
         """The shapes and dtypes of the outputs; ``output_count`` is that of `evaluate.call`."""
@@ -70,7 +74,12 @@ class Abstract:
             sequences[:] = map(is_sequence, values)
             return [traced(_stacked(value)) for value in values]
 
-        structs = self._eval_shape(outputs)
+        try:
+            structs = self._eval_shape(outputs, computing=False)
+        except LimitError:
+            raise
+        except Exception:  # a shape may depend on what is computed, which compiles a program for each operation
+            structs = self._eval_shape(outputs, computing=True)
         return [Result(x.shape, x.dtype, sequence) for x, sequence in zip(structs, sequences, strict=True)]
 
     def trips(self) -> int | None:
@@ -82,8 +91,20 @@ class Abstract:
             loop = TimeLoop(Subgraph(self.node.attributes["body"], scope), carried)
             trips.append(loop.trips(limit, np.asarray(True) if condition is None else condition))
 
-        self._eval_shape(count)
+        self._eval_shape(count, computing=True)
         return trips[0]
+
+
+@contextlib.contextmanager
+def _computing() -> Iterator[None]:
+    """JAX computes what is known while it traces."""
+    budget = current()
+    around, budget.computing = budget.computing, True
+    try:
+        with jax.ensure_compile_time_eval():
+            yield
+    finally:
+        budget.computing = around
 
 
 def _argument(flow: Flow, arrays: Iterator[Value]) -> Value:

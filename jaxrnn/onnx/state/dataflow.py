@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import jax
 import numpy as np
 
 from jaxrnn.errors import LimitError
@@ -135,7 +136,8 @@ class _Walk(Elements):
             self.result.lengths[id(node)] = (present[0].shape or ())[2:]
         if not node.blocks and all(flow.value is not None for flow in present):
             current().evaluate()
-            return [constant(value) for value in call(node, [flow and flow.value for flow in inputs], Scope({}))]
+            with jax.ensure_compile_time_eval():
+                return [constant(value) for value in call(node, [flow and flow.value for flow in inputs], Scope({}))]
         if name in MOVED_INPUTS:
             outputs = moved(node, inputs)
             if outputs is not None:

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 
 from jaxrnn.briefs import brief
@@ -112,7 +111,7 @@ def find_state(
         StateError: it is ambiguous which output carries the updated value of which input, or the carries of a
             recurrent node cannot be followed. The message shows what to declare.
     """
-    with exact_types(), jax.ensure_compile_time_eval():
+    with exact_types():
         finder = _Finder(program, declared, dict(static or {}))
         return Findings(finder.find(), finder.probe.dimensions, frozenset(finder.growing))
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxrnn.onnx.blocks import BoundNode
@@ -85,7 +86,8 @@ def _moved_arrays(node: BoundNode, arrays: list[Any]) -> list[np.ndarray]:
         arrays[2:3] = [None]
         if "value" in node.attributes:
             node = dataclasses.replace(node, attributes={**node.attributes, "value": 0.0})
-    outputs = call(node, arrays, Scope({}))
+    with jax.ensure_compile_time_eval():  # an operator may compute on NumPy arrays in JAX
+        outputs = call(node, arrays, Scope({}))
     results = [np.asarray(array) for array in outputs]
-    current().take(results, outputs)  # an operator may compute on NumPy arrays in JAX
+    current().take(results, outputs)
     return results
