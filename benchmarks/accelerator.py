@@ -79,7 +79,8 @@ def _recordings(plan: Plan, entry: Entry, count: int) -> Iterator[Row]:
     steps = round(seconds * RATE) // entry.hop
     frames = jax.device_put(stacked_frames(model, entry, steps, count))
     packed, start = model.pack(model.params, dims=entry.dims), model.init(count)
-    scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0], compiler_options=jaxrnn.compiler_options())
+    options = jaxrnn.compiler_options(large_products=True)
+    scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0], compiler_options=options)
     name = f"{entry.file}, {count} recordings"
     row = timed(name, "recordings", {"jaxrnn": lambda: jax.block_until_ready(scan(frames))}, plan.effort(9))
     one = {key: value[0] for key, value in frames.items()}

@@ -20,6 +20,8 @@ _WIDE = "AVX512_ICL"
 _WIDTH = "xla_cpu_prefer_vector_width"
 #: What says in ``XLA_FLAGS`` that its user has decided on vectors.
 _DECIDED = (_WIDTH, "xla_cpu_max_isa")
+#: What XLA hands to YNNPACK; the rest is Eigen's, whose products of large matrices are faster.
+_YNNPACK = "xla_cpu_experimental_ynn_fusion_type"
 
 #: The traces that compute at once, by name; JAX has no other public name for them. All others write a program, or may.
 _AT_ONCE = {"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"}
@@ -27,7 +29,7 @@ _AT_ONCE = {"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"}
 _PARTIAL = {"LinearizeTrace"}
 
 
-def compiler_options() -> dict[str, Any]:
+def compiler_options(*, large_products: bool = False) -> dict[str, Any]:
     """XLA's options for functions that loop over frames, on this machine's processor: ``jax.jit(compiler_options=)``.
 
     The library compiles with them by itself wherever it compiles: models that are called, `scan`, `run`, pools,
@@ -35,19 +37,27 @@ def compiler_options() -> dict[str, Any]:
 
         scan = jax.jit(model.scan, compiler_options=jaxrnn.compiler_options())
 
+    Args:
+        large_products: for many streams at once through layers of 128 units and more, with packed parameters. Products
+            of large matrices are faster then, those of small or transposed ones slower.
+
     Returns:
         Vectors of 512 bits where the default platform is a CPU that has them without lowering its clock. Nothing on
-        other platforms, where ``XLA_FLAGS`` says how wide vectors are, and where XLA does not know the option.
+        other platforms, of what ``XLA_FLAGS`` decides, and of what XLA does not know.
     """
-    return dict(_options(os.environ.get("XLA_FLAGS", ""), jax.default_backend()))
+    return dict(_options(os.environ.get("XLA_FLAGS", ""), jax.default_backend(), large_products))
 
 
 @functools.cache
-def _options(flags: str, platform: str) -> dict[str, Any]:
-    if platform != "cpu" or any(name in flags for name in _DECIDED) or _WIDE not in _features():
+def _options(flags: str, platform: str, large_products: bool) -> dict[str, Any]:
+    if platform != "cpu":
         return {}
-    options = {_WIDTH: 512}
-    return options if _knows(options) else {}
+    options = {}
+    if _WIDE in _features() and not any(name in flags for name in _DECIDED):
+        options[_WIDTH] = 512
+    if large_products and _YNNPACK not in flags:
+        options[_YNNPACK] = ""
+    return {name: value for name, value in options.items() if _knows({name: value})}
 
 
 def _features() -> set[str]:

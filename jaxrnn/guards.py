@@ -8,6 +8,10 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+_AS_IT_IS = contextlib.nullcontext()
+#: What the caller says of such moves; None where nothing was said.
+_GUARDS = "jax_transfer_guard_host_to_device", "jax_transfer_guard_device_to_host"
+
 
 @contextlib.contextmanager
 def own_arithmetic() -> Iterator[None]:
@@ -19,12 +23,23 @@ def own_arithmetic() -> Iterator[None]:
 
     A derivative rule enters it by itself: JAX may run it long after the function that it belongs to.
     """
+    with jax.numpy_rank_promotion("allow"), own_transfers():
+        yield
+
+
+def own_transfers() -> contextlib.AbstractContextManager[None]:
+    """Inside, arrays are moved between host and device, also where the caller's JAX refuses that.
+
+    Where it does not, there is nothing to enter: a context of JAX takes as long as a small network's step.
+    """
+    guards = (getattr(jax.config, name) for name in _GUARDS)
+    return _AS_IT_IS if all(guard in (None, "allow") for guard in guards) else _allowed_transfers()
+
+
+@contextlib.contextmanager
+def _allowed_transfers() -> Iterator[None]:
     # Not `jax.transfer_guard`, which guards moves between devices too and takes ten times as long to enter.
-    with (
-        jax.numpy_rank_promotion("allow"),
-        jax.transfer_guard_host_to_device("allow"),
-        jax.transfer_guard_device_to_host("allow"),
-    ):
+    with jax.transfer_guard_host_to_device("allow"), jax.transfer_guard_device_to_host("allow"):
         yield
 
 

@@ -37,6 +37,10 @@ def test_options_are_those_of_the_processor(monkeypatch, features, flags, platfo
     monkeypatch.setenv("XLA_FLAGS", flags)
     monkeypatch.setattr(compiling, "_options", compiling._options.__wrapped__)
     assert jaxrnn.compiler_options() == options
+    large = {"xla_cpu_experimental_ynn_fusion_type": ""} if platform == "cpu" else {}
+    assert jaxrnn.compiler_options(large_products=True) == {**options, **large}
+    monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_cpu_experimental_ynn_fusion_type=")
+    assert jaxrnn.compiler_options(large_products=True) == options
 
 
 def test_an_option_that_xla_does_not_know_is_left_out():

@@ -155,7 +155,7 @@ def test_what_it_has_no_code_for_is_compiled(files):
     ("name", "value", "words"),
     [
         *((name, "other", rf"{name} was 'other' and is '") for name in ("jaxrnn", "jax", "jaxlib", "system", "device")),
-        ("XLA_FLAGS", "--xla_cpu_max_isa=AVX", r"XLA_FLAGS was '--xla_cpu_max_isa=AVX' and is '"),
+        ("XLA_FLAGS", "--xla_cpu_max_isa=AVX", r"XLA_FLAGS was '--xla_cpu_max_isa=AVX' and is "),
         ("platform", "tpu", "platform was 'tpu' and is"),
         ("processor", "a2 a1 a3 a4 a5 a6", r"this processor lacks a1, a2, a3, a4 and 2 more"),
     ],
@@ -168,8 +168,9 @@ def test_another_machine_or_installation_takes_the_portable_part_and_says_why(co
 
     sealed(copied, change)
     monkeypatch.setattr("jaxrnn.runtime.compiled.functions.function_of", None)  # or it would be used
-    with pytest.warns(UserWarning, match=rf"machine code .*{words}.*portable part"):
+    with pytest.warns(UserWarning, match=rf"machine code .*{words}.*portable part") as said:
         stepper = jaxrnn.load_compiled(copied, native=True)
+    assert said[0].filename == __file__
     assert not stepper.native
     portable, one = jaxrnn.load_compiled(copied), inputs_of(stepper, 0)
     same(stepper.step(None, stepper.init(), one), portable.step(None, portable.init(), one))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -14,21 +12,22 @@ from jaxrnn.layout import Layout
 from jaxrnn.placing import placed
 
 Arrays = Mapping[str, Any]
+Vectors = tuple[Any, ...]
 Step = Callable[[Any, Arrays], tuple[dict[str, Any], Any]]
 
 
 class LiveStep(Protocol):
-    """A step whose state has a form of its own."""
+    """A step whose state has a form of its own, a pytree of arrays."""
 
-    def pack(self, state: Arrays) -> dict[str, Any]:
+    def pack(self, state: Arrays) -> Any:
         """A state in that form."""
         ...
 
-    def unpack(self, packed: Arrays) -> dict[str, Any]:
+    def unpack(self, packed: Any) -> dict[str, Any]:
         """The state again."""
         ...
 
-    def __call__(self, packed: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def __call__(self, packed: Any, inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
         """The outputs on the host, read-only, and the state after the step."""
         ...
 
@@ -65,7 +64,7 @@ class ReadyStep:
 class JoinedStep:
     """A step that is compiled with one vector for each element type of state and outputs.
 
-    Handing over many small arrays takes longer than a small network computes.
+    Handing over many small arrays takes longer than a small network computes, and plain tuples are handed over fastest.
 
     Args:
         step: what is to be compiled.
@@ -76,52 +75,36 @@ class JoinedStep:
         self._layout = Layout(state)
         self._place = placed if all(array.committed for array in state.values()) else jax.device_put
 
-        def joined(vectors: dict[str, Any], inputs: Arrays) -> tuple[_Joined, dict[str, Any]]:
-            outputs, new = step(self._layout.unpack(vectors), inputs)
-            return _Joined.of(outputs), self._layout.pack(new)
+        #: Name, vector, slice and shape of each output, known once the step is traced.
+        self._places: tuple[tuple[str, int, slice, tuple[int, ...]], ...] = ()
+
+        def joined(vectors: Vectors, inputs: Arrays) -> tuple[Vectors, Vectors]:
+            outputs, new = step(self._entries(vectors), inputs)
+            layout = Layout(outputs)
+            numbers = {name: number for number, name in enumerate(layout.vectors)}
+            self._places = tuple(
+                (name, numbers[place.vector], slice(place.start, place.start + place.size), place.shape)
+                for name, place in layout.places.items()
+            )
+            return tuple(layout.pack(outputs).values()), tuple(self._layout.pack(new).values())
 
         self._step = jax.jit(joined)
 
-    def pack(self, state: Arrays) -> dict[str, Any]:
+    def pack(self, state: Arrays) -> Vectors:
         """The vectors of a state."""
         # On the host: JAX would compile programs for it.
         vectors = self._layout.pack({name: np.asarray(array) for name, array in state.items()})
-        return {name: self._place(vector) for name, vector in vectors.items()}
+        return tuple(map(self._place, vectors.values()))
 
-    def unpack(self, packed: Arrays) -> dict[str, Any]:
+    def unpack(self, packed: Vectors) -> dict[str, Any]:
         """The state, on the host."""
-        return self._layout.unpack({name: np.asarray(vector) for name, vector in packed.items()})
+        return self._entries(tuple(map(np.asarray, packed)))
 
-    def __call__(self, packed: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def __call__(self, packed: Vectors, inputs: Arrays) -> tuple[dict[str, np.ndarray], Vectors]:
         """One step; see `LiveStep`."""
-        outputs, after = self._step(packed, inputs)
-        return outputs.arrays(), after
+        vectors, after = self._step(packed, inputs)
+        flat = [np.asarray(vector) for vector in vectors]
+        return {name: flat[number][part].reshape(shape) for name, number, part, shape in self._places}, after
 
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["vectors"], meta_fields=["places"])
-@dataclass
-class _Joined:
-    """Outputs of a step as one vector for each element type.
-
-    Attributes:
-        vectors: by the name of the element type.
-        places: name, vector, slice and shape of each output.
-    """
-
-    vectors: dict[str, Any]
-    places: tuple[tuple[str, str, slice, tuple[int, ...]], ...]
-
-    @classmethod
-    def of(cls, outputs: Arrays) -> _Joined:
-        """The outputs, joined."""
-        layout = Layout(outputs)
-        places = (
-            (name, place.vector, slice(place.start, place.start + place.size), place.shape)
-            for name, place in layout.places.items()
-        )
-        return cls(layout.pack(outputs), tuple(places))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The outputs, cut out again."""
-        flat = {name: np.asarray(vector) for name, vector in self.vectors.items()}
-        return {name: flat[vector][part].reshape(shape) for name, vector, part, shape in self.places}
+    def _entries(self, vectors: Vectors) -> dict[str, Any]:
+        return self._layout.unpack(dict(zip(self._layout.vectors, vectors, strict=True)))

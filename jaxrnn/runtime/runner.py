@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn.guards import exact_types
+from jaxrnn.guards import exact_types, own_transfers
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.live import JoinedStep, LiveStep, ReadyStep
 from jaxrnn.runtime.pickling import on_device, on_host
@@ -87,7 +87,7 @@ class Runner:
     def reset(self) -> None:
         """Begin a new stream."""
         with self._turn, exact_types():
-            self._state: dict[str, Any] = self._step.pack(self._start)
+            self._state = self._step.pack(self._start)
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """One step.
@@ -106,11 +106,18 @@ class Runner:
             if type(array) is not np.ndarray or array.dtype != self._dtypes.get(name):
                 inputs = self._bound(inputs)
                 break
-        # `exact_types` less what only evaluation needs: entering it takes time.
-        with jax.transfer_guard_host_to_device("allow"), jax.transfer_guard_device_to_host("allow"):
-            with self._turn, jax.enable_x64(True) if self._wide else _AS_IT_IS:
+        with self._turn:
+            # Contexts, `exact_types` among them, take as long as a small network computes: only what is needed.
+            if not self._wide:
+                try:
+                    outputs, self._state = self._step(self._state, inputs)
+                    return outputs
+                except jax.errors.JaxRuntimeError as error:
+                    if "transfer" not in str(error):
+                        raise
+            with own_transfers(), jax.enable_x64(True) if self._wide else _AS_IT_IS:
                 outputs, self._state = self._step(self._state, inputs)
-            return outputs
+                return outputs
 
     def _bound(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """The inputs as arrays of the declared types."""

@@ -45,7 +45,8 @@ class Functions:
         self._code = {} if archive.native is None else dict(archive.native.code)
         if archive.native is not None and (changes := differences(archive.native.made)):
             self._code = {}
-            self._tell(f"is for another machine or installation: {'; '.join(changes)}")
+            # Said of the line that loads the file.
+            self._tell(f"is for another machine or installation: {'; '.join(changes)}", stacklevel=5)
 
     @functools.cached_property
     def params(self) -> tuple[jax.Array, ...]:
@@ -76,11 +77,11 @@ class Functions:
                 self._tell(f"cannot be used for {name!r}: {first_line(error, 300)}")
         return self._ready.get(name)
 
-    def _tell(self, what: str) -> None:
+    def _tell(self, what: str, stacklevel: int = 2) -> None:
         warnings.warn(
             f"{self.spec.label}: the machine code of the compiled file {what}. Functions are compiled from its "
             "portable part, which gives the same",
-            stacklevel=2,
+            stacklevel=stacklevel,
         )
 
     @property

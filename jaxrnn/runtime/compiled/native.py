@@ -72,7 +72,8 @@ def differences(made: Mapping[str, Any]) -> list[str]:
                 more = f" and {len(lacking) - 4} more" if len(lacking) > 4 else ""
                 said.append(f"this processor lacks {', '.join(lacking[:4])}{more}")
         elif here != there:
-            said.append(f"{name} was {there or 'nothing'!r} and is {here or 'nothing'!r}")
+            was, now = (repr(value) if value else "nothing" for value in (there, here))
+            said.append(f"{name} was {was} and is {now}")
     return said
 
 
