@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrnn.cells.products import Types, product_type
 from jaxrnn.errors import InputError
@@ -88,15 +87,16 @@ class Pulses:
         }
         arguments: list[Any] = []
         for name, (leaves, own) in groups.items():
-            if leaves is None and any(initial.depends[own]):
+            needed = initial.depends[own]
+            if leaves is None and any(needed):
                 raise InputError(f"the state before the first frame is computed from {name}: call init({name}=...)")
-            avals = initial.closed.in_avals[own]
-            arguments += [np.zeros(aval.shape, aval.dtype) for aval in avals] if leaves is None else leaves
+            arguments += [None] * len(needed) if leaves is None else leaves
         return self._computed(arguments) if initial.known is None else initial.known
 
     @compiled
     def _computed(self, arguments: list[Any]) -> State:
-        return self.plan.initial(arguments)
+        pairs = zip(arguments, self.plan.initial.closed.in_avals, strict=True)
+        return self.plan.initial([jnp.zeros(aval.shape, aval.dtype) if leaf is None else leaf for leaf, aval in pairs])
 
     @property
     def initial_constants(self) -> list[bool]:
