@@ -151,7 +151,8 @@ class WindowProduct:
         kernel, under = (array.reshape(*array.shape[:lead], summed, -1) for array in (kernel, under))
         wide = jnp.float32 if under.dtype.itemsize < 4 else under.dtype
         groups, kind = tuple(range(lead)), {"precision": precision, "preferred_element_type": wide}
-        if self.batch * math.prod(self._places) > FEW:
+        # In low precision, XLA on CPUs refuses columns of several streams.
+        if self.batch * math.prod(self._places) > FEW and under.dtype.itemsize >= 4:
             return lax.dot_general(kernel, under, (((lead,), (lead,)), (groups, groups)), **kind)
         # Few windows lie in memory one after the other, and the kernel is read as it lies.
         rows = jnp.swapaxes(under, lead, lead + 1)
