@@ -6,9 +6,11 @@ for those. Loops over frames, whose products of matrix and vector fill whole vec
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -27,6 +29,8 @@ _YNNPACK = "xla_cpu_experimental_ynn_fusion_type"
 _AT_ONCE = {"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"}
 #: Of these, the ones that make the function under ``jit`` a part of another program.
 _PARTIAL = {"LinearizeTrace"}
+
+_UNMAPPED: ContextVar[bool] = ContextVar("jaxrnn_unmapped", default=False)
 
 
 def compiler_options(*, large_products: bool = False) -> dict[str, Any]:
@@ -97,6 +101,21 @@ def jit(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
         return (alone() if _is_alone() else plain)(*args, **kwargs)
 
     return call
+
+
+@contextlib.contextmanager
+def unmapped() -> Iterator[None]:
+    """What is traced here runs on the few frames that it sees: nobody maps it over many streams or frames."""
+    token = _UNMAPPED.set(True)
+    try:
+        yield
+    finally:
+        _UNMAPPED.reset(token)
+
+
+def is_unmapped() -> bool:
+    """Whether that is so here."""
+    return _UNMAPPED.get()
 
 
 def is_staged() -> bool:

@@ -1,8 +1,9 @@
 """Convolutions in the form that CPUs are fast with: as one matrix product, where it is no larger than it needs to be.
 
 XLA has a fast kernel for some convolutions on CPUs: those of one group of channels, whose operand is not dilated, and
-which are in no loop. The others, and derivatives of dilated ones, take up to fifty times as long as a product. Other
-platforms convolve.
+which are in no loop. The others, and derivatives of dilated ones, take up to fifty times as long as a product. Of few
+frames alone, a product is faster in any case; of many streams or frames together, which are mapped over such a step, it
+is so where the operand is dilated, or there is one window. Other platforms convolve.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jaxrnn.cells.depthwise import depthwise, is_depthwise
 from jaxrnn.cells.geometry import Windows, windows_of
 from jaxrnn.cells.platforms import by_platform
 from jaxrnn.cells.window_products import WindowProduct
+from jaxrnn.compiling import is_unmapped
 
 #: The operand of a product with the gathered taps has at most so many elements, if the operand itself is not dilated.
 ELEMENTS = 2**17
@@ -107,11 +109,14 @@ def _product(sizes: list[int], taps: list[int], windows: list[Windows], groups: 
     """The product that moves the fewest elements; None where a convolution is better."""
     if 0 in sizes or 0 in taps or any(each.count == 0 for each in windows):
         return None
+    dilated = any(each.spacing > 1 for each in windows)
+    if not (dilated or is_unmapped() or all(each.count == 1 for each in windows)):
+        return None
     sides = [(True,) if each.spacing > 1 else (False, True) if each.taps > 1 else (False,) for each in windows]
     products = [
         WindowProduct(tuple(windows), scattered, sizes[0], sizes[1], taps[0], groups)
         for scattered in itertools.product(*sides)
     ]
     product = min(products, key=lambda product: product.cost)
-    most = MOST if groups > 1 or any(each.spacing > 1 for each in windows) else ELEMENTS
+    most = MOST if groups > 1 or dilated else ELEMENTS
     return product if product.slices <= SLICES and max(product.operand, product.results) <= most else None

@@ -22,9 +22,6 @@ from jaxrnn.cells.geometry import Windows, overlap_add
 #: A product multiplies so often while an element is moved.
 MULTIPLICATIONS = 32
 
-#: So many windows are rows of a product, more are columns.
-FEW = 8
-
 #: Few windows are a product each, up to so many multiplications: the first product of matrices of a program, other than
 #: with a vector, takes longer.
 SMALL = 2**15
@@ -58,9 +55,12 @@ class WindowProduct:
 
     @property
     def kernel_order(self) -> list[int]:
-        """The axes of the kernel as the product takes them: gathered taps, channels, out, scattered taps."""
+        """The axes of the kernel as the product takes them: out, scattered taps, gathered taps, channels.
+
+        What is summed over lies side by side: with few windows, a product with the transpose takes four times as long.
+        """
         gathered, scattered = (self._axes(scattered=side) for side in (False, True))
-        return [*(2 + axis for axis in gathered), 1, 0, *(2 + axis for axis in scattered)]
+        return [0, *(2 + axis for axis in scattered), *(2 + axis for axis in gathered), 1]
 
     @property
     def slices(self) -> int:
@@ -102,10 +102,6 @@ class WindowProduct:
             kernel: in the order of the product.
             precision: of the product.
         """
-        if self.groups > 1:
-            depth = len(self._gathered) + 1
-            kernel = kernel.reshape(*kernel.shape[:depth], self.groups, -1, *kernel.shape[depth + 1 :])
-            kernel = jnp.moveaxis(kernel, depth, 0)
         pieces = self._pieces(x, spec)
         by_window = all(each.count <= each.taps for each in self._gathered)
         if by_window and len(pieces) == self.batch * math.prod(self._places) and len(pieces) * kernel.size <= SMALL:
@@ -142,19 +138,18 @@ class WindowProduct:
 
     def _product(self, kernel: jax.Array, under: jax.Array, precision: Any) -> jax.Array:
         """The product ``[groups, out and scattered taps, windows]``, without the first axis for one group."""
-        depth, lead = len(self._gathered) + 1, int(self.groups > 1)
-        if lead:
+        depth, groups = len(self._gathered) + 1, [self.groups] if self.groups > 1 else []
+        if groups:
             under = under.reshape(*under.shape[: depth - 1], self.groups, -1, *under.shape[depth:])
             under = jnp.moveaxis(under, depth - 1, 0)
         # As matrices: with several axes that are summed over, XLA on CPUs refuses low precision.
-        summed = math.prod(under.shape[lead : lead + depth])
-        kernel, under = (array.reshape(*array.shape[:lead], summed, -1) for array in (kernel, under))
+        summed = math.prod(under.shape[len(groups) : len(groups) + depth])
         wide = jnp.float32 if under.dtype.itemsize < 4 else under.dtype
-        groups, kind = tuple(range(lead)), {"precision": precision, "preferred_element_type": wide}
-        # In low precision, XLA on CPUs refuses columns of several streams.
-        if self.batch * math.prod(self._places) > FEW and under.dtype.itemsize >= 4:
-            return lax.dot_general(kernel, under, (((lead,), (lead,)), (groups, groups)), **kind)
-        # Few windows lie in memory one after the other, and the kernel is read as it lies.
-        rows = jnp.swapaxes(under, lead, lead + 1)
-        y = lax.dot_general(rows, kernel, (((lead + 1,), (lead,)), (groups, groups)), **kind)
+        kernel, under = kernel.reshape(*groups, -1, summed), under.reshape(*groups, summed, -1)
+        lead = len(groups)
+        same = tuple(range(lead))
+        # Of many streams, the windows come first in the result, and it is moved once.
+        y = lax.dot_general(
+            under, kernel, (((lead,), (lead + 1,)), (same, same)), precision=precision, preferred_element_type=wide
+        )
         return jnp.swapaxes(y, lead, lead + 1)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from jaxrnn.compiling import unmapped
 from jaxrnn.layout import Layout
 from jaxrnn.placing import placed
 
@@ -79,7 +80,8 @@ class JoinedStep:
         self._places: tuple[tuple[str, int, slice, tuple[int, ...]], ...] = ()
 
         def joined(vectors: Vectors, inputs: Arrays) -> tuple[Vectors, Vectors]:
-            outputs, new = step(self._entries(vectors), inputs)
+            with unmapped():
+                outputs, new = step(self._entries(vectors), inputs)
             layout = Layout(outputs)
             numbers = {name: number for number, name in enumerate(layout.vectors)}
             self._places = tuple(

@@ -14,6 +14,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells import convolve
+from jaxrnn.compiling import unmapped
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.windows import Window, whole_frames
@@ -43,18 +44,19 @@ def convolved(
         numbers = numbers._replace(lhs_spec=tuple(order[axis] for axis in numbers.lhs_spec))
     if parameters["batch_group_count"] > 1:
         return run.bind(equation, [x, kernel], padding=padding, dimension_numbers=numbers)[0]
-    return convolve(
-        x,
-        kernel,
-        parameters["window_strides"],
-        padding,
-        parameters["lhs_dilation"],
-        parameters["rhs_dilation"],
-        parameters["feature_group_count"],
-        numbers=numbers,
-        precision=parameters["precision"],
-        dtype=parameters["preferred_element_type"],
-    )
+    with unmapped():
+        return convolve(
+            x,
+            kernel,
+            parameters["window_strides"],
+            padding,
+            parameters["lhs_dilation"],
+            parameters["rhs_dilation"],
+            parameters["feature_group_count"],
+            numbers=numbers,
+            precision=parameters["precision"],
+            dtype=parameters["preferred_element_type"],
+        )
 
 
 def overlaps(equation: JaxprEqn, x: Chunk, window: Window, place: int) -> bool:
