@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import jax
@@ -18,6 +19,7 @@ import jaxrnn
 from jaxrnn.cells import convolve
 from jaxrnn.cells.geometry import windows_of
 from jaxrnn.cells.window_products import WindowProduct
+from jaxrnn.compiling import unmapped
 
 
 def with_gradients(function, x, kernel, weight):
@@ -47,8 +49,11 @@ def test_fast_convolutions_are_convolutions(data):
     def plain(x, kernel):
         return lax.conv_general_dilated(x, kernel, *distances, numbers, feature_group_count=groups)
 
+    around = data.draw(st.sampled_from([unmapped, contextlib.nullcontext]))
+
     def fast(x, kernel):
-        return convolve(x, kernel, *distances, groups, numbers=numbers)
+        with around():
+            return convolve(x, kernel, *distances, groups, numbers=numbers)
 
     windows = tuple(windows_of(sizes, taps, *distances))
     sides = [(True,) if each.spacing > 1 else (False, True) for each in windows]
@@ -67,6 +72,30 @@ def test_fast_convolutions_are_convolutions(data):
         for a, b in zip(found, expected, strict=True):
             assert a.shape == b.shape
             np.testing.assert_allclose(a, b, atol=2e-6 * max(10, weight.size))
+
+
+@pytest.mark.parametrize(("frames", "products"), [(3, (True, True)), (5, (True, False))])
+def test_a_dense_convolution_is_a_product_of_one_window_or_of_frames_alone(frames, products):
+    x, kernel = jnp.ones((1, 4, frames)), jnp.ones((2, 4, 3))
+    for around, product in zip((unmapped, contextlib.nullcontext), products, strict=True):
+        with around():
+            text = str(jax.make_jaxpr(lambda x: convolve(x, kernel, (1,), [(0, 0)], (1,), (1,)))(x))
+        assert ("dot_general" in text) == product
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_products_of_low_precision_serve_many_streams(groups):
+    """XLA on CPUs refuses such products of several streams in the other order."""
+    windows = tuple(windows_of([12], [3], (1,), [(1, 1)], (1,), (1,)))
+    form = WindowProduct(windows, (False,), 1, 8 * groups, 64 * groups, groups)
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(3, 1, 8 * groups, 12)), jnp.bfloat16)
+    kernel = jnp.asarray(rng.normal(size=(64 * groups, 8, 3)), jnp.bfloat16)
+    y = jax.jit(jax.vmap(lambda x: form(x, (0, 1, 2), kernel.transpose(form.kernel_order), None)))(x)
+    wide = (array.astype(jnp.float32) for array in (x[:, 0], kernel))
+    expected = lax.conv_general_dilated(*wide, (1,), [(1, 1)], feature_group_count=groups)
+    # Products of two bfloat16 numbers are exact in float32, and each sum has 24 of them.
+    np.testing.assert_allclose(y[:, 0], expected, atol=24 * float(jnp.finfo(jnp.float32).eps) * 30)
 
 
 def test_a_dilated_operand_is_never_multiplied_with_zeros():

@@ -2,8 +2,8 @@
 
 XLA has a fast kernel for some convolutions on CPUs: those of one group of channels, whose operand is not dilated, and
 which are in no loop. The others, and derivatives of dilated ones, take up to fifty times as long as a product. Of few
-frames alone, a product is faster in any case; of many streams or frames together, which are mapped over such a step, it
-is so where the operand is dilated, or there is one window. Other platforms convolve.
+frames alone, a product is mostly faster in any case; where many streams or frames are mapped over them, it is so if the
+operand is dilated, or there is one window. Other platforms convolve.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from jaxrnn.cells.platforms import by_platform
 from jaxrnn.cells.window_products import WindowProduct
 from jaxrnn.compiling import is_unmapped
 
-#: The operand of a product with the gathered taps has at most so many elements, if the operand itself is not dilated.
+#: The elements of either side of the product of a dense convolution, at most.
 ELEMENTS = 2**17
 
-#: The elements of either side of a product in any case: 64 MiB of float32.
+#: The same of one with groups or with a dilated operand: 64 MiB of float32.
 MOST = 2**24
 
 #: An operand is gathered in so many slices at most, as each is compiled.
