@@ -91,7 +91,8 @@ def test_products_of_low_precision_serve_many_streams(groups):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(3, 1, 8 * groups, 12)), jnp.bfloat16)
     kernel = jnp.asarray(rng.normal(size=(64 * groups, 8, 3)), jnp.bfloat16)
-    y = jax.jit(jax.vmap(lambda x: form(x, (0, 1, 2), kernel.transpose(form.kernel_order), None)))(x)
+    taps = kernel.transpose(form.kernel_order)
+    y = jax.jit(jax.vmap(lambda x, taps: form(x, (0, 1, 2), taps, None), (0, None)))(x, taps)
     wide = (array.astype(jnp.float32) for array in (x[:, 0], kernel))
     expected = lax.conv_general_dilated(*wide, (1,), [(1, 1)], feature_group_count=groups)
     # Products of two bfloat16 numbers are exact in float32, and each sum has 24 of them.
