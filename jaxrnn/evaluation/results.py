@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
 from jaxrnn.evaluation.slices import check_slices, slice_by
 from jaxrnn.evaluation.statistics import pooled, summarise
 from jaxrnn.evaluation.tables import frame, load_polars, metric_columns
+from jaxrnn.locations import Location, location
 
 if TYPE_CHECKING:
     import polars
@@ -57,19 +56,19 @@ class Results:
     table: polars.DataFrame = field(repr=False)
     document: Mapping[str, Any] = field(repr=False)
     pools: Mapping[str, Pool] = field(default_factory=dict, repr=False)
-    outputs: Path | None = None
+    outputs: Location | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of its metrics."""
         return tuple(columns_of(*self.document["metrics"]))
 
-    def output(self, name: str) -> Path | str:
+    def output(self, name: str) -> Location | str:
         """The sound that came out for a recording, or why there is none."""
         if self.outputs is None:
             return "Outputs were not kept."
         paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
-        return next((path for path in paths if os.path.isfile(path)), paths[0])
+        return next((path for path in paths if path.is_file()), paths[0])
 
 
 def columns_of(*metrics: Mapping[str, Any]) -> Iterator[Column]:
@@ -86,7 +85,7 @@ def results_of(
     *,
     slices: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
-    outputs: Path | None = None,
+    outputs: Location | None = None,
 ) -> Results:
     """The results that rows make.
 
@@ -161,7 +160,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def write_results(folder: Path, results: Results) -> None:
+def write_results(folder: Location, results: Results) -> None:
     """Write ``results.parquet`` and ``results.json``, each whole or not at all. Equal rows give equal bytes.
 
     Raises:
@@ -172,18 +171,20 @@ def write_results(folder: Path, results: Results) -> None:
     write_whole(folder / DOCUMENT, lambda file: file.write_text(text, encoding="ascii"))
 
 
-def read_results(folder: Path) -> Results:
+def read_results(folder: Location | str) -> Results:
     """Read what `write_results` wrote, with the counts of rows if the evaluation ran in this folder.
 
     Raises:
         InputError: the folder holds no results, or they cannot be read.
+        StoreError: it is in a store that cannot be reached.
     """
-    pl = load_polars()
+    pl, folder = load_polars(), location(folder)
     for name in (TABLE, DOCUMENT):
         if not (folder / name).is_file():
             raise InputError(f"{folder} holds no results: there is no {name} in it")
     try:
-        table = pl.read_parquet(folder / TABLE)
+        with (folder / TABLE).open("rb") as file:
+            table = pl.read_parquet(file)
         document = json.loads((folder / DOCUMENT).read_text())
         metrics = [_metric(metric) for metric in document["metrics"] if metric.get("kind") in _COUNTING]
         pools = {metric.name: metric.pool for metric in metrics if metric.pool is not None}

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError
@@ -16,6 +15,7 @@ from jaxrnn.evaluation.journal import COLUMNS, OK, Row
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.wording import defined, is_number, text
 from jaxrnn.evaluation.results import Results, columns_of
+from jaxrnn.locations import Location, location
 from jaxrnn.messages import near
 
 #: Recordings to listen to, of the worst and of the best each, and recordings in the table of files.
@@ -113,10 +113,10 @@ class Content:
         rows = [row for row in self.good if is_number(row.get(name)) and not math.isnan(row[name])]
         return sorted(rows, key=lambda row: (sign * row[name], row["id"]))
 
-    def sounds(self, row: Row) -> dict[str, Path | str]:
+    def sounds(self, row: Row) -> dict[str, Location | str]:
         """The sounds of a recording by label, or why there is none."""
         name, item = row["id"], self.corpus.get(row["id"])
-        sounds: dict[str, Path | str] = {"input": item.path if item is not None else Path(row["path"])}
+        sounds: dict[str, Location | str] = {"input": item.path if item is not None else location(row["path"])}
         if self.baseline is None:
             sounds["output"] = self.results.output(name)
         else:
