@@ -72,7 +72,7 @@ def outputs(folder):
 
 def leftovers(folder):
     """What a torn write would leave."""
-    return [path for path in folder.rglob(".*") if path.is_file() or path.parent.name == "units"]
+    return [path for path in folder.rglob("*") if path.name.startswith(".") or "outputs.partial" in path.parts]
 
 
 def through(system, recordings, chunk):
