@@ -69,8 +69,8 @@ class TrainingError(JaxrnnError, RuntimeError):
     """A training cannot begin, go on or be resumed; the message says where it stopped and what is kept."""
 
 
-class StoreError(JaxrnnError, RuntimeError):
-    """A store of files cannot be reached or refuses, so that nothing is known of what it holds."""
+class StoreError(JaxrnnError):
+    """A store of objects cannot be reached or refuses, so that nothing is known of what it holds."""
 
 
 class MissingPackageError(JaxrnnError, ImportError):

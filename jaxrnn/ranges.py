@@ -164,8 +164,8 @@ class RangeArray:
     """
 
     def __init__(self, ranges: Ranges, offset: int, shape: tuple[int, ...], dtype: np.dtype, in_columns: bool):
-        self._ranges, self._offset, self._in_columns = ranges, offset, in_columns and len(shape) > 1
         self.shape, self.dtype, self.ndim = shape, dtype, len(shape)
+        self._ranges, self._offset, self._in_columns = ranges, offset, in_columns and self.ndim > 1
 
     def __getitem__(self, frames: slice) -> np.ndarray:
         length, *frame = self.shape

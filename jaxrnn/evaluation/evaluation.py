@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,8 @@ from jaxrnn.evaluation.probing import probe
 from jaxrnn.evaluation.results import OUTPUTS, Results, results_of
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.units import Unit, Units
-from jaxrnn.evaluation.writers import partial_of
+from jaxrnn.evaluation.writers import discard_partial
+from jaxrnn.locations import Location
 
 #: Recordings in a batch, and seconds of each in a chunk.
 BATCH, CHUNK = 16, 4.0
@@ -59,7 +58,7 @@ class Evaluation:
         system: System,
         corpus: Sequence[Item],
         metrics: Sequence[Metric],
-        out: Path,
+        out: Location,
         *,
         facts: Mapping[str, Any] | None = None,
         batch: int = BATCH,
@@ -121,7 +120,7 @@ class Evaluation:
             yield
         finally:
             if self.outputs is not None:
-                shutil.rmtree(partial_of(self.outputs), ignore_errors=True)
+                discard_partial(self.outputs)
 
     def rows(self) -> list[Row]:
         """All rows in the order of ids, those of unreadable recordings included."""

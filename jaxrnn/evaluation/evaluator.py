@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -20,6 +19,7 @@ from jaxrnn.evaluation.recording_worker import RecordingWorker
 from jaxrnn.evaluation.recordings import Recording, open_recording
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.units import ChunkSource, Unit, prefetched
+from jaxrnn.locations import Location
 
 
 class Computing(Protocol):
@@ -61,7 +61,7 @@ class Evaluator:
     workers = 1
 
     def __init__(
-        self, system: System, metrics: Sequence[Metric], *, batch: int, chunk: float, outputs: Path | None = None
+        self, system: System, metrics: Sequence[Metric], *, batch: int, chunk: float, outputs: Location | None = None
     ):
         self._chunk = chunk_frames(chunk, system.rate, system.multiple, batch)
         self._system, self._metrics, self._outputs = system, metrics, outputs

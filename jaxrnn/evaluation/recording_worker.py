@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from jaxrnn.evaluation.metrics import Metric, Segments
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.writers import Writer
+from jaxrnn.locations import Location
 
 
 class RecordingWorker:
@@ -41,7 +41,7 @@ class RecordingWorker:
         reference: Recording | Segments | None,
         system: System,
         metrics: Sequence[Metric],
-        outputs: Path | None,
+        outputs: Location | None,
     ):
         self.item, self._recording, self._system = item, recording, system
         self.frames = system.padded(recording.length)
@@ -74,7 +74,7 @@ class RecordingWorker:
         except InputError as error:
             self.fail(str(error))
 
-    def _writer(self, folder: Path, name: str, values: np.ndarray) -> Writer:
+    def _writer(self, folder: Location, name: str, values: np.ndarray) -> Writer:
         if name not in self._writers:
             sound = values.ndim == 1 and self._system.per_frame[name] == 1
             several = len(self._system.delay) > 1

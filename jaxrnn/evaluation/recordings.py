@@ -154,10 +154,10 @@ class ArrayFile:
         self._ranges = None if isinstance(path, Path) else Ranges(path)
         self._unpacked: dict[str, np.ndarray] = {}
         arrays = self._arrays()
-        shapes = {name: array.shape for name, array in arrays.items()}
+        shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in arrays.items()}
         if len({shape[:1] for shape in shapes.values()}) != 1 or () in shapes.values():
             raise InputError(f"{path}: expected arrays [time, ...] of one length, not {shapes}")
-        ((self.length, *_), *_) = shapes.values()
+        self.length = next(iter(shapes.values()))[0]
         self.frame: Mapping[str, tuple[int, ...]] = {name: shape[1:] for name, shape in shapes.items()}
         self._unpacked = {}
 
