@@ -244,7 +244,7 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
     parts = urlsplit(text)
     if parts.password or parts.username:
         raise InputError(
-            f"{scheme}://...@{parts.hostname}: credentials do not belong in a URL, as it stands in tables and messages; "
+            f"{scheme}://...@{parts.hostname}: credentials do not belong in a URL, which stands in tables; "
             "give them to the driver by its own variables or files"
         )
     if not rest:

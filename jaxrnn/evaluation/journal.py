@@ -136,7 +136,9 @@ class Journal:
             if isinstance(self.folder, Path):
                 stack.callback(_locked(self.folder).release)
             stack.callback(self._close)
-            self._finished = None  # others may have written before
+            # Others may have written before.
+            self._finished = None
+            self._check({})
             yield
 
     def begin(self, surroundings: Mapping[str, Any]) -> None:
