@@ -73,6 +73,10 @@ class Evaluator:
         return surroundings()
 
     def __enter__(self) -> Self:
+        if self._outputs is not None and not self._outputs.parent.is_dir():
+            raise InputError(
+                f"there is no folder {self._outputs.parent} here: all who compute must see it, to write to it"
+            )
         self._judge = ThreadPoolExecutor(1)
         return self
 
