@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import os
 import threading
 from collections import OrderedDict
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 
-from jaxrnn.locations import Url
+from jaxrnn.locations import Location, Url
 
 #: Bytes of the first block, which holds most headers, and of the others: 16 seconds of speech.
 HEAD, BLOCK = 2**14, 2**19
 #: Bytes of all blocks that are kept; the least recently used go.
 KEPT = 2**27
+#: Requests at once.
+THREADS = 32
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Blocks:
@@ -66,6 +73,20 @@ class Blocks:
 _BLOCKS = Blocks()
 
 
+def at_once(
+    function: Callable[[Item], Result], items: Iterable[Item], places: Iterable[Location | None]
+) -> list[Result]:
+    """A function of each item: one after the other, or at once where some of the files are in a store, which is far."""
+    if any(isinstance(place, Url) for place in places):
+        return list(_threads().map(function, items))
+    return list(map(function, items))
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS)
+
+
 class Ranges:
     """The bytes of an object.
 
@@ -88,6 +109,10 @@ class Ranges:
 
     def _index(self, place: int) -> int:
         return 0 if place < self._head else 1 + (place - self._head) // BLOCK
+
+    def prepare(self) -> None:
+        """Fetch the first block, before a reader in C asks for it that lets no other open a file meanwhile."""
+        self.read(0, 1)
 
     def read(self, start: int, stop: int) -> bytes:
         """Bytes ``start`` to ``stop``, or to the end; fewer where the object has become shorter."""

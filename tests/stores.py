@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
@@ -19,12 +19,12 @@ class CountedStore(MemoryFileSystem):
     """A store of its own class of URLs, ``counted://``, that says how it was used."""
 
     protocol = "counted"
-    store: dict[str, Any] = {}
-    pseudo_dirs = [""]
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
     #: The ranges that were asked for, by path: from and to, None where it was all of an object.
-    reads: list[tuple[str, int | None, int | None]] = []
+    reads: ClassVar[list[tuple[str, Any, Any]]] = []
     #: What happens before an operation: takes its name and the path.
-    before: Any = staticmethod(lambda operation, path: None)
+    before: ClassVar[Any] = staticmethod(lambda operation, path: None)
 
     @classmethod
     def _strip_protocol(cls, path):

@@ -76,8 +76,8 @@ class Journal:
     They are lines of JSON in the files of the folder ``units``, in the order in which they were finished. A file is
     appended to by one run and then never touched; what a killed run has left of its last line is no unit.
 
-    A store has no locks, and needs none: the first run creates ``run.json``, against which every other is held, and each
-    run creates files of its own. Two at once compute the same rows, of which the first count.
+    A store has no locks, and needs none: the first run creates ``run.json``, against which every other is held, and
+    each run creates files of its own. Two at once compute the same rows, of which the first count.
 
     Args:
         folder: the folder of results.

@@ -29,6 +29,9 @@ class RecordingWorker:
         outputs: a folder for its outputs; None to write none.
 
     Attributes:
+        item: the recording.
+        recording: the same, opened.
+        outputs: the folder for its outputs.
         frames: the frames that the system takes for it, the zeros that flush it included.
         ended: whether all its frames have been through the system.
         error: why it has no result, or None.
@@ -43,11 +46,10 @@ class RecordingWorker:
         metrics: Sequence[Metric],
         outputs: Location | None,
     ):
-        self.item, self._recording, self._system = item, recording, system
+        self.item, self.recording, self.outputs, self._system = item, recording, outputs, system
         self.frames = system.padded(recording.length)
         self.ended = False
         self.error: str | None = None
-        self._outputs = outputs
         self._judge = Judge(metrics, recording, reference, system)
         self._writers: dict[str, Writer] = {}
         self._position: dict[str, int] = {}
@@ -61,14 +63,14 @@ class RecordingWorker:
     def _add(self, name: str, values: np.ndarray) -> None:
         position = self._position.get(name, -self._system.delay[name])
         self._position[name] = position + len(values)
-        expected = self._system.expected(name, self._recording.length)
+        expected = self._system.expected(name, self.recording.length)
         stop = len(values) if expected is None else max(0, min(len(values), expected - position))
         start = min(max(0, -position), stop)
         values, first = values[start:stop], max(position, 0)
         if not len(values):
             return
-        if self._outputs is not None:
-            self._writer(self._outputs, name, values).add(values)
+        if self.outputs is not None:
+            self._writer(self.outputs, name, values).add(values)
         try:
             self._judge.take(name, values, first)
         except InputError as error:
@@ -98,4 +100,4 @@ class RecordingWorker:
             for writer in self._writers.values():
                 writer.finish()
         values = self._judge.row() if self.error is None else {}
-        return row_of(self.item, self._recording.length / self._system.rate, self.error) | values
+        return row_of(self.item, self.recording.length / self._system.rate, self.error) | values

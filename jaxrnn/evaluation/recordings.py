@@ -103,6 +103,7 @@ class SoundFile:
         with contextlib.ExitStack() as stack:
             source: Any = self.path
             if self._ranges is not None:
+                self._ranges.prepare()
                 source = stack.enter_context(RangeFile(self._ranges, quiet=True))
             try:
                 file = stack.enter_context(soundfile.SoundFile(source))
