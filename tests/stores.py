@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
+import polars as pl
 from fsspec.implementations.memory import MemoryFileSystem
 
 from jaxrnn.locations import Url, location
@@ -86,3 +89,28 @@ def contents(place: Path | Url) -> dict[str, bytes]:
     files = place.below() if isinstance(place, Url) else [path for path in place.rglob("*") if path.is_file()]
     found = {str(path)[len(str(place)) + 1 :]: path.read_bytes() for path in files}
     return {name: data for name, data in sorted(found.items()) if name not in ("times.json", "lock")}
+
+
+def same_results(local, remote, folder, url, *, journal=True):
+    """Both hold the same files; names of the corpus in them are of one or the other."""
+    here, there = (
+        {name: data for name, data in contents(place).items() if journal or not name.startswith("units/")}
+        for place in (local, remote)
+    )
+    assert here.keys() == there.keys()
+    for name, data in here.items():
+        if name == "results.parquet":
+            table = pl.read_parquet(io.BytesIO(data)).with_columns(
+                pl.col("path", "reference", "error").str.replace(str(folder), str(url), literal=True)
+            )
+            data = io.BytesIO()
+            table.write_parquet(data)
+            data = data.getvalue()
+        elif name in ("results.json", "report.html") or name.startswith("units/"):
+            data = data.replace(str(folder).encode(), str(url).encode())
+        elif name == "run.json":  # the corpus is there by its digest
+            facts = [json.loads(each) for each in (data, there[name])]
+            assert all(each["corpus"].pop("sha256") for each in facts)
+            assert facts[0] == facts[1]
+            continue
+        assert data == there[name], name
