@@ -252,12 +252,6 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
     return Url(f"{scheme}://{rest}")
 
 
-def is_url(text: str) -> bool:
-    """Whether a text is a URL of an object in a store."""
-    url = _URL.fullmatch(text)
-    return url is not None and url[1].lower() != _FILE
-
-
 def joined(folder: Location, text: str) -> Location:
     """The location that a text names for something in a folder: a URL, an absolute path, or relative to the folder."""
     if _URL.fullmatch(text):
