@@ -166,6 +166,20 @@ class Url:
         file = io.BytesIO(self.read_bytes())
         return file if "b" in mode else io.TextIOWrapper(file, encoding or "utf-8", errors, newline)
 
+    def get(self, file: Path) -> None:
+        """Read the whole object into a file on this machine.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        with self._reached("read") as (fs, path):
+            fs.get_file(path, os.fspath(file))
+
+    def unlink(self) -> None:
+        """Remove the object."""
+        with self._reached("removed") as (fs, path):
+            fs.rm_file(path)
+
     def put(self, file: Path) -> None:
         """Write the object, from a file on this machine: it is there as a whole or not at all.
 
