@@ -88,7 +88,6 @@ def local_copy(place: Location) -> Path:
     """A file or folder on this machine: the place itself, or a copy of what is in a store, until the process ends.
 
     Raises:
-        FileNotFoundError: there is no such object.
         StoreError: the store cannot be reached.
     """
     if isinstance(place, Path):
@@ -97,7 +96,7 @@ def local_copy(place: Location) -> Path:
     if place.is_file():
         place.get(copy)
         return copy
-    files = {url: copy / url.text[len(place.text) + 1 :] for url in place.below()}
+    files = {url: copy / url.text[len(place.text) + 1 :] for url in place.below()} if place.is_dir() else {}
     for file in files.values():
         file.parent.mkdir(parents=True, exist_ok=True)
     at_once(lambda url: url.get(files[url]), files, files)
