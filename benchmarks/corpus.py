@@ -187,8 +187,8 @@ def _on_cores(plan: Plan, files: int) -> Iterator[Row]:
 def _command(config: Path, out: Path, cores: list[int]) -> tuple[float, dict[str, Any]]:
     """Seconds of the whole command, and what it said."""
     command = [sys.executable, "-m", "jaxrnn", "evaluate", str(config), "--json"]
-    command += ["--processes", str(len(cores)), "--set", f"out={out}"]
-    environment = dict(os.environ) | {"JAXRNN_CORES": ",".join(map(str, cores)), "JAX_PLATFORMS": "cpu"}
+    command += ["--set", f"out={out}", *(["--workers", str(len(cores))] if len(cores) > 1 else [])]
+    environment = dict(os.environ) | {"NPROC": "1", "JAX_PLATFORMS": "cpu"}
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     return time.perf_counter() - began, json.loads(done.stdout)
