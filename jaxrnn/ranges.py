@@ -23,7 +23,7 @@ HEAD, BLOCK = 2**14, 2**19
 #: Bytes of all blocks that are kept; the least recently used go.
 KEPT = 2**27
 #: Requests at once.
-THREADS = 32
+REQUESTS = 32
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -110,7 +110,7 @@ def _copies() -> tempfile.TemporaryDirectory[str]:
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS)
+    return ThreadPoolExecutor(REQUESTS)
 
 
 class Ranges:
