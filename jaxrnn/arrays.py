@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.files import check_regular
+from jaxrnn.locations import Location, check_file, location
 from jaxrnn.messages import bytes_of
 
 #: The largest array that is taken from a file unless its user says otherwise: 2**31 float32 numbers.
@@ -25,17 +25,20 @@ UNPACKED, RATIO = 2**30, 100
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
-def read_arrays(path: str | os.PathLike[str]) -> np.ndarray | dict[str, np.ndarray]:
+def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[str, np.ndarray]:
     """The array of a ``.npy`` file, or the arrays of a ``.npz`` file by name.
 
     Raises:
         InputError: it cannot be read, holds something else, or unpacks to too much.
+        StoreError: it is in a store that cannot be reached.
     """
-    with readable(path), check_regular(path).open("rb") as file:
+    path = location(path)
+    with readable(path), check_file(path).open("rb") as file:
         is_archive = file.read(2) == b"PK"
+        size = file.seek(0, os.SEEK_END)
         file.seek(0)
         if not is_archive:
-            check_header(file, os.fstat(file.fileno()).st_size, os.fspath(path))
+            check_header(file, size, str(path))
             file.seek(0)
             return np.lib.format.read_array(file, allow_pickle=False)
         with zipfile.ZipFile(file) as archive:
@@ -43,7 +46,7 @@ def read_arrays(path: str | os.PathLike[str]) -> np.ndarray | dict[str, np.ndarr
 
 
 @contextlib.contextmanager
-def readable(path: str | os.PathLike[str]) -> Iterator[None]:
+def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
     """Inside, what is wrong with a file of arrays becomes one error that names it.
 
     Raises:
@@ -52,12 +55,12 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{os.fspath(path)} cannot be read: {error.strerror or error}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except InputError as error:
-        raise InputError(f"{os.fspath(path)}: {error}") from error
+        raise InputError(f"{path}: {error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError, MemoryError) as error:
         raise InputError(
-            f"{os.fspath(path)} does not hold NumPy arrays of numbers: {error}; write it with numpy.save or numpy.savez"
+            f"{path} does not hold NumPy arrays of numbers: {error}; write it with numpy.save or numpy.savez"
         ) from error
 
 

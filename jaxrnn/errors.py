@@ -14,6 +14,7 @@ __all__ = [
     "NodeError",
     "StateError",
     "StaticValueError",
+    "StoreError",
     "StreamError",
     "TrainingError",
     "UnsupportedError",
@@ -66,6 +67,10 @@ class StreamError(JaxrnnError, ValueError):
 
 class TrainingError(JaxrnnError, RuntimeError):
     """A training cannot begin, go on or be resumed; the message says where it stopped and what is kept."""
+
+
+class StoreError(JaxrnnError):
+    """A store of objects cannot be reached or refuses, so that nothing is known of what it holds."""
 
 
 class MissingPackageError(JaxrnnError, ImportError):

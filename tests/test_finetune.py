@@ -15,12 +15,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from small_models import FEATURES, layers_model
+from stores import new_bucket, upload
 from test_training_buffers import normalised_model
 
 import jaxrnn
 from jaxrnn.cli import main
 from jaxrnn.settings.files import SettingsFile
 from jaxrnn.settings.reference import table
+from jaxrnn.training import Checkpoints
 from jaxrnn.training.npz_files import NpzFiles
 from jaxrnn.training.prepared import prepare_training
 from jaxrnn.training.settings import TrainingSettings
@@ -418,6 +420,24 @@ def test_examples_are_read_when_they_are_asked_for(folder):
         data[3]
     with pytest.raises(TypeError, match="one at a time"):
         data[:2]
+
+
+def test_examples_in_a_store_are_those_on_disk(folder):
+    url = upload(folder / "examples", new_bucket() / "examples")
+    here = {"npz": "examples"}
+    runs = [
+        call_json(write(folder, data=data, steps=3))
+        for data in (here, {"npz": f"{url}"}, {"npz": f"{url.parent}/*/?.npz"})
+    ]
+    assert len({run["loss_last_tenth"] for run in runs}) == 1
+    assert [path.name for path in NpzFiles(url.parent / "**/[12].npz").files] == ["1.npz", "2.npz"]
+    for data, said in ((url / "9.npz", "there is no file"), (url.parent / "none" / "*", "there is no file")):
+        with pytest.raises(jaxrnn.InputError, match=f"{said} {re.escape(str(data))}"):
+            NpzFiles(data)
+    (error,) = call_json(write(folder, checkpoints="s3://bucket/run"), status=2).values()
+    assert "checkpoints.folder: expected a file or folder on this machine, not the URL s3://bucket/run" in error
+    with pytest.raises(jaxrnn.InputError, match="Orbax writes to folders"):
+        Checkpoints("s3://bucket/run")
 
 
 @pytest.mark.parametrize("name", ["demo_denoiser", "finetune_denoiser", "finetune_vad"])

@@ -30,6 +30,7 @@ PUBLIC = {
     "StateVar",
     "StreamPool",
     "StaticValueError",
+    "StoreError",
     "StreamError",
     "Streamed",
     "TrainingError",

@@ -12,6 +12,7 @@ from jaxrnn.cli.errors import INTERRUPTED
 from jaxrnn.cli.options import json_option
 from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
 from jaxrnn.cli.settings import settings_options
+from jaxrnn.locations import location
 
 INTERVAL = "95 % interval"
 
@@ -35,7 +36,6 @@ INTERVAL = "95 % interval"
 )
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
     default=None,
     metavar="FOLDER",
     help="Results of another system on the same corpus, to compare with in the report.",
@@ -44,7 +44,7 @@ INTERVAL = "95 % interval"
 @click.pass_context
 def evaluate(
     ctx: click.Context, path: Path, overrides: tuple[str, ...], workers: int | None, address: str | None,
-    against: Path | None,
+    against: str | None,
 ) -> None:  # fmt: skip
     """Run a model over a corpus as SETTINGS.yaml says; write a table, a summary and a report.
 
@@ -93,7 +93,7 @@ def evaluate(
 
 
 def _report(result: Mapping[str, Any]) -> Iterator[Block]:
-    counts, times, folder = result["recordings"], result["times"], Path(result["out"])
+    counts, times, folder = result["recordings"], result["times"], location(result["out"])
     sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
     failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""
     work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them finished before"

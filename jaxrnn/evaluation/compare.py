@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.differences import CorpusDifference, Difference, corpus_differences, difference
 from jaxrnn.evaluation.results import Results, read_results
 from jaxrnn.evaluation.slices import check_slices, slice_by
+from jaxrnn.locations import Location
 
 if TYPE_CHECKING:
     import polars
@@ -54,8 +54,8 @@ class PairedComparison:
 
 
 def compare(
-    first: Path | str | Results,
-    second: Path | str | Results,
+    first: Location | str | Results,
+    second: Location | str | Results,
     *,
     slices: Sequence[str] = (),
     same_files: bool = True,
@@ -114,10 +114,10 @@ def compare(
     )
 
 
-def _results(results: Path | str | Results) -> Results:
+def _results(results: Location | str | Results) -> Results:
     if isinstance(results, Results):
         return results
-    return dataclasses.replace(read_results(Path(results)), name=str(results))
+    return dataclasses.replace(read_results(results), name=str(results))
 
 
 def _corpus(first: Results, second: Results) -> dict[str, tuple[CorpusDifference, ...]]:

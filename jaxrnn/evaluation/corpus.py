@@ -6,11 +6,11 @@ import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, optional_package
+from jaxrnn.locations import Location, bare_name, files_below, joined, location, name_below
 from jaxrnn.messages import near
 
 #: The files to search a folder for.
@@ -33,61 +33,58 @@ class Item:
     """
 
     id: str
-    path: Path
-    reference: Path | None = None
+    path: Location
+    reference: Location | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 def from_folder(
-    folder: Path, *, reference: Path | None = None, patterns: Sequence[str] = PATTERNS, limit: int | None = None
-) -> tuple[Item, ...]:
+    folder: Location | str, *, reference: Location | str | None = None, patterns: Sequence[str] = PATTERNS,
+    limit: int | None = None,
+) -> tuple[Item, ...]:  # fmt: skip
     """The recordings below a folder, in the order of their names.
 
     Args:
-        folder: the folder.
+        folder: the folder, here or by URL.
         reference: the folder of their references, which have the same relative paths but for the suffix.
         patterns: the files to search for.
         limit: the most recordings to take.
 
     Raises:
         InputError: there is no such folder, nothing in it, or a recording without its reference.
+        StoreError: it is in a store that cannot be reached.
     """
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}")
-    paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    folder = location(folder)
+    paths = files_below(folder, patterns)
     if not paths:
         raise InputError(f"{folder} holds nothing that fits {', '.join(patterns)}")
-    references = {} if reference is None else _by_name(reference)
+    references = {} if reference is None else _by_name(location(reference))
     items = []
     for path in paths[:limit]:
-        name = path.relative_to(folder).with_suffix("").as_posix()
+        name = name_below(folder, path)
         if reference is not None and name not in references:
             raise InputError(f"{reference} holds no reference {name}.* for {path}")
         items.append(Item(name, path, references.get(name)))
     return checked(items)
 
 
-def _by_name(folder: Path) -> dict[str, Path]:
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}")
-    return {
-        path.relative_to(folder).with_suffix("").as_posix(): path
-        for path in sorted(folder.rglob("*"), reverse=True)
-        if path.is_file()
-    }
+def _by_name(folder: Location) -> dict[str, Location]:
+    return {name_below(folder, path): path for path in reversed(files_below(folder))}
 
 
-def from_manifest(path: Path, *, limit: int | None = None) -> tuple[Item, ...]:
+def from_manifest(path: Location | str, *, limit: int | None = None) -> tuple[Item, ...]:
     """The recordings that a table lists.
 
     Args:
-        path: a CSV or Parquet file with a column ``path`` and optionally ``id`` and ``reference``. Paths are relative
-            to the folder of the table. Every other column is passed on.
+        path: a CSV or Parquet file, here or by URL, with a column ``path`` and optionally ``id`` and ``reference``.
+            Paths are URLs, or relative to the folder of the table. Every other column is passed on.
         limit: the most recordings to take.
 
     Raises:
         InputError: the table cannot be read, has no column ``path``, or an empty path.
+        StoreError: it is in a store that cannot be reached.
     """
+    path = location(path)
     rows = _read_table(path).head(limit) if limit is not None else _read_table(path)
     if "path" not in rows.columns:
         listed = ", ".join(rows.columns)
@@ -100,9 +97,9 @@ def from_manifest(path: Path, *, limit: int | None = None) -> tuple[Item, ...]:
         reference = row.get("reference")
         items.append(
             Item(
-                Path(row["path"]).with_suffix("").as_posix() if name is None else str(name),
-                path.parent / row["path"],
-                path.parent / reference if reference else None,
+                bare_name(row["path"]) if name is None else str(name),
+                joined(path.parent, row["path"]),
+                joined(path.parent, reference) if reference else None,
                 {key: value for key, value in row.items() if key not in KEYS},
             )
         )
@@ -111,7 +108,7 @@ def from_manifest(path: Path, *, limit: int | None = None) -> tuple[Item, ...]:
     return checked(items)
 
 
-def _read_table(path: Path) -> Any:
+def _read_table(path: Location) -> Any:
     with optional_package("polars", "reading a manifest", "evaluate"):
         import polars
     # Names stay as they are written, 007 too. The type of a column is inferred from all of its rows.
@@ -123,7 +120,8 @@ def _read_table(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"there is no manifest {path}")
     try:
-        return readers[path.suffix.lower()](path)
+        with path.open("rb") as file:
+            return readers[path.suffix.lower()](file)
     except polars.exceptions.PolarsError as error:
         raise InputError(f"{path} cannot be read as a table: {error}") from error
 

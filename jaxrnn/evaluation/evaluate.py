@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
@@ -18,6 +17,7 @@ from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.results import OUTPUTS, Results, read_results
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.units import Unit
+from jaxrnn.locations import Location, location
 from jaxrnn.progress import progress_bar
 
 
@@ -25,7 +25,7 @@ def evaluate(
     system: System | Callable[[], System],
     corpus: Sequence[Item],
     metrics: Sequence[Metric | str],
-    out: str | Path,
+    out: Location | str,
     *,
     slices: Sequence[str] = (),
     batch: int = BATCH,
@@ -33,7 +33,7 @@ def evaluate(
     keep: bool = False,
     facts: Mapping[str, Any] | None = None,
     workers: Workers | int | None = None,
-    against: str | Path | None = None,
+    against: Location | str | None = None,
     title: str | None = None,
     main: str | None = None,
     progress: bool | None = None,
@@ -46,7 +46,7 @@ def evaluate(
         system: what is evaluated, such as a `Chain` or an `Offline`, or a function that makes it.
         corpus: the recordings, as `from_folder` or `from_manifest` returns them.
         metrics: by which each is judged; a name is passed to `build_metric`.
-        out: a folder for results.
+        out: a folder for results, here or by URL.
         slices: columns of the manifest to group results by.
         batch: recordings in a batch.
         chunk: seconds of each recording in a chunk.
@@ -70,15 +70,14 @@ def evaluate(
     built = [build_metric(metric) if isinstance(metric, str) else metric for metric in metrics]
     check_main(built, main)
     check_slices_of(corpus, built, slices)
-    baseline = None if against is None else read_results(Path(against))
+    out = location(out)
+    baseline = None if against is None else read_results(against)
     pool = None
     if workers is not None:
         workers = Workers(workers) if isinstance(workers, int) else workers
-        pool = WorkerPool(
-            workers, functools.partial(_evaluator, system, built, batch, chunk, Path(out) if keep else None)
-        )
+        pool = WorkerPool(workers, functools.partial(_evaluator, system, built, batch, chunk, out if keep else None))
     evaluation = Evaluation(
-        _made(system), corpus, built, Path(out), facts=facts, batch=batch, chunk=chunk, keep=keep, computing=pool
+        _made(system), corpus, built, out, facts=facts, batch=batch, chunk=chunk, keep=keep, computing=pool
     )
     times = run(evaluation, progress)
     return conclude(evaluation, times, slices=slices, baseline=baseline, title=title, main=main)
@@ -89,7 +88,7 @@ def _made(system: System | Callable[[], System]) -> System:
 
 
 def _evaluator(
-    system: System | Callable[[], System], metrics: Sequence[Metric], batch: int, chunk: float, out: Path | None
+    system: System | Callable[[], System], metrics: Sequence[Metric], batch: int, chunk: float, out: Location | None
 ) -> Evaluator:
     return Evaluator(_made(system), metrics, batch=batch, chunk=chunk, outputs=None if out is None else out / OUTPUTS)
 

@@ -6,10 +6,8 @@ import contextlib
 import hashlib
 import itertools
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,8 @@ from jaxrnn.evaluation.probing import probe
 from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, results_of, write_document
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.units import Unit, Units
-from jaxrnn.evaluation.writers import partial_of
+from jaxrnn.evaluation.writers import discard_partial
+from jaxrnn.locations import Location
 
 #: Recordings in a batch, and seconds of each in a chunk.
 BATCH, CHUNK = 16, 4.0
@@ -61,7 +60,7 @@ class Evaluation:
         system: System,
         corpus: Sequence[Item],
         metrics: Sequence[Metric],
-        out: Path,
+        out: Location,
         *,
         facts: Mapping[str, Any] | None = None,
         batch: int = BATCH,
@@ -123,7 +122,7 @@ class Evaluation:
             yield
         finally:
             if self.outputs is not None:
-                shutil.rmtree(partial_of(self.outputs), ignore_errors=True)
+                discard_partial(self.outputs)
 
     def rows(self) -> list[Row]:
         """All rows in the order of ids, those of unreadable recordings included."""

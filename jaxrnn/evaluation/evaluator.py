@@ -20,6 +20,8 @@ from jaxrnn.evaluation.recording_worker import RecordingWorker
 from jaxrnn.evaluation.recordings import Recording, open_recording
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.units import ChunkSource, Unit, prefetched
+from jaxrnn.locations import Location
+from jaxrnn.ranges import at_once
 
 
 class Computing(Protocol):
@@ -61,7 +63,7 @@ class Evaluator:
     workers = 1
 
     def __init__(
-        self, system: System, metrics: Sequence[Metric], *, batch: int, chunk: float, outputs: Path | None = None
+        self, system: System, metrics: Sequence[Metric], *, batch: int, chunk: float, outputs: Location | None = None
     ):
         self._chunk = chunk_frames(chunk, system.rate, system.multiple, batch)
         self._system, self._metrics, self._outputs = system, metrics, outputs
@@ -73,7 +75,8 @@ class Evaluator:
         return surroundings()
 
     def __enter__(self) -> Self:
-        if self._outputs is not None and not self._outputs.parent.is_dir():
+        # A store is the same for all.
+        if isinstance(self._outputs, Path) and not self._outputs.parent.is_dir():
             raise InputError(
                 f"there is no folder {self._outputs.parent} here: all who compute must see it, to write to it"
             )
@@ -96,8 +99,9 @@ class Evaluator:
 
     def begin(self, unit: Unit) -> Future[list[Row]]:
         """Compute a unit; the future holds its rows once its outputs are judged and written."""
-        recordings = [self._open(item, length) for item, length in zip(unit.items, unit.lengths, strict=True)]
-        workers = [self._worker(item, recording) for item, recording in zip(unit.items, recordings, strict=True)]
+        places = [place for item in unit.items for place in (item.path, item.reference)]
+        workers = at_once(self._worker, zip(unit.items, unit.lengths, strict=True), places)
+        recordings = [worker.recording for worker in workers]
         source = ChunkSource(unit, recordings, [worker.frames for worker in workers], self._chunk, self._system.before)
         try:
             self._compute(unit, workers, source)
@@ -117,7 +121,10 @@ class Evaluator:
             )
         return recording
 
-    def _worker(self, item: Item, recording: Recording) -> RecordingWorker:
+    def _worker(self, member: tuple[Item, int]) -> RecordingWorker:
+        """A recording of a unit and its reference, opened."""
+        item, length = member
+        recording = self._open(item, length)
         reference, problem = None, None
         if item.reference is not None:
             try:
@@ -155,7 +162,7 @@ class Evaluator:
 
 def _rows(workers: Sequence[RecordingWorker]) -> list[Row]:
     try:
-        return [worker.row() for worker in workers]
+        return at_once(RecordingWorker.row, workers, _places(workers))
     except BaseException:
         _discard(workers)
         raise
@@ -169,6 +176,13 @@ def _discard(workers: Sequence[RecordingWorker]) -> None:
 def _distribute(workers: Sequence[RecordingWorker], active: Sequence[bool], pieces: Mapping[str, Any]) -> None:
     """Give every active worker its part of a chunk's outputs."""
     arrays = {name: (np.asarray(piece.values), np.asarray(piece.counts)) for name, piece in pieces.items()}
-    for place, worker in enumerate(workers):
-        if active[place]:
-            worker.add({name: (values[place], int(counts[place])) for name, (values, counts) in arrays.items()})
+
+    def add(place: int) -> None:
+        workers[place].add({name: (values[place], int(counts[place])) for name, (values, counts) in arrays.items()})
+
+    at_once(add, np.flatnonzero(active).tolist(), _places(workers))
+
+
+def _places(workers: Sequence[RecordingWorker]) -> Iterator[Location | None]:
+    """Where the files are that are read and written while recordings are judged."""
+    return (place for worker in workers for place in (worker.item.path, worker.item.reference, worker.outputs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, JaxrnnError, StoreError
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.writing import in_place_of
+from jaxrnn.locations import Location, files_below
+from jaxrnn.writing import in_place_of, open_new
 
 Row = dict[str, Any]
 
@@ -30,21 +32,24 @@ SEGMENT = 2**26
 
 
 @contextlib.contextmanager
-def writing_to(path: Path) -> Iterator[None]:
-    """Raise an `InputError` for what the operating system refuses."""
+def writing_to(path: Location) -> Iterator[None]:
+    """Raise an `InputError` for what the operating system refuses, and say what is kept."""
     try:
         yield
+    except StoreError as error:
+        raise StoreError(f"{error}. Finished units are kept; run again") from error
     except OSError as error:
         raise InputError(
             f"{path} cannot be written: {error.strerror or error}. Finished units are kept; make room and run again"
         ) from error
 
 
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+def write_whole(path: Location, write: Callable[[Path], Any]) -> None:
     """Write a file whole or not at all, by a function of the path to write to; its folder is created if missing.
 
     Raises:
         InputError: the disk is full, or the folder cannot be written.
+        StoreError: a store cannot be reached or refuses.
     """
     with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,15 +77,19 @@ class Journal:
     They are lines of JSON in the files of the folder ``units``, in the order in which they were finished. A file is
     appended to by one run and then never touched; what a killed run has left of its last line is no unit.
 
+    A store has no locks, and needs none: the first run creates ``run.json``, against which every other is held, and
+    each run creates files of its own. Two at once compute the same rows, of which the first count.
+
     Args:
         folder: the folder of results.
         facts: what determines the results: corpus, models, settings.
 
     Raises:
         InputError: the folder holds the results of something else.
+        StoreError: a store cannot be reached or refuses.
     """
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any]):
+    def __init__(self, folder: Location, facts: Mapping[str, Any]):
         self.folder, self._facts = folder, json.loads(json.dumps(facts, default=str))
         self._finished: set[int] | None = None
         self._segment: IO[bytes] | None = None
@@ -121,26 +130,17 @@ class Journal:
     def writing(self) -> Iterator[None]:
         """Keep all other processes from writing while the context lasts; its end closes what `finish` has opened.
 
-        The operating system holds the lock and ends it with the process, however that ends.
-
         Raises:
             InputError: another process writes, or the folder cannot be written.
         """
-        with writing_to(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.folder / LOCK, blocking=False)
-            try:
-                lock.acquire()
-            except Timeout as error:
-                raise InputError(
-                    f"another process runs an evaluation in {self.folder}: wait for its end, or choose another folder"
-                ) from error
-        try:
-            self._finished = None  # others may have written before
+        with contextlib.ExitStack() as stack:
+            if isinstance(self.folder, Path):
+                stack.callback(_locked(self.folder).release)
+            stack.callback(self._close)
+            # Others may have written before.
+            self._finished = None
+            self._check({})
             yield
-        finally:
-            self._close()
-            lock.release()
 
     def begin(self, surroundings: Mapping[str, Any]) -> None:
         """Say on what units will be computed, before the first is finished.
@@ -148,9 +148,17 @@ class Journal:
         Raises:
             InputError: the folder holds the results of something else, or cannot be written.
         """
-        if not self._check(surroundings):
-            text = json.dumps({**self._facts, SURROUNDINGS: dict(surroundings)}, indent=1, sort_keys=True)
-            write_whole(self.folder / RUN, lambda file: file.write_text(text))
+        if self._check(surroundings):
+            return
+        path, facts = self.folder / RUN, {**self._facts, SURROUNDINGS: dict(surroundings)}
+        text = json.dumps(facts, indent=1, sort_keys=True)
+        if isinstance(path, Path):
+            write_whole(path, lambda file: file.write_text(text))
+            return
+        with writing_to(path), contextlib.suppress(FileExistsError):
+            path.create(text.encode())
+            return
+        self._check(surroundings)
 
     def finished(self) -> set[int]:
         """The numbers of the finished units."""
@@ -171,7 +179,7 @@ class Journal:
                     self._segment = self._opened()
                 self._segment.write(line)
                 self._segment.flush()
-        except InputError:
+        except JaxrnnError:
             self._close()
             raise
         self.finished().add(unit)
@@ -182,7 +190,10 @@ class Journal:
         """A new file, so that what was written before is never touched."""
         folder = self.folder / UNITS
         folder.mkdir(exist_ok=True)
-        return open(folder / f"{len(_segments(self.folder)):06d}.jsonl", "xb")
+        for number in itertools.count(len(_segments(self.folder))):
+            with contextlib.suppress(FileExistsError):
+                return open_new(folder / f"{number:06d}.jsonl")
+        raise AssertionError("numbers do not end")
 
     def _close(self) -> None:
         if self._segment is not None:
@@ -195,12 +206,28 @@ class Journal:
         return UnitRows(self.folder)
 
 
-def _segments(folder: Path) -> list[Path]:
-    return sorted((folder / UNITS).glob("*.jsonl"))
+def _locked(folder: Path) -> FileLock:
+    """The operating system holds the lock and ends it with the process, however that ends."""
+    with writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK, blocking=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise InputError(
+                f"another process runs an evaluation in {folder}: wait for its end, or choose another folder"
+            ) from error
+    return lock
 
 
-def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
+def _segments(folder: Location) -> list[Any]:
+    units = folder / UNITS
+    return files_below(units, ("*.jsonl",)) if units.is_dir() else []
+
+
+def entries(folder: Location) -> Iterator[tuple[int, list[Row]]]:
     """The finished units in a folder of results, each with its rows, in the order in which they were finished."""
+    units = set()
     for path in _segments(folder):
         with path.open("rb") as lines:
             for line in lines:
@@ -208,14 +235,16 @@ def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
                     entry = json.loads(line)
                 except ValueError:
                     break  # torn; a machine that lost its power may have lost more than the last line
-                yield entry["unit"], entry["rows"]
+                if entry["unit"] not in units:
+                    units.add(entry["unit"])
+                    yield entry["unit"], entry["rows"]
 
 
 @dataclass(frozen=True)
 class UnitRows:
     """The rows of all finished units in a folder of results, which are read anew whenever they are gone through."""
 
-    folder: Path
+    folder: Location
 
     def __iter__(self) -> Iterator[Row]:
         return (row for _, rows in entries(self.folder) for row in rows)

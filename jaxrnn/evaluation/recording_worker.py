@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from jaxrnn.evaluation.metrics import Metric, Segments
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.writers import Writer
+from jaxrnn.locations import Location
 
 
 class RecordingWorker:
@@ -29,6 +29,9 @@ class RecordingWorker:
         outputs: a folder for its outputs; None to write none.
 
     Attributes:
+        item: the recording.
+        recording: the same, opened.
+        outputs: the folder for its outputs.
         frames: the frames that the system takes for it, the zeros that flush it included.
         ended: whether all its frames have been through the system.
         error: why it has no result, or None.
@@ -41,13 +44,12 @@ class RecordingWorker:
         reference: Recording | Segments | None,
         system: System,
         metrics: Sequence[Metric],
-        outputs: Path | None,
+        outputs: Location | None,
     ):
-        self.item, self._recording, self._system = item, recording, system
+        self.item, self.recording, self.outputs, self._system = item, recording, outputs, system
         self.frames = system.padded(recording.length)
         self.ended = False
         self.error: str | None = None
-        self._outputs = outputs
         self._judge = Judge(metrics, recording, reference, system)
         self._writers: dict[str, Writer] = {}
         self._position: dict[str, int] = {}
@@ -61,20 +63,20 @@ class RecordingWorker:
     def _add(self, name: str, values: np.ndarray) -> None:
         position = self._position.get(name, -self._system.delay[name])
         self._position[name] = position + len(values)
-        expected = self._system.expected(name, self._recording.length)
+        expected = self._system.expected(name, self.recording.length)
         stop = len(values) if expected is None else max(0, min(len(values), expected - position))
         start = min(max(0, -position), stop)
         values, first = values[start:stop], max(position, 0)
         if not len(values):
             return
-        if self._outputs is not None:
-            self._writer(self._outputs, name, values).add(values)
+        if self.outputs is not None:
+            self._writer(self.outputs, name, values).add(values)
         try:
             self._judge.take(name, values, first)
         except InputError as error:
             self.fail(str(error))
 
-    def _writer(self, folder: Path, name: str, values: np.ndarray) -> Writer:
+    def _writer(self, folder: Location, name: str, values: np.ndarray) -> Writer:
         if name not in self._writers:
             sound = values.ndim == 1 and self._system.per_frame[name] == 1
             several = len(self._system.delay) > 1
@@ -98,4 +100,4 @@ class RecordingWorker:
             for writer in self._writers.values():
                 writer.finish()
         values = self._judge.row() if self.error is None else {}
-        return row_of(self.item, self._recording.length / self._system.rate, self.error) | values
+        return row_of(self.item, self.recording.length / self._system.rate, self.error) | values

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 import numpy as np
 from scipy import signal
@@ -14,15 +16,23 @@ from scipy import signal
 from jaxrnn.arrays import check_header, members_of, read_member, readable
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.limits import resampling
+from jaxrnn.locations import Location
+from jaxrnn.ranges import RangeArray, RangeFile, Ranges
 
 #: Suffixes of files of arrays; all others are sound.
 ARRAYS = (".npy", ".npz")
+
+#: Suffixes of sounds of which a part can be read alone. Of others in a store, such as MP3, all of it is read.
+SEEKABLE = (".wav", ".flac", ".aif", ".aiff", ".au", ".caf", ".rf64", ".w64")
 
 #: The least number of frames that libsndfile reports for a sound of unknown length.
 UNKNOWN = 2**62
 
 #: The name of the array of a recording that has only one.
 SAMPLES = "samples"
+
+#: An array in memory or in a file.
+Array = np.ndarray | RangeArray
 
 
 class Recording(Protocol):
@@ -41,7 +51,7 @@ class Recording(Protocol):
         ...
 
 
-def open_recording(path: Path, rate: int) -> Recording:
+def open_recording(path: Location, rate: int) -> Recording:
     """Open a file without reading all of it.
 
     Args:
@@ -50,10 +60,15 @@ def open_recording(path: Path, rate: int) -> Recording:
 
     Raises:
         InputError: there is no such file, it is empty, or it is not of the format that its suffix names.
+        StoreError: it is in a store that cannot be reached.
     """
-    if not path.is_file():
+    # What is no file is found by a store when it is read.
+    if isinstance(path, Path) and not path.is_file():
         raise InputError(f"there is no file {path}")
-    recording = ArrayFile(path) if path.suffix.lower() in ARRAYS else SoundFile(path, rate)
+    try:
+        recording = ArrayFile(path) if path.suffix.lower() in ARRAYS else SoundFile(path, rate)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}: {error.strerror}") from error
     if not recording.length:
         raise InputError(f"{path} is empty: it holds no frame")
     return recording
@@ -68,8 +83,9 @@ class SoundFile:
 
     frame: Mapping[str, tuple[int, ...]] = {SAMPLES: ()}
 
-    def __init__(self, path: Path, rate: int):
+    def __init__(self, path: Location, rate: int):
         self.path = path
+        self._ranges = None if isinstance(path, Path) else Ranges(path, whole=path.suffix.lower() not in SEEKABLE)
         with self._opened() as file:
             self._frames, file_rate = file.frames, file.samplerate
         if self._frames >= UNKNOWN:
@@ -80,15 +96,22 @@ class SoundFile:
             raise InputError(f"{path}: {error}") from error
         self.length = -(-self._frames * self._up // self._down)
 
-    def _opened(self) -> Any:
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
         with optional_package("soundfile", "reading sound", "audio"):
             import soundfile
-        try:
-            return soundfile.SoundFile(self.path)
-        except soundfile.LibsndfileError as error:
-            raise InputError(f"{self.path} cannot be read: {error.error_string}") from error
-        except TypeError as error:  # raw samples without a header
-            raise InputError(f"{self.path} cannot be read: {error}") from error
+        with contextlib.ExitStack() as stack:
+            source: Any = self.path
+            if self._ranges is not None:
+                self._ranges.prepare()
+                source = stack.enter_context(RangeFile(self._ranges, quiet=True))
+            try:
+                file = stack.enter_context(soundfile.SoundFile(source))
+            except soundfile.LibsndfileError as error:
+                raise InputError(f"{self.path} cannot be read: {error.error_string}") from error
+            except TypeError as error:  # raw samples without a header
+                raise InputError(f"{self.path} cannot be read: {error}") from error
+            yield file
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Samples ``float32[stop - start]`` at the requested rate, full scale 1."""
@@ -127,27 +150,31 @@ class ArrayFile:
     first part and kept until the last.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Location):
         self.path = path
+        self._ranges = None if isinstance(path, Path) else Ranges(path)
         self._unpacked: dict[str, np.ndarray] = {}
         arrays = self._arrays()
-        shapes = {name: array.shape for name, array in arrays.items()}
+        shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in arrays.items()}
         if len({shape[:1] for shape in shapes.values()}) != 1 or () in shapes.values():
             raise InputError(f"{path}: expected arrays [time, ...] of one length, not {shapes}")
         self.length = next(iter(shapes.values()))[0]
         self.frame: Mapping[str, tuple[int, ...]] = {name: shape[1:] for name, shape in shapes.items()}
         self._unpacked = {}
 
-    def _arrays(self) -> Mapping[str, np.ndarray]:
-        with readable(self.path):
+    def _arrays(self) -> Mapping[str, Array]:
+        with readable(self.path), self._opened() as file:
             if self.path.suffix.lower() == ".npy":
-                with self.path.open("rb") as file:
-                    check_header(file, self.path.stat().st_size, self.path.name)
-                return {SAMPLES: np.load(self.path, mmap_mode="r", allow_pickle=False)}
-            with zipfile.ZipFile(self.path) as archive:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                return {SAMPLES: self._mapped(*check_header(file, size, self.path.name), file.tell())}
+            with zipfile.ZipFile(file) as archive:
                 return {name: self._member(archive, member) for name, member in members_of(archive).items()}
 
-    def _member(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    def _opened(self) -> IO[bytes]:
+        return self.path.open("rb") if self._ranges is None else cast(IO[bytes], RangeFile(self._ranges))
+
+    def _member(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
         if member.compress_type != zipfile.ZIP_STORED:
             # Another thread may be reading the last part, and let go of the arrays at any moment.
             array = self._unpacked.get(member.filename)
@@ -155,23 +182,28 @@ class ArrayFile:
                 array = self._unpacked[member.filename] = read_member(archive, member)
             return array
         with archive.open(member) as file:
-            shape, fortran_order, dtype = check_header(file, member.file_size, member.filename)
-            header = file.tell()
-        if not math.prod(shape):
-            return np.zeros(shape, dtype)
-        with open(self.path, "rb") as file:
+            header, offset = check_header(file, member.file_size, member.filename), file.tell()
+        with self._opened() as file:
             # The local header of the member, which may differ from that in the archive's directory, has its offset.
             file.seek(member.header_offset + 26)
             name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
-        offset = member.header_offset + 30 + name + extra + header
-        return np.memmap(self.path, dtype, "r", offset, shape, "F" if fortran_order else "C")
+        return self._mapped(*header, member.header_offset + 30 + name + extra + offset)
+
+    def _mapped(self, shape: tuple[int, ...], in_columns: bool, dtype: np.dtype, offset: int) -> Array:
+        """An array that stands in the file as it is; what is asked for is read."""
+        if not math.prod(shape):
+            return np.zeros(shape, dtype)
+        if self._ranges is not None:
+            return RangeArray(self._ranges, offset, shape, dtype, in_columns)
+        return np.memmap(str(self.path), dtype, "r", offset, shape, "F" if in_columns else "C")
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Frames ``[stop - start, ...]`` of every array."""
         first, last = max(start, 0), max(min(stop, self.length), 0)
         parts = {}
         for name, array in self._arrays().items():
-            frames = np.array(array[first : max(first, last)])
+            with readable(self.path):
+                frames = np.array(array[first : max(first, last)])
             before = min(first, stop) - start
             pads = [(before, stop - start - before - len(frames)), *[(0, 0)] * (array.ndim - 1)]
             parts[name] = np.pad(frames, pads)

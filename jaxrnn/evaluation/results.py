@@ -21,6 +21,7 @@ from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
 from jaxrnn.evaluation.slices import check_slices
 from jaxrnn.evaluation.summary import summary_of
 from jaxrnn.evaluation.tables import Columns, load_polars, read_table, write_table
+from jaxrnn.locations import Location, location
 
 if TYPE_CHECKING:
     import polars
@@ -58,7 +59,7 @@ class Results:
     document: Mapping[str, Any] = field(repr=False)
     pools: Mapping[str, Pool] = field(default_factory=dict, repr=False)
     counted: Iterable[Row] = field(default=(), repr=False)
-    outputs: Path | None = None
+    outputs: Location | None = None
 
     @cached_property
     def table(self) -> polars.DataFrame:
@@ -81,12 +82,14 @@ class Results:
         """The columns of its metrics."""
         return tuple(columns_of(*self.document["metrics"]))
 
-    def output(self, name: str) -> Path | str:
+    def output(self, name: str) -> Location | str:
         """The sound that came out for a recording, or why there is none."""
         if self.outputs is None:
             return "Outputs were not kept."
         paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
-        return next((path for path in paths if os.path.isfile(path)), paths[0])
+        # A name may be too long for a file, and then there is none.
+        there = (path for path in paths if (os.path.isfile(path) if isinstance(path, Path) else path.is_file()))
+        return next(there, paths[0])
 
 
 def columns_of(*metrics: Mapping[str, Any]) -> Iterator[Column]:
@@ -103,8 +106,8 @@ def results_of(
     *,
     slices: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
-    outputs: Path | None = None,
-    path: Path | None = None,
+    outputs: Location | None = None,
+    path: Location | None = None,
 ) -> Results:
     """The results that rows make.
 
@@ -148,7 +151,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def write_results(folder: Path, results: Results) -> None:
+def write_results(folder: Location, results: Results) -> None:
     """Write ``results.parquet`` and ``results.json``, each whole or not at all. Equal rows give equal bytes.
 
     Raises:
@@ -158,7 +161,7 @@ def write_results(folder: Path, results: Results) -> None:
     write_document(folder, results)
 
 
-def write_document(folder: Path, results: Results) -> None:
+def write_document(folder: Location, results: Results) -> None:
     """Write ``results.json``, whole or not at all.
 
     Raises:
@@ -168,13 +171,14 @@ def write_document(folder: Path, results: Results) -> None:
     write_whole(folder / DOCUMENT, lambda file: file.write_text(text, encoding="ascii"))
 
 
-def read_results(folder: Path) -> Results:
+def read_results(folder: Location | str) -> Results:
     """Read what `write_results` wrote, with the counts of rows if the evaluation ran in this folder.
 
     Raises:
         InputError: the folder holds no results, or they cannot be read.
+        StoreError: it is in a store that cannot be reached.
     """
-    pl = load_polars()
+    pl, folder = load_polars(), location(folder)
     for name in (TABLE, DOCUMENT):
         if not (folder / name).exists():
             raise InputError(f"{folder} holds no results: there is no {name} in it")

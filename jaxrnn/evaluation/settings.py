@@ -7,9 +7,9 @@ from typing import Any, Self
 from jaxrnn.evaluation.corpus import PATTERNS
 from jaxrnn.evaluation.limits import MAX_RATE
 from jaxrnn.settings.models import (
+    AnyPath,
     FunctionName,
     FunctionSettings,
-    LocalPath,
     ModelSettings,
     PositiveFloat,
     PositiveInt,
@@ -25,11 +25,11 @@ class CorpusSettings(Settings):
 
     short = "folder"
 
-    folder: LocalPath | None = None
+    folder: AnyPath | None = None
     """The folder of the recordings, unless a manifest lists them."""
-    manifest: LocalPath | None = None
+    manifest: AnyPath | None = None
     """A CSV or Parquet table of the recordings, with a column `path`, and optionally `id` and `reference`."""
-    reference: LocalPath | None = None
+    reference: AnyPath | None = None
     """The folder of references for a `folder`, with the same names."""
     patterns: list[str] = list(PATTERNS)
     """The files of a folder that are recordings."""
@@ -149,5 +149,5 @@ class EvaluationSettings(Settings):
     """With `--workers` or `--ray`: what each worker has."""
     title: str | None = None
     """The title of the report."""
-    out: LocalPath
+    out: AnyPath
     """The folder of results."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from jaxrnn.errors import optional_package
 from jaxrnn.evaluation.journal import COLUMNS, Row, writing_to
 from jaxrnn.evaluation.metrics import Column, Metric
+from jaxrnn.locations import Location, files_below
+from jaxrnn.writing import place
 
 if TYPE_CHECKING:
     import polars
@@ -63,13 +64,13 @@ class Columns:
 
     def _learn(self, row: Row) -> None:
         self.count += 1
-        for place, (key, value) in enumerate(row.items()):
+        for number, (key, value) in enumerate(row.items()):
             if key in self._known:
                 if value is not None:
                     self._valued.add(key)
                 continue
             self._kinds.setdefault(key, set()).add(_kind(value))
-            self._first[key] = min(self._first.get(key, (row["id"], place)), (row["id"], place))
+            self._first[key] = min(self._first.get(key, (row["id"], number)), (row["id"], number))
 
     def of(self, metric: Metric) -> tuple[Column, ...]:
         """The columns of a metric: those that it declares, or those that a caller's own function has named."""
@@ -137,7 +138,7 @@ def frame(rows: Sequence[Row], metrics: Sequence[Metric] = ()) -> polars.DataFra
     return Columns(rows, metrics).frame(rows)
 
 
-def write_table(path: Path, rows: Iterable[Row], columns: Columns) -> None:
+def write_table(path: Location, rows: Iterable[Row], columns: Columns) -> None:
     """Write a Parquet file, or a folder of several; the same rows in any order give the same bytes.
 
     Args:
@@ -147,22 +148,32 @@ def write_table(path: Path, rows: Iterable[Row], columns: Columns) -> None:
 
     Raises:
         InputError: the disk is full, or the folder cannot be written.
+        StoreError: a store cannot be reached or refuses.
     """
     with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-            written = Path(folder, path.name)
-            parts = iter(_sorted(rows, columns, Path(folder)))
+        beside = path.parent if isinstance(path, Path) else None
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=beside) as folder:
+            written, parts = Path(folder, path.name), _sorted(rows, columns, Path(folder))
             if columns.count <= PART:
                 next(parts).write_parquet(written)
-            else:
-                written.mkdir()
-                for number, part in enumerate(parts):
-                    part.write_parquet(written / f"{number:05d}.parquet")
-            if path.is_dir() or written.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-                path.unlink(missing_ok=True)
-            os.replace(written, path)
+                _place(written, path)
+                return
+            written.mkdir()
+            for number, part in enumerate(parts):
+                part.write_parquet(written / f"{number:05d}.parquet")
+            _place(written, path)
+
+
+def _place(written: Path, path: Location) -> None:
+    """Move a file or a folder of files into its place."""
+    if isinstance(path, Path) and (path.is_dir() or (written.is_dir() and path.exists())):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if isinstance(path, Path) or written.is_file():
+        place(written, path)
+        return
+    for part in sorted(written.iterdir()):
+        place(part, path / part.name)
 
 
 def _sorted(rows: Iterable[Row], columns: Columns, folder: Path) -> Iterator[polars.DataFrame]:
@@ -185,6 +196,13 @@ def _sorted(rows: Iterable[Row], columns: Columns, folder: Path) -> Iterator[pol
         yield part.collect().sort("id", "path")
 
 
-def read_table(path: Path) -> polars.LazyFrame:
-    """What `write_table` wrote, in its order; columns are read when they are asked for."""
-    return load_polars().scan_parquet(path / "*.parquet" if path.is_dir() else path)
+def read_table(path: Location) -> polars.LazyFrame:
+    """What `write_table` wrote, in its order; a column is read when it is asked for, but a store's all at once."""
+    pl = load_polars()
+    if isinstance(path, Path):
+        return pl.scan_parquet(path / "*.parquet" if path.is_dir() else path)
+    parts = []
+    for part in [path] if path.is_file() else files_below(path, ("*.parquet",)):
+        with part.open("rb") as file:
+            parts.append(pl.read_parquet(file))
+    return pl.concat(parts).lazy()

@@ -11,6 +11,7 @@ import numpy as np
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.recordings import Recording
+from jaxrnn.ranges import at_once
 
 #: Chunks to read in advance, and threads that read them.
 PREFETCH, THREADS = 8, 4
@@ -123,16 +124,18 @@ class ChunkSource:
 
     def __getitem__(self, index: Any) -> UnitChunk:
         start = int(index) * self._chunk
-        parts: list[Mapping[str, np.ndarray] | None] = []
-        errors = {}
-        for place, recording in enumerate(self._recordings):
-            part = None
-            if start - self._before < recording.length:
-                try:
-                    part = recording.part(start - self._before, start + self._chunk)
-                except InputError as error:
-                    errors[place] = str(error)
-            parts.append(part)
+
+        def read(recording: Recording) -> Mapping[str, np.ndarray] | str | None:
+            if start - self._before >= recording.length:
+                return None
+            try:
+                return recording.part(start - self._before, start + self._chunk)
+            except InputError as error:
+                return str(error)
+
+        results = at_once(read, self._recordings, [item.path for item in self._unit.items])
+        errors = {place: result for place, result in enumerate(results) if isinstance(result, str)}
+        parts = [None if isinstance(result, str) else result for result in results]
         frames = np.zeros(self._unit.streams, np.int32)
         frames[: len(self._totals)] = np.clip(np.asarray(self._totals) - start, 0, self._chunk)
         return UnitChunk(self._stacked(parts), frames, errors)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import shutil
+import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,19 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import InputError
+from jaxrnn.locations import Location
+from jaxrnn.writing import place
 
 
-def partial_of(folder: Path) -> Path:
-    """The folder of unfinished files, beside the folder of outputs."""
-    return folder.with_name(f"{folder.name}.partial")
+def partial_of(folder: Location) -> Path:
+    """The folder of unfinished files: beside the folder of outputs, or for a store the one for temporary files."""
+    return folder.with_name(f"{folder.name}.partial") if isinstance(folder, Path) else Path(tempfile.gettempdir())
+
+
+def discard_partial(folder: Location) -> None:
+    """Remove what killed processes have left beside a folder of outputs."""
+    if isinstance(folder, Path):
+        shutil.rmtree(partial_of(folder), ignore_errors=True)
 
 
 class Writer:
@@ -27,7 +36,7 @@ class Writer:
         rate: samples a second of a sound.
     """
 
-    def __init__(self, folder: Path, name: str, rate: int):
+    def __init__(self, folder: Location, name: str, rate: int):
         self.path, self._rate = folder / name, rate
         # Nobody else has this name, not even another process that computes the same unit.
         self._partial = partial_of(folder) / f"{uuid.uuid4().hex}{self.path.suffix}"
@@ -77,7 +86,7 @@ class Writer:
             self._file.close()
             if self.path.suffix == ".wav":
                 _clear_time(self._partial)
-            os.replace(self._partial, self.path)
+            place(self._partial, self.path)
         except (OSError, RuntimeError) as error:
             self.discard()
             raise InputError(f"{self.path} cannot be written: {error}") from error

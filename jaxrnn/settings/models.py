@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from jaxrnn.errors import optional_package
+from jaxrnn.locations import Location, Url, joined
 
 with optional_package("pydantic", "files of settings", "train", "evaluate"):
     from pydantic import (
@@ -14,6 +16,7 @@ with optional_package("pydantic", "files of settings", "train", "evaluate"):
         ConfigDict,
         Field,
         PlainSerializer,
+        PlainValidator,
         SerializationInfo,
         ValidationError,  # noqa: F401  for those that import it from here, where a missing package is named
         ValidationInfo,
@@ -26,7 +29,21 @@ def _from_folder(value: Any, info: ValidationInfo) -> Any:
         return value
     if "\0" in value or "$" in value:
         raise ValueError(f"{value!r} cannot be a path; a variable of the environment is written ${{NAME}}")
-    return (info.context or Path()) / Path(value).expanduser()
+    return joined(info.context or Path(), os.path.expanduser(value))
+
+
+def _on_this_machine(value: Any, info: ValidationInfo) -> Any:
+    path = _from_folder(value, info)
+    if isinstance(path, Url):
+        raise ValueError(f"expected a file or folder on this machine, not the URL {path}: copy it here")
+    return path
+
+
+def _anywhere(value: Any, info: ValidationInfo) -> Any:
+    path = _from_folder(value, info)
+    if not isinstance(path, Location):
+        raise ValueError(f"expected a path or a URL, not {value!r}")
+    return path
 
 
 def _with_folder(name: str, info: SerializationInfo) -> str:
@@ -35,7 +52,9 @@ def _with_folder(name: str, info: SerializationInfo) -> str:
 
 
 #: A path, relative to the folder of the file of settings, which is the context of a validation.
-LocalPath = Annotated[Path, BeforeValidator(_from_folder)]
+LocalPath = Annotated[Path, BeforeValidator(_on_this_machine)]
+#: The same, or a URL of an object in a store.
+AnyPath = Annotated[Location, PlainValidator(_anywhere), PlainSerializer(str)]
 #: A function by its name; serialized with a whole path, where the context is that folder.
 FunctionName = Annotated[str, PlainSerializer(_with_folder)]
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -55,7 +74,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        return {cls.short: value} if cls.short is not None and isinstance(value, (str, Path)) else value
+        return {cls.short: value} if cls.short is not None and isinstance(value, str | Location) else value
 
 
 class FunctionSettings(Settings):

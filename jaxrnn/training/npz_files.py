@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +10,25 @@ import numpy as np
 
 from jaxrnn.arrays import read_arrays
 from jaxrnn.errors import InputError
+from jaxrnn.locations import Location, files_below, location
 
 
 class NpzFiles(Sequence[dict[str, np.ndarray]]):
     """One example in each file, its arrays by name; a file is read whenever its example is asked for.
 
     Args:
-        files: a folder, or a pattern with ``*``, ``?`` or ``**``; in the order of their names.
+        files: a folder, or a pattern with ``*``, ``?`` or ``**``, here or by URL; in the order of their names.
 
     Raises:
         InputError: there is no such file; when an example is asked for, that its file is no such archive.
+        StoreError: they are in a store that cannot be reached.
     """
 
-    def __init__(self, files: Path):
-        paths = files.glob("*.npz") if files.is_dir() else _glob(files)
-        self.files = sorted(path for path in paths if path.is_file())
+    def __init__(self, files: Location):
+        is_folder = files.is_dir()
+        self.files = files_below(files, ("*.npz",)) if is_folder else _matched(files)
         if not self.files:
-            raise InputError(f"there are no .npz files in {files}" if files.is_dir() else f"there is no file {files}")
+            raise InputError(f"there are no .npz files in {files}" if is_folder else f"there is no file {files}")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -41,16 +43,17 @@ class NpzFiles(Sequence[dict[str, np.ndarray]]):
         return f"example {index} ({self.files[index].name})"
 
 
-def _glob(pattern: Path) -> Iterable[Path]:
+def _matched(pattern: Location) -> Sequence[Location]:
     """The files of a pattern; what stands before its first sign is a folder, whatever its name."""
-    parts = pattern.absolute().parts
+    parts = (pattern.absolute().as_posix() if isinstance(pattern, Path) else str(pattern)).split("/")
     for place, part in enumerate(parts):
         if "*" in part or "?" in part:
-            return Path(*parts[:place]).glob("/".join(parts[place:]))
-    return [pattern]
+            folder = location("/".join(parts[:place]) or "/")
+            return files_below(folder, ("/".join(parts[place:]),)) if folder.is_dir() else ()
+    return (pattern,) if pattern.is_file() else ()
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
+def read_npz(path: Location) -> dict[str, np.ndarray]:
     """The arrays of a ``.npz`` file by name.
 
     Raises:

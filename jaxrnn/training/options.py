@@ -12,6 +12,7 @@ from jaxrnn.cells import recomputing
 from jaxrnn.cells.chunks import Remat
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError
+from jaxrnn.locations import Url, location
 from jaxrnn.training.examples import make_source
 from jaxrnn.voices import Placeholder, argument
 
@@ -132,7 +133,7 @@ class Checkpoints:
         resume: whether to go on from the newest checkpoint that is there; False to refuse a folder that has any.
 
     Raises:
-        InputError: a number is out of range.
+        InputError: a number is out of range, or the folder is a URL.
     """
 
     folder: str | os.PathLike[str]
@@ -141,5 +142,10 @@ class Checkpoints:
     resume: bool = True
 
     def __post_init__(self):
+        if isinstance(location(self.folder), Url):
+            raise InputError(
+                f"checkpoints: {self.folder} is a URL, and Orbax writes to folders: give one on this machine, or a "
+                "bucket that is mounted as one"
+            )
         check_count("every", self.every)
         check_count("keep", self.keep)

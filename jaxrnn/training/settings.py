@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 
 from jaxrnn.settings.models import (
+    AnyPath,
     FunctionName,
     FunctionSettings,
     LocalPath,
@@ -21,7 +22,7 @@ from pydantic import ConfigDict, Field, model_validator
 class ExamplesSettings(Settings):
     """Examples: either files, or a function that makes them."""
 
-    npz: LocalPath | None = None
+    npz: AnyPath | None = None
     """A folder, or a pattern such as `data/*.npz`: one example in each file, its arrays by name."""
     function: FunctionName | None = None
     """In place of `npz`: a `file.py:function` or `module:function` that returns examples, or a function drawing one."""

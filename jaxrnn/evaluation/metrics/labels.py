@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import csv
 import math
-from pathlib import Path
 
 import numpy as np
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import Recording, open_recording
-from jaxrnn.files import check_regular
+from jaxrnn.locations import Location, check_file
 
 
 class Segments:
     """A CSV file with the columns ``start`` and ``end`` in seconds; where they overlap, a time counts once."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Location):
         ends = _joined(_read(path)).ravel()
         self._times = np.concatenate([[0.0], ends])
         #: The seconds that are labelled up to each of the times.
@@ -35,9 +34,9 @@ class Segments:
         return (np.diff(until) * rate >= 0.5 - 1e-6).astype(np.float32)
 
 
-def _read(path: Path) -> list[tuple[float, float]]:
+def _read(path: Location) -> list[tuple[float, float]]:
     try:
-        with check_regular(path).open(newline="", encoding="utf-8-sig") as file:
+        with check_file(path).open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
             columns = [name.strip() for name in rows.fieldnames or ()]
             if not {"start", "end"} <= set(columns):
@@ -53,7 +52,7 @@ def _read(path: Path) -> list[tuple[float, float]]:
         raise InputError(f"{path} cannot be read as a table of segments: {error}") from error
 
 
-def _segment(path: Path, line: int, start: str | None, end: str | None) -> tuple[float, float]:
+def _segment(path: Location, line: int, start: str | None, end: str | None) -> tuple[float, float]:
     try:
         first, last = float(start or ""), float(end or "")
     except ValueError:
@@ -76,7 +75,7 @@ def _joined(segments: list[tuple[float, float]]) -> np.ndarray:
     return np.array(joined, np.float64).reshape(-1, 2)
 
 
-def open_reference(path: Path, rate: int) -> Recording | Segments:
+def open_reference(path: Location, rate: int) -> Recording | Segments:
     """A reference: a recording, or with the ending ``.csv`` a table of segments.
 
     Raises:

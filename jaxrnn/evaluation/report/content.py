@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError
@@ -17,6 +16,7 @@ from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.selection import rows_at, select
 from jaxrnn.evaluation.report.wording import defined, is_number, text
 from jaxrnn.evaluation.results import Results, columns_of
+from jaxrnn.locations import Location, location
 from jaxrnn.messages import near
 
 #: Recordings to listen to, of the worst and of the best each.
@@ -144,10 +144,10 @@ class Content:
         shown = {row["id"] for row in self.rows}
         return {item.id: item for item in self.corpus if item.id in shown}
 
-    def sounds(self, row: Row) -> dict[str, Path | str]:
+    def sounds(self, row: Row) -> dict[str, Location | str]:
         """The sounds of a recording by label, or why there is none."""
         name, item = row["id"], self._items.get(row["id"])
-        sounds: dict[str, Path | str] = {"input": item.path if item is not None else Path(row["path"])}
+        sounds: dict[str, Location | str] = {"input": item.path if item is not None else location(row["path"])}
         if self.baseline is None:
             sounds["output"] = self.results.output(name)
         else:

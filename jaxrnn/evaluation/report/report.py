@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from jaxrnn.checks import check_count
@@ -12,11 +11,12 @@ from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.report.content import EXAMPLES, Content, main_of
 from jaxrnn.evaluation.results import Results
+from jaxrnn.locations import Location
 from jaxrnn.writing import in_place_of
 
 
 def write_report(
-    path: Path,
+    path: Location,
     results: Results,
     *,
     baseline: Results | None = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import soundfile
@@ -14,6 +13,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import ARRAYS, SAMPLES, open_recording
 from jaxrnn.evaluation.report.pictures import data_uri, levels, spectrogram, waveform
 from jaxrnn.evaluation.report.wording import duration, text
+from jaxrnn.locations import Location
 
 #: The highest rate that FLAC has.
 FLAC = 655_350
@@ -63,7 +63,7 @@ class Player:
         self._rate = rate
         self.used = self.left_out = 0
 
-    def sounds(self, paths: Mapping[str, Path | str]) -> list[Sound]:
+    def sounds(self, paths: Mapping[str, Location | str]) -> list[Sound]:
         """The sounds of one recording, drawn on one scale.
 
         Args:
@@ -84,7 +84,7 @@ class Player:
             self._embed(sound, samples)
         return sounds
 
-    def _read(self, label: str, path: Path | str) -> Sound:
+    def _read(self, label: str, path: Location | str) -> Sound:
         sound = Sound(text(label))
         if isinstance(path, str):
             sound.notes.append(path)
