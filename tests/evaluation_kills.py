@@ -52,7 +52,7 @@ def write_corpus(folder: Path, files: int, seconds: float) -> Path:
 def start(settings: Path, out: Path, *options: str) -> subprocess.Popen[str]:
     """The command that evaluates."""
     command = [sys.executable, "-m", "jaxrnn", "evaluate", str(settings), "--json", "--set", f"out={out}", *options]
-    environment = {"JAX_PLATFORMS": "cpu"} | os.environ
+    environment = {"JAX_PLATFORMS": "cpu", "PYTHONFAULTHANDLER": "1"} | os.environ
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
@@ -85,11 +85,13 @@ def workers_of(process: int) -> list[int]:
     return [pid for pid, name in descendants(process) if name.startswith("ray::Worker")]
 
 
-def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    """Wait until something is so."""
+def until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 300.0) -> None:
+    """Wait until something is so, or a process has ended; where that takes too long, it says where it is."""
     end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
+    while not condition() and process.poll() is None:
+        if time.monotonic() > end:
+            process.send_signal(signal.SIGABRT)
+            raise AssertionError(process.communicate()[0])
         time.sleep(0.05)
 
 
@@ -97,7 +99,7 @@ def kill_workers(settings: Path, out: Path, chance: random.Random, kills: int) -
     """Kill a worker, and another some time later, while the evaluation runs; how many were killed."""
     process, killed = start(settings, out, "--workers", "2"), 0
     while killed < kills and process.poll() is None:
-        until(lambda: workers_of(process.pid) or process.poll() is not None)
+        until(lambda: workers_of(process.pid), process)
         time.sleep(chance.uniform(0, 5))
         if found := workers_of(process.pid):
             os.kill(chance.choice(found), signal.SIGKILL)
@@ -110,12 +112,16 @@ def kill_driver(settings: Path, out: Path, chance: random.Random, kills: int) ->
     """Kill the command itself some times; all that it had started ends with it. Then let it end."""
     for _ in range(kills):
         process = start(settings, out, "--workers", "2")
-        until(lambda process=process: workers_of(process.pid) or process.poll() is not None)
+        until(lambda process=process: workers_of(process.pid), process)
         time.sleep(chance.uniform(0, 8))
         left = [pid for pid, _ in descendants(process.pid)]
         process.kill()
         process.communicate()
-        until(lambda left=left: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in left))
+        assert process.returncode in (0, -signal.SIGKILL)
+        end = time.monotonic() + 120
+        while any(Path(f"/proc/{pid}/cmdline").exists() for pid in left):
+            assert time.monotonic() < end, "what the command has started does not end"
+            time.sleep(0.05)
     finish(start(settings, out, "--workers", "2"))
     return kills
 
@@ -128,7 +134,7 @@ def kill_nodes(settings: Path, out: Path, chance: random.Random, kills: int) -> 
     try:
         nodes, killed = [cluster.add_node(num_cpus=1) for _ in range(2)], 0
         process = start(settings, out, "--ray", cluster.address)
-        until(lambda: (out / "run.json").exists() or process.poll() is not None)
+        until((out / "run.json").exists, process)
         while killed < kills and process.poll() is None:
             time.sleep(chance.uniform(0, 5))
             cluster.remove_node(nodes.pop(chance.randrange(2)), allow_graceful=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import io
 import json
@@ -258,8 +257,8 @@ def test_a_page_holds_no_more_than_it_may(corpus, tmp_path, monkeypatch):
 
 def test_a_page_of_a_large_corpus_holds_its_errors_its_ends_and_some_at_random(tmp_path, monkeypatch):
     """What is in the plots was not chosen by its values."""
-    for name, number in (("ROWS", 20), ("DRAWN", 100)):
-        monkeypatch.setattr(selection, name, number)
+    monkeypatch.setattr(selection, "ROWS", 20)
+    monkeypatch.setattr(selection, "DRAWN", 100)
     monkeypatch.setattr(figures, "ROWS", 20)
     rows = [row_of(f"f{place:04d}", Path("f.wav"), si_sdr=float(place % 500)) for place in range(1000)]
     for place in (3, 700):
