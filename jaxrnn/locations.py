@@ -90,6 +90,11 @@ def check_file(path: Location) -> Location:
     return check_regular(path) if isinstance(path, Path) else path
 
 
+def is_file(path: Location) -> bool:
+    """Whether there is such a file; a name that no file can have is that of none."""
+    return os.path.isfile(path) if isinstance(path, Path) else path.is_file()
+
+
 def name_below(folder: Location, file: Location) -> str:
     """The name of a file relative to a folder that it is below of, without its suffix."""
     return bare_name(str(file.relative_to(str(folder))) if isinstance(file, Path) else _relative(folder, file))

@@ -19,7 +19,7 @@ from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
 from jaxrnn.evaluation.slices import check_slices
 from jaxrnn.evaluation.summary import summary_of
 from jaxrnn.evaluation.tables import Columns, load_polars, read_table, write_table
-from jaxrnn.locations import Location, location
+from jaxrnn.locations import Location, is_file, location
 
 if TYPE_CHECKING:
     import polars
@@ -85,7 +85,7 @@ class Results:
         if self.outputs is None:
             return "Outputs were not kept."
         paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
-        return next((path for path in paths if path.is_file()), paths[0])
+        return next((path for path in paths if is_file(path)), paths[0])
 
 
 def columns_of(*metrics: Mapping[str, Any]) -> Iterator[Column]:
