@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from jaxrnn.errors import InputError, MissingPackageError, StoreError, optional_package
+from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreError, optional_package
 from jaxrnn.messages import first_line
 
 #: The form of a URL.
@@ -215,9 +215,12 @@ class Url:
     @contextlib.contextmanager
     def _reached(self, done: str) -> Iterator[tuple[Any, str]]:
         """The driver and the object's path for it; what fails inside becomes one of the errors of the class."""
-        fs, path = _driver(self.text)
+        path = ""
         try:
+            fs, path = _driver(self.text)
             yield fs, path
+        except JaxrnnError:
+            raise
         except FileNotFoundError as error:
             said = first_line(error)
             raise FileNotFoundError(errno.ENOENT, "no such object" if path in said else said) from error
@@ -228,7 +231,7 @@ class Url:
             kind = type(error).__name__
             hint = ""
             if isinstance(error, PermissionError) or "credential" in f"{kind} {said}".lower():
-                hint = f": the driver {type(fs).__module__.partition('.')[0]} needs credentials that may do so"
+                hint = f": the driver of {self.text.partition(':')[0]}:// needs credentials that may do so"
             raise StoreError(f"{self.text} cannot be {done}: {said} ({kind}){hint}") from error
 
 

@@ -231,6 +231,6 @@ def test_what_is_not_there_and_what_is_not_allowed_is_said(line, tmp_path, monke
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", os.fspath(tmp_path))
     s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(StoreError, match=r"cannot be read: Unable to locate credentials .*s3fs needs"):
+    with pytest.raises(StoreError, match=r"cannot be read: Unable to locate credentials .*driver of s3:// needs"):
         open_recording(bucket("a.wav"), RATE)
     s3fs.S3FileSystem.clear_instance_cache()
