@@ -42,8 +42,9 @@ _WITHOUT_KERNEL: Mapping[str, Sequence[str]] = {
 
 #: Operators of which ONNX Runtime has kernels for bfloat16: those that move elements.
 _MOVES = frozenset(
-    ("Cast", "Concat", "Gather", "GatherElements", "GatherND", "Identity", "If", "Loop", "Reshape", "Scan", "Slice")
-    + ("Split", "Squeeze", "Transpose")
+    """
+    Cast Concat Gather GatherElements GatherND Identity If Loop Reshape Scan Slice Split Squeeze Transpose
+    """.split()  # noqa: SIM905
 )
 
 #: By type, wider ones that hold all its values; sums and products that wrap around do so when they are cast back.

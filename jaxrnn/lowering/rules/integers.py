@@ -24,21 +24,21 @@ def divide(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Op
     dtype = dtype_of(x)
     if dtype.kind not in "iu":
         return elements(lowering, "Div", x, y)
+    zero, one = np.array(0, dtype), np.array(1, dtype)
     signed = dtype.kind == "i"
-    edges = (0, -1) if signed else (0,)
-    if _is_known(y, *edges):
+    if _is_known(y, 0, -1 if signed else 0):
         return elements(lowering, "Div", x, y)
-    by_zero = elements(lowering, "Equal", y, np.array(0, dtype), dtype=bool)
-    safe = by_zero
+    edges: dict[int, Operand] = {0: np.asarray(~zero)}
     if signed:
-        negated = elements(lowering, "Equal", y, np.array(-1, dtype), dtype=bool)
-        safe = elements(lowering, "Or", by_zero, negated)
-    result = elements(lowering, "Div", x, elements(lowering, "Where", safe, np.array(1, dtype), y, dtype=dtype))
-    if signed:
-        opposite = elements(lowering, "Sub", np.array(0, dtype), x)
-        result = elements(lowering, "Where", negated, opposite, result, dtype=dtype)
-    ones = np.array(-1 if signed else np.iinfo(dtype).max, dtype)
-    return elements(lowering, "Where", by_zero, ones, result, dtype=dtype)
+        edges[-1] = elements(lowering, "Sub", zero, x)
+    at_edge = {edge: elements(lowering, "Equal", y, np.array(edge, dtype), dtype=bool) for edge in edges}
+    divisor = y
+    for at in at_edge.values():
+        divisor = elements(lowering, "Where", at, one, divisor, dtype=dtype)
+    result = elements(lowering, "Div", x, divisor)
+    for edge, at in at_edge.items():
+        result = elements(lowering, "Where", at, edges[edge], result, dtype=dtype)
+    return result
 
 
 def remainder(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
