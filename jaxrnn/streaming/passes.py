@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -20,28 +20,24 @@ from jaxrnn.cells import is_plain
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind
 from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.memory import Memory
 from jaxrnn.streaming.mends import mend_of_equation
-from jaxrnn.streaming.moments import Absent, Facts, Moment
-from jaxrnn.streaming.sources import Path, describe_equation, label_of, located, place_of_equation, scope_of
+from jaxrnn.streaming.moments import Absent, Facts
+from jaxrnn.streaming.sources import Path, describe_equation, located, place_of_equation, scope_of
 from jaxrnn.streaming.timeline import Clock, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
 
 
-class KeepsStateError(Exception):
-    """A part of a function keeps state, or brings frames to other delays."""
-
-
 @brief
 @dataclass
-class Pass(Moment):
+class Pass(Memory):
     """One evaluation of a jaxpr on chunks.
 
     Attributes:
         clock, units, count, existing, facts, before: as in `Moment`.
-        state: the entries of the state before this pass; None in the first one, where every entry begins.
+        state, stateless, prefix, path, begun, new: as in `Memory`.
         absent: what stands in frames that do not exist.
         local: reductions over time give the part of this chunk and keep no state: for reverse rules.
-        stateless: what keeps state raises `KeepsStateError`.
     """
 
     clock: Clock
@@ -55,9 +51,7 @@ class Pass(Moment):
     local: bool = False
     stateless: bool = False
     prefix: str = ""
-    #: The equation at hand, after those inside of which it is.
     path: Path = ()
-    #: The entries of the state that begin in this pass, and those after it.
     begun: dict[str, Any] = field(default_factory=dict)
     new: dict[str, Any] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
@@ -253,35 +247,6 @@ class Pass(Moment):
     def frame_by_frame(self, equation: JaxprEqn, chunk: Chunk, *others: Any, axis: int | None = None) -> list[Chunk]:
         """An equation that works on each frame alone, as it stands; ``axis`` is that of time in the results."""
         return [self.same(chunk, array, axis) for array in self.bind(equation, [chunk.array, *others])]
-
-    # -- state
-
-    def carry(self, kind: str, start: Callable[[], Any]) -> tuple[str, Any]:
-        """An entry of the state: its name and its value before this pass."""
-        if self.stateless:
-            raise KeepsStateError
-        label = label_of(self.path) if self.path else "stream"
-        name = self.unique(f"{self.prefix}{label}.{kind}")
-        self.facts.kinds[name] = kind.rstrip("0123456789")
-        if self.state is None:
-            self.begun[name] = self.new[name] = start()
-            return name, self.begun[name]
-        return name, self.state[name]
-
-    def unique(self, name: str) -> str:
-        """The name, numbered where it has been used before in this pass."""
-        seen = self._used.get(name, 0)
-        self._used[name] = seen + 1
-        return name if seen == 0 else f"{name}.{seen + 1}"
-
-    def store(self, name: str, value: Any, timeline: Timeline | None = None, delay: int | None = None) -> None:
-        """Set an entry of the state for the next pass.
-
-        What gathers the frames of a chunk, with this timeline and delay, stays what it begins with until one exists.
-        """
-        if timeline is not None and delay is not None and self.is_empty(timeline, delay):
-            value = (self.begun if self.state is None else self.state)[name]
-        self.new[name] = value
 
     def child(
         self, prefix: str, state: Mapping[str, Any] | None, *, local: bool = False, stateless: bool = False
