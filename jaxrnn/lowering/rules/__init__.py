@@ -9,9 +9,12 @@ from jaxrnn.lowering.rules import (
     convolution,
     elementwise,
     functions,
+    indexing,
     integers,
     movement,
     reduction,
+    scattering,
+    sorting,
     types,
 )
 
@@ -21,8 +24,11 @@ RULES: dict[str, Rule] = {
     **convolution.RULES,
     **elementwise.RULES,
     **functions.RULES,
+    **indexing.RULES,
     **integers.RULES,
     **movement.RULES,
     **reduction.RULES,
+    **scattering.RULES,
+    **sorting.RULES,
     **types.RULES,
 }
