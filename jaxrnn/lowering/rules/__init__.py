@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from jaxrnn.lowering.lowering import Rule
-from jaxrnn.lowering.rules import contraction, control, convolution, elementwise, movement, reduction
+from jaxrnn.lowering.rules import (
+    contraction,
+    control,
+    convolution,
+    cumulative,
+    elementwise,
+    movement,
+    pooling,
+    reduction,
+)
 
 RULES: dict[str, Rule] = {
     **contraction.RULES,
     **control.RULES,
     **convolution.RULES,
+    **cumulative.RULES,
     **elementwise.RULES,
     **movement.RULES,
+    **pooling.RULES,
     **reduction.RULES,
 }
