@@ -1,0 +1,15 @@
+"""The rules, by primitive."""
+
+from __future__ import annotations
+
+from jaxrnn.lowering.lowering import Rule
+from jaxrnn.lowering.rules import contraction, control, convolution, elementwise, movement, reduction
+
+RULES: dict[str, Rule] = {
+    **contraction.RULES,
+    **control.RULES,
+    **convolution.RULES,
+    **elementwise.RULES,
+    **movement.RULES,
+    **reduction.RULES,
+}

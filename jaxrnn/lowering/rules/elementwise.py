@@ -1,0 +1,161 @@
+"""Operators on elements: one node for each, which broadcasts by itself."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
+from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.lowering.lowering import Lowering, Rule
+from jaxrnn.lowering.movement import broadcast, thin
+from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
+
+#: Primitives that an operator of ONNX computes as they are.
+OPERATORS = {
+    "abs": "Abs",
+    "acos": "Acos",
+    "acosh": "Acosh",
+    "add": "Add",
+    "add_any": "Add",
+    "asin": "Asin",
+    "asinh": "Asinh",
+    "atan": "Atan",
+    "atanh": "Atanh",
+    "ceil": "Ceil",
+    "cos": "Cos",
+    "cosh": "Cosh",
+    "div": "Div",
+    "eq": "Equal",
+    "erf": "Erf",
+    "exp": "Exp",
+    "floor": "Floor",
+    "ge": "GreaterOrEqual",
+    "gt": "Greater",
+    "le": "LessOrEqual",
+    "log": "Log",
+    "logistic": "Sigmoid",
+    "lt": "Less",
+    "max": "Max",
+    "min": "Min",
+    "mul": "Mul",
+    "neg": "Neg",
+    "pow": "Pow",
+    "sign": "Sign",
+    "sin": "Sin",
+    "sinh": "Sinh",
+    "sqrt": "Sqrt",
+    "sub": "Sub",
+    "tan": "Tan",
+    "tanh": "Tanh",
+}
+
+#: Primitives whose result is their operand.
+IDENTITIES = ("copy", "copy_p", "optimization_barrier", "reduce_precision", "stop_gradient")
+
+
+def elements(lowering: Lowering, operator: str, *operands: Operand, shape: Any = None, dtype: Any = None) -> Operand:
+    """One node on elements of operands that broadcast, of the shape that all of them broadcast to.
+
+    Operands that were repeated are read as they were before.
+    """
+    shape = np.broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
+    thinned = [thin(operand) for operand in operands]
+    dtype = dtype_of(operands[0]) if dtype is None else dtype
+    result = lowering.writer.node(operator, *thinned, dtype=dtype)
+    return broadcast(lowering.writer, result, shape)
+
+
+def _operator(operator: str, lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Operand:
+    result = equation.outvars[0]
+    return elements(lowering, operator, *operands, shape=shape_of_atom(result), dtype=type_of(result))
+
+
+def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Operand) -> Operand:
+    """``Where``; with more than two cases, of each in turn."""
+    if len(cases) == 1:
+        return cases[0]
+    shape, dtype = shape_of_atom(equation.outvars[0]), type_of(equation.outvars[0])
+    if len(cases) == 2 and dtype_of(which) == np.bool_:
+        which = broadcast(lowering.writer, which, (1,) * len(shape)) if not shape_of(which) else which
+        return elements(lowering, "Where", which, cases[1], cases[0], shape=shape, dtype=dtype)
+    result = cases[0]
+    for index, case in enumerate(cases[1:], 1):
+        chosen = elements(lowering, "Equal", which, np.array(index, dtype_of(which)), dtype=bool)
+        result = elements(lowering, "Where", chosen, case, result, shape=shape, dtype=dtype)
+    return result
+
+
+def convert(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Cast``."""
+    dtype = np.dtype(equation.params["new_dtype"])
+    return x if dtype_of(x) == dtype else cast(lowering, x, dtype)
+
+
+def cast(lowering: Lowering, x: Operand, dtype: Any) -> Operand:
+    """An operand in another element type."""
+    dtype = np.dtype(dtype)
+    if isinstance(x, np.ndarray):
+        return x.astype(dtype)
+    result = lowering.writer.node("Cast", thin(x), dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
+    return broadcast(lowering.writer, result, shape_of(x))
+
+
+def integer_power(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Mul`` for a square, ``Pow`` for others."""
+    exponent = equation.params["y"]
+    if exponent == 2:
+        return elements(lowering, "Mul", x, x)
+    return elements(lowering, "Pow", x, np.array(exponent, dtype_of(x)))
+
+
+def square(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Mul``."""
+    return elements(lowering, "Mul", x, x)
+
+
+def reciprocal_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Reciprocal`` of ``Sqrt``."""
+    return elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x))
+
+
+def clamp(lowering: Lowering, equation: JaxprEqn, low: Operand, x: Operand, high: Operand) -> Operand:
+    """``Min`` of ``Max``."""
+    return elements(lowering, "Min", elements(lowering, "Max", x, low), high)
+
+
+def unequal(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+    """``Not`` of ``Equal``."""
+    return elements(lowering, "Not", elements(lowering, "Equal", x, y, dtype=bool))
+
+
+def logical(operator: str, lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Operand:
+    """An operator on booleans, or that on bits of integers."""
+    name = operator if dtype_of(operands[0]) == np.bool_ else f"Bitwise{operator}"
+    return elements(lowering, name, *operands)
+
+
+def identity(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Any:
+    """The operands."""
+    return list(operands) if equation.primitive.multiple_results else operands[0]
+
+
+RULES: dict[str, Rule] = {
+    **{primitive: functools.partial(_operator, operator) for primitive, operator in OPERATORS.items()},
+    **dict.fromkeys(IDENTITIES, identity),
+    "and": functools.partial(logical, "And"),
+    "clamp": clamp,
+    "convert_element_type": convert,
+    "integer_pow": integer_power,
+    "ne": unequal,
+    "not": functools.partial(logical, "Not"),
+    "or": functools.partial(logical, "Or"),
+    "rsqrt": reciprocal_root,
+    "select_n": select,
+    "square": square,
+    "xor": functools.partial(logical, "Xor"),
+}

@@ -1,0 +1,170 @@
+"""The graph that is being written: its nodes, whose results have exact shapes and types, and its initializers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from jaxrnn.errors import UnsupportedError
+
+#: What flows along an edge: an array where it is known while the graph is written, else a value of the graph.
+Operand = np.ndarray | ir.Value
+
+
+def shape_of(operand: Operand) -> tuple[int, ...]:
+    """The shape of an operand."""
+    if isinstance(operand, np.ndarray):
+        return operand.shape
+    assert operand.shape is not None
+    return tuple(int(size) for size in operand.shape)  # pyright: ignore[reportArgumentType]
+
+
+def dtype_of(operand: Operand) -> np.dtype:
+    """The element type of an operand."""
+    if isinstance(operand, np.ndarray):
+        return operand.dtype
+    assert operand.dtype is not None
+    return operand.dtype.numpy()
+
+
+def make_value(name: str, shape: Sequence[int], dtype: Any) -> ir.Value:
+    """A value of a graph."""
+    return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype))))
+
+
+class Writer:
+    """The nodes of a graph or a subgraph, in order.
+
+    Attributes:
+        opset: the version of ONNX's operators.
+        nodes: those written so far.
+        scope: where the next nodes come from, which they are named after.
+    """
+
+    def __init__(self, opset: int, outer: Writer | None = None):
+        self.opset = opset
+        self.nodes: list[ir.Node] = []
+        self.scope = "" if outer is None else outer.scope
+        self._names: set[str] = set() if outer is None else outer._names
+        self._initializers: dict[Any, ir.Value] = {} if outer is None else outer._initializers
+        self._parameters: dict[int, tuple[str, np.ndarray]] = {} if outer is None else outer._parameters
+
+    def inside(self) -> Writer:
+        """The writer of a subgraph, which may read what this one has written."""
+        return Writer(self.opset, self)
+
+    def parameter(self, name: str, array: np.ndarray) -> None:
+        """An array that has a name: it is an initializer of that name where it is used as it is."""
+        self._parameters[id(array)] = (self.unused(name), array)
+
+    def unused(self, name: str) -> str:
+        """A name like this one that nothing in the graph has yet."""
+        candidate, count = name, 0
+        while candidate in self._names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._names.add(candidate)
+        return candidate
+
+    def value(self, operand: Operand) -> ir.Value:
+        """An operand as a value of the graph; an array becomes an initializer, and equal ones become one."""
+        if isinstance(operand, ir.Value):
+            return operand
+        name, _ = self._parameters.get(id(operand), ("", None))
+        array = np.ascontiguousarray(operand).reshape(operand.shape)
+        key = name or (array.shape, array.dtype.str, array.dtype.name, array.tobytes())
+        if key not in self._initializers:
+            value = make_value(name or self.unused(f"{self.scope or ''}/constant"), array.shape, array.dtype)
+            value.const_value = ir.tensor(array, name=value.name)
+            self._initializers[key] = value
+        return self._initializers[key]
+
+    @property
+    def initializers(self) -> list[ir.Value]:
+        """All initializers, of subgraphs too."""
+        return list(self._initializers.values())
+
+    def nodes_of(
+        self,
+        operator: str,
+        inputs: Iterable[Operand | None],
+        results: Sequence[tuple[Sequence[int], Any]],
+        **attributes: Any,
+    ) -> list[ir.Value]:
+        """The results of a new node.
+
+        Args:
+            operator: of ONNX.
+            inputs: its operands, None for one that is left out.
+            results: shape and element type of each result.
+            attributes: of the node; None for one that is left out.
+
+        Raises:
+            UnsupportedError: the opset has no such operator.
+        """
+        check_operator(operator, self.opset)
+        scope = self.scope if self.scope.endswith(operator) else f"{self.scope}/{operator}"
+        name = self.unused(scope)
+        ends = [""] if len(results) == 1 else [f"_{index}" for index in range(len(results))]
+        node = ir.node(
+            operator,
+            [None if each is None else self.value(each) for each in inputs],
+            {key: value for key, value in attributes.items() if value is not None},
+            outputs=[
+                make_value(self.unused(f"{name}_output{end}"), *result)
+                for end, result in zip(ends, results, strict=True)
+            ],
+            name=name,
+        )
+        self.nodes.append(node)
+        return list(node.outputs)
+
+    def node(
+        self,
+        operator: str,
+        *inputs: Operand | None,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        **attributes: Any,
+    ) -> ir.Value:
+        """The result of a new node; by default of the shape that its operands broadcast to, of the first one's type."""
+        known = [each for each in inputs if each is not None]
+        shape = np.broadcast_shapes(*map(shape_of, known)) if shape is None else shape
+        return self.nodes_of(operator, inputs, [(shape, dtype_of(known[0]) if dtype is None else dtype)], **attributes)[
+            0
+        ]
+
+
+def check_operator(operator: str, opset: int) -> None:
+    """Refuse an operator that an opset does not have.
+
+    Raises:
+        UnsupportedError: says which opset has it.
+    """
+    if onnx.defs.has(operator, max_inclusive_version=opset):
+        return
+    first = min(schema.since_version for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator)
+    raise UnsupportedError(
+        f"{operator} came with opset {first}, and the file is to have opset {opset}; give opset={first}"
+    )
+
+
+def maker_of(operand: Operand | None, *operators: str) -> ir.Node | None:
+    """The node that an operand is the result of, if it is of one of these operators."""
+    node = operand.producer() if isinstance(operand, ir.Value) else None
+    return node if node is not None and node.op_type in operators else None
+
+
+def constant_of(value: ir.Value | None) -> np.ndarray | None:
+    """The array of an initializer; None for other values."""
+    return None if value is None or value.const_value is None else value.const_value.numpy()
+
+
+def plain_name(scope: str) -> str:
+    """A scope without the transformations of JAX in it."""
+    return re.sub(r"(^|/)\w+\(\)", "", scope)
