@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +10,15 @@ import numpy as np
 
 from jaxrnn.briefs import brief
 from jaxrnn.onnx.first_state import from_json, to_json
-from jaxrnn.schemas import SPEC, check, checked_spec, is_positive, is_text, text_or_none
+from jaxrnn.schemas import check, checked_spec, is_positive, is_text, text_or_none
 from jaxrnn.stepper import StepSpec
 from jaxrnn.version import __version__
 
 #: What a file is: a step with its state in and out, the flush after the last step, or a function without state.
 STEP, FLUSH, FUNCTION = "step", "flush", "function"
+
+#: The key of the facts in the metadata of a file; the keys of a few facts for simple programs begin with it.
+METADATA = "jaxrnn"
 
 #: What the facts of a file leave out: nothing of it is open in a file.
 _SETTLED = {"batch_symbol": None, "joined": False, "constants": [], "needs_params": False}
