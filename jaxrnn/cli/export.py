@@ -75,7 +75,7 @@ def export(
       jaxrnn export model.onnx --checkpoint runs/first --step 400 -o tuned.onnx
       jaxrnn export vad.onnx --params tuned.npz -o tuned.onnx --verify --static sr=16000 --dim sequence=576
     """  # noqa: D301
-    from jaxrnn.model.exporting import export_onnx, stored_params
+    from jaxrnn.model.exporting import stored_params, write_graph
 
     _check_source(checkpoint, archive, {"--step": step is not None, "--last": last, "--best": best})
     if dims and not verify:
@@ -87,9 +87,9 @@ def export(
     if verify:
         with busy(f"verifying {output.name}"), tempfile.TemporaryDirectory(dir=output.parent) as folder:
             trial = Path(folder, output.name)
-            export_onnx(model, arrays, trial)
+            write_graph(model, arrays, trial)
             report = _verified(trial, model, arrays, static=file.static, dims=dims, seed=seed)
-    export_onnx(model, arrays, output)
+    write_graph(model, arrays, output)
     changes = _changes(model, arrays)
     result = {
         "model": str(file.path),
