@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, plain, random_line, text_of, time_rows, verdict
+from jaxrnn.cli.verify import difference
 from jaxrnn.messages import bytes_of
 from jaxrnn.verification.running import Ready, Run
 from jaxrnn.verification.sampling import Sample
@@ -150,13 +151,13 @@ def _times(result: Mapping[str, Any], step: str, *, streams: bool) -> Table:
 
 
 def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
-    missing = {"name": "", "max_abs": None, "max_rel": None, "ok": False}
+    missing = {"name": "", "max_abs": None, "max_rel": None, "ok": False, "worst": None, "first_frame": None}
     rows = []
     for check in result["checks"]:
         if check["problem"] is not None:
             rows.append({**missing, "frames": check["frames"], "reason": "the model does not run on so few frames"})
         rows += ({**item, "frames": check["frames"]} for item in check["outputs"])
-    said = {"result": lambda row: "agrees" if row["ok"] else row["reason"]}
-    yield Table("Pulses against the whole recording", {"frames": "frames", "output": "name", **COMPARED, **said}, rows)
+    columns = {"frames": "frames", "output": "name", **COMPARED, "result": difference}
+    yield Table("Pulses against the whole recording", columns, rows)
     yield ""
     yield verdict(result["verified"])

@@ -14,17 +14,27 @@ from jaxrnn.stepper import StepSpec
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.running import Arrays, Ready, run
 
+#: What is compared with: the function over whole recordings.
+WHOLE = "the whole recording"
 #: A function of a whole recording: arrays by name to arrays by name.
 Offline = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Check:
-    """Outputs in pulses against those of the whole recording; ``problem`` says why the latter could not be computed."""
+    """The outputs of a stepper over one recording against others.
+
+    Attributes:
+        frames: input frames of the recording; of a step without a time axis, steps.
+        outputs: how each output compares.
+        problem: why there is nothing to compare with: the function over whole recordings does not run on so few frames.
+        against: what with.
+    """
 
     frames: int
     outputs: tuple[Comparison, ...]
     problem: str | None = None
+    against: str = WHOLE
 
     @property
     def ok(self) -> bool:
@@ -79,4 +89,7 @@ def _check(offline: Offline, ready: Ready, recordings: Arrays, total: int, outpu
     if problem is not None:
         return Check(total, (), problem)
     streamed = run(ready, recordings, total).outputs if outputs is None else outputs
-    return Check(total, tuple(compare(name, streamed[name], value) for name, value in expected.items()))
+    axes = {output.name: output.time_axis for output in ready.spec.outputs}
+    return Check(
+        total, tuple(compare(name, streamed[name], value, time_axis=axes[name]) for name, value in expected.items())
+    )
