@@ -132,7 +132,7 @@ class Writer:
         dtype: Any = None,
         **attributes: Any,
     ) -> ir.Value:
-        """The result of a new node; its shape is by default what its operands broadcast to, its type the first one's."""
+        """The result of a new node; by default of the shape that its operands broadcast to, of the first one's type."""
         known = [each for each in inputs if each is not None]
         shape = np.broadcast_shapes(*map(shape_of, known)) if shape is None else shape
         return self.nodes_of(operator, inputs, [(shape, dtype_of(known[0]) if dtype is None else dtype)], **attributes)[
