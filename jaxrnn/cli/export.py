@@ -39,8 +39,8 @@ from jaxrnn.cli.pulses import PulseOptions, pulse_options
     help="Run the new file in ONNX Runtime on random inputs first, and compare. Exit status 1 where it differs.",
 )
 @dim_option(
-    "Size of an open dimension of the inputs, other than the batch and time. Of a graph with other parameters: sizes to "
-    "verify with, as for 'jaxrnn verify'.",
+    "Size of an open dimension of the inputs, other than the batch and time. Of a graph with other parameters: sizes "
+    "to verify with, as for 'jaxrnn verify'.",
     several=True,
 )
 @seed_option("With --verify: seed of the inputs.")
@@ -108,8 +108,8 @@ def _refuse_of_steps(options: Mapping[str, Any]) -> None:
     option = next((option for option, value in options.items() if value is not None), None)
     if option is not None:
         raise click.UsageError(
-            f"{option} is about a stream or a step; --params and --checkpoint alone write the graph of FILE again: give "
-            "--symbol NAME for a stream, --as-step for a step"
+            f"{option} is about a stream or a step; --params and --checkpoint alone write the graph of FILE again: "
+            "give --symbol NAME for a stream, --as-step for a step"
         )
 
 

@@ -64,12 +64,9 @@ def _verified(path: Path, model: Model, arrays: Mapping[str, np.ndarray], **opti
     Raises:
         MismatchError: says what is wrong.
     """
-    from jaxrnn.model.loading import load
-    from jaxrnn.verification import verify
-
     reread = load(path, state=model.declared_state).program.parameters
     lost = [name for name, array in arrays.items() if reread[name].tobytes() != array.tobytes()]
-    report = verify(path, **options)
+    report = verify_model(path, **options)
     different = [output for case in report.cases for output in case.outputs if not output.ok]
     problems = [f"the parameter {name!r} reads back with other values" for name in lost]
     problems += [f"the output {output.name!r} differs from {report.engine}'s: {output.reason}" for output in different]

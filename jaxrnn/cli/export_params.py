@@ -52,7 +52,9 @@ def _from_archive(model: Model, path: Path) -> dict[str, Any]:
 
 
 def _params(checkpoint: Path | None, step: int | None, last: bool, best: bool, archive: Path | None) -> ParamsOptions:
-    options = [option for option, value in {"--step": step is not None, "--last": last, "--best": best}.items() if value]
+    options = [
+        option for option, value in {"--step": step is not None, "--last": last, "--best": best}.items() if value
+    ]
     if checkpoint is not None and archive is not None:
         raise click.UsageError("give either --checkpoint DIR or --params FILE.npz, where the parameters are")
     if options and checkpoint is None:

@@ -25,7 +25,7 @@ from jaxrnn.verification.streams import Check, Offline, awkward_lengths
 #: Steps over the longest recording, besides those that the look-ahead takes.
 LENGTH = 12
 #: What a file is compared with, besides `jaxrnn.verification.streams.WHOLE`.
-STEP = "the step here"
+STEP = "the steps in jaxrnn"
 
 
 @brief
