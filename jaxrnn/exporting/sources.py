@@ -25,6 +25,7 @@ from jaxrnn.runtime.compiled.stepper import CompiledStepper
 from jaxrnn.states import lead_of
 from jaxrnn.stepper import Stepper, StepSpec
 from jaxrnn.streaming import Streamed
+from jaxrnn.streaming.transform import in_plain_forms
 from jaxrnn.voices import argument
 
 Arrays = Mapping[str, Any]
@@ -59,8 +60,8 @@ class Source:
                 "a compiled file holds programs for XLA and no equations, so it cannot be written as ONNX: export the "
                 "model or stream that it was made of"
             )
-        self._stepper, self.batch = stepper, batch
-        whole = stepper.spec
+        self._stepper: Stepper = in_plain_forms(stepper) if isinstance(stepper, Streamed) else stepper
+        self.batch, whole = batch, self._stepper.spec
         self.params = getattr(stepper, "params", None) if params is None else params
         check_params(self.params)
         if self.params is None and whole.needs_params:

@@ -13,6 +13,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
+from jaxrnn.cells import plain_forms
 from jaxrnn.errors import InputError
 from jaxrnn.exporting.names import Key
 
@@ -66,7 +67,8 @@ def trace(function: Callable[[Any, Arrays], Arrays], params: Any, inputs: Struct
         return [_to_pairs(jnp.asarray(array)) for array in outputs.values()]
 
     paired = {key: _paired(struct) for key, struct in inputs.items()}
-    closed = jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(paired.values()))
+    with plain_forms():
+        closed = jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(paired.values()))
     if any(isinstance(value, Tracer) for value in closed.consts):
         raise InputError("the function closes over values that are being traced; call export_onnx outside of jit")
     values = [np.asarray(leaf).astype(aval.dtype) for leaf, aval in zip(leaves, closed.in_avals, strict=False)]
