@@ -95,10 +95,9 @@ def model_of(
     initial = _take_initial_values(graph.graph, state or {})
     facts = read_facts(file.proto, graph.graph)
     if facts is not None:
+        carried = facts.first_inputs.keys() if state is None else state
         first = facts.first_inputs.items()
-        initial |= {
-            name: array for name, array in first if name not in (static or {}) and (state is None or name in state)
-        }
+        initial |= {name: array for name, array in first if name in carried and name not in (static or {})}
     program = bind(graph, options["limits"], options["operators"])
     bound_loops(program, options["max_trip_count"])
     check_shapes(file.proto)

@@ -41,8 +41,8 @@ class Model(WholeGraph):
         static: the values that ``static`` bound, by input.
         declared_state: the pairs of input and output given to ``load(..., state=...)``; None where none were asked for.
         initial_values: the file's own values of state inputs before the first step; zeros where there is none.
-        step_file: what a file that ``jaxrnn.export_onnx`` wrote of a step says of itself: its pulse, delay and rate, the
-            names of its state, its first state. None of other files.
+        step_file: what a file that ``jaxrnn.export_onnx`` wrote of a step says of itself: pulse, delay and rate, the
+            names of its state, its first state; None of other files.
         opsets: opset version by domain (``""`` is ONNX's own).
         proto: the file's content, as it was read.
     """
