@@ -89,8 +89,8 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
         yield f"pulse: {result['pulse']:,} input frame(s); look-ahead: {result['look_ahead']:,}"
         if result["lost"]:
             yield TextLine(
-                f"the last frames of a recording do not come out: {', '.join(result['lost'])}; --flush FLUSH.onnx writes "
-                "the graph that gives them",
+                f"of {', '.join(result['lost'])}, the last of a recording does not come out: --flush FLUSH.onnx writes "
+                "the graph that gives it",
                 "yellow",
             )
     yield Table("Inputs", fields("name", "dtype", "shape"), result["inputs"])

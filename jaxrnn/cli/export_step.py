@@ -74,7 +74,13 @@ def write_step(
             limits = index_limits(model)
             with busy(f"verifying {output.name}"):
                 checked = verify_export(
-                    stepper, arrays, trial, offline=offline, limits=limits, shortest=pulses.shortest, seed=seed
+                    stepper,
+                    arrays,
+                    trial.step.path,
+                    offline=offline,
+                    limits=limits,
+                    shortest=pulses.shortest,
+                    seed=seed,
                 )
             if not checked.ok:
                 show(facts_of(file.path, trial, checked), report)

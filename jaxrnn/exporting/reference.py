@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.exporting.exported import Exported
+from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.specs import ArraySpec
 from jaxrnn.stepper import Stepper, StepSpec
 from jaxrnn.verification.running import Ready, make_ready, run
@@ -48,16 +48,16 @@ class Reference:
     Args:
         stepper: what was exported.
         params: its parameters.
-        exported: the files.
+        facts: of the file of the step.
+        flushed: whether there is one of the flush, too.
         offline: the function over whole recordings; None where there is none.
     """
 
-    def __init__(self, stepper: Stepper, params: Any, exported: Exported, offline: Offline | None):
-        facts = exported.step.facts
+    def __init__(self, stepper: Stepper, params: Any, facts: StepFile, flushed: bool, offline: Offline | None):
         self._offline = offline
         self._batch = facts.batch if stepper.spec.batch_symbol is None else None
         ready = make_ready(stepper, params, {}, _sizes(stepper.spec, facts.spec, 0 if self._batch is None else 1))
-        self._ready = ready if exported.flush is not None else dataclasses.replace(ready, flush=None)
+        self._ready = ready if flushed else dataclasses.replace(ready, flush=None)
         #: The axis of a batch in a recording: frames that are stacked come first.
         self._axis = 0 if facts.spec.streams else 1
 

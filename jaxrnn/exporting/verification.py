@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import onnx_ir as ir
 
 from jaxrnn.briefs import brief
-from jaxrnn.exporting.engine import ready_in
-from jaxrnn.exporting.exported import Exported
+from jaxrnn.exporting.engine import ExportedFile, read_files, ready_in
 from jaxrnn.exporting.reference import Reference, Results, results_of
 from jaxrnn.model import Model
 from jaxrnn.recordings import recording_specs, time_axis
@@ -57,8 +57,9 @@ class ExportReport:
 def verify_export(
     stepper: Stepper,
     params: Any,
-    exported: Exported,
+    path: str | os.PathLike[str],
     *,
+    flush: str | os.PathLike[str] | None = None,
     offline: Offline | None = None,
     limits: Mapping[str, int] | None = None,
     shortest: int = 1,
@@ -75,7 +76,8 @@ def verify_export(
     Args:
         stepper: what was exported.
         params: its parameters, as they were exported; None for its own.
-        exported: what `jaxrnn.export_onnx` returned.
+        path: the file of the step.
+        flush: the file of the flush; by default the one that the step names, beside it.
         offline: the function over whole recordings that the stepper is the stream of; arrays by name.
         limits: for integer inputs by name, what they are below; 2 by default, or the rows that a model indexes.
         shortest: the fewest frames that a recording has.
@@ -83,10 +85,12 @@ def verify_export(
         engine: as of `jaxrnn.verification.verify`; ONNX Runtime with its optimisations.
 
     Raises:
+        InputError: a file is none that `jaxrnn.export_onnx` wrote.
         PeerError: no engine takes the files.
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
-    spec = exported.step.facts.spec
+    step_file, flush_file = read_files(Path(path), None if flush is None else Path(flush))
+    spec, flushed = step_file.facts.spec, flush_file is not None
     if isinstance(stepper, Model) and limits is None:
         limits = index_limits(stepper)
     total = _total(spec, shortest)
@@ -94,14 +98,14 @@ def verify_export(
     recordings = random_arrays(specs, {}, dims={"frames": total}, seed=seed, limits=limits).inputs
     lengths = [*(awkward_lengths(spec, total, shortest) if spec.streams else ()), total]
     with jax.default_matmul_precision("highest"):
-        reference = Reference(stepper, params, exported, offline)
+        reference = Reference(stepper, params, step_file.facts, flushed, offline)
         steps = [reference.step(recordings, length) for length in lengths]
         wholes = [reference.whole(recordings, length) for length in lengths]
-    compared = _Comparing(spec, exported)
+    compared = _Comparing([each for each in (step_file, flush_file) if each is not None])
     failures: list[str] = []
     for open_peer in candidates(engine, optimized=True):
         try:
-            file, name = ready_in(open_peer, exported)
+            file, name = ready_in(open_peer, step_file, flush_file)
             results = [results_of(file, recordings, length) for length in lengths]
         except PeerError as error:
             failures.append(str(error))
@@ -111,7 +115,7 @@ def verify_export(
             for length, found, step, whole in zip(lengths, results, steps, wholes, strict=True)
             for check in compared.checks(length, found, step, whole)
         ]
-        return ExportReport(spec.label, name, tuple(failures), file.flush is not None, tuple(checks))
+        return ExportReport(spec.label, name, tuple(failures), flushed, tuple(checks))
     raise PeerError(f"{spec.label}: nothing to verify with: {'; '.join(failures)}")
 
 
@@ -126,11 +130,11 @@ def _total(spec: StepSpec, shortest: int) -> int:
 class _Comparing:
     """How the outputs of files are compared: at the tolerance of the lowest precision that the files compute in."""
 
-    def __init__(self, spec: StepSpec, exported: Exported):
+    def __init__(self, files: Sequence[ExportedFile]):
+        spec = files[0].facts.spec
         self._axes = {each.name: time_axis(spec, each) for each in spec.outputs}
-        self._flushed = exported.flush is not None
-        graphs = [ir.load(each.path).graph for each in (exported.step, exported.flush) if each is not None]
-        types = {value.dtype for graph in graphs for node in graph.all_nodes() for value in node.outputs}
+        self._flushed = len(files) > 1
+        types = {value.dtype for file in files for node in file.graph.all_nodes() for value in node.outputs}
         floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
         #: Absolute and relative; of integers they are those of their type.
         self._tolerances = max((tolerances(each, None, None) for each in floats), default=(None, None))
