@@ -15,7 +15,8 @@ from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 from jaxrnn.jaxprs.equations import CALLS, bind
 from jaxrnn.streaming.interpreter import interpret
-from jaxrnn.streaming.passes import KeepsStateError, Pass
+from jaxrnn.streaming.memory import KeepsStateError
+from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.templates import Template, around, arrays_of, made
 from jaxrnn.streaming.values import Chunk, FinalValue
 
