@@ -94,13 +94,14 @@ def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Opera
 
 def convert(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """``Cast``."""
-    dtype = np.dtype(equation.params["new_dtype"])
-    return x if dtype_of(x) == dtype else cast(lowering, x, dtype)
+    return cast(lowering, x, equation.params["new_dtype"])
 
 
 def cast(lowering: Lowering, x: Operand, dtype: Any) -> Operand:
     """An operand in another element type."""
     dtype = np.dtype(dtype)
+    if dtype_of(x) == dtype:
+        return x
     if isinstance(x, np.ndarray):
         return x.astype(dtype)
     result = lowering.writer.node("Cast", thin(x), dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
