@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from jaxrnn.errors import UnsupportedError
-from jaxrnn.jaxprs.equations import bind, evaluate, shape_of, type_of
-from jaxrnn.jaxprs.known import move
+from jaxrnn.jaxprs.equations import evaluate, type_of
 from jaxrnn.jaxprs.slices import needed
+from jaxrnn.lowering.known import known_results
 from jaxrnn.lowering.writer import Operand, Writer, dtype_of, plain_name, shape_of
 from jaxrnn.streaming.sources import Path, describe_equation, scope_of
 
@@ -61,7 +60,7 @@ class Lowering:
         """
         arrays = [array_of(atom, value) for atom, value in zip(equation.invars, operands, strict=True)]
         with self._at(equation):
-            if (known := self._known(equation, arrays)) is not None:
+            if (known := known_results(equation, arrays)) is not None:
                 return known
             rule = self.rules.get(equation.primitive.name)
             if rule is None:
@@ -85,24 +84,6 @@ class Lowering:
         finally:
             self.path, self.writer.scope = outer, scope
 
-    def _known(self, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand] | None:
-        """The results of an equation whose operands are all known, or whose results have no elements."""
-        if equation.effects or any(
-            not isinstance(type_of(each), np.dtype) for each in (*equation.invars, *equation.outvars)
-        ):
-            return None
-        if all(0 in shape_of(variable) for variable in equation.outvars):
-            return [np.zeros(shape_of(variable), type_of(variable)) for variable in equation.outvars]
-        if not all(isinstance(operand, np.ndarray) for operand in operands):
-            return None
-        arrays = [np.asarray(operand) for operand in operands]
-        if (moved := move(equation, arrays)) is not None:
-            return [*moved]
-        if equation.primitive.name == "platform_index":
-            return None
-        with jax.ensure_compile_time_eval():
-            return [np.asarray(each) for each in bind(equation, [*map(jnp.asarray, arrays)])]
-
     def refuse(self, reason: str) -> NoReturn:
         """Say that the current equation cannot be written.
 
@@ -113,7 +94,7 @@ class Lowering:
 
 
 def array_of(atom: Any, value: Any) -> Operand:
-    """A value of an atom as an operand."""
-    if isinstance(value, ir.Value):
+    """A value of an atom as an operand; keys of random numbers stay what they are."""
+    if isinstance(value, ir.Value) or not isinstance(type_of(atom), np.dtype):
         return value
     return np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else np.asarray(value)
