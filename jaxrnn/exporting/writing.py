@@ -23,17 +23,29 @@ LARGEST = 2**31 - 2**24
 
 
 def check_targets(paths: Sequence[Path]) -> None:
-    """Refuse files that cannot be written, or are the same, before any work is done.
+    """Refuse files that cannot be written, or would be the same as others beside them, before any work is done.
+
+    Args:
+        paths: of the step or function, and of the flush.
 
     Raises:
         InputError: names them.
     """
     for path in paths:
         check_writable(path)
+    beside = [*map(data_path, paths), start_path(paths[0])]
+    for path in beside:
+        check_writable(path)
+    paths = [*paths, *beside]
     places = [os.path.realpath(path).casefold() for path in paths]
     for index, place in enumerate(places):
         if place in places[:index]:
             raise InputError(f"{paths[places.index(place)]} and {paths[index]} are one file: give each its own name")
+
+
+def start_path(path: Path) -> Path:
+    """Where the state before the first frame of a step lies."""
+    return path.with_name(f"{path.stem}.first_state.npz")
 
 
 def data_path(path: Path) -> Path:
@@ -56,7 +68,6 @@ def write_files(
 
     Raises:
         ModelError: ONNX refuses a model.
-        InputError: a file cannot be written.
     """
     with contextlib.ExitStack() as stack:
         scratch = {
