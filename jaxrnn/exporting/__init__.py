@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jaxrnn.exporting.export import export_onnx
 from jaxrnn.exporting.exported import Exported, ExportedGraph
+from jaxrnn.exporting.verification import ExportReport, verify_export
 
-__all__ = ["Exported", "ExportedGraph", "export_onnx"]
+__all__ = ["ExportReport", "Exported", "ExportedGraph", "export_onnx", "verify_export"]
 
 
 def __dir__() -> list[str]:
