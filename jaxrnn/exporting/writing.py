@@ -20,6 +20,8 @@ from jaxrnn.messages import first_line
 
 #: The largest message of protobuf, less some room: the tensors of larger models lie in a file of their own.
 LARGEST = 2**31 - 2**24
+#: Of these, tensors up to so many bytes stay in the model, such as shapes, which ONNX's inference reads.
+SMALL = 1024
 
 
 def check_targets(paths: Sequence[Path]) -> None:
@@ -53,15 +55,12 @@ def data_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.data")
 
 
-def write_files(
-    graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]], largest: int = LARGEST
-) -> tuple[Path, ...]:
+def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]]) -> tuple[Path, ...]:
     """Write models and arrays by their paths: all of them appear, the models last, or none does.
 
     Args:
         graphs: models, the last of which refers to the others.
         arrays: arrays by name for files of NumPy.
-        largest: the most bytes of tensors that a model holds itself.
 
     Returns:
         Every file in the order in which it appeared.
@@ -76,7 +75,7 @@ def write_files(
         }
         data: list[Path] = []
         for path, model in graphs.items():
-            data += _write_model(model, path, scratch[path.parent], largest)
+            data += _write_model(model, path, scratch[path.parent])
         for path, entries in arrays.items():
             _write_arrays(entries, scratch[path.parent] / path.name)
         paths = (*data, *arrays, *graphs)
@@ -84,16 +83,18 @@ def write_files(
     return paths
 
 
-def _write_model(model: ir.Model, path: Path, folder: Path, largest: int) -> list[Path]:
+def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
     """Write a model into a folder, and have ONNX check it; the files beside it that it needs.
 
     Raises:
         ModelError: ONNX refuses it.
     """
     tensors = [value.const_value for value in model.graph.initializers.values()]
-    is_large = sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > largest
+    is_large = sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > LARGEST
     data, written = data_path(path), folder / path.name
-    ir.save(model, written, format="protobuf", external_data=data.name if is_large else None)
+    ir.save(
+        model, written, format="protobuf", external_data=data.name if is_large else None, size_threshold_bytes=SMALL
+    )
     try:
         _check(written, is_large, folder / f"{path.name}.inferred")
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
