@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 from jax.extend.core import JaxprEqn
@@ -27,8 +28,12 @@ _OTHERS = 18
 
 def reduce(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """One node, which takes the axes as an attribute or an operand."""
-    axes = list(equation.params["axes"])
-    shape = shape_of_atom(equation.outvars[0])
+    return reduced(lowering, operator, x, equation.params["axes"])
+
+
+def reduced(lowering: Lowering, operator: str, x: Operand, axes: Sequence[int]) -> Operand:
+    """An operand reduced over axes, which are gone."""
+    axes, shape = list(axes), [size for axis, size in enumerate(shape_of(x)) if axis not in axes]
     if not axes or all(shape_of(x)[axis] == 1 for axis in axes):
         return reshape(lowering.writer, x, shape)
     as_operand = lowering.writer.opset >= _AXES_AS_OPERAND.get(operator, _OTHERS)
