@@ -37,7 +37,7 @@ class Runs:
             return cls(lowering, exists.argmax(0), exists.sum(0, dtype=np.int32), frames)
         numbers, node = cast(lowering, exists, np.int32), lowering.writer.node
         first = node("ArgMax", numbers, shape=(rows,), dtype=np.int64, axis=0, keepdims=0)
-        return cls(lowering, first, reduced(lowering, "ReduceSum", numbers, [0]), frames)
+        return cls(lowering, first, reduced(lowering.writer, "ReduceSum", numbers, [0]), frames)
 
     def lengths(self, batch: int) -> Operand:
         """The number of frames in each row of a batch."""
