@@ -115,7 +115,7 @@ def test_a_file_that_differs_is_not_written(offline, tmp_path, monkeypatch):
 
 
 MISTAKES = {
-    "no steps": ((), "Here, as a stream: --symbol T"),
+    "no steps": ((), "give --symbol T for a stream"),
     "no such dimension": (("--symbol", "S"), "'S'"),
     "a pulse of steps": (("--pulse", 2), "--pulse is about pulses"),
     "the flush of a step": (("--flush", "{}/f.onnx"), "--flush is for a stream"),
