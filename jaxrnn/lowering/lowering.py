@@ -16,7 +16,7 @@ from jaxrnn.errors import UnsupportedError
 from jaxrnn.jaxprs.equations import bind, evaluate, type_of
 from jaxrnn.jaxprs.known import move
 from jaxrnn.jaxprs.slices import needed
-from jaxrnn.lowering.writer import Operand, Writer, plain_name
+from jaxrnn.lowering.writer import Operand, Writer, dtype_of, plain_name, shape_of
 from jaxrnn.streaming.sources import Path, describe_equation, scope_of
 
 #: What writes an equation: a function of the lowering, the equation and its operands; a list where a primitive has
@@ -47,6 +47,11 @@ class Lowering:
         closed = ClosedJaxpr(live, list(map(np.asarray, getattr(jaxpr, "consts", ()))))
         results = evaluate(closed, operands, self.apply)
         return [array_of(atom, value) for atom, value in zip(inner.outvars, results, strict=True)]
+
+    def trace(self, function: Callable[..., Any], *operands: Operand) -> list[Operand]:
+        """The results of a function of JAX, for what is easier said in its primitives."""
+        structs = [jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in operands]
+        return self.evaluate(jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*structs), operands)
 
     def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Operand]:
         """The results of an equation.

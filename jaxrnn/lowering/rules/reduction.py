@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 from jax.extend.core import JaxprEqn
@@ -12,7 +13,7 @@ from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.lowering.lowering import Lowering, Rule
 from jaxrnn.lowering.movement import reshape
 from jaxrnn.lowering.rules.elementwise import cast
-from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
+from jaxrnn.lowering.writer import Operand, Writer, dtype_of, shape_of
 
 _OPERATORS = {
     "reduce_sum": "ReduceSum",
@@ -27,14 +28,19 @@ _OTHERS = 18
 
 def reduce(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """One node, which takes the axes as an attribute or an operand."""
-    axes = list(equation.params["axes"])
-    shape = shape_of_atom(equation.outvars[0])
+    return reduced(lowering.writer, operator, x, equation.params["axes"])
+
+
+def reduced(writer: Writer, operator: str, x: Operand, axes: Sequence[int]) -> Operand:
+    """A reduction over some axes, which are gone after it."""
+    axes = sorted(int(axis) for axis in axes)
+    shape = [size for axis, size in enumerate(shape_of(x)) if axis not in axes]
     if not axes or all(shape_of(x)[axis] == 1 for axis in axes):
-        return reshape(lowering.writer, x, shape)
-    as_operand = lowering.writer.opset >= _AXES_AS_OPERAND.get(operator, _OTHERS)
+        return reshape(writer, x, shape)
+    as_operand = writer.opset >= _AXES_AS_OPERAND.get(operator, _OTHERS)
     operands = (x, np.array(axes, np.int64)) if as_operand else (x,)
     attributes = {} if as_operand else {"axes": axes}
-    return lowering.writer.node(operator, *operands, shape=shape, dtype=dtype_of(x), keepdims=0, **attributes)
+    return writer.node(operator, *operands, shape=shape, dtype=dtype_of(x), keepdims=0, **attributes)
 
 
 def reduce_logical(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
