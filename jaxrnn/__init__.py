@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from jaxrnn import training as training
     from jaxrnn import verification as verification
     from jaxrnn.compiling import compiler_options
+    from jaxrnn.exporting import export_onnx
     from jaxrnn.model import Model
-    from jaxrnn.model.exporting import export_onnx
     from jaxrnn.model.loading import load
     from jaxrnn.onnx.limits import Limits
     from jaxrnn.onnx.state import StateVar
@@ -77,7 +77,7 @@ _LAZY = {
     "Runner": "jaxrnn.runtime.runner",
     "StreamPool": "jaxrnn.runtime.pool",
     "compiler_options": "jaxrnn.compiling",
-    "export_onnx": "jaxrnn.model.exporting",
+    "export_onnx": "jaxrnn.exporting",
     "load": "jaxrnn.model.loading",
     "load_compiled": "jaxrnn.runtime.compiled",
     "save_compiled": "jaxrnn.runtime.compiled",

@@ -96,6 +96,7 @@ MODEL = {
     "state",
     "static",
     "step",
+    "step_file",
     "stream",
     "symbolic_inputs",
 }

@@ -177,12 +177,8 @@ def broadcast(writer: Writer, x: Operand, shape: Sequence[int], axes: Sequence[i
 def thin(x: Operand) -> Operand:
     """An operand before it was broadcast, of the same rank: operators on elements broadcast by themselves."""
     if isinstance(x, np.ndarray):
-        return x[
-            tuple(
-                slice(0, 1) if stride == 0 and size > 1 else slice(None)
-                for stride, size in zip(x.strides, x.shape, strict=True)
-            )
-        ]
+        repeated = (stride == 0 and size > 1 for stride, size in zip(x.strides, x.shape, strict=True))
+        return x[(*(slice(0, 1) if each else slice(None) for each in repeated), ...)]
     node = maker_of(x, "Expand")
     if node is None or len(shape_of(source_of(node))) != len(shape_of(x)):
         return x

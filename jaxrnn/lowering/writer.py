@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import UnsupportedError
+from jaxrnn.lowering import kernels
 
-#: Functions that ONNX has no operator for. They are nodes until all patterns are found, and then written out.
-WRITTEN_OUT = frozenset({"Expm1", "Log1p"})
-#: Where they are from.
+#: Nodes that are none of ONNX: functions that it has no operator for, which are written out after all patterns are
+#: found, and the ends of a graph.
+OWN = frozenset({"Expm1", "Log1p", "Result"})
 OWN_DOMAIN = "jaxrnn"
 
 #: What flows along an edge: an array where it is known while the graph is written, else a value of the graph.
@@ -111,6 +112,9 @@ class Writer:
     ) -> list[ir.Value]:
         """The results of a new node.
 
+        Where its operands have a type that the operator is not computed in (`kernels`), they are cast to a wider one,
+        and its results back.
+
         Args:
             operator: of ONNX.
             inputs: its operands, None for one that is left out.
@@ -118,11 +122,14 @@ class Writer:
             attributes: of the node; None for one that is left out.
 
         Raises:
-            UnsupportedError: the opset has no such operator.
+            UnsupportedError: the opset has no such operator, or not for these types.
         """
-        own = operator in WRITTEN_OUT
+        own, inputs = operator in OWN, list(inputs)
         if not own:
             check_operator(operator, self.opset)
+            types = [None if each is None else dtype_of(each) for each in inputs]
+            if changed := kernels.substitutes(operator, self.opset, types, [np.dtype(dtype) for _, dtype in results]):
+                return self._cast_around(operator, inputs, results, changed, attributes)
         scope = self.scope if self.scope.endswith(operator) else f"{self.scope}/{operator}"
         name = self.unused(scope)
         ends = [""] if len(results) == 1 else [f"_{index}" for index in range(len(results))]
@@ -140,6 +147,38 @@ class Writer:
         node.meta["scope"] = self.scope
         self.nodes.append(node)
         return list(node.outputs)
+
+    def _cast_around(
+        self,
+        operator: str,
+        inputs: Sequence[Operand | None],
+        results: Sequence[tuple[Sequence[int], Any]],
+        changed: Mapping[str, np.dtype],
+        attributes: Mapping[str, Any],
+    ) -> list[ir.Value]:
+        of_inputs, of_results = kernels.changed_types(operator, self.opset, changed, len(inputs), len(results))
+        pairs = zip(inputs, of_inputs, strict=True)
+        operands = [each if each is None or dtype is None else self.cast(each, dtype) for each, dtype in pairs]
+        computed = [
+            (shape, dtype if other is None else other)
+            for (shape, dtype), other in zip(results, of_results, strict=True)
+        ]
+        values = self.nodes_of(operator, operands, computed, **attributes)
+        return [self.value(self.cast(value, dtype)) for value, (_, dtype) in zip(values, results, strict=True)]
+
+    def cast(self, x: Operand, dtype: Any) -> Operand:
+        """An operand in another element type: integers lose their high bits, floats are cut off."""
+        dtype = np.dtype(dtype)
+        if dtype_of(x) == dtype:
+            return x
+        if isinstance(x, np.ndarray):
+            with np.errstate(all="ignore"):
+                return x.astype(dtype)
+        node = maker_of(x, "Cast")
+        source = None if node is None else node.inputs[0]
+        if source is not None and dtype_of(source) == dtype and kernels.holds(dtype_of(x), dtype):
+            return source
+        return self.node("Cast", x, dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
 
     def node(
         self,

@@ -30,6 +30,7 @@ class Comparison:
         ok: whether element type, shape and every element agree.
         reason: what does not agree.
         worst: index of the element that differs most, where one does.
+        first_frame: where one does, the first frame with one, of a value with a time axis.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Comparison:
     ok: bool = True
     reason: str | None = None
     worst: tuple[int, ...] | None = None
+    first_frame: int | None = None
 
 
 def tolerances(dtype: np.dtype, atol: float | None, rtol: float | None) -> tuple[float, float]:
@@ -65,6 +67,7 @@ def compare(
     atol: float | None = None,
     rtol: float | None = None,
     scaled: bool = False,
+    time_axis: int | None = None,
 ) -> Comparison:
     """Compare a value with the peer's: every element must satisfy ``|here - peer| <= atol + rtol * |peer|``.
 
@@ -80,6 +83,7 @@ def compare(
         rtol: relative tolerance; by default 1e-4, with the same exceptions.
         scaled: multiply ``atol`` by the largest finite ``|peer|`` where that is above 1: for values inside a graph,
             where large terms may cancel.
+        time_axis: the axis of arrays that holds frames of time.
     """
     if here is None or peer is None or isinstance(here, (list, tuple)) or isinstance(peer, (list, tuple)):
         return _compare_items(name, here, peer, atol, rtol, scaled)
@@ -94,11 +98,17 @@ def compare(
         wrong = np.asarray(here.astype(str) != peer.astype(str))
         result = replace(result, max_abs=None, max_rel=None)
         return _different(result, *_reason(wrong, wrong.astype(float), "")) if wrong.any() else result
-    return _compare_numbers(result, here, peer, *tolerances(here.dtype, atol, rtol), scaled)
+    return _compare_numbers(result, here, peer, *tolerances(here.dtype, atol, rtol), scaled, time_axis)
 
 
 def _compare_numbers(
-    result: Comparison, here: np.ndarray, peer: np.ndarray, atol: float, rtol: float, scaled: bool
+    result: Comparison,
+    here: np.ndarray,
+    peer: np.ndarray,
+    atol: float,
+    rtol: float,
+    scaled: bool,
+    time_axis: int | None,
 ) -> Comparison:
     equal = np.asarray(here == peer)
     inexact = jnp.issubdtype(here.dtype, jnp.inexact)
@@ -123,7 +133,9 @@ def _compare_numbers(
         return result
     moved = bool((np.isnan(a) != np.isnan(b)).any())
     note = f", and NaNs are elsewhere ({nans[0]} here, {nans[1]} in the peer)" if moved else ""
-    return replace(_different(result, *_reason(wrong, distance, note)), max_abs=result.max_abs, max_rel=result.max_rel)
+    first = None if time_axis is None else int(np.argwhere(wrong)[:, time_axis].min())
+    different = _different(result, *_reason(wrong, distance, note))
+    return replace(different, max_abs=result.max_abs, max_rel=result.max_rel, first_frame=first)
 
 
 def _reason(wrong: np.ndarray, distance: np.ndarray, note: str) -> tuple[str, tuple[int, ...]]:

@@ -9,9 +9,12 @@ from jaxrnn.lowering.rules import (
     convolution,
     cumulative,
     elementwise,
+    functions,
+    integers,
     movement,
     pooling,
     reduction,
+    types,
 )
 
 RULES: dict[str, Rule] = {
@@ -20,7 +23,10 @@ RULES: dict[str, Rule] = {
     **convolution.RULES,
     **cumulative.RULES,
     **elementwise.RULES,
+    **functions.RULES,
+    **integers.RULES,
     **movement.RULES,
     **pooling.RULES,
     **reduction.RULES,
+    **types.RULES,
 }

@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
@@ -29,7 +28,6 @@ OPERATORS = {
     "ceil": "Ceil",
     "cos": "Cos",
     "cosh": "Cosh",
-    "div": "Div",
     "eq": "Equal",
     "erf": "Erf",
     "exp": "Exp",
@@ -57,10 +55,12 @@ OPERATORS = {
 }
 
 #: Primitives whose result is their operand.
-IDENTITIES = ("copy", "copy_p", "optimization_barrier", "reduce_precision", "stop_gradient")
+IDENTITIES = ("copy", "copy_p", "optimization_barrier", "stop_gradient")
 
 
-def elements(lowering: Lowering, operator: str, *operands: Operand, shape: Any = None, dtype: Any = None) -> Operand:
+def elements(
+    lowering: Lowering, operator: str, *operands: Operand, shape: Any = None, dtype: Any = None, **attributes: Any
+) -> Operand:
     """One node on elements of operands that broadcast, of the shape that all of them broadcast to.
 
     Operands that were repeated are read as they were before.
@@ -68,7 +68,7 @@ def elements(lowering: Lowering, operator: str, *operands: Operand, shape: Any =
     shape = np.broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
     thinned = [thin(operand) for operand in operands]
     dtype = dtype_of(operands[0]) if dtype is None else dtype
-    result = lowering.writer.node(operator, *thinned, dtype=dtype)
+    result = lowering.writer.node(operator, *thinned, dtype=dtype, **attributes)
     return broadcast(lowering.writer, result, shape)
 
 
@@ -92,28 +92,9 @@ def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Opera
     return result
 
 
-def convert(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Cast``."""
-    return cast(lowering, x, equation.params["new_dtype"])
-
-
 def cast(lowering: Lowering, x: Operand, dtype: Any) -> Operand:
     """An operand in another element type."""
-    dtype = np.dtype(dtype)
-    if dtype_of(x) == dtype:
-        return x
-    if isinstance(x, np.ndarray):
-        return x.astype(dtype)
-    result = lowering.writer.node("Cast", thin(x), dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
-    return broadcast(lowering.writer, result, shape_of(x))
-
-
-def integer_power(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Mul`` for a square, ``Pow`` for others."""
-    exponent = equation.params["y"]
-    if exponent == 2:
-        return elements(lowering, "Mul", x, x)
-    return elements(lowering, "Pow", x, np.array(exponent, dtype_of(x)))
+    return broadcast(lowering.writer, lowering.writer.cast(thin(x), dtype), shape_of(x))
 
 
 def square(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
@@ -127,19 +108,15 @@ def reciprocal_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Opera
 
 
 def clamp(lowering: Lowering, equation: JaxprEqn, low: Operand, x: Operand, high: Operand) -> Operand:
-    """``Min`` of ``Max``."""
+    """``Clip`` between numbers, else ``Min`` of ``Max``."""
+    if not (shape_of(low) or shape_of(high)):
+        return elements(lowering, "Clip", x, low, high)
     return elements(lowering, "Min", elements(lowering, "Max", x, low), high)
 
 
 def unequal(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
     """``Not`` of ``Equal``."""
     return elements(lowering, "Not", elements(lowering, "Equal", x, y, dtype=bool))
-
-
-def logical(operator: str, lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Operand:
-    """An operator on booleans, or that on bits of integers."""
-    name = operator if dtype_of(operands[0]) == np.bool_ else f"Bitwise{operator}"
-    return elements(lowering, name, *operands)
 
 
 def identity(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Any:
@@ -150,15 +127,9 @@ def identity(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Any:
 RULES: dict[str, Rule] = {
     **{primitive: functools.partial(_operator, operator) for primitive, operator in OPERATORS.items()},
     **dict.fromkeys(IDENTITIES, identity),
-    "and": functools.partial(logical, "And"),
     "clamp": clamp,
-    "convert_element_type": convert,
-    "integer_pow": integer_power,
     "ne": unequal,
-    "not": functools.partial(logical, "Not"),
-    "or": functools.partial(logical, "Or"),
     "rsqrt": reciprocal_root,
     "select_n": select,
     "square": square,
-    "xor": functools.partial(logical, "Xor"),
 }

@@ -52,6 +52,9 @@ def choose(
         if rank < CARRIED:
             named = all(edge.affinity for edge in free)
             limit = min(len(inputs) - 1, len(flow.outputs) - (0 if named else 1)) - len(chosen)
+        if rank < BUFFER and not all(edge.affinity == 2 for edge in free):
+            # Names that are alike say more than arithmetic, which data go through, too.
+            limit -= len({edge.source for edge in alike if not _uses((*chosen.values(), *free), edge)})
         groups = list(_groups(free))
         if sum(min(len({e.source for e in g}), len({e.output for e in g})) for g in groups) > limit:
             groups = [free]
