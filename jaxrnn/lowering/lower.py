@@ -18,7 +18,8 @@ from jaxrnn.lowering.naming import name_nodes
 from jaxrnn.lowering.rewrites import REWRITES, WRITTEN_OUT
 from jaxrnn.lowering.rewriting import rewrite
 from jaxrnn.lowering.rules import RULES
-from jaxrnn.lowering.writer import Operand, Writer, make_value
+from jaxrnn.lowering.writer import Operand, Writer, dtype_of, make_value
+from jaxrnn.lowering.writer import shape_of as size_of
 
 #: The newest version of the file format that engines of the opset's time read.
 _IR_VERSION = 8
@@ -69,7 +70,8 @@ def lower(
     inputs = [value for value in values if isinstance(value, ir.Value)]
     with exact_types():
         found = Lowering(writer, RULES).evaluate(closed, values)
-    ends = [writer.node("Identity", result) for result in found]
+    # The place makes each a value of its own, of which there may be several equal ones.
+    ends = [writer.node("Result", result, place=place) for place, result in enumerate(found)]
     graph = ir.Graph(inputs, ends, nodes=writer.nodes, opset_imports={"": opset}, name=label)
     model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="jaxrnn")
     # Equal values are one before patterns are looked for, and what replaces them is one after.
@@ -92,8 +94,10 @@ def _name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
         assert end is not None
         value = source_of(end)
         maker = value.producer()
-        if maker is not None and maker.graph is graph and not value.is_graph_output():
-            graph.outputs[index] = value
-            end.outputs[0].replace_all_uses_with(value)  # by other results that are the same
-            graph.remove(end, safe=True)
-        graph.outputs[index].name = name
+        if maker is None or maker.graph is not graph or value.is_graph_output():
+            identity = ir.node("Identity", [value], outputs=[make_value(name, size_of(value), dtype_of(value))])
+            graph.insert_before(end, identity)
+            value = identity.outputs[0]
+        graph.outputs[index] = value
+        graph.remove(end, safe=True)
+        value.name = name

@@ -13,9 +13,9 @@ import onnx_ir as ir
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.lowering import kernels
 
-#: Functions that ONNX has no operator for. They are nodes until all patterns are found, and then written out.
-WRITTEN_OUT = frozenset({"Erfc", "Expm1", "Log1p"})
-#: Where they are from.
+#: Nodes that are none of ONNX: functions that it has no operator for, which are written out after all patterns are
+#: found, and the ends of a graph.
+OWN = frozenset({"Erfc", "Expm1", "Log1p", "Result"})
 OWN_DOMAIN = "jaxrnn"
 
 #: What flows along an edge: an array where it is known while the graph is written, else a value of the graph.
@@ -124,13 +124,11 @@ class Writer:
         Raises:
             UnsupportedError: the opset has no such operator, or not for these types.
         """
-        own = operator in WRITTEN_OUT
-        inputs = list(inputs)
+        own, inputs = operator in OWN, list(inputs)
         if not own:
             check_operator(operator, self.opset)
             types = [None if each is None else dtype_of(each) for each in inputs]
-            changed = kernels.substitutes(operator, self.opset, types, [np.dtype(dtype) for _, dtype in results])
-            if changed:
+            if changed := kernels.substitutes(operator, self.opset, types, [np.dtype(dtype) for _, dtype in results]):
                 return self._cast_around(operator, inputs, results, changed, attributes)
         scope = self.scope if self.scope.endswith(operator) else f"{self.scope}/{operator}"
         name = self.unused(scope)

@@ -20,6 +20,7 @@ Pow, Relu, Softplus, Tanh, Where = map(operator, ("Pow", "Relu", "Softplus", "Ta
 
 _POSITIVE = either(GreaterOrEqual(X, 0.0), Greater(X, 0.0))
 _EXPONENTIAL = either(Expm1(Min(X, 0.0)), Expm1(Where(Greater(X, 0.0), 0.0, X)))
+_CUBE = either(Pow(X, 3.0), Mul(X, Mul(X, X)))
 
 
 def _as(name: str) -> Callable[[Match], Operand | None]:
@@ -115,7 +116,7 @@ REWRITES = (
     Rewrite(
         Mul(
             X,
-            Mul(Add(Tanh(Mul(Add(X, Mul(Pow(X, 3.0), 0.044715)), math.sqrt(2 / math.pi))), 1.0), 0.5),
+            Mul(Add(Tanh(Mul(Add(X, Mul(_CUBE, 0.044715)), math.sqrt(2 / math.pi))), 1.0), 0.5),
         ),
         _gelu("tanh"),
     ),
