@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from lowering_verifier import operators_of, verify_lowering
+from lowering_verifier import lowered, operators_of, verify_lowering
+
+from jaxrnn.errors import UnsupportedError
 
 WEIGHT = np.float32(np.random.default_rng(0).normal(size=(3, 3)))
 
@@ -51,7 +53,7 @@ def test_scans_of_nothing_but_a_carry():
     """A Scan has something to go through all the same; scans inside of scans, and of branches."""
 
     def inner(c, x):
-        return lax.cond(x > 1, lambda c: c * 0.9, lambda c: c + x, c), c
+        return lax.cond(x > 1, lambda c: c * 0.5 + 1, lambda c: c + x, c), c
 
     def outer(c, x):
         c, ys = lax.scan(inner, c, x + jnp.arange(40, dtype=jnp.float32))
@@ -90,3 +92,27 @@ def test_functions_with_rules_of_their_own():
         return double(x), jax.checkpoint(jnp.sin)(x), jax.nn.relu(x), solved
 
     verify_lowering(function, np.float32([-1, 0, 2]))
+
+
+def test_refusals():
+    """All that cannot be written is named at once, with its line and why; what prints or calls Python too."""
+
+    def function(x):
+        jax.debug.print("{}", x)
+        y = lax.scan(lambda c, x: (c + lax.lgamma(x), None), x[0], x)[0]
+        return y, jnp.linalg.cholesky(x[:, None] * x), lax.erf_inv(x), jnp.bitwise_or(x.astype(jnp.int32), 5)
+
+    with pytest.raises(UnsupportedError) as error:
+        lowered(function, np.float32([1, 2]))
+    lines = str(error.value).splitlines()
+    assert lines[0] == "5 operations cannot be written as ONNX:"
+    for line, words in zip(lines[1:], ("calls Python", "lgamma", "cholesky", "erf_inv", "opset=18"), strict=True):
+        assert words in line
+        assert "test_lowering_control.py:" in line
+
+
+def test_random_numbers():
+    """Those of a known key are constants; others are refused."""
+    verify_lowering(lambda x: x + jax.random.normal(jax.random.key(1), (3,), jnp.float32), np.float32([1, 2, 3]))
+    with pytest.raises(UnsupportedError, match="draw them outside"):
+        lowered(lambda seed: jax.random.normal(jax.random.key(seed), (3,), jnp.float32), np.int32(3))

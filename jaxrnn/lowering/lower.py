@@ -54,7 +54,7 @@ def lower(
         The model, not checked.
 
     Raises:
-        UnsupportedError: a primitive has no counterpart, or needs a newer opset; names its node or line.
+        UnsupportedError: primitives have no counterpart, or need a newer opset; names their nodes or lines.
     """
     writer = Writer(opset)
     for name in (*(argument.name for argument in arguments if argument.value is None), *results):
@@ -69,7 +69,9 @@ def lower(
             values.append(array)
     inputs = [value for value in values if isinstance(value, ir.Value)]
     with exact_types():
-        found = Lowering(writer, RULES).evaluate(closed, values)
+        lowering = Lowering(writer, RULES)
+        found = lowering.evaluate(closed, values)
+        lowering.check()
     # The place makes each a value of its own, of which there may be several equal ones.
     ends = [writer.node("Result", result, place=place) for place, result in enumerate(found)]
     graph = ir.Graph(inputs, ends, nodes=writer.nodes, opset_imports={"": opset}, name=label)
