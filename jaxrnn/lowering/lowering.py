@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jax
@@ -22,6 +23,19 @@ from jaxrnn.streaming.sources import Path, describe_equation, scope_of
 #: What writes an equation: a function of the lowering, the equation and its operands; a list where a primitive has
 #: several results.
 Rule = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Complex:
+    """A complex array of the graph.
+
+    Attributes:
+        real: its real part.
+        imag: its imaginary part.
+    """
+
+    real: Operand
+    imag: Operand
 
 
 class Lowering:
@@ -115,7 +129,7 @@ class Lowering:
 
 
 def array_of(atom: Any, value: Any) -> Operand:
-    """A value of an atom as an operand; keys of random numbers stay what they are."""
-    if isinstance(value, ir.Value) or not isinstance(type_of(atom), np.dtype):
+    """A value of an atom as an operand; complex values of the graph and keys of random numbers stay what they are."""
+    if isinstance(value, ir.Value | Complex) or not isinstance(type_of(atom), np.dtype):
         return value
     return np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else np.asarray(value)

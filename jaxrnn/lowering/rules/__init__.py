@@ -22,23 +22,26 @@ from jaxrnn.lowering.rules import (
     sorting,
     types,
 )
+from jaxrnn.lowering.rules.complexes import with_complex
 
-RULES: dict[str, Rule] = {
-    **contraction.RULES,
-    **control.RULES,
-    **convolution.RULES,
-    **cumulative.RULES,
-    **elementwise.RULES,
-    **functions.RULES,
-    **indexing.RULES,
-    **integers.RULES,
-    **loops.RULES,
-    **layers.RULES,
-    **movement.RULES,
-    **pooling.RULES,
-    **reduction.RULES,
-    **refusals.RULES,
-    **scattering.RULES,
-    **sorting.RULES,
-    **types.RULES,
-}
+RULES: dict[str, Rule] = with_complex(
+    {
+        **contraction.RULES,
+        **control.RULES,
+        **convolution.RULES,
+        **cumulative.RULES,
+        **elementwise.RULES,
+        **functions.RULES,
+        **indexing.RULES,
+        **integers.RULES,
+        **loops.RULES,
+        **layers.RULES,
+        **movement.RULES,
+        **pooling.RULES,
+        **reduction.RULES,
+        **refusals.RULES,
+        **scattering.RULES,
+        **sorting.RULES,
+        **types.RULES,
+    }
+)
