@@ -43,7 +43,11 @@ class ExportedStream:
         """The outputs of a recording, by the stepper's names; inputs by the stepper's names."""
         facts = self.facts
         times = {each["name"]: each["time_axis"] for each in facts["inputs"]}
-        frames = {each["name"]: each["shape"][each["time_axis"]] for each in facts["inputs"] if times[each["name"]] is not None}
+        frames = {
+            each["name"]: each["shape"][each["time_axis"]]
+            for each in facts["inputs"]
+            if times[each["name"]] is not None
+        }
         moving = next(iter(frames))
         total = inputs[moving].shape[times[moving]] * facts["pulse"] // frames[moving]
         whole = total // facts["pulse"]

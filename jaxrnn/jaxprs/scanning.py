@@ -64,11 +64,23 @@ def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: 
         The last carry, and the outputs with time in front. Equal to ``lax.scan`` up to rounding; without a cell in the
         step it is that.
     """
+    return scan_recognised(step, carry, frames) or varying.scan(step, carry, frames)
+
+
+def scan_recognised(
+    step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any, *, loose: bool = False
+) -> tuple[Any, Any] | None:
+    """As `scan_cells`; None where there is no cell in the step.
+
+    Args:
+        step, carry, frames: as in `scan_cells`.
+        loose: outputs do not matter in frames in which a mask holds the carry back.
+    """
     if not jax.tree.leaves(frames):
-        return varying.scan(step, carry, frames)
+        return None
     traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)
-    schedule = _with_cells(traced, frames)
-    return varying.scan(step, carry, frames) if schedule is None else _run(schedule, (), frames, carry)[::-1]
+    schedule = _with_cells(traced, frames, loose=loose)
+    return None if schedule is None else _run(schedule, (), frames, carry)[::-1]
 
 
 def _first(frames: Any) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Var
 
+from jaxrnn.cells import is_plain, run_layer
 from jaxrnn.cells.products import product_type
 from jaxrnn.cells.sequence import sequence
 from jaxrnn.jaxprs.equations import Environment, shape_of, type_of, variables
@@ -49,7 +50,16 @@ class RecognisedCell(Part):
             chosen = elements_of(values, match.mask.elements)
             exists = jnp.broadcast_to(chosen if match.mask.when else ~chosen, (values.length, shape[0], 1))
         initial = tuple(jnp.broadcast_to(elements(init[state.carry], state.at), shape) for state in match.states)
-        final, y = sequence(match.cell, False, product_type(), gates.recurrent(), initial, gates.projected(), exists)
+        layer = gates.layer() if is_plain() else None
+        if layer is not None:
+            x, weights = layer
+            one = jax.tree.map(lambda array: array[None], (weights, initial))
+            mask = None if exists is None else exists[..., 0]
+            y, final = run_layer([match.cell], one[0], x, one[1], exists=mask)
+            y, final = y[:, 0], [array[0] for array in final]
+        else:
+            weights, frames = gates.recurrent(), gates.projected()
+            final, y = sequence(match.cell, False, product_type(), weights, initial, frames, exists)
         values.stacked[match.output] = _restored(y, match.states[0], (values.length,))
         return {
             state.new.atom: _restored(value, state, ())
