@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from jaxrnn import varying
+from jaxrnn.cells import is_plain
 from jaxrnn.cells.chunks import in_chunks
 from jaxrnn.jaxprs.arranging import plain
-from jaxrnn.jaxprs.recognition import schedule_of_cells
+from jaxrnn.jaxprs.recognition import RecognisedCell, schedule_of_cells
 from jaxrnn.jaxprs.schedule import Schedule
 from jaxrnn.jaxprs.step import Function, Step
 
@@ -70,7 +71,7 @@ def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: 
 def scan_recognised(
     step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any, *, loose: bool = False
 ) -> tuple[Any, Any] | None:
-    """As `scan_cells`; None where there is no cell in the step.
+    """As `scan_cells`; None where there is no cell in the step, or in plain forms one that is no layer.
 
     Args:
         step, carry, frames: as in `scan_cells`.
@@ -80,7 +81,11 @@ def scan_recognised(
         return None
     traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)
     schedule = _with_cells(traced, frames, loose=loose)
-    return None if schedule is None else _run(schedule, (), frames, carry)[::-1]
+    if schedule is None:
+        return None
+    if is_plain() and not all(part.is_layer for part in schedule.parts if isinstance(part, RecognisedCell)):
+        return None
+    return _run(schedule, (), frames, carry)[::-1]
 
 
 def _first(frames: Any) -> Any:

@@ -34,13 +34,10 @@ class Gates:
         self.dtype = type_of(match.output)
         self._matrices: dict[Any, jax.Array] = {}
 
-    def layer(self) -> tuple[jax.Array, Weights] | None:
-        """Frames ``[time, rows, features]`` and the weights of a layer; None where something else enters the gates."""
-        inputs, addends = self._inputs(), [added for gate in self.match.gates for added, _ in gate.addends]
-        if not inputs or any(self.values.of(each.atom)[1] or (each.at != each.at[:1]).any() for each in addends):
-            return None
+    def layer(self) -> tuple[jax.Array, Weights]:
+        """The frames ``[time, rows, features]`` and the weights of a match that is a layer."""
         lead = self.values.length, self.match.grid.elements.shape[0]
-        parts = [(elements_of(self.values, operand), blocks) for operand, blocks in inputs]
+        parts = [(elements_of(self.values, operand), blocks) for operand, blocks in self._inputs()]
         x = [jnp.broadcast_to(part, (*lead, part.shape[-1])) for part, _ in parts]
         w = [self._joined(blocks, part.shape[-1]) for part, (_, blocks) in zip(x, parts, strict=True)]
         rows, bias = self._recurrent()
