@@ -12,6 +12,7 @@ from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.lowering.lowering import Lowering, Rule
 from jaxrnn.lowering.movement import broadcast, thin
+from jaxrnn.lowering.ranges import compared
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
 
 #: Primitives that an operator of ONNX computes as they are.
@@ -31,11 +32,13 @@ OPERATORS = {
     "eq": "Equal",
     "erf": "Erf",
     "exp": "Exp",
+    "expm1": "Expm1",
     "floor": "Floor",
     "ge": "GreaterOrEqual",
     "gt": "Greater",
     "le": "LessOrEqual",
     "log": "Log",
+    "log1p": "Log1p",
     "logistic": "Sigmoid",
     "lt": "Less",
     "max": "Max",
@@ -61,9 +64,11 @@ def elements(
 ) -> Operand:
     """One node on elements of operands that broadcast, of the shape that all of them broadcast to.
 
-    Operands that were repeated are read as they were before.
+    Operands that were repeated are read as they were before. A comparison that is known to hold is no node.
     """
     shape = np.broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
+    if (holds := compared(operator, *operands) if len(operands) == 2 else None) is not None:
+        return np.full(shape, holds)
     thinned = [thin(operand) for operand in operands]
     dtype = dtype_of(operands[0]) if dtype is None else dtype
     result = lowering.writer.node(operator, *thinned, dtype=dtype, **attributes)
@@ -79,6 +84,8 @@ def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Opera
     """``Where``; with more than two cases, of each in turn."""
     if len(cases) == 1:
         return cases[0]
+    if isinstance(which, np.ndarray) and which.size and (which == which.flat[0]).all():
+        return cases[int(which.flat[0])]
     shape, dtype = shape_of_atom(equation.outvars[0]), type_of(equation.outvars[0])
     if len(cases) == 2 and dtype_of(which) == np.bool_:
         which = broadcast(lowering.writer, which, (1,) * len(shape)) if not shape_of(which) else which
