@@ -13,8 +13,13 @@ from jax.extend.core import ClosedJaxpr
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.lowering.lowering import Lowering
+from jaxrnn.lowering.movement import source_of
+from jaxrnn.lowering.naming import name_nodes
+from jaxrnn.lowering.rewrites import REWRITES, WRITTEN_OUT
+from jaxrnn.lowering.rewriting import rewrite
 from jaxrnn.lowering.rules import RULES
-from jaxrnn.lowering.writer import Operand, Writer, make_value
+from jaxrnn.lowering.writer import Operand, Writer, dtype_of, make_value
+from jaxrnn.lowering.writer import shape_of as size_of
 
 #: The newest version of the file format that engines of the opset's time read.
 _IR_VERSION = 8
@@ -65,25 +70,34 @@ def lower(
     inputs = [value for value in values if isinstance(value, ir.Value)]
     with exact_types():
         found = Lowering(writer, RULES).evaluate(closed, values)
-    outputs = _outputs(writer, results, found, inputs)
-    graph = ir.Graph(
-        inputs, outputs, nodes=writer.nodes, initializers=writer.initializers, opset_imports={"": opset}, name=label
-    )
+    # The place makes each a value of its own, of which there may be several equal ones.
+    ends = [writer.node("Result", result, place=place) for place, result in enumerate(found)]
+    graph = ir.Graph(inputs, ends, nodes=writer.nodes, opset_imports={"": opset}, name=label)
     model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="jaxrnn")
-    for each in (passes.CommonSubexpressionEliminationPass(), passes.RemoveUnusedNodesPass()):
-        each(model)
+    # Equal values are one before patterns are looked for, and what replaces them is one after.
+    for rewrites in (REWRITES, WRITTEN_OUT):
+        passes.CommonSubexpressionEliminationPass()(model)
+        rewrite(graph, writer, rewrites)
+    passes.CommonSubexpressionEliminationPass()(model)
+    for value in writer.initializers:
+        graph.register_initializer(value)
+    _name_outputs(graph, results)
+    passes.RemoveUnusedNodesPass()(model)
+    name_nodes(graph)
     return model
 
 
-def _outputs(
-    writer: Writer, names: Sequence[str], operands: Sequence[Operand], inputs: Sequence[ir.Value]
-) -> list[ir.Value]:
-    """Results under their names: each output of a graph is a value of its own, and no input."""
-    outputs: list[ir.Value] = []
-    for name, operand in zip(names, operands, strict=True):
-        value = writer.value(operand)
-        if value.producer() is None or any(value is other for other in (*inputs, *outputs)):
-            value = writer.node("Identity", value)
+def _name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
+    """Results under their names, each a value of its own; what is an input or another result has an `Identity`."""
+    for index, name in enumerate(names):
+        end = graph.outputs[index].producer()
+        assert end is not None
+        value = source_of(end)
+        maker = value.producer()
+        if maker is None or maker.graph is not graph or value.is_graph_output():
+            identity = ir.node("Identity", [value], outputs=[make_value(name, size_of(value), dtype_of(value))])
+            graph.insert_before(end, identity)
+            value = identity.outputs[0]
+        graph.outputs[index] = value
+        graph.remove(end, safe=True)
         value.name = name
-        outputs.append(value)
-    return outputs

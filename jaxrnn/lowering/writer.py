@@ -13,6 +13,11 @@ import onnx_ir as ir
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.lowering import kernels
 
+#: Nodes that are none of ONNX: functions that it has no operator for, which are written out after all patterns are
+#: found, and the ends of a graph.
+OWN = frozenset({"Expm1", "Log1p", "Result"})
+OWN_DOMAIN = "jaxrnn"
+
 #: What flows along an edge: an array where it is known while the graph is written, else a value of the graph.
 Operand = np.ndarray | ir.Value
 
@@ -54,14 +59,20 @@ class Writer:
         self._names: set[str] = set() if outer is None else outer._names
         self._initializers: dict[Any, ir.Value] = {} if outer is None else outer._initializers
         self._parameters: dict[int, tuple[str, np.ndarray]] = {} if outer is None else outer._parameters
+        self._equal_parameters: dict[Any, np.ndarray] = {} if outer is None else outer._equal_parameters
 
     def inside(self) -> Writer:
         """The writer of a subgraph, which may read what this one has written."""
         return Writer(self.opset, self)
 
     def parameter(self, name: str, array: np.ndarray) -> None:
-        """An array that has a name: it is an initializer of that name where it is used as it is."""
+        """An array that has a name: it is an initializer of that name where it, or an equal one, is used."""
         self._parameters[id(array)] = (self.unused(name), array)
+        self._equal_parameters.setdefault(_content(array), array)
+
+    def is_parameter(self, array: np.ndarray) -> bool:
+        """Whether an array is a parameter, or equal to one."""
+        return id(array) in self._parameters or _content(array) in self._equal_parameters
 
     def unused(self, name: str) -> str:
         """A name like this one that nothing in the graph has yet."""
@@ -76,10 +87,12 @@ class Writer:
         """An operand as a value of the graph; an array becomes an initializer, and equal ones become one."""
         if isinstance(operand, ir.Value):
             return operand
-        name, _ = self._parameters.get(id(operand), ("", None))
-        array = np.ascontiguousarray(operand).reshape(operand.shape)
-        key = name or (array.shape, array.dtype.str, array.dtype.name, array.tobytes())
+        content = "" if id(operand) in self._parameters else _content(operand)
+        array = self._equal_parameters.get(content, operand)
+        name, _ = self._parameters.get(id(array), ("", None))
+        key = name or content
         if key not in self._initializers:
+            array = np.ascontiguousarray(array).reshape(array.shape)
             value = make_value(name or self.unused(f"{self.scope or ''}/constant"), array.shape, array.dtype)
             value.const_value = ir.tensor(array, name=value.name)
             self._initializers[key] = value
@@ -111,11 +124,12 @@ class Writer:
         Raises:
             UnsupportedError: the opset has no such operator, or not for these types.
         """
-        check_operator(operator, self.opset)
-        inputs = list(inputs)
-        types = [None if each is None else dtype_of(each) for each in inputs]
-        if changed := kernels.substitutes(operator, self.opset, types, [np.dtype(dtype) for _, dtype in results]):
-            return self._cast_around(operator, inputs, results, changed, attributes)
+        own, inputs = operator in OWN, list(inputs)
+        if not own:
+            check_operator(operator, self.opset)
+            types = [None if each is None else dtype_of(each) for each in inputs]
+            if changed := kernels.substitutes(operator, self.opset, types, [np.dtype(dtype) for _, dtype in results]):
+                return self._cast_around(operator, inputs, results, changed, attributes)
         scope = self.scope if self.scope.endswith(operator) else f"{self.scope}/{operator}"
         name = self.unused(scope)
         ends = [""] if len(results) == 1 else [f"_{index}" for index in range(len(results))]
@@ -128,7 +142,9 @@ class Writer:
                 for end, result in zip(ends, results, strict=True)
             ],
             name=name,
+            domain=OWN_DOMAIN if own else "",
         )
+        node.meta["scope"] = self.scope
         self.nodes.append(node)
         return list(node.outputs)
 
@@ -180,6 +196,11 @@ class Writer:
         ]
 
 
+def _content(array: np.ndarray) -> tuple[Any, ...]:
+    """What is equal for equal arrays of one type."""
+    return array.shape, array.dtype.str, array.dtype.name, array.tobytes()
+
+
 def check_operator(operator: str, opset: int) -> None:
     """Refuse an operator that an opset does not have.
 
@@ -203,6 +224,12 @@ def maker_of(operand: Operand | None, *operators: str) -> ir.Node | None:
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
     """The array of an initializer; None for other values."""
     return None if value is None or value.const_value is None else value.const_value.numpy()
+
+
+def operand_of(value: ir.Value) -> Operand:
+    """A value as an operand: the array of an initializer."""
+    known = constant_of(value)
+    return value if known is None else known
 
 
 def plain_name(scope: str) -> str:

@@ -13,23 +13,16 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.lowering.lowering import Lowering, Rule
-from jaxrnn.lowering.rules.elementwise import cast
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
-
-_SUMS = tuple(map(np.dtype, (np.float16, np.float32, np.float64, np.int32, np.int64)))
 
 
 def running_sum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``CumSum``; sums of other types are right in a wider one."""
-    dtype, axis = dtype_of(x), np.array(equation.params["axis"], np.int64)
+    """``CumSum``."""
+    axis = np.array(equation.params["axis"], np.int64)
     if shape_of(x)[axis] <= 1:
         return x
-    wide = dtype if dtype in _SUMS else np.dtype(np.int64 if dtype.kind in "iu" else np.float32)
-    x = cast(lowering, x, wide)
-    y = lowering.writer.node(
-        "CumSum", x, axis, shape=shape_of(x), dtype=wide, reverse=1 if equation.params["reverse"] else None
-    )
-    return cast(lowering, y, dtype)
+    reverse = 1 if equation.params["reverse"] else None
+    return lowering.writer.node("CumSum", x, axis, shape=shape_of(x), dtype=dtype_of(x), reverse=reverse)
 
 
 def running(combine: Callable[[Any, Any], Any], lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:

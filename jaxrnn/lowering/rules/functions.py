@@ -47,24 +47,6 @@ class _Formula:
         return value  # pyright: ignore[reportReturnType]
 
 
-def log1p(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``log(1 + x)``: near 0, times ``x / ((1 + x) - 1)``, which undoes how ``1 + x`` was rounded."""
-    f = _Formula(lowering, x)
-    x = f.of(x)
-    sum_ = f("Add", x, 1)
-    back, log = f("Sub", sum_, 1), f("Log", sum_)
-    corrected = f("Mul", log, f("Div", x, back))
-    small = f("Where", f.holds("Equal", back, 0), x, corrected)
-    return f.result(f("Where", f.holds("Less", x, 1), small, log))
-
-
-def expm1(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``exp(x) - 1``, as ``tanh(x / 2) * (exp(x) + 1)``, which does not cancel near 0."""
-    f = _Formula(lowering, x)
-    x = f.of(x)
-    return f.result(f("Mul", f("Tanh", f("Mul", x, 0.5)), f("Add", f("Exp", x), 1)))
-
-
 def exp2(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """A power of 2."""
     return elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x))
@@ -164,9 +146,7 @@ RULES: dict[str, Rule] = {
     "cbrt": cube_root,
     "erfc": erfc,
     "exp2": exp2,
-    "expm1": expm1,
     "integer_pow": integer_power,
     "is_finite": is_finite,
-    "log1p": log1p,
     "round": rounded,
 }

@@ -17,7 +17,7 @@ from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.lowering.lowering import Lowering, Rule
 from jaxrnn.lowering.movement import reshape, transpose
-from jaxrnn.lowering.rules.elementwise import cast, elements
+from jaxrnn.lowering.rules.elementwise import elements
 from jaxrnn.lowering.rules.reduction import reduced
 from jaxrnn.lowering.rules.window_products import gathered
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
@@ -154,11 +154,9 @@ def _gathered(lowering: Lowering, operator: str, x: Operand, windows: Mapping[in
     shape = [windows[axis].count if axis in windows else size for axis, size in enumerate(shape_of(x))]
     if 0 in shape or 0 in shape_of(x):
         return np.full(shape, absent, dtype)
-    # Engines reduce few integers; a sum that overflows is right in a wider type.
-    wide = np.dtype(np.int64 if dtype.itemsize > 2 else np.int32) if dtype.kind in "biu" else dtype
-    x = gathered(writer, cast(lowering, x, wide), windows, np.asarray(absent, dtype).astype(wide))
+    x = gathered(writer, x, windows, np.asarray(absent, dtype))
     taps = [axis + 1 + number for number, axis in enumerate(sorted(windows))]
-    return cast(lowering, reduced(writer, operator, x, taps), dtype)
+    return reduced(writer, operator, x, taps)
 
 
 def _extremes(x: Operand) -> tuple[float, float]:
