@@ -98,7 +98,7 @@ def run_in_onnx_runtime(path: Path, samples: Samples) -> tuple[Samples, list[flo
         output.append(results["enhanced"])
     # The recording is whole pulses: no frame is left over, and what is here belongs to the last one.
     rest = flush.run(
-        ["enhanced", "enhanced_count"], {"samples": np.zeros(HOP, np.float32), "valid": np.int32(0), **state}
+        ["enhanced", "enhanced_count"], {"samples": np.zeros(HOP, np.float32), "valid": np.array(0, np.int32), **state}
     )
     enhanced = np.concatenate([*output, rest[0][: rest[1]]])
     return enhanced[int(facts["jaxrnn.delay"].split("=")[1]) :], seconds
@@ -125,7 +125,9 @@ def main(noisy: Path | None, out: Path) -> None:
         raise click.ClickException(str(error)) from error
     click.echo(f"wrote {', '.join(sorted(each.name for each in out.iterdir()))} to {out}")
     if clean is not None:
-        click.echo(f"SI-SDR: {si_sdr(samples, clean):.1f} dB noisy, {si_sdr(enhanced[: len(clean)], clean):.1f} enhanced")
+        click.echo(
+            f"SI-SDR: {si_sdr(samples, clean):.1f} dB noisy, {si_sdr(enhanced[: len(clean)], clean):.1f} enhanced"
+        )
     click.echo(f"a step of {1e3 * HOP / RATE:.0f} ms takes {1e6 * np.median(seconds):.0f} us in ONNX Runtime")
     difference = np.abs(enhanced - offline).max()
     click.echo(f"against the whole recording at once, largest difference: {difference:.1e}")
