@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn.lowering.movement import reshape
+from jaxrnn.lowering.movement import reshape, source_of
 from jaxrnn.lowering.patterns import Found, Op, find
 from jaxrnn.lowering.writer import Operand, Writer, dtype_of, operand_of, shape_of
 
@@ -64,10 +64,18 @@ class Match:
         """A number of the result's type."""
         return np.array(value, self.dtype)
 
-    def node(self, operator: str, *operands: Operand | None, **attributes: Any) -> ir.Value | None:
-        """A node of the result's shape and type; None where the opset, or engines, have no such operator.
+    def node(
+        self,
+        operator: str,
+        x: Operand,
+        *operands: Operand | None,
+        shape: Sequence[int] | None = None,
+        **attributes: Any,
+    ) -> ir.Value | None:
+        """A node of the result's type, by default of the shape of its first operand.
 
-        Attributes are numbers of float32: others are those of no operator.
+        None where the opset, or engines, have no such operator, or no attributes in the precision of the type: they are
+        numbers of float32.
         """
         if not onnx.defs.has(operator, max_inclusive_version=self.writer.opset):
             return None
@@ -76,12 +84,13 @@ class Match:
         numbers = [each for each in attributes.values() if isinstance(each, float)]
         if self.dtype == np.float64 and any(float(np.float32(each)) != each for each in numbers):
             return None
-        return self.writer.node(operator, *operands, shape=self.shape, dtype=self.dtype, **attributes)
+        shape = shape_of(x) if shape is None else shape
+        return self.writer.node(operator, x, *operands, shape=shape, dtype=self.dtype, **attributes)
 
-    def like(self, node: ir.Node, *operands: Operand | None, **changed: Any) -> ir.Value | None:
-        """A node like another one, of other operands."""
+    def like(self, node: ir.Node, *operands: Any) -> ir.Value | None:
+        """A node like another one, whose first operand is the same."""
         attributes = {name: each.value for name, each in node.attributes.items()}
-        return self.node(node.op_type, *operands, **{**attributes, **changed})
+        return self.node(node.op_type, source_of(node), *operands, shape=shape_of(node.outputs[0]), **attributes)
 
 
 def by_channel(match: Match, name: str) -> Operand | None:

@@ -65,7 +65,7 @@ def _mean(match: Match) -> Operand | None:
     """A sum over the number of its terms."""
     node, x = match["sum"], match["x"]
     axes = axes_of(node)
-    if axes is None or match.dtype.kind != "f":
+    if axes is None or match.dtype.kind != "f" or match.shape != shape_of(node.outputs[0]):
         return None
     count = math.prod(shape_of(x)[axis] for axis in axes)
     if match["count"] != (count if match.root.op_type == "Div" else float(match.dtype.type(1 / count))):
@@ -105,6 +105,11 @@ def _normalized(match: Match) -> Operand | None:
     return match.node("LayerNormalization", x, ones, axis=first, epsilon=match["epsilon"])
 
 
+def _divided(match: Match) -> Operand | None:
+    """A product with the inverse of a root as a quotient."""
+    return match.node("Div", match["x"], match["root"].outputs[0], shape=match.shape)
+
+
 def _layer_scaled(match: Match) -> Operand | None:
     """A scale after a layer normalisation that has none, in place of its ones."""
     node = match["layer"]
@@ -113,14 +118,14 @@ def _layer_scaled(match: Match) -> Operand | None:
     if ones is None or np.any(ones != 1):
         return None
     scale = _over_last(match, "scale", axis)
-    return None if scale is None else match.like(node, node.inputs[0], scale)
+    return None if scale is None else match.like(node, scale)
 
 
 def _layer_biased(match: Match) -> Operand | None:
     node = match["layer"]
     axis = node.attributes["axis"].as_int()
     bias = None if len(node.inputs) > 2 else _over_last(match, "bias", axis)
-    return None if bias is None else match.like(node, node.inputs[0], node.inputs[1], bias)
+    return None if bias is None else match.like(node, node.inputs[1], bias)
 
 
 def _over_last(match: Match, name: str, axis: int) -> Operand | None:
@@ -153,7 +158,7 @@ def _instance_scaled(match: Match) -> Operand | None:
     if not _is_plain(node):
         return None
     scale, bias = by_channel(match, "scale"), by_channel(match, "bias")
-    return None if scale is None or bias is None else match.like(node, node.inputs[0], scale, bias)
+    return None if scale is None or bias is None else match.like(node, scale, bias)
 
 
 _CENTRED = Sub(X, ReduceMean(X).named("mean"))
@@ -174,6 +179,7 @@ REWRITES = (
     Rewrite(Sub(Sub(X, ReduceMax(X).named("max")), Log(ReduceSum(_EXPONENTIAL).named("sum"))), _softmax("LogSoftmax")),
     Rewrite(Mul(_CENTRED, Reciprocal(_DEVIATION)), _normalized),
     Rewrite(Div(_CENTRED, _DEVIATION), _normalized),
+    Rewrite(Mul(X, Reciprocal(Sqrt(Value("square")).named("root"))), _divided),
     Rewrite(Mul(_INSTANCE, SCALE), _layer_of_instance),
     Rewrite(Mul(_LAYER, SCALE), _layer_scaled),
     Rewrite(Add(_LAYER, BIAS), _layer_biased),

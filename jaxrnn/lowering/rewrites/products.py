@@ -25,7 +25,7 @@ def _biased(match: Match) -> Operand | None:
     own = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
     if bias is None or (own is None and len(node.inputs) > 2):
         return None
-    return match.like(node, *node.inputs[:2], bias if own is None else own + bias)
+    return match.like(node, node.inputs[1], bias if own is None else own + bias)
 
 
 def _scaled(match: Match) -> Operand | None:
@@ -40,11 +40,12 @@ def _scaled(match: Match) -> Operand | None:
         if node.attributes["group"].as_int() > 1:
             return None
         columns = columns.swapaxes(0, 1)
-    products = [weight * columns] if own is None else [weight * columns, own * scale]
+    with np.errstate(all="ignore"):
+        products = [weight * columns] if own is None else [weight * columns, own * scale]
     sources = [weight] if own is None else [weight, own]
     if not all(map(_is_as_regular, products, sources)):
         return None
-    return match.like(node, node.inputs[0], *products)
+    return match.like(node, *products)
 
 
 def _is_as_regular(product: np.ndarray, source: np.ndarray) -> bool:
@@ -68,9 +69,7 @@ def _batch_normalization(match: Match) -> Operand | None:
 def _gemm(match: Match) -> Operand | None:
     """A product of matrices and what is added to it, which is broadcast to it."""
     x, y, added = match["x"], match["y"], match.get("bias", None)
-    if len(match.shape) != 2 or len(shape_of(x)) != 2 or len(shape_of(y)) != 2:
-        return None
-    if added is not None and np.broadcast_shapes(shape_of(added), match.shape) != match.shape:
+    if len(shape_of(x)) != 2 or len(shape_of(y)) != 2 or match.shape != (shape_of(x)[0], shape_of(y)[1]):
         return None
     return _of_parameters(match, x, y, added)
 
@@ -83,14 +82,14 @@ def _of_parameters(match: Match, x: ir.Value, y: ir.Value, added: ir.Value | Non
     if added is None and not turned:
         return None
     operands = [x, np.asarray(weight).T if turned else y, *([] if added is None else [added])]
-    return match.node("Gemm", *operands, transB=1 if turned else None)
+    return match.node("Gemm", *operands, shape=match.shape, transB=1 if turned else None)
 
 
 def _gemm_biased(match: Match) -> Operand | None:
     node, added = match["product"], match["bias"]
-    if len(node.inputs) > 2 or np.broadcast_shapes(shape_of(added), match.shape) != match.shape:
+    if len(node.inputs) > 2:
         return None
-    return match.like(node, *node.inputs[:2], added)
+    return match.like(node, node.inputs[1], added)
 
 
 def _transposing(side: str) -> Callable[[Match], Operand | None]:
@@ -99,7 +98,7 @@ def _transposing(side: str) -> Callable[[Match], Operand | None]:
     def build(match: Match) -> Operand | None:
         if len(match.shape) != 2 or len(shape_of(match["x"])) != 2 or len(shape_of(match["y"])) != 2:
             return None
-        return match.node("Gemm", match["x"], match["y"], **{f"trans{side}": 1})
+        return match.node("Gemm", match["x"], match["y"], shape=match.shape, **{f"trans{side}": 1})
 
     return build
 
