@@ -42,14 +42,10 @@ class ExportedStream:
     def run(self, inputs):
         """The outputs of a recording, by the stepper's names; inputs by the stepper's names."""
         facts = self.facts
-        times = {each["name"]: each["time_axis"] for each in facts["inputs"]}
-        frames = {
-            each["name"]: each["shape"][each["time_axis"]]
-            for each in facts["inputs"]
-            if times[each["name"]] is not None
-        }
-        moving = next(iter(frames))
-        total = inputs[moving].shape[times[moving]] * facts["pulse"] // frames[moving]
+        timed = [each for each in facts["inputs"] if each["time_axis"] is not None]
+        frames = {each["name"]: each["shape"][each["time_axis"]] for each in timed}
+        name, axis = timed[0]["name"], timed[0]["time_axis"]
+        total = inputs[name].shape[axis] * facts["pulse"] // frames[name]
         whole = total // facts["pulse"]
         state, pieces = dict(self.first), {each["name"]: [] for each in facts["outputs"]}
         for index in range(whole):

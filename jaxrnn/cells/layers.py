@@ -48,16 +48,30 @@ def run_layer(
     Returns:
         Outputs ``[time, D, batch, hidden]`` and the final carry, arrays ``[D, batch, hidden]``.
     """
+    if not is_plain():
+        return written_out(cells, weights, x, initial, direction=direction, lengths=lengths, exists=exists)
+    shape = (len(cells), x.shape[1], weights.recurrent.shape[-1])
+    starts = tuple(jnp.zeros(shape, x.dtype) if each is None else each for each in initial)
+    mask = exists_of(x, lengths)
+    operands, structure = jax.tree.flatten((x, starts, weights, exists if mask is None else mask[..., 0]))
+    y, *final = layer_p.bind(
+        *operands, cells=tuple(cells), direction=direction, structure=structure, types=Types.here(), fills=True
+    )
+    return y, tuple(final)
+
+
+def written_out(
+    cells: Sequence[Cell],
+    weights: Weights,
+    x: jax.Array,
+    initial: Sequence[jax.Array | None],
+    *,
+    direction: str,
+    lengths: jax.Array | None = None,
+    exists: jax.Array | None = None,
+) -> tuple[jax.Array, Carry]:
+    """As `run_layer`, step by step in plain forms too."""
     batch, hidden = x.shape[1], weights.recurrent.shape[-1]
-    if is_plain():
-        starts = [jnp.zeros((len(cells), batch, hidden), x.dtype) if each is None else each for each in initial]
-        mask = exists_of(x, lengths)
-        exists = exists if mask is None else mask[..., 0]
-        operands, structure = jax.tree.flatten((x, tuple(starts), weights, exists))
-        y, *final = layer_p.bind(
-            *operands, cells=tuple(cells), direction=direction, structure=structure, types=Types.here()
-        )
-        return y, tuple(final)
     zeros = jnp.zeros((batch, hidden), x.dtype)
     carries = [tuple(zeros if each is None else each[d] for each in initial) for d in range(len(cells))]
     parts = [jax.tree.map(lambda each, d=d: each[d], weights) for d in range(len(cells))]
@@ -66,14 +80,17 @@ def run_layer(
 
 
 #: A layer in plain forms. Its operands are the leaves of ``(x, initial, weights, exists)`` as `run_layer` takes them,
-#: with the parameters ``cells``, ``direction``, ``structure``, the tree of the operands, and ``types``. Its results are
-#: the outputs and the arrays of the final carry.
+#: with the parameters ``cells``, ``direction``, ``structure``, the tree of the operands, ``types``, and ``fills``,
+#: whether outputs are zeros in frames that do not exist: otherwise, they may be anything. Its results are the outputs
+#: and the arrays of the final carry.
 layer_p = Primitive("recurrent_layer")
 layer_p.multiple_results = True
 
 
 @own_arithmetic()
-def computed(*operands: Any, cells: tuple[Cell, ...], direction: str, structure: Any, types: Types) -> list[jax.Array]:
+def computed(
+    *operands: Any, cells: tuple[Cell, ...], direction: str, structure: Any, types: Types, fills: bool
+) -> list[jax.Array]:
     """The results of the primitive, in the usual forms."""
     x, initial, weights, exists = jax.tree.unflatten(structure, operands)
     with dataclasses.replace(types, plain=False).in_force():
@@ -82,7 +99,7 @@ def computed(*operands: Any, cells: tuple[Cell, ...], direction: str, structure:
 
 
 def _shapes(*operands: Any, cells: tuple[Cell, ...], structure: Any, **_: Any) -> list[Any]:
-    x, initial, *_ = jax.tree.unflatten(structure, operands)
+    x, initial, _weights, _exists = jax.tree.unflatten(structure, operands)
     _, batch, hidden = initial[0].shape
     return [x.update(shape=(x.shape[0], len(cells), batch, hidden)), *initial]
 

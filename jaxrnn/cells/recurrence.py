@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxrnn.cells.cell import Carry, Cell, Weights
 from jaxrnn.cells.chunks import in_blocks, in_chunks, is_in_parts
+from jaxrnn.cells.platforms import is_plain
 from jaxrnn.cells.products import product_type
 from jaxrnn.cells.sequence import masked_output, masked_update, sequence
 
@@ -84,6 +85,7 @@ def _is_one_loop(cells: Sequence[Cell], weights: Sequence[Weights], x: jax.Array
     frames, rows = x.shape[:2]
     return (
         len(cells) == 2
+        and not is_plain()
         and cells[0] == cells[1]
         and isinstance(frames, int)
         and frames > 1

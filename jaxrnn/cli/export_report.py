@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, plain, verdict
+from jaxrnn.cli.output import Block, Table, TextLine, fields, plain, verdict
 from jaxrnn.cli.verify import difference
 from jaxrnn.exporting import Exported, ExportedGraph
 from jaxrnn.exporting.verification import ExportReport
@@ -101,17 +101,40 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
     if result["verified"] is None:
         return
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])
-    columns = {"frames" if result["streams"] else "steps": "frames", "output": "name", "against": "against", **COMPARED}
-    rows = [{**each, **_place(check)} for check in result["checks"] for each in check["outputs"]]
-    yield Table(f"Verified in {result['engine']}", {**columns, "result": difference}, rows)
-    missing = sorted({check["frames"] for check in result["checks"] if check["problem"] is not None})
-    if missing:
-        yield f"the model does not run on recordings of {', '.join(map(str, missing))} frame(s)"
+    yield from _checks(result)
     yield ""
     yield verdict(result["verified"])
     if not result["verified"]:
         yield "nothing was written"
 
 
-def _place(check: Mapping[str, Any]) -> dict[str, Any]:
-    return {"frames": check["frames"], "against": check["against"]}
+def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
+    """Of each output, the recording where it differs most."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for check in result["checks"]:
+        for each in check["outputs"]:
+            key, row = (
+                (each["name"], check["against"]),
+                {**each, "frames": check["frames"], "against": check["against"]},
+            )
+            rows[key] = max(rows.get(key, row), row, key=lambda row: (not row["ok"], row["max_abs"] or 0.0))
+    unit = "frames" if result["streams"] else "steps"
+    lengths = sorted({check["frames"] for check in result["checks"] if check["outputs"]})
+    columns = {
+        "output": "name",
+        "against": "against",
+        "largest difference": "max_abs",
+        "of the largest value": _of_largest,
+        f"with {unit}": "frames",
+        "result": difference,
+    }
+    title = f"Verified in {result['engine']}: recordings of {', '.join(map(str, lengths))} {unit}"
+    yield Table(title, columns, [rows[key] for key in sorted(rows)])
+    missing = sorted({check["frames"] for check in result["checks"] if check["problem"] is not None})
+    if missing:
+        yield f"the model does not run on recordings of {', '.join(map(str, missing))} {unit}"
+
+
+def _of_largest(comparison: Mapping[str, Any]) -> float | None:
+    largest, scale = comparison["max_abs"], comparison["scale"]
+    return largest / scale if largest and scale else None if scale is None else largest

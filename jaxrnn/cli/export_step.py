@@ -16,7 +16,7 @@ from jaxrnn.cli.export_report import facts_of, report
 from jaxrnn.cli.options import ModelFile
 from jaxrnn.cli.output import busy, show
 from jaxrnn.cli.pulses import PulseOptions
-from jaxrnn.errors import ModelError, StateError
+from jaxrnn.errors import InputError, ModelError, StateError
 from jaxrnn.exporting import Exported, export_onnx
 from jaxrnn.exporting.verification import verify_export
 from jaxrnn.model import Model
@@ -56,7 +56,7 @@ def write_step(
     with busy(f"tracing {name}"):
         model = file.load()
         arrays = params.of(model)
-        stepper = _step_of(model) if pulses.symbol is None else pulses.stream(model, dims)
+        stepper = _step_of(model, dims) if pulses.symbol is None else pulses.stream(model, dims)
     if pulses.symbol is None:
         options |= {"step": True, "dims": dims or None}
 
@@ -90,11 +90,12 @@ def write_step(
     show(facts_of(file.path, written, checked, written.files), report)
 
 
-def _step_of(model: Model) -> Stepper:
+def _step_of(model: Model, dims: Mapping[str, int]) -> Stepper:
     """A model that has steps of its own.
 
     Raises:
         StateError: it has none; says how to stream it.
+        InputError: it has no state, and time is left open.
     """
     try:
         _ = model.spec
@@ -102,4 +103,10 @@ def _step_of(model: Model) -> Stepper:
         symbols = time_symbols(model)
         mend = f"--symbol {symbols[0]}" if symbols else "export FILE with a symbolic dimension for time, for --symbol"
         raise StateError(f"{error}. Here, as a stream: {mend}") from error
+    opened = [symbol for symbol in time_symbols(model) if symbol not in dims]
+    if opened and not model.state:
+        raise InputError(
+            f"{model.label} has no state, and leaves {opened[0]} open: give --symbol {opened[0]} for a stream, or "
+            f"--dim {opened[0]}=SIZE for a graph of one size"
+        )
     return model

@@ -16,7 +16,7 @@ from jaxrnn.exporting.describing import describe_file
 from jaxrnn.exporting.exported import Exported, ExportedGraph
 from jaxrnn.exporting.graphs import Graph, flush_graph, function_graph, step_graph
 from jaxrnn.exporting.sources import Source, is_stepper
-from jaxrnn.exporting.writing import check_targets, data_path, write_files
+from jaxrnn.exporting.writing import check_targets, start_path, write_files
 from jaxrnn.model import Model
 from jaxrnn.model.exporting import write_graph
 from jaxrnn.stepper import Stepper
@@ -92,6 +92,7 @@ def export_onnx(
         write_graph(stepper, stepper.params if params is None else params, path)
         return None
     paths = [Path(each) for each in (path, flush) if each is not None]
+    check_targets(paths)
     version = _known_opset(OPSET if opset is None else opset)
     graphs = _graphs(stepper, params, options)
     return _write(graphs, paths, version)
@@ -121,9 +122,7 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph
 
 def _write(graphs: list[Graph], paths: list[Path], opset: int) -> Exported:
     """Lower, describe and write the graphs."""
-    start = paths[0].with_name(f"{paths[0].stem}.first_state.npz")
-    beside = {start: first} if (first := graphs[0].facts.first_inputs) else {}
-    check_targets([*paths, *map(data_path, paths), start])
+    beside = {start_path(paths[0]): first} if (first := graphs[0].facts.first_inputs) else {}
     names = [("step", paths[0]), *(("flush", path) for path in paths[1:]), *(("first_state", path) for path in beside)]
     files = {kind: path.name for kind, path in names}
     models, facts = {}, []

@@ -120,21 +120,24 @@ class Source:
 
         return self._mapped(one)(state, inputs)
 
-    def flush(
-        self, params: Any, state: Arrays, tail: Arrays, valid: Any = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The flush of one stream or of the batch: the outputs, and how many of their frames exist."""
+    def flush(self, params: Any, state: Arrays, *tail: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The flush of one stream or of the batch: the outputs, and how many of their frames exist.
 
-        def one(state: Arrays, tail: Arrays, *valid: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-            given = (dict(tail), *valid) if self.spec.streams else ()
-            outputs, counts = self._stepper.flush(params, self._joined(state), *given)
+        Args:
+            params: the parameters.
+            state: after the last step, by entry.
+            tail: the inputs of a pulse by name, and how many of their frames exist; nothing where there is no tail.
+        """
+
+        def one(state: Arrays, *tail: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+            outputs, counts = self._stepper.flush(params, self._joined(state), *tail)
             _check_named(outputs, self.spec)
             return (
                 {name: value for name, value in outputs.items() if value is not None},
                 {name: count for name, count in counts.items() if count is not None},
             )
 
-        return self._mapped(one)(state, tail, *(() if valid is None else (valid,)))
+        return self._mapped(one)(state, *tail)
 
     def _mapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.vmap(function) if self.lead else function

@@ -20,20 +20,34 @@ from jaxrnn.messages import first_line
 
 #: The largest message of protobuf, less some room: the tensors of larger models lie in a file of their own.
 LARGEST = 2**31 - 2**24
+#: Of these, tensors up to so many bytes stay in the model, such as shapes, which ONNX's inference reads.
+SMALL = 1024
 
 
 def check_targets(paths: Sequence[Path]) -> None:
-    """Refuse files that cannot be written, or are the same, before any work is done.
+    """Refuse files that cannot be written, or would be the same as others beside them, before any work is done.
+
+    Args:
+        paths: of the step or function, and of the flush.
 
     Raises:
         InputError: names them.
     """
     for path in paths:
         check_writable(path)
+    beside = [*map(data_path, paths), start_path(paths[0])]
+    for path in beside:
+        check_writable(path)
+    paths = [*paths, *beside]
     places = [os.path.realpath(path).casefold() for path in paths]
     for index, place in enumerate(places):
         if place in places[:index]:
             raise InputError(f"{paths[places.index(place)]} and {paths[index]} are one file: give each its own name")
+
+
+def start_path(path: Path) -> Path:
+    """Where the state before the first frame of a step lies."""
+    return path.with_name(f"{path.stem}.first_state.npz")
 
 
 def data_path(path: Path) -> Path:
@@ -41,22 +55,18 @@ def data_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.data")
 
 
-def write_files(
-    graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]], largest: int = LARGEST
-) -> tuple[Path, ...]:
+def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]]) -> tuple[Path, ...]:
     """Write models and arrays by their paths: all of them appear, the models last, or none does.
 
     Args:
         graphs: models, the last of which refers to the others.
         arrays: arrays by name for files of NumPy.
-        largest: the most bytes of tensors that a model holds itself.
 
     Returns:
         Every file in the order in which it appeared.
 
     Raises:
         ModelError: ONNX refuses a model.
-        InputError: a file cannot be written.
     """
     with contextlib.ExitStack() as stack:
         scratch = {
@@ -65,7 +75,7 @@ def write_files(
         }
         data: list[Path] = []
         for path, model in graphs.items():
-            data += _write_model(model, path, scratch[path.parent], largest)
+            data += _write_model(model, path, scratch[path.parent])
         for path, entries in arrays.items():
             _write_arrays(entries, scratch[path.parent] / path.name)
         paths = (*data, *arrays, *graphs)
@@ -73,16 +83,18 @@ def write_files(
     return paths
 
 
-def _write_model(model: ir.Model, path: Path, folder: Path, largest: int) -> list[Path]:
+def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
     """Write a model into a folder, and have ONNX check it; the files beside it that it needs.
 
     Raises:
         ModelError: ONNX refuses it.
     """
     tensors = [value.const_value for value in model.graph.initializers.values()]
-    is_large = sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > largest
+    is_large = sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > LARGEST
     data, written = data_path(path), folder / path.name
-    ir.save(model, written, format="protobuf", external_data=data.name if is_large else None)
+    ir.save(
+        model, written, format="protobuf", external_data=data.name if is_large else None, size_threshold_bytes=SMALL
+    )
     try:
         _check(written, is_large, folder / f"{path.name}.inferred")
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

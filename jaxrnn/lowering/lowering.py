@@ -86,10 +86,14 @@ class Lowering:
             self.path, self.writer.scope = outer, scope
 
     def _known(self, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand] | None:
-        """The results of an equation whose operands are all known."""
-        if equation.effects or not all(isinstance(operand, np.ndarray) for operand in operands):
+        """The results of an equation whose operands are all known, or whose results have no elements."""
+        if equation.effects or any(
+            not isinstance(type_of(each), np.dtype) for each in (*equation.invars, *equation.outvars)
+        ):
             return None
-        if any(not isinstance(type_of(each), np.dtype) for each in (*equation.invars, *equation.outvars)):
+        if all(0 in variable.aval.shape for variable in equation.outvars):
+            return [np.zeros(variable.aval.shape, type_of(variable)) for variable in equation.outvars]
+        if not all(isinstance(operand, np.ndarray) for operand in operands):
             return None
         arrays = [np.asarray(operand) for operand in operands]
         if (moved := move(equation, arrays)) is not None:

@@ -10,10 +10,14 @@ from jaxrnn.lowering.rules import (
     cumulative,
     elementwise,
     functions,
+    indexing,
     integers,
+    layers,
     movement,
     pooling,
     reduction,
+    scattering,
+    sorting,
     types,
 )
 
@@ -24,9 +28,13 @@ RULES: dict[str, Rule] = {
     **cumulative.RULES,
     **elementwise.RULES,
     **functions.RULES,
+    **indexing.RULES,
     **integers.RULES,
+    **layers.RULES,
     **movement.RULES,
     **pooling.RULES,
     **reduction.RULES,
+    **scattering.RULES,
+    **sorting.RULES,
     **types.RULES,
 }

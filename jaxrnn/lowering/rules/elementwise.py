@@ -13,6 +13,7 @@ from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.lowering.lowering import Lowering, Rule
 from jaxrnn.lowering.movement import broadcast, thin
+from jaxrnn.lowering.ranges import compared
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
 
 #: Primitives that an operator of ONNX computes as they are.
@@ -64,9 +65,11 @@ def elements(
 ) -> Operand:
     """One node on elements of operands that broadcast, of the shape that all of them broadcast to.
 
-    Operands that were repeated are read as they were before.
+    Operands that were repeated are read as they were before. A comparison that is known to hold is no node.
     """
     shape = np.broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
+    if (holds := compared(operator, *operands) if len(operands) == 2 else None) is not None:
+        return np.full(shape, holds)
     thinned = [thin(operand) for operand in operands]
     rank = max((len(shape_of(each)) for each in thinned if isinstance(each, ir.Value)), default=0)
     if rank == len(shape):
@@ -91,6 +94,8 @@ def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Opera
     """``Where``; with more than two cases, of each in turn."""
     if len(cases) == 1:
         return cases[0]
+    if isinstance(which, np.ndarray) and which.size and (which == which.flat[0]).all():
+        return cases[int(which.flat[0])]
     shape, dtype = shape_of_atom(equation.outvars[0]), type_of(equation.outvars[0])
     if len(cases) == 2 and dtype_of(which) == np.bool_:
         which = broadcast(lowering.writer, which, (1,) * len(shape)) if not shape_of(which) else which

@@ -38,7 +38,9 @@ def layer(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         if len(frames) > 1:
             here = frames[1] if here is None else frames[1] & here
         operands, structure = jax.tree.flatten((frames[0], tuple(before), tree.unflatten(constant), here))
-        y, *after = run.bind(equation, operands, structure=structure)
+        # Nobody reads outputs in frames that the stream does not have.
+        fills = equation.params["fills"] and exists is not None
+        y, *after = run.bind(equation, operands, structure=structure, fills=fills)
         return after, [y]
 
     constant, tree = jax.tree.flatten(weights)
