@@ -49,8 +49,12 @@ def _scaled(match: Match) -> Operand | None:
 
 
 def _is_as_regular(product: np.ndarray, source: np.ndarray) -> bool:
-    """Whether a product is finite, and zero where its source is: infinities that meet it later give the same."""
-    return bool(np.all(np.isfinite(product)) and np.array_equal(product == 0, source == 0))
+    """Whether a product is finite and has all its digits, and is zero where its source is.
+
+    Infinities that meet it later then give the same.
+    """
+    smallest = np.abs(product[source != 0]).min(initial=np.inf)
+    return bool(np.all(np.isfinite(product)) and smallest >= np.finfo(product.dtype).tiny)
 
 
 def _batch_normalization(match: Match) -> Operand | None:
