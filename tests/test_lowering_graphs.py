@@ -160,3 +160,33 @@ def test_nodes_have_the_names_of_their_scopes(rng):
 
     model = verify_lowering(function, x, kernel, bias, known={1, 2}, roundings=8)
     assert [node.name for node in model.graph.node] == ["/encoder/Conv", "/encoder/act/Softplus"]
+
+
+def test_reshapes_meet(rng):
+    """What does not mind the shape comes before it, so that two reshapes are one."""
+    x, weight, bias = drawn(rng, (2, 1, 3, 4), (4, 5), (5,))
+
+    def layer(x, weight, bias):
+        return jax.nn.sigmoid(x.reshape(6, 1, 4) @ weight + bias).reshape(2, 15)
+
+    verify_lowering(
+        layer, x, weight, bias, known={1, 2}, operators={"MatMul": 1, "Add": 1, "Sigmoid": 1, "Reshape": 1}, roundings=8
+    )
+    verify_lowering(lambda x: jnp.tanh(x.reshape(6, 4)).reshape(2, 1, 3, 4), x, operators={"Tanh": 1})
+    verify_lowering(lambda x, w: x.reshape(3, 8) * w, x, np.arange(8, dtype=np.float32), known={1})
+    verify_lowering(
+        lambda x, y: jnp.stack([x, y], 1).reshape(2, 2, 12), x, x + 1, operators={"Concat": 1, "Reshape": 1}
+    )
+    for axis in range(4):
+        verify_lowering(lambda x, y, a=axis: jnp.stack([x, y, x], a), x, x + 1, operators={"Concat": 1, "Reshape": 1})
+
+
+def test_a_mask_has_its_shape_at_once(rng):
+    (x,) = drawn(rng, (2, 3))
+    count = np.int32(3)
+
+    def masked(x, count):
+        mask = count >= np.array([2, 4, 3], np.int32)
+        return jnp.where(mask[None], x, 0), jnp.where((np.array([5, 3], np.int32) < count)[:, None], x, 0)
+
+    verify_lowering(masked, x, count, operators={"GreaterOrEqual": 1, "Greater": 1, "Where": 2})

@@ -35,12 +35,14 @@ class Match:
     """What a rewrite is given: the nodes that its pattern has found, and a writer of others.
 
     Attributes:
-        root: the node whose result is replaced.
+        result: the value that is replaced.
+        root: the node that has it.
         writer: of the graph.
     """
 
-    def __init__(self, writer: Writer, root: ir.Node, found: Found):
-        self.writer, self.root, self.found = writer, root, found
+    def __init__(self, writer: Writer, result: ir.Value, found: Found):
+        self.writer, self.result, self.found = writer, result, found
+        self.root = found.nodes[0]
 
     def __getitem__(self, name: str) -> Any:
         """The value of a term."""
@@ -53,12 +55,12 @@ class Match:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the result."""
-        return shape_of(self.root.outputs[0])
+        return shape_of(self.result)
 
     @property
     def dtype(self) -> np.dtype:
         """Of the result."""
-        return dtype_of(self.root.outputs[0])
+        return dtype_of(self.result)
 
     def number(self, value: float) -> np.ndarray:
         """A number of the result's type."""
@@ -117,20 +119,21 @@ class Rewrite:
         pattern: of nodes, whose results other than the last nothing else uses.
         build: of a match, a value of the same shape and type; None where the pattern is not enough.
         shares: others may use the results as well, as it pays in any case.
+        named: which of the nodes found it is named after, in the order of the pattern; by default the last one.
     """
 
     pattern: Op
     build: Callable[[Match], Operand | None]
     shares: bool = False
+    named: int = -1
 
-    def of(self, writer: Writer, node: ir.Node) -> Operand | None:
-        """What replaces the result of a node; None if the pattern is not there."""
-        result = node.outputs[0]
+    def of(self, writer: Writer, result: ir.Value) -> Operand | None:
+        """What replaces a value; None if the pattern is not there."""
         for found in find(self.pattern, result, Found({})):
             if not (self.shares or _is_alone(found.nodes)):
                 continue
-            writer.scope = found.nodes[-1].meta.get("scope", "")
-            built = self.build(Match(writer, node, found))
+            writer.scope = found.nodes[self.named].meta.get("scope", "")
+            built = self.build(Match(writer, result, found))
             if built is not None and (shape_of(built), dtype_of(built)) == (shape_of(result), dtype_of(result)):
                 return built
             writer.nodes.clear()
@@ -164,17 +167,16 @@ def rewrite(graph: ir.Graph, writer: Writer, rewrites: Mapping[str, Sequence[Rew
 
 
 def _rewritten(writer: Writer, node: ir.Node, rewrites: Sequence[Rewrite]) -> bool:
-    if len(node.outputs) > 1 or node.domain not in ("", "jaxrnn"):
-        return False
-    for each in rewrites:
-        operand = each.of(writer, node)
-        if operand is not None:
-            value = writer.value(operand)
-            assert node.graph is not None
-            node.graph.insert_before(node, writer.nodes)
-            node.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
-            _remove(node)
-            return True
+    for result in node.outputs:
+        for each in rewrites if result.uses() or result.is_graph_output() else ():
+            operand = each.of(writer, result)
+            if operand is not None:
+                value = writer.value(operand)
+                assert node.graph is not None
+                node.graph.insert_before(node, writer.nodes)
+                result.replace_all_uses_with(value, replace_graph_outputs=True)
+                _remove(node)
+                return True
     return False
 
 

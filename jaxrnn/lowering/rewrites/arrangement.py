@@ -14,9 +14,9 @@ from jaxrnn.lowering.writer import Operand, constant_of, dtype_of, maker_of, sha
 
 X, Y, WHICH = Value("x"), Value("y"), Known("which")
 
-Add, Cast, Concat, Div, Max, Min, Mul, Neg, Not, Reshape, Sub, Transpose, Where = map(
+Add, Cast, Concat, Div, Max, Min, Mul, Neg, Not, Split, Sub, Transpose, Where = map(
     operator,
-    ("Add", "Cast", "Concat", "Div", "Max", "Min", "Mul", "Neg", "Not", "Reshape", "Sub", "Transpose",
+    ("Add", "Cast", "Concat", "Div", "Max", "Min", "Mul", "Neg", "Not", "Split", "Sub", "Transpose",
      "Where"),
 )  # fmt: skip
 
@@ -68,11 +68,7 @@ def _joined(match: Match, left: ir.Value, right: ir.Value, axis: int) -> Operand
     first, second = _span(left, axis), _span(right, axis)
     if first is None or second is None or first[0] is not second[0] or first[2] != second[1]:
         return None
-    source, start, end = first[0], first[1], second[2]
-    shape = shape_of(source)
-    starts, ends = [0] * len(shape), list(shape)
-    starts[axis], ends[axis] = start, end
-    return cut(match.writer, source, starts, ends)
+    return _sliced(match, first[0], first[1], second[2], axis)
 
 
 def _span(value: ir.Value, axis: int) -> tuple[ir.Value, int, int] | None:
@@ -146,10 +142,19 @@ def _transposed(match: Match) -> Operand | None:
     return reshape(match.writer, match["x"], match.shape) if large == sorted(large) else None
 
 
-def _reshaped(match: Match) -> Operand | None:
-    """A reshape of a reshape; one to the shape that was there."""
-    inner = match["inner"]
-    return reshape(match.writer, source_of(inner), match.shape)
+def _only_part(match: Match) -> Operand | None:
+    """The one part of a split that is used, as a slice."""
+    node = match.root
+    used = [value for value in node.outputs if value.uses() or value.is_graph_output()]
+    span = _span(match.result, node.attributes["axis"].as_int())
+    return _sliced(match, *span, node.attributes["axis"].as_int()) if used == [match.result] and span else None
+
+
+def _sliced(match: Match, source: ir.Value, start: int, end: int, axis: int) -> Operand:
+    shape = shape_of(source)
+    starts, ends = [0] * len(shape), list(shape)
+    starts[axis], ends[axis] = start, end
+    return cut(match.writer, source, starts, ends)
 
 
 REWRITES = (
@@ -166,5 +171,5 @@ REWRITES = (
     Rewrite(Concat(), _flat),
     Rewrite(Concat(), _reflected),
     Rewrite(Transpose(X), _transposed),
-    Rewrite(Reshape(Reshape(X).named("inner")), _reshaped, shares=True),
+    Rewrite(Split(X), _only_part),
 )

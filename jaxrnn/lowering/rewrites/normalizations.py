@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.lowering.movement import reshape, source_of
-from jaxrnn.lowering.patterns import Number, Value, operator
+from jaxrnn.lowering.patterns import Known, Number, Value, operator
 from jaxrnn.lowering.rewriting import Match, Rewrite, by_channel
 from jaxrnn.lowering.writer import Operand, constant_of, dtype_of, operand_of, shape_of
 
-X, SCALE, BIAS, COUNT, EPSILON = Value("x"), Value("scale"), Value("bias"), Number("count"), Number("epsilon")
+X, SCALE, BIAS, COUNT, EPSILON = Value("x"), Known("scale"), Known("bias"), Number("count"), Number("epsilon")
 
 Add, AveragePool, Div, Exp, InstanceNormalization, LayerNormalization, Log, Mul, Reciprocal = map(
     operator,
@@ -96,7 +96,7 @@ def _normalized(match: Match) -> Operand | None:
     first = len(shape) - len(axes)
     if axes != list(range(first, len(shape))):
         return None
-    if first == 2:
+    if first == 2 and shape[1] > 1:
         ones, zeros = np.ones(shape[1], match.dtype), np.zeros(shape[1], match.dtype)
         instance = match.node("InstanceNormalization", x, ones, zeros, epsilon=match["epsilon"])
         if instance is not None:
@@ -148,8 +148,21 @@ def _layer_of_instance(match: Match) -> Operand | None:
     scale = _over_last(match, "scale", 2)
     if scale is None or not _is_plain(node) or shape_of(scale) == (1,):
         return None
-    epsilon = node.attributes["epsilon"].as_float()
-    return match.node("LayerNormalization", node.inputs[0], scale, axis=2, epsilon=epsilon)
+    return match.node("LayerNormalization", source_of(node), scale, axis=2, epsilon=_epsilon(node))
+
+
+def _biased_layer_of_instance(match: Match) -> Operand | None:
+    """The same with a bias alone."""
+    node = match["instance"]
+    bias = _over_last(match, "bias", 2)
+    if bias is None or not _is_plain(node) or shape_of(bias) == (1,):
+        return None
+    ones = np.ones(shape_of(bias), match.dtype)
+    return match.node("LayerNormalization", source_of(node), ones, bias, axis=2, epsilon=_epsilon(node))
+
+
+def _epsilon(node: ir.Node) -> float:
+    return node.attributes["epsilon"].as_float()
 
 
 def _instance_scaled(match: Match) -> Operand | None:
@@ -181,6 +194,7 @@ REWRITES = (
     Rewrite(Div(_CENTRED, _DEVIATION), _normalized),
     Rewrite(Mul(X, Reciprocal(Sqrt(Value("square")).named("root"))), _divided),
     Rewrite(Mul(_INSTANCE, SCALE), _layer_of_instance),
+    Rewrite(Add(_INSTANCE, BIAS), _biased_layer_of_instance),
     Rewrite(Mul(_LAYER, SCALE), _layer_scaled),
     Rewrite(Add(_LAYER, BIAS), _layer_biased),
     Rewrite(Add(Mul(_INSTANCE, SCALE), BIAS), _instance_scaled),

@@ -21,7 +21,10 @@ Add, BatchNormalization, Conv, ConvTranspose, Gemm, MatMul, Mul, Transpose = map
 
 def _biased(match: Match) -> Operand | None:
     """A bias for each channel as the convolution's own."""
-    node, bias = match["product"], by_channel(match, "bias")
+    node = match["product"]
+    if match.shape != shape_of(node.outputs[0]):
+        return None
+    bias = by_channel(match, "bias")
     own = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
     if bias is None or (own is None and len(node.inputs) > 2):
         return None
@@ -30,8 +33,10 @@ def _biased(match: Match) -> Operand | None:
 
 def _scaled(match: Match) -> Operand | None:
     """A scale for each channel in the weight and the bias: the second axis of the result is the weight's first."""
-    node, scale = match["product"], by_channel(match, "scale")
-    weight = constant_of(match["weight"])
+    node = match["product"]
+    if match.shape != shape_of(node.outputs[0]):
+        return None
+    scale, weight = by_channel(match, "scale"), constant_of(match["weight"])
     own = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
     if not isinstance(scale, np.ndarray) or weight is None or (own is None and len(node.inputs) > 2):
         return None
