@@ -91,7 +91,8 @@ def _step_rows(plan: Plan, entry: Entry) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         model = load(entry)
         offline = describe(entry, model)
-        step = exported(model, model.params, offline.frame, Path(folder) / "step.onnx", step=True, dims=entry.dims)
+        dims = {name: size for name, size in entry.dims.items() if name != model.spec.batch_symbol}
+        step = exported(model, model.params, offline.frame, Path(folder) / "step.onnx", step=True, dims=dims)
         frames = [random_frames(model, entry.dims, seed=seed) for seed in range(COMPARED)]
 
         def results(runs: Mapping[str, Any]) -> dict[str, Outputs]:
