@@ -125,7 +125,8 @@ def main(noisy: Path | None, out: Path) -> None:
         raise click.ClickException(str(error)) from error
     click.echo(f"wrote {', '.join(sorted(each.name for each in out.iterdir()))} to {out}")
     if clean is not None:
-        click.echo(f"SI-SDR: {si_sdr(samples, clean):.1f} dB noisy, {si_sdr(enhanced[: len(clean)], clean):.1f} enhanced")
+        before, after = si_sdr(samples, clean), si_sdr(enhanced[: len(clean)], clean)
+        click.echo(f"SI-SDR: {before:.1f} dB noisy, {after:.1f} enhanced")
     click.echo(f"a step of {1e3 * HOP / RATE:.0f} ms takes {1e6 * np.median(seconds):.0f} us in ONNX Runtime")
     difference = np.abs(enhanced - offline).max()
     click.echo(f"against the whole recording at once, largest difference: {difference:.1e}")

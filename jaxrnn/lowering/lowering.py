@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.jaxprs.equations import bind, evaluate, type_of
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.known import move
 from jaxrnn.jaxprs.slices import needed
 from jaxrnn.lowering.writer import Operand, Writer, dtype_of, plain_name, shape_of
@@ -91,8 +92,8 @@ class Lowering:
             not isinstance(type_of(each), np.dtype) for each in (*equation.invars, *equation.outvars)
         ):
             return None
-        if all(0 in variable.aval.shape for variable in equation.outvars):
-            return [np.zeros(variable.aval.shape, type_of(variable)) for variable in equation.outvars]
+        if all(0 in shape_of_atom(variable) for variable in equation.outvars):
+            return [np.zeros(shape_of_atom(variable), type_of(variable)) for variable in equation.outvars]
         if not all(isinstance(operand, np.ndarray) for operand in operands):
             return None
         arrays = [np.asarray(operand) for operand in operands]
