@@ -65,7 +65,7 @@ def exported(stepper: Any, params: Any, frame: Arrays, path: Path, **options: An
         frame=frame,
         declared=tuple(value.name for value in onnx.load(path).graph.output),
         outputs=tuple(facts.outputs.values()),
-        state=tuple((names.input, names.output) for names in facts.state.values()),
+        state=tuple((names.input, str(names.output)) for names in facts.state.values()),
         start=facts.first_inputs,
     )
 
@@ -91,7 +91,8 @@ def _step_rows(plan: Plan, entry: Entry) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         model = load(entry)
         offline = describe(entry, model)
-        step = exported(model, model.params, offline.frame, Path(folder) / "step.onnx", step=True, dims=entry.dims)
+        dims = {name: size for name, size in entry.dims.items() if name != model.spec.batch_symbol}
+        step = exported(model, model.params, offline.frame, Path(folder) / "step.onnx", step=True, dims=dims)
         frames = [random_frames(model, entry.dims, seed=seed) for seed in range(COMPARED)]
 
         def results(runs: Mapping[str, Any]) -> dict[str, Outputs]:

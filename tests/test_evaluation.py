@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-import socket
 import threading
 from typing import Any
 
@@ -29,8 +28,10 @@ import jaxrnn
 from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Chain, Offline, Stage, from_folder
+from jaxrnn.evaluation.journal import Journal
 from jaxrnn.evaluation.prepared import prepare_evaluation
 from jaxrnn.evaluation.recording_worker import RecordingWorker
+from jaxrnn.evaluation.writers import Writer
 
 
 def dtln(models):
@@ -164,41 +165,60 @@ def test_every_recording_is_a_row_and_its_output_is_that_of_the_file_alone(done)
     assert not leftovers(folder / "out")
 
 
-def full_disk(monkeypatch, after, fits):
-    """Renames of files that fit fail from a certain one on, as on a full disk."""
-    replace, left = os.replace, [after]
+class FullDisk:
+    """A file that takes so many more bytes, then as many of the next ones as it can."""
+
+    def __init__(self, file, room):
+        self._file, self._room = file, room
+
+    def write(self, data):
+        written = self._file.write(data[: self._room])
+        self._room -= written
+        if written < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+def full_disk(monkeypatch, which, after):
+    """The journal is full in the middle of a unit, or a rename of an output fails after some others."""
+    replace, opened, left = os.replace, Journal._opened, [after]
 
     def failing(source, target, **options):
-        if fits(str(target)):
+        if str(target).endswith(".wav"):
             left[0] -= 1
             if left[0] < 0:
                 raise OSError(errno.ENOSPC, "No space left on device", str(target))
         return replace(source, target, **options)
 
-    monkeypatch.setattr(os, "replace", failing)
+    if which == "outputs":
+        monkeypatch.setattr(os, "replace", failing)
+    else:
+        monkeypatch.setattr(Journal, "_opened", lambda journal: FullDisk(opened(journal), after))
 
 
 @pytest.mark.parametrize(
-    ("after", "ending"),
-    of_tiers([(0, ".json"), (2, ".json"), (0, ".wav"), (6, ".wav")], [(2, ".json"), (6, ".wav")]),
+    ("which", "after"),
+    of_tiers([("journal", 0), ("journal", 1000), ("outputs", 0), ("outputs", 6)], [("journal", 1000), ("outputs", 6)]),
 )
-def test_a_full_disk_ends_the_run_with_no_torn_file_and_a_rerun_completes_it(
-    done, tmp_path, monkeypatch, after, ending
-):
+def test_a_full_disk_ends_the_run_with_no_torn_file_and_a_rerun_completes_it(done, tmp_path, monkeypatch, which, after):
     folder, rows, found = done
     evaluation = evaluation_of(folder, tmp_path / "out")
     with monkeypatch.context() as patch:
-        full_disk(patch, after, lambda target: target.endswith(ending))
+        full_disk(patch, which, after)
         with pytest.raises(InputError, match="No space left"):
             evaluation.run()
     assert not leftovers(tmp_path / "out")
     for name, samples in outputs(tmp_path / "out").items():
         np.testing.assert_array_equal(samples, found[name])
-    again = evaluation_of(folder, tmp_path / "out")
-    assert not again.is_complete
-    again.run()
-    assert again.is_complete
-    assert again.rows() == rows
+    assert not evaluation.is_complete
+    # The same one goes on, and so does another.
+    for again in (evaluation, evaluation_of(folder, tmp_path / "out")):
+        assert again.is_complete == (again is not evaluation)
+        again.run()
+        assert again.is_complete
+        assert again.rows() == rows
     assert all(np.array_equal(samples, found[name]) for name, samples in outputs(tmp_path / "out").items())
     assert outputs(tmp_path / "out").keys() == found.keys()
 
@@ -312,8 +332,9 @@ def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path
     for options, named in others:
         with pytest.raises(InputError, match=rf"differs in {named}: choose"):
             evaluation_of(folder, **options)
-    make_corpus(tmp_path, LENGTHS)
-    evaluation_of(tmp_path)
+    make_corpus(tmp_path, LENGTHS[:4])
+    begun = evaluation_of(tmp_path)
+    begun.run(begun.units[:0])
     soundfile.write(tmp_path / "noisy" / "f03.wav", sound(8001), RATE)
     with pytest.raises(InputError, match="differs in lengths of recordings"):
         evaluation_of(tmp_path)
@@ -323,12 +344,27 @@ def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path
     assert evaluation_of(folder).rows() == rows
 
 
-def test_what_a_killed_process_left_of_an_output_is_removed(done, tmp_path):
-    folder, _, found = done
+def test_what_killed_processes_left_is_removed_and_a_torn_line_is_no_unit(done, tmp_path):
+    """Of the journal and of an output; another that still writes the same output is not in the way."""
+    folder, rows, found = done
     evaluation = evaluation_of(folder, tmp_path / "out")
-    left = tmp_path / "out" / "outputs" / f".f00.wav.{socket.gethostname()}.999999999.partial"
-    left.parent.mkdir()
-    left.write_bytes(b"torn")
+    evaluation.run(evaluation.units[:2])
+    (journal,) = (tmp_path / "out" / "units").iterdir()
+    whole = journal.read_bytes()
+    half_dead = Writer(tmp_path / "out" / "outputs", "f00.wav", RATE)
+    half_dead.add(np.ones(10))
+    lost = b"\0" * 100  # as file systems leave what a machine without power has not written
+    for torn, units in (
+        (whole[:-1], {0, 1}),
+        (whole[:-2], {0}),
+        (whole[:5], set()),
+        (b"", set()),
+        (lost + whole, set()),
+    ):
+        journal.write_bytes(torn)
+        assert evaluation_of(folder, tmp_path / "out").journal.finished() == units
     evaluation.run()
+    assert evaluation.rows() == rows
+    half_dead.discard()
     assert not leftovers(tmp_path / "out")
     assert outputs(tmp_path / "out").keys() == found.keys()

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from jaxrnn.cli.cores import share_cores
 from jaxrnn.cli.errors import INTERRUPTED
 from jaxrnn.cli.options import json_option
 from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
 from jaxrnn.cli.settings import settings_options
-from jaxrnn.errors import InputError
-
-if TYPE_CHECKING:
-    from jaxrnn.evaluation.hosts import Host
 
 INTERVAL = "95 % interval"
 
@@ -24,24 +19,19 @@ INTERVAL = "95 % interval"
 @click.command()
 @settings_options("jaxrnn.evaluation.settings:EvaluationSettings", "corpus.limit=100")
 @click.option(
-    "--processes",
-    default=1,
-    show_default=True,
+    "--workers",
+    default=None,
+    metavar="N",
     type=click.IntRange(1),
-    help="Processes on this machine, each on cores of its own.",
+    help="Compute in N processes, on this machine unless --ray says otherwise; needs Ray.",
 )
 @click.option(
-    "--host",
-    metavar="I/N",
+    "--ray",
+    "address",
     default=None,
-    help="This is process I of N, from 0 on, that share the folder of results: one command on each machine.",
-)
-@click.option("--cluster", is_flag=True, help="The same, with I and N as JAX finds them (Slurm, TPU pods).")
-@click.option(
-    "--coordinator",
-    metavar="ADDRESS:PORT",
-    default=None,
-    help="With --host: join through jax.distributed, whose process 0 listens there.",
+    metavar="ADDRESS",
+    help="Compute on a Ray cluster: auto for that of this machine, or ray://HOST:10001; without --workers, in as many "
+    "as have room there.",
 )
 @click.option(
     "--against",
@@ -53,8 +43,8 @@ INTERVAL = "95 % interval"
 @json_option
 @click.pass_context
 def evaluate(
-    ctx: click.Context, path: Path, overrides: tuple[str, ...], processes: int, host: str | None, cluster: bool,
-    coordinator: str | None, against: Path | None,
+    ctx: click.Context, path: Path, overrides: tuple[str, ...], workers: int | None, address: str | None,
+    against: Path | None,
 ) -> None:  # fmt: skip
     """Run a model over a corpus as SETTINGS.yaml says; write a table, a summary and a report.
 
@@ -71,62 +61,35 @@ def evaluate(
 
     --keys explains every key. Paths are relative to the file. Texts may hold ${VARIABLE} or ${VARIABLE:-default}. All
     mistakes in a file are reported together, before anything runs. Finished work is kept: after an interruption, the
-    same command continues, and its table is the same. A recording that cannot be read is a row with its error. The
-    results are OUT/results.parquet, OUT/results.json and OUT/report.html, which needs no network.
+    same command continues, and its table is the same, whoever computes. A recording that cannot be read is a row with
+    its error. The results are OUT/results.parquet, OUT/results.json and OUT/report.html, which needs no network.
 
     \b
     Examples:
       jaxrnn evaluate dtln.yaml
       jaxrnn evaluate dtln.yaml --set system.stages.1.model=other.onnx --print-config
-      jaxrnn evaluate dtln.yaml --processes 2 --set corpus.limit=100 --json
+      jaxrnn evaluate dtln.yaml --workers 2 --set corpus.limit=100 --json
       jaxrnn evaluate better.yaml --against runs/dtln
-      jaxrnn evaluate dtln.yaml --host 0/4        # and 1/4, 2/4, 3/4 on other machines that see the same folders
+      jaxrnn evaluate dtln.yaml --ray auto --set resources.gpus=1
     """  # noqa: D301
-    if processes > 1 and (host is not None or cluster):
-        raise InputError("--processes are of this machine alone: give either --processes, or --host or --cluster")
-    if coordinator is not None and host is None:
-        raise InputError("--coordinator needs --host I/N")
-    others = share_cores(processes)
-    place = _place(processes, host, cluster, coordinator)
+    from jaxrnn.evaluation.cluster import Workers
     from jaxrnn.evaluation.evaluate import run
     from jaxrnn.evaluation.prepared import prepare_evaluation
     from jaxrnn.evaluation.results import read_results
-    from jaxrnn.evaluation.workers import workers
 
+    several = None if workers is None and address is None else Workers(workers, address)
     with busy(f"reading {path.name}"):
         baseline = None if against is None else read_results(against)
-        prepared = prepare_evaluation(path, overrides)
+        prepared = prepare_evaluation(path, overrides, several)
     folder = prepared.evaluation.journal.folder
-    arguments = [str(path), *(part for override in overrides for part in ("--set", override))]
     try:
-        with workers(arguments, others) as failures:
-            times = run(prepared.evaluation, place)
-            for line in failures():
-                click.echo(line, err=True)
+        times = run(prepared.evaluation)
     except KeyboardInterrupt:
         click.echo(f"interrupted; run the same command again to continue in {folder}", err=True)
         ctx.exit(INTERRUPTED)
-    if not prepared.evaluation.is_complete:
-        raise InputError("not all recordings are finished; run the same command again")
-    if place.index != 0:
-        return
     with busy("writing the report"):
         document = prepared.conclude(times, baseline).document
     show({"out": str(folder), "times": times, **{key: document[key] for key in document if key != "rows"}}, _report)
-
-
-def _place(processes: int, host: str | None, cluster: bool, coordinator: str | None) -> Host:
-    from jaxrnn.evaluation.hosts import Host, join
-
-    if cluster:
-        return join()
-    if host is None:
-        return Host(0, processes)
-    index, slash, count = host.partition("/")
-    if not slash or not index.isdigit() or not count.isdigit():
-        raise InputError(f"--host {host}: expected I/N, such as 0/4")
-    place = Host(int(index), int(count))
-    return place if coordinator is None else join(coordinator, place.count, place.index)
 
 
 def _report(result: Mapping[str, Any]) -> Iterator[Block]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from jaxrnn.evaluation.chain import Chain
+from jaxrnn.evaluation.cluster import Workers
 from jaxrnn.evaluation.compare import PairedComparison, compare
 from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluate import evaluate
 from jaxrnn.evaluation.evaluation import Evaluation
-from jaxrnn.evaluation.hosts import Host, join, shared
 from jaxrnn.evaluation.metrics import (
     METRICS,
     Accumulator,
@@ -31,7 +31,6 @@ __all__ = [
     "Chain",
     "Column",
     "Evaluation",
-    "Host",
     "Item",
     "Metric",
     "NoValueError",
@@ -41,16 +40,15 @@ __all__ = [
     "Results",
     "Stage",
     "System",
+    "Workers",
     "build_metric",
     "compare",
     "evaluate",
     "from_folder",
     "from_manifest",
-    "join",
     "latency",
     "over_whole",
     "read_results",
-    "shared",
     "si_sdr",
     "write_report",
     "write_results",

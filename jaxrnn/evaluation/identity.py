@@ -48,10 +48,12 @@ def _digest(arrays: Any) -> str:
 
 def surroundings() -> dict[str, Any]:
     """What else results may depend on. Another version or kind of device makes another evaluation."""
+    device = jax.devices()[0]
     return {
         "jaxrnn": __version__,
         "jax": jax.__version__,
-        "device": jax.devices()[0].platform,
+        "device": device.platform,
+        "kind of device": device.device_kind,
         "devices": jax.local_device_count(),
         "machine": platform.machine(),
     }

@@ -1,4 +1,4 @@
-"""The finished units of an evaluation on disk, each a file that is written whole or not at all."""
+"""The finished units of an evaluation on disk: what is in the journal is whole, and is never computed again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
@@ -18,8 +20,12 @@ Row = dict[str, Any]
 COLUMNS = ("id", "path", "reference", "seconds", "status", "error", "notes")
 OK = "ok"
 
-#: The folder of finished units in a folder of results.
-UNITS = "units"
+#: In a folder of results, the folder of finished units, what determines the results, and the lock of who writes.
+UNITS, RUN, LOCK = "units", "run.json", "lock"
+#: The key of what units were computed on, beside what determines the results.
+SURROUNDINGS = "surroundings"
+#: Bytes after which a file of finished units is followed by another.
+SEGMENT = 2**26
 
 
 @contextlib.contextmanager
@@ -60,62 +66,150 @@ def row_of(item: Item, seconds: float | None, error: str | None) -> Row:
 
 
 class Journal:
-    """The finished units of an evaluation.
+    """The finished units of an evaluation, which one process at a time writes.
+
+    They are lines of JSON in the files of the folder ``units``, in the order in which they were finished. A file is
+    appended to by one run and then never touched; what a killed run has left of its last line is no unit.
 
     Args:
-        folder: the folder of results; created if missing.
+        folder: the folder of results.
         facts: what determines the results: corpus, models, settings.
 
     Raises:
-        InputError: the folder holds the results of something else, or cannot be written.
+        InputError: the folder holds the results of something else.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, Any]):
-        self.folder, self._units = folder, folder / UNITS
-        text = json.dumps(facts, indent=1, sort_keys=True, default=str)
-        with writing_to(folder):
-            self._units.mkdir(parents=True, exist_ok=True)
-            stored = self._stored_facts()
-        if stored is None:
-            write_whole(folder / "run.json", lambda file: file.write_text(text))
-            return
-        plain = json.loads(text)
-        if stored != plain:
-            differing = sorted(key for key in stored.keys() | plain.keys() if stored.get(key) != plain.get(key))
-            raise InputError(
-                f"{folder} holds the results of another evaluation, which differs in {', '.join(differing)}: choose "
-                "another folder, or delete this one"
-            )
+        self.folder, self._facts = folder, json.loads(json.dumps(facts, default=str))
+        self._finished: set[int] | None = None
+        self._segment: IO[bytes] | None = None
+        self._check({})
 
-    def _stored_facts(self) -> dict[str, Any] | None:
+    @property
+    def surroundings(self) -> dict[str, Any] | None:
+        """What the finished units were computed on; None if no run has begun."""
+        return (self._stored() or {}).get(SURROUNDINGS)
+
+    def _stored(self) -> dict[str, Any] | None:
         """The facts of the results in the folder; None where there are none."""
-        path = self.folder / "run.json"
+        path = self.folder / RUN
         try:
             facts = json.loads(path.read_text()) if path.exists() else None
         except ValueError as error:
             raise InputError(f"{path} cannot be read: {error}; choose another folder, or delete this one") from error
-        if facts is not None and not isinstance(facts, dict):
+        if facts is not None and not (isinstance(facts, dict) and isinstance(facts.get(SURROUNDINGS), dict)):
             raise InputError(f"{path} does not belong to an evaluation: choose another folder, or delete this one")
         return facts
 
-    def finished(self) -> set[int]:
-        """The numbers of the finished units."""
-        return {int(path.stem) for path in self._units.glob("*.json")}
+    def _check(self, surroundings: Mapping[str, Any]) -> bool:
+        """Whether the folder holds results, which must be those of this evaluation."""
+        stored = self._stored()
+        if stored is None:
+            return False
+        before = stored.pop(SURROUNDINGS)
+        differing = [key for key in stored.keys() | self._facts.keys() if stored.get(key) != self._facts.get(key)]
+        differing += [key for key, value in surroundings.items() if before.get(key) != value]
+        if differing:
+            raise InputError(
+                f"{self.folder} holds the results of another evaluation, which differs in "
+                f"{', '.join(sorted(differing))}: choose another folder, or delete this one"
+            )
+        return True
 
-    def finish(self, unit: int, rows: Iterable[Row]) -> None:
-        """Write the rows of a unit.
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep all other processes from writing while the context lasts; its end closes what `finish` has opened.
+
+        The operating system holds the lock and ends it with the process, however that ends.
 
         Raises:
-            InputError: the disk is full; no partial file stays.
+            InputError: another process writes, or the folder cannot be written.
         """
-        text = json.dumps(list(rows), default=str)
-        write_whole(self._units / f"{unit:06d}.json", lambda file: file.write_text(text))
+        with writing_to(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.folder / LOCK, blocking=False)
+            try:
+                lock.acquire()
+            except Timeout as error:
+                raise InputError(
+                    f"another process runs an evaluation in {self.folder}: wait for its end, or choose another folder"
+                ) from error
+        try:
+            self._finished = None  # others may have written before
+            yield
+        finally:
+            self._close()
+            lock.release()
+
+    def begin(self, surroundings: Mapping[str, Any]) -> None:
+        """Say on what units will be computed, before the first is finished.
+
+        Raises:
+            InputError: the folder holds the results of something else, or cannot be written.
+        """
+        if not self._check(surroundings):
+            text = json.dumps({**self._facts, SURROUNDINGS: dict(surroundings)}, indent=1, sort_keys=True)
+            write_whole(self.folder / RUN, lambda file: file.write_text(text))
+
+    def finished(self) -> set[int]:
+        """The numbers of the finished units."""
+        if self._finished is None:
+            self._finished = {unit for unit, _ in entries(self.folder)}
+        return self._finished
+
+    def finish(self, unit: int, rows: Iterable[Row]) -> None:
+        """Append the rows of a unit, inside of `writing`.
+
+        Raises:
+            InputError: the disk is full.
+        """
+        line = json.dumps({"unit": unit, "rows": list(rows)}, default=str).encode() + b"\n"
+        try:
+            with writing_to(self.folder / UNITS):
+                if self._segment is None:
+                    self._segment = self._opened()
+                self._segment.write(line)
+                self._segment.flush()
+        except InputError:
+            self._close()
+            raise
+        self.finished().add(unit)
+        if self._segment.tell() >= SEGMENT:
+            self._close()
+
+    def _opened(self) -> IO[bytes]:
+        """A new file, so that what was written before is never touched."""
+        folder = self.folder / UNITS
+        folder.mkdir(exist_ok=True)
+        return open(folder / f"{len(_segments(self.folder)):06d}.jsonl", "xb")
+
+    def _close(self) -> None:
+        if self._segment is not None:
+            with contextlib.suppress(OSError):
+                self._segment.close()
+            self._segment = None
 
     def rows(self) -> list[Row]:
         """The rows of all finished units, in the order of their ids."""
         return sorted(unit_rows(self.folder), key=lambda row: row["id"])
 
 
-def unit_rows(folder: Path) -> list[Row]:
+def _segments(folder: Path) -> list[Path]:
+    return sorted((folder / UNITS).glob("*.jsonl"))
+
+
+def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
+    """The finished units in a folder of results, each with its rows, in the order in which they were finished."""
+    for path in _segments(folder):
+        with path.open("rb") as lines:
+            for line in lines:
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    break  # torn; a machine that lost its power may have lost more than the last line
+                yield entry["unit"], entry["rows"]
+
+
+def unit_rows(folder: Path) -> Iterator[Row]:
     """The rows of all finished units in a folder of results."""
-    return [row for path in sorted((folder / UNITS).glob("*.json")) for row in json.loads(path.read_text())]
+    return (row for _, rows in entries(folder) for row in rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +11,15 @@ from typing import Any
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain
+from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.conclusion import check_main, check_slices_of, conclude
 from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluation import Evaluation
+from jaxrnn.evaluation.evaluator import Evaluator
 from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.offline import Offline
-from jaxrnn.evaluation.results import Results
+from jaxrnn.evaluation.results import OUTPUTS, Results
 from jaxrnn.evaluation.settings import CorpusSettings, EvaluationSettings
 from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.systems import System
@@ -45,13 +49,18 @@ class PreparedEvaluation:
         return conclude(self.evaluation, times, baseline=baseline, **page)
 
 
-def prepare_evaluation(path: Path, overrides: Overrides = ()) -> PreparedEvaluation:
+def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers | None = None) -> PreparedEvaluation:
     """Read a file of settings, and load the models and metrics that it names.
+
+    Args:
+        path: the file.
+        overrides: values that replace those of the file.
+        workers: how many workers compute, and where, with the resources of the file; by default, this process computes.
 
     Raises:
         InputError: something in the file does not fit; the message names the file and the key.
         JaxrnnError: a model cannot be loaded.
-        MissingPackageError: a metric or the reading of recordings needs a package that is not installed.
+        MissingPackageError: a metric, the reading of recordings or workers need a package that is not installed.
     """
     file = SettingsFile(EvaluationSettings, path, overrides)
     settings = file.settings
@@ -67,6 +76,10 @@ def prepare_evaluation(path: Path, overrides: Overrides = ()) -> PreparedEvaluat
         chunk_frames(settings.chunk, system.rate, system.multiple, settings.batch)
     # A user's own functions are identified by their entries in the file.
     written = settings.model_dump(mode="json", include={"metrics": True, "system": {"function", "arguments"}})
+    pool = None
+    if workers is not None:
+        workers = dataclasses.replace(workers, **settings.resources.model_dump())
+        pool = WorkerPool(workers, functools.partial(_evaluator, file))
     with file.at():
         evaluation = Evaluation(
             system,
@@ -77,8 +90,21 @@ def prepare_evaluation(path: Path, overrides: Overrides = ()) -> PreparedEvaluat
             batch=settings.batch,
             chunk=settings.chunk,
             keep=settings.keep,
+            computing=pool,
         )
     return PreparedEvaluation(settings, evaluation)
+
+
+def _evaluator(file: File) -> Evaluator:
+    """The evaluator of a worker, from the content of the file."""
+    settings = file.settings
+    return Evaluator(
+        _system(file),
+        _metrics(file),
+        batch=settings.batch,
+        chunk=settings.chunk,
+        outputs=settings.out / OUTPUTS if settings.keep else None,
+    )
 
 
 def _metrics(file: File) -> tuple[Metric, ...]:

@@ -78,8 +78,8 @@ class RecordingWorker:
         if name not in self._writers:
             sound = values.ndim == 1 and self._system.per_frame[name] == 1
             several = len(self._system.delay) > 1
-            path = folder / f"{self.item.id}{'.' + name if several else ''}{'.wav' if sound else '.npy'}"
-            self._writers[name] = Writer(path, self._system.rate)
+            file = f"{self.item.id}{'.' + name if several else ''}{'.wav' if sound else '.npy'}"
+            self._writers[name] = Writer(folder, file, self._system.rate)
         return self._writers[name]
 
     def fail(self, reason: str) -> None:

@@ -113,6 +113,17 @@ class MetricSettings(FunctionSettings):
     """A metric of jaxrnn, or your `file.py:function` or `module:function`; its options stand beside it."""
 
 
+class ResourcesSettings(Settings):
+    """What each worker of a run with several of them has, as `jaxrnn.evaluation.Workers` has it."""
+
+    cpus: PositiveFloat = 1.0
+    """CPUs of a worker."""
+    gpus: float = Field(default=0.0, ge=0)
+    """GPUs of a worker, or the share of one."""
+    tries: PositiveInt = 3
+    """Workers that a unit may bring down before its recordings are rows with errors."""
+
+
 class EvaluationSettings(Settings):
     """A model over a corpus: the keys of a file for `jaxrnn evaluate`."""
 
@@ -134,6 +145,8 @@ class EvaluationSettings(Settings):
     """Recordings in a batch."""
     chunk: PositiveFloat = 4.0
     """Seconds of each recording in a chunk: what is on the device at once."""
+    resources: ResourcesSettings = Field(default_factory=ResourcesSettings)
+    """With `--workers` or `--ray`: what each worker has."""
     title: str | None = None
     """The title of the report."""
     out: LocalPath

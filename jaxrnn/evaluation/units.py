@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from jaxrnn.errors import InputError, optional_package
+from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.recordings import Recording
 
 #: Chunks to read in advance, and threads that read them.
@@ -19,35 +20,71 @@ PREFETCH, THREADS = 8, 4
 class Unit:
     """Recordings that are evaluated together.
 
-    The corpus alone determines what is in a unit. Its results are therefore equal bit by bit whichever process
-    computes them, also after an interruption.
+    The corpus alone determines what is in a unit. Its results are therefore equal bit by bit whoever computes them,
+    also after an interruption.
 
     Attributes:
         index: its number.
-        members: the indices of its recordings in the corpus.
+        items: its recordings.
+        lengths: frames of each recording.
+        rate: frames a second.
         streams: size of the batch. Streams without a recording stay empty, as a batch of another size would have to be
             compiled.
     """
 
     index: int
-    members: tuple[int, ...]
+    items: tuple[Item, ...]
+    lengths: tuple[int, ...]
+    rate: int
     streams: int
 
+    @property
+    def seconds(self) -> float:
+        """The length of its recordings together."""
+        return sum(self.lengths) / self.rate
 
-def plan_units(lengths: Sequence[int | None], batch: int) -> tuple[Unit, ...]:
-    """Units of at most ``batch`` recordings, longest first, so that no long recording comes last.
+
+class Units(Sequence[Unit]):
+    """The units of a corpus, longest recordings first, so that none comes last; each is made when it is asked for.
 
     Args:
-        lengths: frames of each recording; None for one that cannot be read and is in no unit.
-        batch: recordings in a unit.
+        corpus: the recordings.
+        lengths: frames of each, ``int64[recordings]``; below 0 for one that cannot be read and is in no unit.
+        rate: frames a second.
+        batch: the most recordings in a unit.
     """
-    order = sorted(
-        (place for place, length in enumerate(lengths) if length is not None),
-        key=lambda place: (-(lengths[place] or 0), place),
-    )
-    groups = [tuple(order[start : start + batch]) for start in range(0, len(order), batch)]
-    streams = batch if len(groups) > 1 else min(batch, 1 << (len(order) - 1).bit_length())
-    return tuple(Unit(index, group, streams) for index, group in enumerate(groups))
+
+    def __init__(self, corpus: Sequence[Item], lengths: np.ndarray, rate: int, batch: int):
+        self._corpus, self._lengths, self._rate, self._batch = corpus, lengths, rate, batch
+        order = np.argsort(-lengths, kind="stable")
+        self._order = order[lengths[order] >= 0]
+        count = len(self._order)
+        self._streams = batch if count > batch else min(batch, 1 << max(count - 1, 0).bit_length())
+
+    def __len__(self) -> int:
+        return -(-len(self._order) // self._batch)
+
+    @overload
+    def __getitem__(self, index: int) -> Unit: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Unit]: ...
+    def __getitem__(self, index: int | slice) -> Unit | list[Unit]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        number = range(len(self))[index]
+        members = self._order[number * self._batch : (number + 1) * self._batch].tolist()
+        return Unit(
+            number,
+            tuple(self._corpus[member] for member in members),
+            tuple(self._lengths[members].tolist()),
+            self._rate,
+            self._streams,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """The length of all recordings together."""
+        return int(self._lengths[self._order].sum()) / self._rate
 
 
 @dataclass(frozen=True)

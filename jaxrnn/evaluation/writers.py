@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
-import socket
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +13,24 @@ import numpy as np
 from jaxrnn.errors import InputError
 
 
-def runs(process: str) -> bool:
-    """Whether a process with this number runs on this machine."""
-    try:
-        os.kill(int(process), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        return True
-    return True
+def partial_of(folder: Path) -> Path:
+    """The folder of unfinished files, beside the folder of outputs."""
+    return folder.with_name(f"{folder.name}.partial")
 
 
 class Writer:
     """One output of one recording.
 
     Args:
-        path: the file; its suffix determines the format.
+        folder: the folder of outputs.
+        name: of the file in it; its suffix determines the format.
         rate: samples a second of a sound.
     """
 
-    def __init__(self, path: Path, rate: int):
-        self.path, self._rate = path, rate
-        self._partial = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
+    def __init__(self, folder: Path, name: str, rate: int):
+        self.path, self._rate = folder / name, rate
+        # Nobody else has this name, not even another process that computes the same unit.
+        self._partial = partial_of(folder) / f"{uuid.uuid4().hex}{self.path.suffix}"
         self._file: Any = None
         self._header: dict[str, Any] = {}
 
@@ -48,7 +43,7 @@ class Writer:
         try:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._tidy()
+                self._partial.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self._open(values)
             if self.path.suffix == ".wav":
                 self._file.write(np.clip(values, -1, 1))
@@ -59,13 +54,6 @@ class Writer:
         except (OSError, RuntimeError) as error:
             self.discard()
             raise InputError(f"{self.path} cannot be written: {error}") from error
-
-    def _tidy(self) -> None:
-        """Remove the partial files of killed processes of this machine."""
-        machine = f".{self.path.name}.{socket.gethostname()}."
-        for partial in self.path.parent.glob(f"{glob.escape(machine)}*.partial"):
-            if not runs(partial.name.removeprefix(machine).removesuffix(".partial")):
-                partial.unlink(missing_ok=True)
 
     def _open(self, values: np.ndarray) -> Any:
         if self.path.suffix == ".wav":

@@ -14,7 +14,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.jaxprs.equations import evaluate, type_of
-from jaxrnn.jaxprs.equations import shape_of as size_of_atom
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.slices import needed
 from jaxrnn.lowering.known import known_results
 from jaxrnn.lowering.writer import Operand, Writer, dtype_of, make_value, plain_name, shape_of
@@ -92,7 +92,7 @@ class Lowering:
                 self.problems.append(str(error))
             if not all(isinstance(type_of(each), np.dtype) for each in equation.outvars):
                 self.check()
-            return [make_value("", size_of_atom(each), type_of(each)) for each in equation.outvars]
+            return [make_value("", shape_of_atom(each), type_of(each)) for each in equation.outvars]
 
     def _written(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Operand]:
         if (known := known_results(equation, operands)) is not None:

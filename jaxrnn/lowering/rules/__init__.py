@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxrnn.lowering.lowering import Rule
 from jaxrnn.lowering.rules import (
+    cells,
     contraction,
     control,
     convolution,
@@ -35,6 +36,7 @@ RULES: dict[str, Rule] = with_complex(
         **indexing.RULES,
         **integers.RULES,
         **loops.RULES,
+        **cells.RULES,  # a scan of cells is no loop
         **layers.RULES,
         **movement.RULES,
         **pooling.RULES,
