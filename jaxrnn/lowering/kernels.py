@@ -143,6 +143,17 @@ def _lacking(operator: str, opset: int, dtype: np.dtype) -> UnsupportedError:
     return UnsupportedError(f"{operator} takes no {dtype.name} in opset {opset}{mend}")
 
 
+def takes(operator: str, opset: int, operands: Sequence[np.dtype | None]) -> bool:
+    """Whether an operator is defined for operands of these types, None for one that is left out."""
+    if not onnx.defs.has(operator, max_inclusive_version=opset):
+        return False
+    signature = _signature(operator, opset)
+    pairs = zip(signature.operands, operands, strict=False)
+    return all(
+        dtype is None or dtype in signature.allowed.get(variable, _tensors([variable])) for variable, dtype in pairs
+    )
+
+
 def changed_types(
     operator: str, opset: int, changed: Mapping[str, np.dtype], operands: int, results: int
 ) -> tuple[list[np.dtype | None], list[np.dtype | None]]:
