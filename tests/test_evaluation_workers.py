@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from evaluation_cases import (
     ALWAYS,
     ONCE,
     Fragile,
     begin_with,
-    evaluation_of,
     leftovers,
     make_corpus,
-    outputs,
-    sound,
-    write_config,
 )
 from quick_compiling import QUICK_COMPILER
 
-from jaxrnn.cli import main
-from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation import Workers, evaluate, from_folder
 
 ray = pytest.importorskip("ray")
