@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 from small_models import layers_model, look_ahead_model, make_model
 from test_cli import call, call_json
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.cli import export_step
@@ -77,6 +78,7 @@ def test_a_stream_and_its_flush(offline, tmp_path):
     assert "of total, y, the last of a recording does not come out: --flush FLUSH.onnx" in text
 
 
+@pytest.mark.thorough
 def test_a_stream_with_other_parameters(offline, tmp_path):
     params = archive(tmp_path / "params.npz", offline)
     plain, tuned = tmp_path / "plain.onnx", tmp_path / "tuned.onnx"
@@ -128,7 +130,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", of_tiers(MISTAKES, ["no steps", "the flush of a step", "the opset of a graph"]))
 def test_mistakes(offline, tmp_path, mistake):
     archive(tmp_path / "params.npz", offline)
     onnx.save(layers_model(), tmp_path / "other.onnx")
