@@ -251,6 +251,8 @@ def test_functions(tmp_path):
         assert_close(jaxrnn.load(path)(inputs), expected)
     jaxrnn.export_onnx(lambda x: jnp.maximum(x, 0) * 3 + 1, None, path, example=x)
     assert not jaxrnn.load(path).params  # numbers of a formula
+    jaxrnn.export_onnx(jnp.tanh, None, path, example=x.astype(np.float64))  # which JAX makes float32 of
+    assert jaxrnn.load(path).inputs[0].dtype == np.float32
     jaxrnn.export_onnx(nested, params, path, example={"a": x})
     assert "layers.0.w" in {each.name for each in onnx.load(path).graph.initializer}
 

@@ -91,7 +91,7 @@ def export_onnx(
             )
         write_graph(stepper, stepper.params if params is None else params, path)
         return None
-    paths = [Path(each) for each in (path, flush) if each is not None]
+    paths = [Path(path), *([] if flush is None else [Path(flush)])]
     check_targets(paths)
     version = _known_opset(OPSET if opset is None else opset)
     graphs = _graphs(stepper, params, options)
