@@ -97,7 +97,7 @@ def verify_lowering(
     for found, value in zip(outputs_of(model, inputs), expected, strict=True):
         assert_close(found, value, roundings, scale, signed_zeros)
     if operators is not None:
-        assert operators_of(model.graph) == Counter(operators)
+        assert operators_of(model.graph) == Counter(operators), operators_of(model.graph)
     return model
 
 

@@ -131,7 +131,9 @@ def pad(writer: Writer, x: Operand, widths: Sequence[tuple[int, int]], value: Op
 
 def padding_of(node: ir.Node) -> list[tuple[int, int]] | None:
     """How many zeros a ``Pad`` puts before and after each axis; None if it pads another value."""
-    sizes, value = (constant_of(each) for each in node.inputs[1:3])
+    if "mode" in node.attributes:
+        return None
+    sizes, value = constant_of(node.inputs[1]), constant_of(node.inputs[2])
     if sizes is None or value is None or value != 0:
         return None
     rank = len(sizes) // 2

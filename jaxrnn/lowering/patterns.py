@@ -99,7 +99,7 @@ class Op:
     def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
         """All ways in which it is what computed a value."""
         node = None if value is None else value.producer()
-        if node is None or node.op_type != self.operator or len(node.outputs) > 1:
+        if node is None or node.op_type != self.operator:
             return
         if len(node.inputs) < len(self.operands):
             return

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn.lowering.movement import reshape
+from jaxrnn.lowering.movement import reshape, source_of
 from jaxrnn.lowering.patterns import Found, Op, find
 from jaxrnn.lowering.writer import Operand, Writer, dtype_of, operand_of, shape_of
 
@@ -35,12 +35,14 @@ class Match:
     """What a rewrite is given: the nodes that its pattern has found, and a writer of others.
 
     Attributes:
-        root: the node whose result is replaced.
+        result: the value that is replaced.
+        root: the node that has it.
         writer: of the graph.
     """
 
-    def __init__(self, writer: Writer, root: ir.Node, found: Found):
-        self.writer, self.root, self.found = writer, root, found
+    def __init__(self, writer: Writer, result: ir.Value, found: Found):
+        self.writer, self.result, self.found = writer, result, found
+        self.root = found.nodes[0]
 
     def __getitem__(self, name: str) -> Any:
         """The value of a term."""
@@ -53,21 +55,29 @@ class Match:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the result."""
-        return shape_of(self.root.outputs[0])
+        return shape_of(self.result)
 
     @property
     def dtype(self) -> np.dtype:
         """Of the result."""
-        return dtype_of(self.root.outputs[0])
+        return dtype_of(self.result)
 
     def number(self, value: float) -> np.ndarray:
         """A number of the result's type."""
         return np.array(value, self.dtype)
 
-    def node(self, operator: str, *operands: Operand | None, **attributes: Any) -> ir.Value | None:
-        """A node of the result's shape and type; None where the opset, or engines, have no such operator.
+    def node(
+        self,
+        operator: str,
+        x: Operand,
+        *operands: Operand | None,
+        shape: Sequence[int] | None = None,
+        **attributes: Any,
+    ) -> ir.Value | None:
+        """A node of the result's type, by default of the shape of its first operand.
 
-        Attributes are numbers of float32: others are those of no operator.
+        None where the opset, or engines, have no such operator, or no attributes in the precision of the type: they are
+        numbers of float32.
         """
         if not onnx.defs.has(operator, max_inclusive_version=self.writer.opset):
             return None
@@ -76,12 +86,13 @@ class Match:
         numbers = [each for each in attributes.values() if isinstance(each, float)]
         if self.dtype == np.float64 and any(float(np.float32(each)) != each for each in numbers):
             return None
-        return self.writer.node(operator, *operands, shape=self.shape, dtype=self.dtype, **attributes)
+        shape = shape_of(x) if shape is None else shape
+        return self.writer.node(operator, x, *operands, shape=shape, dtype=self.dtype, **attributes)
 
-    def like(self, node: ir.Node, *operands: Operand | None, **changed: Any) -> ir.Value | None:
-        """A node like another one, of other operands."""
+    def like(self, node: ir.Node, *operands: Any) -> ir.Value | None:
+        """A node like another one, whose first operand is the same."""
         attributes = {name: each.value for name, each in node.attributes.items()}
-        return self.node(node.op_type, *operands, **{**attributes, **changed})
+        return self.node(node.op_type, source_of(node), *operands, shape=shape_of(node.outputs[0]), **attributes)
 
 
 def by_channel(match: Match, name: str) -> Operand | None:
@@ -108,20 +119,21 @@ class Rewrite:
         pattern: of nodes, whose results other than the last nothing else uses.
         build: of a match, a value of the same shape and type; None where the pattern is not enough.
         shares: others may use the results as well, as it pays in any case.
+        named: which of the nodes found it is named after, in the order of the pattern; by default the last one.
     """
 
     pattern: Op
     build: Callable[[Match], Operand | None]
     shares: bool = False
+    named: int = -1
 
-    def of(self, writer: Writer, node: ir.Node) -> Operand | None:
-        """What replaces the result of a node; None if the pattern is not there."""
-        result = node.outputs[0]
+    def of(self, writer: Writer, result: ir.Value) -> Operand | None:
+        """What replaces a value; None if the pattern is not there."""
         for found in find(self.pattern, result, Found({})):
             if not (self.shares or _is_alone(found.nodes)):
                 continue
-            writer.scope = found.nodes[-1].meta.get("scope", "")
-            built = self.build(Match(writer, node, found))
+            writer.scope = found.nodes[self.named].meta.get("scope", "")
+            built = self.build(Match(writer, result, found))
             if built is not None and (shape_of(built), dtype_of(built)) == (shape_of(result), dtype_of(result)):
                 return built
             writer.nodes.clear()
@@ -155,17 +167,16 @@ def rewrite(graph: ir.Graph, writer: Writer, rewrites: Mapping[str, Sequence[Rew
 
 
 def _rewritten(writer: Writer, node: ir.Node, rewrites: Sequence[Rewrite]) -> bool:
-    if len(node.outputs) > 1 or node.domain not in ("", "jaxrnn"):
-        return False
-    for each in rewrites:
-        operand = each.of(writer, node)
-        if operand is not None:
-            value = writer.value(operand)
-            assert node.graph is not None
-            node.graph.insert_before(node, writer.nodes)
-            node.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
-            _remove(node)
-            return True
+    for result in node.outputs:
+        for each in rewrites if result.uses() or result.is_graph_output() else ():
+            operand = each.of(writer, result)
+            if operand is not None:
+                value = writer.value(operand)
+                assert node.graph is not None
+                node.graph.insert_before(node, writer.nodes)
+                result.replace_all_uses_with(value, replace_graph_outputs=True)
+                _remove(node)
+                return True
     return False
 
 

@@ -96,7 +96,7 @@ REWRITES = (
     Rewrite(Div(Clip(Add(X, 3.0), 0.0, 6.0), 6.0), _hard_sigmoid),
     Rewrite(Mul(X, HardSigmoid(X).named("gate")), _hard_swish),
     Rewrite(
-        Where(Not(Equal(X, X)), Add(X, 0.0), Add(Relu(X), Log1p(Exp(Neg(Abs(X)))))),
+        Where(Not(Equal(X, X)), X, Add(Relu(X), Log1p(Exp(Neg(Abs(X)))))),
         _as("Softplus"),
     ),
     Rewrite(Div(X, Add(Abs(X), 1.0)), _as("Softsign")),

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.lowering.movement import reshape, source_of
-from jaxrnn.lowering.patterns import Number, Value, operator
+from jaxrnn.lowering.patterns import Known, Number, Value, operator
 from jaxrnn.lowering.rewriting import Match, Rewrite, by_channel
 from jaxrnn.lowering.writer import Operand, constant_of, dtype_of, operand_of, shape_of
 
-X, SCALE, BIAS, COUNT, EPSILON = Value("x"), Value("scale"), Value("bias"), Number("count"), Number("epsilon")
+X, SCALE, BIAS, COUNT, EPSILON = Value("x"), Known("scale"), Known("bias"), Number("count"), Number("epsilon")
 
 Add, AveragePool, Div, Exp, InstanceNormalization, LayerNormalization, Log, Mul, Reciprocal = map(
     operator,
@@ -65,7 +65,7 @@ def _mean(match: Match) -> Operand | None:
     """A sum over the number of its terms."""
     node, x = match["sum"], match["x"]
     axes = axes_of(node)
-    if axes is None or match.dtype.kind != "f":
+    if axes is None or match.dtype.kind != "f" or match.shape != shape_of(node.outputs[0]):
         return None
     count = math.prod(shape_of(x)[axis] for axis in axes)
     if match["count"] != (count if match.root.op_type == "Div" else float(match.dtype.type(1 / count))):
@@ -96,13 +96,18 @@ def _normalized(match: Match) -> Operand | None:
     first = len(shape) - len(axes)
     if axes != list(range(first, len(shape))):
         return None
-    if first == 2:
+    if first == 2 and shape[1] > 1:
         ones, zeros = np.ones(shape[1], match.dtype), np.zeros(shape[1], match.dtype)
         instance = match.node("InstanceNormalization", x, ones, zeros, epsilon=match["epsilon"])
         if instance is not None:
             return instance
     ones = np.ones(shape[first:], match.dtype)
     return match.node("LayerNormalization", x, ones, axis=first, epsilon=match["epsilon"])
+
+
+def _divided(match: Match) -> Operand | None:
+    """A product with the inverse of a root as a quotient."""
+    return match.node("Div", match["x"], match["root"].outputs[0], shape=match.shape)
 
 
 def _layer_scaled(match: Match) -> Operand | None:
@@ -113,14 +118,14 @@ def _layer_scaled(match: Match) -> Operand | None:
     if ones is None or np.any(ones != 1):
         return None
     scale = _over_last(match, "scale", axis)
-    return None if scale is None else match.like(node, node.inputs[0], scale)
+    return None if scale is None else match.like(node, scale)
 
 
 def _layer_biased(match: Match) -> Operand | None:
     node = match["layer"]
     axis = node.attributes["axis"].as_int()
     bias = None if len(node.inputs) > 2 else _over_last(match, "bias", axis)
-    return None if bias is None else match.like(node, node.inputs[0], node.inputs[1], bias)
+    return None if bias is None else match.like(node, node.inputs[1], bias)
 
 
 def _over_last(match: Match, name: str, axis: int) -> Operand | None:
@@ -143,8 +148,21 @@ def _layer_of_instance(match: Match) -> Operand | None:
     scale = _over_last(match, "scale", 2)
     if scale is None or not _is_plain(node) or shape_of(scale) == (1,):
         return None
-    epsilon = node.attributes["epsilon"].as_float()
-    return match.node("LayerNormalization", node.inputs[0], scale, axis=2, epsilon=epsilon)
+    return match.node("LayerNormalization", source_of(node), scale, axis=2, epsilon=_epsilon(node))
+
+
+def _biased_layer_of_instance(match: Match) -> Operand | None:
+    """The same with a bias alone."""
+    node = match["instance"]
+    bias = _over_last(match, "bias", 2)
+    if bias is None or not _is_plain(node) or shape_of(bias) == (1,):
+        return None
+    ones = np.ones(shape_of(bias), match.dtype)
+    return match.node("LayerNormalization", source_of(node), ones, bias, axis=2, epsilon=_epsilon(node))
+
+
+def _epsilon(node: ir.Node) -> float:
+    return node.attributes["epsilon"].as_float()
 
 
 def _instance_scaled(match: Match) -> Operand | None:
@@ -153,7 +171,7 @@ def _instance_scaled(match: Match) -> Operand | None:
     if not _is_plain(node):
         return None
     scale, bias = by_channel(match, "scale"), by_channel(match, "bias")
-    return None if scale is None or bias is None else match.like(node, node.inputs[0], scale, bias)
+    return None if scale is None or bias is None else match.like(node, scale, bias)
 
 
 _CENTRED = Sub(X, ReduceMean(X).named("mean"))
@@ -174,7 +192,9 @@ REWRITES = (
     Rewrite(Sub(Sub(X, ReduceMax(X).named("max")), Log(ReduceSum(_EXPONENTIAL).named("sum"))), _softmax("LogSoftmax")),
     Rewrite(Mul(_CENTRED, Reciprocal(_DEVIATION)), _normalized),
     Rewrite(Div(_CENTRED, _DEVIATION), _normalized),
+    Rewrite(Mul(X, Reciprocal(Sqrt(Value("square")).named("root"))), _divided),
     Rewrite(Mul(_INSTANCE, SCALE), _layer_of_instance),
+    Rewrite(Add(_INSTANCE, BIAS), _biased_layer_of_instance),
     Rewrite(Mul(_LAYER, SCALE), _layer_scaled),
     Rewrite(Add(_LAYER, BIAS), _layer_biased),
     Rewrite(Add(Mul(_INSTANCE, SCALE), BIAS), _instance_scaled),

@@ -21,17 +21,22 @@ Add, BatchNormalization, Conv, ConvTranspose, Gemm, MatMul, Mul, Transpose = map
 
 def _biased(match: Match) -> Operand | None:
     """A bias for each channel as the convolution's own."""
-    node, bias = match["product"], by_channel(match, "bias")
+    node = match["product"]
+    if match.shape != shape_of(node.outputs[0]):
+        return None
+    bias = by_channel(match, "bias")
     own = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
     if bias is None or (own is None and len(node.inputs) > 2):
         return None
-    return match.like(node, *node.inputs[:2], bias if own is None else own + bias)
+    return match.like(node, node.inputs[1], bias if own is None else own + bias)
 
 
 def _scaled(match: Match) -> Operand | None:
     """A scale for each channel in the weight and the bias: the second axis of the result is the weight's first."""
-    node, scale = match["product"], by_channel(match, "scale")
-    weight = constant_of(match["weight"])
+    node = match["product"]
+    if match.shape != shape_of(node.outputs[0]):
+        return None
+    scale, weight = by_channel(match, "scale"), constant_of(match["weight"])
     own = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
     if not isinstance(scale, np.ndarray) or weight is None or (own is None and len(node.inputs) > 2):
         return None
@@ -40,16 +45,21 @@ def _scaled(match: Match) -> Operand | None:
         if node.attributes["group"].as_int() > 1:
             return None
         columns = columns.swapaxes(0, 1)
-    products = [weight * columns] if own is None else [weight * columns, own * scale]
+    with np.errstate(all="ignore"):
+        products = [weight * columns] if own is None else [weight * columns, own * scale]
     sources = [weight] if own is None else [weight, own]
     if not all(map(_is_as_regular, products, sources)):
         return None
-    return match.like(node, node.inputs[0], *products)
+    return match.like(node, *products)
 
 
 def _is_as_regular(product: np.ndarray, source: np.ndarray) -> bool:
-    """Whether a product is finite, and zero where its source is: infinities that meet it later give the same."""
-    return bool(np.all(np.isfinite(product)) and np.array_equal(product == 0, source == 0))
+    """Whether a product is finite and has all its digits, and is zero where its source is.
+
+    Infinities that meet it later then give the same.
+    """
+    smallest = np.abs(product[source != 0]).min(initial=np.inf)
+    return bool(np.all(np.isfinite(product)) and smallest >= np.finfo(product.dtype).tiny)
 
 
 def _batch_normalization(match: Match) -> Operand | None:
@@ -68,9 +78,7 @@ def _batch_normalization(match: Match) -> Operand | None:
 def _gemm(match: Match) -> Operand | None:
     """A product of matrices and what is added to it, which is broadcast to it."""
     x, y, added = match["x"], match["y"], match.get("bias", None)
-    if len(match.shape) != 2 or len(shape_of(x)) != 2 or len(shape_of(y)) != 2:
-        return None
-    if added is not None and np.broadcast_shapes(shape_of(added), match.shape) != match.shape:
+    if len(shape_of(x)) != 2 or len(shape_of(y)) != 2 or match.shape != (shape_of(x)[0], shape_of(y)[1]):
         return None
     return _of_parameters(match, x, y, added)
 
@@ -83,14 +91,14 @@ def _of_parameters(match: Match, x: ir.Value, y: ir.Value, added: ir.Value | Non
     if added is None and not turned:
         return None
     operands = [x, np.asarray(weight).T if turned else y, *([] if added is None else [added])]
-    return match.node("Gemm", *operands, transB=1 if turned else None)
+    return match.node("Gemm", *operands, shape=match.shape, transB=1 if turned else None)
 
 
 def _gemm_biased(match: Match) -> Operand | None:
     node, added = match["product"], match["bias"]
-    if len(node.inputs) > 2 or np.broadcast_shapes(shape_of(added), match.shape) != match.shape:
+    if len(node.inputs) > 2:
         return None
-    return match.like(node, *node.inputs[:2], added)
+    return match.like(node, node.inputs[1], added)
 
 
 def _transposing(side: str) -> Callable[[Match], Operand | None]:
@@ -99,7 +107,7 @@ def _transposing(side: str) -> Callable[[Match], Operand | None]:
     def build(match: Match) -> Operand | None:
         if len(match.shape) != 2 or len(shape_of(match["x"])) != 2 or len(shape_of(match["y"])) != 2:
             return None
-        return match.node("Gemm", match["x"], match["y"], **{f"trans{side}": 1})
+        return match.node("Gemm", match["x"], match["y"], shape=match.shape, **{f"trans{side}": 1})
 
     return build
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxrnn.lowering.lowering import Rule
 from jaxrnn.lowering.rules import (
+    cells,
     contraction,
     control,
     convolution,
@@ -24,6 +25,7 @@ from jaxrnn.lowering.rules import (
 RULES: dict[str, Rule] = {
     **contraction.RULES,
     **control.RULES,
+    **cells.RULES,
     **convolution.RULES,
     **cumulative.RULES,
     **elementwise.RULES,

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
@@ -70,9 +71,18 @@ def elements(
     if (holds := compared(operator, *operands) if len(operands) == 2 else None) is not None:
         return np.full(shape, holds)
     thinned = [thin(operand) for operand in operands]
+    rank = max((len(shape_of(each)) for each in thinned if isinstance(each, ir.Value)), default=0)
+    if rank == len(shape):
+        thinned = [_without_front(each) if isinstance(each, np.ndarray) else each for each in thinned]
     dtype = dtype_of(operands[0]) if dtype is None else dtype
     result = lowering.writer.node(operator, *thinned, dtype=dtype, **attributes)
     return broadcast(lowering.writer, result, shape)
+
+
+def _without_front(x: np.ndarray) -> np.ndarray:
+    """A known array without axes of size 1 in front, which broadcasting adds: a parameter keeps its name so."""
+    sizes = [axis for axis, size in enumerate(x.shape) if size != 1]
+    return x.reshape(x.shape[sizes[0] :]) if sizes and sizes[0] else x
 
 
 def _operator(operator: str, lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Operand:

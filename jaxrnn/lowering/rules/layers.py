@@ -24,7 +24,7 @@ from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.lowering.lowering import Lowering, Rule
 from jaxrnn.lowering.movement import reshape
 from jaxrnn.lowering.rules.elementwise import elements
-from jaxrnn.lowering.rules.runs import Runs
+from jaxrnn.lowering.rules.existing import Existing
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
 
 #: The operator of a cell, and its activations where the node names none.
@@ -55,10 +55,10 @@ def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Op
         if equation.params["fills"]:
             y = _where(lowering, some, y, np.zeros((), dtype_of(y)))
     else:
-        runs = Runs.of(lowering, exists)
-        some = runs.some
-        y, *final = _node(lowering, equation, runs.to_front(x), initial, weights, runs.lengths(batch))
-        y = runs.back(y)
+        existing = Existing.of(lowering, exists)
+        some = existing.some
+        y, *final = _node(lowering, equation, existing.to_front(x), initial, weights, existing.lengths(batch))
+        y = existing.back(y)
     return [y, *(_where(lowering, some, *pair) for pair in zip(final, initial, strict=True))]
 
 

@@ -119,4 +119,7 @@ def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
         flat = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
         return flat.reshape(parts.shape)
     later = parts.shape[axis] - old.shape[axis]
+    if later == old.shape[axis]:  # what is done and what waits are apart already
+        front, rest = jnp.split(parts, 2, axis)
+        return jnp.concatenate([front + old, rest], axis)
     return parts + jnp.pad(old, [(0, later if d == axis else 0) for d in range(parts.ndim)])
