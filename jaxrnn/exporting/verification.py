@@ -22,8 +22,10 @@ from jaxrnn.verification.peers import PeerError, candidates
 from jaxrnn.verification.sampling import index_limits, random_arrays
 from jaxrnn.verification.streams import Check, Offline, awkward_lengths
 
-#: Steps over the longest recording, besides those that the look-ahead takes.
-LENGTH = 12
+#: Steps over the longest recording, besides those that the look-ahead and the receptive field take.
+LENGTH = 64
+#: The most steps that a receptive field takes.
+LONGEST = 1024
 #: What a file is compared with, besides `jaxrnn.verification.streams.WHOLE`.
 STEP = "the steps in jaxrnn"
 
@@ -120,10 +122,11 @@ def verify_export(
 
 
 def _total(spec: StepSpec, shortest: int) -> int:
-    """The frames of the longest recording: some pulses, those that the look-ahead takes, and the longest tail."""
+    """The frames of the longest recording: pulses in which every frame that is kept comes to count, and a tail."""
     if not spec.streams:
         return LENGTH
-    pulses = LENGTH + -(-spec.look_ahead // spec.pulse)
+    field = min(spec.receptive_field or 0, LONGEST * spec.pulse)
+    pulses = LENGTH + -(-(spec.look_ahead + field) // spec.pulse)
     return max(pulses * spec.pulse + spec.pulse - spec.multiple, -(-shortest // spec.multiple) * spec.multiple)
 
 
