@@ -72,7 +72,7 @@ def _shapes(*operands: Any, **params: Any) -> list[Any]:
 
 def _batched(operands: Any, axes: Any, **params: Any) -> Any:
     others = zip(axes[1:], operands[1:], strict=True)
-    alike = all(axis is batching.not_mapped and operand.size == 1 for axis, operand in others)
+    alike = all(axis is None and operand.size == 1 for axis, operand in others)
     if params["along"] == "elements" and alike:
         results = operator_p.bind(*operands, **params)
         return results, [axes[0]] * len(results)
