@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from jax import lax
 from lowering_verifier import lowered, operators_of, verify_lowering
+from tiers import of_tiers
 
 from jaxrnn.errors import UnsupportedError
 
 WEIGHT = np.float32(np.random.default_rng(0).normal(size=(3, 3)))
 
 
-@pytest.mark.parametrize("which", [-3, 0, 1, 2, 7])
+@pytest.mark.parametrize("which", of_tiers([-3, 0, 1, 2, 7], quick=[1, 7]))
 def test_branches(which):
     """Of two by a condition, of several by a number, one inside of another; they read what is around them."""
 
@@ -29,7 +30,7 @@ def test_branches(which):
     assert operators_of(model.graph)["If"] == 6
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 5, 40])
+@pytest.mark.parametrize("length", of_tiers([0, 1, 2, 5, 40], quick=[0, 2, 40]))
 @pytest.mark.parametrize("reverse", [False, True])
 def test_scans(length, reverse):
     """Short ones are written out, long ones are a Scan; carries of all types, some handed on, and outer values."""
