@@ -92,6 +92,8 @@ def _after_both(match: Match) -> Operand | None:
 
 def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape of a known array among the axes before a reshape, from that among those after it."""
+    if math.prod(own) == 1:
+        return ()
     if math.prod(own[:-1]) == 1 and own[-1] in (1, before[-1]) and before[-1] == after[-1]:
         return own[-1:]
     large = [axis for axis, size in enumerate(after) if size > 1]
