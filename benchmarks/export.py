@@ -65,7 +65,7 @@ def exported(stepper: Any, params: Any, frame: Arrays, path: Path, **options: An
         frame=frame,
         declared=tuple(value.name for value in onnx.load(path).graph.output),
         outputs=tuple(facts.outputs.values()),
-        state=tuple((names.input, names.output) for names in facts.state.values()),
+        state=tuple((names.input, str(names.output)) for names in facts.state.values()),
         start=facts.first_inputs,
     )
 

@@ -98,7 +98,7 @@ def run_in_onnx_runtime(path: Path, samples: Samples) -> tuple[Samples, list[flo
         output.append(results["enhanced"])
     # The recording is whole pulses: no frame is left over, and what is here belongs to the last one.
     rest = flush.run(
-        ["enhanced", "enhanced_count"], {"samples": np.zeros(HOP, np.float32), "valid": np.int32(0), **state}
+        ["enhanced", "enhanced_count"], {"samples": np.zeros(HOP, np.float32), "valid": np.array(0, np.int32), **state}
     )
     enhanced = np.concatenate([*output, rest[0][: rest[1]]])
     return enhanced[int(facts["jaxrnn.delay"].split("=")[1]) :], seconds

@@ -7,8 +7,7 @@ import json
 import numpy as np
 import onnx
 import onnxruntime as ort
-
-from tests.lowering_verifier import check_well_formed
+from lowering_verifier import check_well_formed
 
 
 def session(path):

@@ -8,10 +8,12 @@ import pytest
 from onnx import TensorProto, helper
 from small_models import layers_model, look_ahead_model, make_model
 from test_cli import call, call_json
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.cli import export_step
 from jaxrnn.cli.files import save_archive
+from jaxrnn.demo import PACKAGED
 
 STREAM = ("--symbol", "T", "--pulse", 2)
 
@@ -73,10 +75,11 @@ def test_a_stream_and_its_flush(offline, tmp_path):
     for word in ("opset 18", "3 stream(s)", "look-ahead: 1", "[3, 1, 2, 2]", "window.history_next", "Verified in ONNX"):
         assert word in text
     assert text.rstrip().endswith("agrees")
-    text = call("export", offline, *STREAM, "-o", out, "--verify").stdout
+    text = call("export", offline, *STREAM, "-o", out).stdout
     assert "of total, y, the last of a recording does not come out: --flush FLUSH.onnx" in text
 
 
+@pytest.mark.thorough
 def test_a_stream_with_other_parameters(offline, tmp_path):
     params = archive(tmp_path / "params.npz", offline)
     plain, tuned = tmp_path / "plain.onnx", tmp_path / "tuned.onnx"
@@ -128,7 +131,21 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.thorough
+def test_a_start_that_is_an_input_is_fixed(tmp_path):
+    arguments = ("export", PACKAGED, "--symbol", "time", "-o", tmp_path / "s.onnx")
+    assert "--static h=VALUE" in call_json(*arguments, status=2)["error"]
+    np.save(tmp_path / "h.npy", np.full((1, 1, 80), 0.5, np.float32))
+    found = call_json(
+        *arguments, "--static", f"h={tmp_path / 'h.npy'}", "--pulse", 2, "--flush", tmp_path / "f.onnx", "--verify"
+    )
+    assert found["verified"]
+    assert found["graphs"][0]["operators"]["GRU"] == 1
+    with np.load(tmp_path / "s.first_state.npz") as first:
+        assert (first["hidden_by_time.carry"] == 0.5).all()
+
+
+@pytest.mark.parametrize("mistake", of_tiers(MISTAKES, ["no steps", "the flush of a step", "the opset of a graph"]))
 def test_mistakes(offline, tmp_path, mistake):
     archive(tmp_path / "params.npz", offline)
     onnx.save(layers_model(), tmp_path / "other.onnx")

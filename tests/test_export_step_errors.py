@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
+from exported_files import ExportedStream
 from small_models import layers_model, step_model
+from test_export_step import assert_close, filter_params, filter_stream, filtered, recording
 
 import jaxrnn
 from jaxrnn.exporting import writing
 from jaxrnn.specs import ArraySpec
 from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
-from tests.exported_files import ExportedStream
-from tests.test_export_step import assert_close, filter_params, filter_stream, filtered, recording
 
 
 class Stepper:

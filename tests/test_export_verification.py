@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from small_models import look_ahead_model, step_model
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.exporting import verify_export
@@ -31,7 +32,7 @@ def verified(model, streamed, folder, **options):
     return verify_export(streamed, model.params, folder / "s.onnx", offline=offline, **options)
 
 
-@pytest.mark.parametrize(("pulse", "batch"), [(1, None), (4, 3)])
+@pytest.mark.parametrize(("pulse", "batch"), of_tiers([(1, None), (4, 3)], [(4, 3)]))
 def test_recordings_of_every_length_agree(model, tmp_path, pulse, batch):
     streamed = exported(model, tmp_path, pulse, batch)
     report = verified(model, streamed, tmp_path)
@@ -52,6 +53,22 @@ def test_recordings_of_every_length_agree(model, tmp_path, pulse, batch):
     assert report.ok
     assert not report.flushed
     assert {each.name for check in report.checks for each in check.outputs} == {"y"}
+
+
+def test_there_is_something_to_compare(model, tmp_path):
+    streamed = exported(model, tmp_path)
+    only_at_end = jaxrnn.stream(lambda x: {"sum": x["x"].sum(2)}, {"x": np.zeros((1, 3, 9), np.float32)}, axes={"x": 2})
+    jaxrnn.export_onnx(only_at_end, None, tmp_path / "end.onnx")
+    with pytest.raises(jaxrnn.InputError, match="every output comes with the flush"):
+        verify_export(only_at_end, None, tmp_path / "end.onnx")
+
+    def offline(x):
+        raise jaxrnn.InputError("it wants other lengths")
+
+    with pytest.raises(jaxrnn.InputError, match="it wants other lengths"):
+        verify_export(streamed, model.params, tmp_path / "s.onnx", offline=offline)
+    with pytest.raises(jaxrnn.InputError, match=r"f\.onnx is no step that"):
+        verify_export(streamed, model.params, tmp_path / "f.onnx")
 
 
 def test_a_step_agrees_with_its_state(tmp_path):
@@ -104,7 +121,7 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("mutation", of_tiers(MUTATIONS, ["no history", "a frame less"]))
 def test_a_wrong_file_is_found(model, tmp_path, mutation):
     streamed = exported(model, tmp_path)
     mutate, first = MUTATIONS[mutation]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jax import lax
 from lowering_verifier import operators_of, verify_lowering
 from recurrent_nodes import build, nodes
+from written_out_cells import CHOICES, written_out
 
 import jaxrnn
-from jaxrnn.cells import plain_forms
+from jaxrnn.cells import LSTM, Weights, plain_forms, run_layer
 
 
 def lowered_layer(case, dtype, **options):
@@ -31,7 +39,7 @@ def lowered_layer(case, dtype, **options):
 
 
 @given(nodes(), st.sampled_from((np.float32, np.float32, np.float64, np.float16)))
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_feature(case, dtype):
     """One node where ONNX Runtime computes what the specification says, with no more moves than it needs."""
     operator, _, attributes, *_ = case
@@ -40,3 +48,72 @@ def test_every_feature(case, dtype):
     differs = {"Softplus", "ThresholdedRelu"} & set(attributes.get("activations", ()))
     clips = operator == "LSTM" and "clip" in attributes
     assert counts[operator] == (0 if clips or differs or dtype == np.float64 else 1)
+
+
+#: The operator of each kind of cell.
+OPERATORS = {"gru after": "GRU", "gru before": "GRU", "lstm": "LSTM", "rnn": "RNN"}
+
+
+@given(CHOICES, st.sampled_from((None, 1)))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+def test_cells_that_are_written_out(choices, frames):
+    """In loops of ONNX files: a node for each cell, of one frame too."""
+    choices = choices if frames is None else {**choices, "time": frames}
+    proto, inputs = written_out(choices)
+    model = jaxrnn.load(proto)
+
+    def function(*values):
+        return model.apply(model.params, dict(zip(inputs, values, strict=True)))
+
+    with plain_forms():
+        counts = operators_of(verify_lowering(function, *inputs.values(), roundings=200).graph)
+    cells = Counter(OPERATORS[kind] for kind in choices["kinds"])
+    assert {name: counts[name] for name in cells} == cells
+    assert not {"Loop", "Scan", "If"} & set(counts)
+
+
+def masked(x, lengths):
+    """A layer of several rows, whose frames exist here and there."""
+    size = x.shape[-1]
+    rng = np.random.default_rng(3)
+    weights = Weights(*(jnp.asarray(0.5 * rng.normal(size=(1, 4 * size, size)), x.dtype) for _ in range(2)))
+    carry = [jnp.full((1, x.shape[1], size), value, x.dtype) for value in (0.3, -0.2)]
+    return run_layer([LSTM()], weights, x, carry, exists=lengths)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("frames", [1, 4])
+def test_frames_that_do_not_exist(rows, frames):
+    """They leave the carry alone, in rows without any frame too; where that is known, it costs no node."""
+    rng = np.random.default_rng(frames)
+    x = rng.normal(size=(frames, 3, 2)).astype(np.float32)
+    for exists in (rng.random((frames, rows)) < 0.5, np.zeros((frames, rows), bool), np.ones((frames, rows), bool)):
+        with plain_forms():
+            graph = verify_lowering(masked, x, exists, roundings=50).graph
+            assert operators_of(graph)["LSTM"] == 1
+            known = operators_of(verify_lowering(masked, x, exists, known=[1], roundings=50).graph)
+        assert not {"TopK", "ReduceSum", "Cast"} & set(known)
+        if exists.all():
+            assert known == {"LSTM": 1}
+
+
+def test_a_scan_of_a_function_is_a_layer():
+    """Forwards and backwards, of one frame and of several; a cell that no operator of ONNX is stays a loop."""
+    rng = np.random.default_rng(0)
+    w, u = (rng.normal(size=(3, 12)).astype(np.float32) for _ in range(2))
+
+    def lstm(x, w, u, other, *, reverse=False):
+        def step(carry, frame):
+            h, c = carry
+            i, f, g, o = jnp.split(frame @ w + h @ u, 4, -1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * (jnp.sin(c) if other else jnp.tanh(c))
+            return (h, c), h
+
+        return lax.scan(step, (jnp.zeros((2, 3), x.dtype),) * 2, x, reverse=reverse)
+
+    for frames, reverse, other in ((5, False, False), (1, False, False), (4, True, False), (2, False, True)):
+        x = rng.normal(size=(frames, 2, 3)).astype(np.float32)
+        function = functools.partial(lstm, reverse=reverse)
+        graph = verify_lowering(lambda x, w, u, f=function, o=other: f(x, w, u, o), x, w, u, known=(1, 2)).graph
+        assert operators_of(graph)["LSTM"] == (not other)

@@ -43,7 +43,7 @@ def run_layer(
         initial: the arrays of the carry before the first step, each ``[D, batch, hidden]``; None for zeros.
         direction: ``"forward"``, ``"reverse"`` or ``"bidirectional"``.
         lengths: as in `run`.
-        exists: ``bool[time, batch or 1]``, which frames exist, in place of the lengths: in each row, one run of frames.
+        exists: ``bool[time, batch or 1]``, which frames exist, in place of the lengths.
 
     Returns:
         Outputs ``[time, D, batch, hidden]`` and the final carry, arrays ``[D, batch, hidden]``.

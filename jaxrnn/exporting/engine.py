@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -15,7 +16,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.state.stated import read_facts
 from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
-from jaxrnn.specs import taken
+from jaxrnn.specs import ArraySpec, taken
 from jaxrnn.stepper import whole_pulse
 from jaxrnn.verification.peers import OpenPeer
 from jaxrnn.verification.running import Ready
@@ -57,7 +58,7 @@ def read_files(path: Path, flush: Path | None) -> tuple[ExportedFile, ExportedFi
     """A step and its flush, by default the one that the step names, beside it."""
     step = read_exported(path, STEP)
     named = step.facts.files.get(FLUSH)
-    beside = path.with_name(named) if flush is None and named is not None else flush
+    beside = path.parent / named if flush is None and named is not None else flush
     return step, None if beside is None else read_exported(beside, FLUSH)
 
 
@@ -101,7 +102,8 @@ class _Opened:
     def flush(self, state: Arrays, tail: Arrays, valid: int) -> dict[str, np.ndarray]:
         """The outputs of a flush, of the frames that exist."""
         spec, facts = self._facts.spec, self._facts
-        results = self._results(state, whole_pulse(spec, tail, valid, convert=taken) or {}, valid)
+        padded = {each.name: _padded(each, tail[each.name]) for each in spec.inputs}
+        results = self._results(state, whole_pulse(spec, padded, valid, convert=taken) or {}, valid)
         axes = {each.name: each.time_axis for each in spec.outputs}
         outputs = {own: results[name] for own, name in facts.outputs.items()}
         for own, name in facts.counts.items():
@@ -114,3 +116,12 @@ class _Opened:
         feeds = {names.input: np.asarray(state[own]) for own, names in facts.state.items()}
         feeds |= {name: np.asarray(inputs[own]) for own, name in facts.inputs.items()}
         return self._peer.run(feeds | {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()})
+
+
+def _padded(each: ArraySpec, tail: np.ndarray) -> np.ndarray:
+    """The frames of a tail, padded to a pulse with what shows wherever it is read."""
+    if each.time_axis is None:
+        return tail
+    widths = [(0, 0)] * tail.ndim
+    widths[each.time_axis] = (0, each.sizes[each.time_axis] - tail.shape[each.time_axis])
+    return np.pad(tail, widths, constant_values=np.nan if jnp.issubdtype(tail.dtype, jnp.floating) else 0)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from jax.extend.core import ClosedJaxpr
 
+from jaxrnn.errors import UnsupportedError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.lowering.lowering import Lowering
@@ -56,6 +57,7 @@ def lower(
     Raises:
         UnsupportedError: primitives have no counterpart, or need a newer opset; names their nodes or lines.
     """
+    _refuse_complex(closed, arguments, results)
     writer = Writer(opset)
     for name in (*(argument.name for argument in arguments if argument.value is None), *results):
         writer.unused(name)
@@ -89,6 +91,13 @@ def lower(
     passes.RemoveUnusedNodesPass()(model)
     name_nodes(graph)
     return model
+
+
+def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[Argument], results: Sequence[str]) -> None:
+    names = [argument.name if argument.value is None else "" for argument in arguments]
+    for name, variable in zip([*names, *results], [*closed.jaxpr.invars, *closed.jaxpr.outvars], strict=True):
+        if name and type_of(variable).kind == "c":
+            raise UnsupportedError(f"{name!r} is complex, which engines have no type for; make two real arrays of it")
 
 
 def _trim_results(graph: ir.Graph) -> None:

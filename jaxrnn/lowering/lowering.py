@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jax
@@ -13,7 +14,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.jaxprs.equations import evaluate, type_of
-from jaxrnn.jaxprs.equations import shape_of as size_of_atom
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.slices import needed
 from jaxrnn.lowering.known import known_results
 from jaxrnn.lowering.writer import Operand, Writer, dtype_of, make_value, plain_name, shape_of
@@ -22,6 +23,19 @@ from jaxrnn.streaming.sources import Path, describe_equation, scope_of
 #: What writes an equation: a function of the lowering, the equation and its operands; a list where a primitive has
 #: several results.
 Rule = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Complex:
+    """A complex array of the graph.
+
+    Attributes:
+        real: its real part.
+        imag: its imaginary part.
+    """
+
+    real: Operand
+    imag: Operand
 
 
 class Lowering:
@@ -78,7 +92,7 @@ class Lowering:
                 self.problems.append(str(error))
             if not all(isinstance(type_of(each), np.dtype) for each in equation.outvars):
                 self.check()
-            return [make_value("", size_of_atom(each), type_of(each)) for each in equation.outvars]
+            return [make_value("", shape_of_atom(each), type_of(each)) for each in equation.outvars]
 
     def _written(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Operand]:
         if (known := known_results(equation, operands)) is not None:
@@ -115,7 +129,7 @@ class Lowering:
 
 
 def array_of(atom: Any, value: Any) -> Operand:
-    """A value of an atom as an operand; keys of random numbers stay what they are."""
-    if isinstance(value, ir.Value) or not isinstance(type_of(atom), np.dtype):
+    """A value of an atom as an operand; complex values of the graph and keys of random numbers stay what they are."""
+    if isinstance(value, ir.Value | Complex) or not isinstance(type_of(atom), np.dtype):
         return value
     return np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else np.asarray(value)

@@ -14,9 +14,9 @@ from jaxrnn.lowering.writer import Operand, constant_of, dtype_of, maker_of, sha
 
 X, Y, WHICH = Value("x"), Value("y"), Known("which")
 
-Add, Cast, Concat, Div, Max, Min, Mul, Neg, Not, Split, Sub, Transpose, Where = map(
+Add, Cast, Concat, Div, Max, Min, Mul, Neg, Not, Reshape, Slice, Split, Sub, Transpose, Where = map(
     operator,
-    ("Add", "Cast", "Concat", "Div", "Max", "Min", "Mul", "Neg", "Not", "Split", "Sub", "Transpose",
+    ("Add", "Cast", "Concat", "Div", "Max", "Min", "Mul", "Neg", "Not", "Reshape", "Slice", "Split", "Sub", "Transpose",
      "Where"),
 )  # fmt: skip
 
@@ -30,6 +30,18 @@ def _chosen(match: Match) -> Operand | None:
     which = constant_of(match["which"])
     assert which is not None
     return match["x"] if np.all(which) else match["y"] if not np.any(which) else None
+
+
+def _masked(match: Match) -> Operand | None:
+    """A mask before it had axes of size 1 in front, which broadcasting adds."""
+    mask, own = match["mask"], shape_of(match["which"])
+    cases = match["x"], match["y"]
+    front = len(shape_of(mask.outputs[0])) - len(own)
+    if not own or shape_of(mask.outputs[0]) != (1,) * front + own:
+        return None
+    if np.broadcast_shapes(own, *map(shape_of, cases)) != match.shape:
+        return None
+    return match.writer.node("Where", match["which"], *cases, shape=match.shape, dtype=match.dtype)
 
 
 def _cast_of_cast(match: Match) -> Operand | None:
@@ -157,6 +169,24 @@ def _sliced(match: Match, source: ir.Value, start: int, end: int, axis: int) -> 
     return cut(match.writer, source, starts, ends)
 
 
+def _taken(match: Match) -> Operand | None:
+    """A slice of one element along an axis that is then left out, as a ``Gather`` of its index."""
+    part = match["slice"].outputs[0]
+    shape = shape_of(part)
+    for axis, size in enumerate(shape):
+        span = _span(part, axis) if size == 1 and match.shape == shape[:axis] + shape[axis + 1 :] else None
+        if span is not None:
+            index = np.array(span[1], np.int64)
+            return match.writer.node("Gather", span[0], index, shape=match.shape, dtype=match.dtype, axis=axis)
+    return None
+
+
+def _reshaped(match: Match) -> Operand | None:
+    """A reshape of a reshape; one to the shape that was there."""
+    inner = match["inner"]
+    return reshape(match.writer, source_of(inner), match.shape)
+
+
 REWRITES = (
     Rewrite(Add(X, either(0.0, -0.0)), _operand),  # XLA takes it for nothing too, whatever the sign of a zero
     Rewrite(Sub(X, 0.0), _operand),
@@ -167,9 +197,12 @@ REWRITES = (
     Rewrite(Neg(Neg(X)), _operand, shares=True),
     Rewrite(Not(Not(X)), _operand, shares=True),
     Rewrite(Where(WHICH, X, Y), _chosen),
+    Rewrite(Where(Reshape(Value("which")).named("mask"), X, Y), _masked, shares=True),
     Rewrite(Cast(Cast(X).named("first")), _cast_of_cast, shares=True),
     Rewrite(Concat(), _flat),
     Rewrite(Concat(), _reflected),
     Rewrite(Transpose(X), _transposed),
     Rewrite(Split(X), _only_part),
+    Rewrite(Reshape(Reshape(X).named("inner")), _reshaped, shares=True),
+    Rewrite(Reshape(Slice(X).named("slice")), _taken),
 )

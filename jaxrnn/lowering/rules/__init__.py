@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxrnn.lowering.lowering import Rule
 from jaxrnn.lowering.rules import (
+    cells,
     contraction,
     control,
     convolution,
@@ -22,23 +23,27 @@ from jaxrnn.lowering.rules import (
     sorting,
     types,
 )
+from jaxrnn.lowering.rules.complexes import with_complex
 
-RULES: dict[str, Rule] = {
-    **contraction.RULES,
-    **control.RULES,
-    **convolution.RULES,
-    **cumulative.RULES,
-    **elementwise.RULES,
-    **functions.RULES,
-    **indexing.RULES,
-    **integers.RULES,
-    **loops.RULES,
-    **layers.RULES,
-    **movement.RULES,
-    **pooling.RULES,
-    **reduction.RULES,
-    **refusals.RULES,
-    **scattering.RULES,
-    **sorting.RULES,
-    **types.RULES,
-}
+RULES: dict[str, Rule] = with_complex(
+    {
+        **contraction.RULES,
+        **control.RULES,
+        **convolution.RULES,
+        **cumulative.RULES,
+        **elementwise.RULES,
+        **functions.RULES,
+        **indexing.RULES,
+        **integers.RULES,
+        **loops.RULES,
+        **cells.RULES,  # a scan of cells is no loop
+        **layers.RULES,
+        **movement.RULES,
+        **pooling.RULES,
+        **reduction.RULES,
+        **refusals.RULES,
+        **scattering.RULES,
+        **sorting.RULES,
+        **types.RULES,
+    }
+)

@@ -22,9 +22,9 @@ from jaxrnn.cells.layers import written_out
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.lowering.lowering import Lowering, Rule
-from jaxrnn.lowering.movement import reshape
+from jaxrnn.lowering.movement import bare, reshape
 from jaxrnn.lowering.rules.elementwise import elements
-from jaxrnn.lowering.rules.runs import Runs
+from jaxrnn.lowering.rules.existing import Existing
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
 
 #: The operator of a cell, and its activations where the node names none.
@@ -55,15 +55,15 @@ def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Op
         if equation.params["fills"]:
             y = _where(lowering, some, y, np.zeros((), dtype_of(y)))
     else:
-        runs = Runs.of(lowering, exists)
-        some = runs.some
-        y, *final = _node(lowering, equation, runs.to_front(x), initial, weights, runs.lengths(batch))
-        y = runs.back(y)
+        existing = Existing.of(lowering, exists)
+        some = existing.some
+        y, *final = _node(lowering, equation, existing.to_front(x), initial, weights, existing.lengths(batch))
+        y = existing.back(y)
     return [y, *(_where(lowering, some, *pair) for pair in zip(final, initial, strict=True))]
 
 
 def _where(lowering: Lowering, chosen: Operand, x: Operand, other: Operand) -> Operand:
-    return elements(lowering, "Where", chosen, x, other, shape=shape_of(x), dtype=dtype_of(x))
+    return elements(lowering, "Where", bare(chosen), x, other, shape=shape_of(x), dtype=dtype_of(x))
 
 
 def _is_node(equation: JaxprEqn) -> bool:

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from jaxrnn import varying
+from jaxrnn.cells import is_plain
 from jaxrnn.jaxprs.equations import evaluate, shape_of, type_of
+from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.associative import parts_of_carry, without_mark
 from jaxrnn.streaming.passes import Pass
@@ -42,6 +44,8 @@ def scan_over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
             return new, out
 
         count = run.frames_of(timeline)
+        if is_plain() and (found := scan_recognised(step, before, (mask, frames), loose=True)) is not None:
+            return found
         if count == 1:
             after, outs = step(before, (None if mask is None else mask[0], [x[0] for x in frames]))
             return after, [out[None] for out in outs]
