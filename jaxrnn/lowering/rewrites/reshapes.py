@@ -106,7 +106,7 @@ def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]
 def _of_comparison(match: Match) -> Operand | None:
     """A comparison of a number with known ones, in the shape that is asked for."""
     x, known, node = match["x"], constant_of(match["known"]), match["comparison"]
-    if shape_of(x) or known is None:
+    if shape_of(x) or known is None or any(use.node.op_type != "Reshape" for use in node.outputs[0].uses()):
         return None
     operands = [x, known.reshape(match.shape)]
     if node.inputs[1] is x:
