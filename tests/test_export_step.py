@@ -251,5 +251,27 @@ def test_functions(tmp_path):
         assert_close(jaxrnn.load(path)(inputs), expected)
     jaxrnn.export_onnx(lambda x: jnp.maximum(x, 0) * 3 + 1, None, path, example=x)
     assert not jaxrnn.load(path).params  # numbers of a formula
+    jaxrnn.export_onnx(jnp.tanh, None, path, example=x.astype(np.float64))  # which JAX makes float32 of
+    assert jaxrnn.load(path).inputs[0].dtype == np.float32
     jaxrnn.export_onnx(nested, params, path, example={"a": x})
     assert "layers.0.w" in {each.name for each in onnx.load(path).graph.initializer}
+
+
+def test_a_loaded_step_is_exported_again_with_its_facts(tmp_path):
+    """In another opset, say: what comes before frame 0 is no less so."""
+    params = filter_params()
+    for batch in (None, 3):
+        jaxrnn.export_onnx(filter_stream(params, 4), params, tmp_path / "step.onnx", batch=batch)
+        model = jaxrnn.load(tmp_path / "step.onnx")
+        jaxrnn.export_onnx(model, None, tmp_path / "again.onnx", step=True, opset=18, label="the stream of filtered")
+        before, after = facts_of(tmp_path / "step.onnx"), facts_of(tmp_path / "again.onnx")
+        moved = "files", "inputs", "outputs", "state"
+        assert {key: value for key, value in after.items() if key not in moved} == {
+            key: value for key, value in before.items() if key not in moved
+        }
+        assert after["outputs"] == [each for each in before["outputs"] if each["output"] is not None]
+        assert after["inputs"] == before["inputs"]
+        assert [{**each, "name": ""} for each in after["state"]] == [{**each, "name": ""} for each in before["state"]]
+        assert onnx.load(tmp_path / "again.onnx").opset_import[0].version == 18
+        with pytest.raises(jaxrnn.InputError, match="keeps nothing back"):
+            jaxrnn.export_onnx(model, None, tmp_path / "again.onnx", step=True, flush=tmp_path / "flush.onnx")

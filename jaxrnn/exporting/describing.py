@@ -17,13 +17,29 @@ from jaxrnn.version import __version__
 def describe_file(model: ir.Model, facts: StepFile) -> None:
     """Write the facts into the metadata and the documentation of a graph."""
     model.producer_name, model.producer_version = "jaxrnn", __version__
-    model.metadata_props[METADATA] = json.dumps(facts.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+    model.metadata_props[METADATA] = _json(facts.to_json())
     for key, text in _plain(facts).items():
         model.metadata_props[f"{METADATA}.{key}"] = text
     model.graph.doc_string = model.doc_string = " ".join(_sentences(facts))
     texts = _texts(facts)
     for value in (*model.graph.inputs, *model.graph.outputs):
         value.doc_string = texts.get(str(value.name), "")
+
+
+def _json(facts: Mapping[str, Any]) -> str:
+    """JSON with a fact on each line, and an array of the graph on a line of its own."""
+
+    def written(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+    lines = []
+    for key, value in facts.items():
+        if isinstance(value, list) and value:
+            listed = ",\n".join(f"  {written(each)}" for each in value)
+            lines.append(f" {written(key)}: [\n{listed}\n ]")
+        else:
+            lines.append(f" {written(key)}: {written(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _plain(facts: StepFile) -> dict[str, str]:
@@ -93,10 +109,9 @@ def _texts(facts: StepFile) -> dict[str, str]:
             texts[facts.outputs[each.name]] = _output_text(each, facts)
     for each in spec.state:
         names = facts.state[each.name]
-        texts[names.input] = (
-            f"State ({each.kind}){'' if names.output is None else f': {names.output} of the last step'}"
-        )
+        texts[names.input] = f"State ({each.kind})"
         if names.output is not None:
+            texts[names.input] += f": {names.output} of the step before"
             texts[names.output] = f"State ({each.kind}): {names.input} of the next step"
     for name, count in facts.counts.items():
         texts[count] = f"How many frames of {facts.outputs[name]} exist"

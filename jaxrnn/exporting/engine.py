@@ -58,7 +58,7 @@ def read_files(path: Path, flush: Path | None) -> tuple[ExportedFile, ExportedFi
     """A step and its flush, by default the one that the step names, beside it."""
     step = read_exported(path, STEP)
     named = step.facts.files.get(FLUSH)
-    beside = path.with_name(named) if flush is None and named is not None else flush
+    beside = path.parent / named if flush is None and named is not None else flush
     return step, None if beside is None else read_exported(beside, FLUSH)
 
 

@@ -91,7 +91,7 @@ def export_onnx(
             )
         write_graph(stepper, stepper.params if params is None else params, path)
         return None
-    paths = [Path(each) for each in (path, flush) if each is not None]
+    paths = [Path(path), *([] if flush is None else [Path(flush)])]
     check_targets(paths)
     version = _known_opset(OPSET if opset is None else opset)
     graphs = _graphs(stepper, params, options)
@@ -124,10 +124,10 @@ def _write(graphs: list[Graph], paths: list[Path], opset: int) -> Exported:
     """Lower, describe and write the graphs."""
     beside = {start_path(paths[0]): first} if (first := graphs[0].facts.first_inputs) else {}
     names = [("step", paths[0]), *(("flush", path) for path in paths[1:]), *(("first_state", path) for path in beside)]
-    files = {kind: path.name for kind, path in names}
     models, facts = {}, []
     for graph, path in zip(graphs, paths, strict=True):
         model = graph.lowered(opset)
+        files = {kind: Path(os.path.relpath(other, path.parent)).as_posix() for kind, other in names}
         facts.append(dataclasses.replace(graph.facts, files=files))
         describe_file(model, facts[-1])
         models[path] = model

@@ -61,7 +61,7 @@ class Names:
 
     def of_params(self, paths: Sequence[Any]) -> list[str]:
         """The names of parameters by their paths, such as ``encoder.0.kernel``."""
-        return [self._unused(".".join(map(_part, path)) or "params", "param") for path in paths]
+        return [self._unused(".".join(map(_part, _of_variable(path))) or "params", "param") for path in paths]
 
     def _unused(self, name: str, ending: str) -> str:
         try:
@@ -73,6 +73,11 @@ class Names:
         chosen = next(each for each in candidates if each not in self._taken)
         self._taken.add(chosen)
         return chosen
+
+
+def _of_variable(path: Sequence[Any]) -> Sequence[Any]:
+    """A path without the last step of Flax, from a variable to its value."""
+    return path[:-1] if path and path[-1] == jax.tree_util.GetAttrKey("value") else path
 
 
 def _part(key: Any) -> str:

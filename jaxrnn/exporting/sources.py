@@ -22,13 +22,13 @@ from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.layout import Layout
 from jaxrnn.messages import describe
 from jaxrnn.model import Model
-from jaxrnn.onnx.stepfile import StateNames
+from jaxrnn.onnx.stepfile import FLUSH, StateNames, StepFile
 from jaxrnn.runtime.compiled.stepper import CompiledStepper
 from jaxrnn.states import lead_of
 from jaxrnn.stepper import Stepper, StepSpec
 from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.transform import in_plain_forms
-from jaxrnn.voices import argument
+from jaxrnn.voices import argument, static_argument
 
 Arrays = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ class Source:
 
     Attributes:
         spec: that of the stepper, of one stream, without open dimensions.
-        batch: streams of the file; None for one without a batch axis.
+        batch: streams of the file, as it says; None for one without a batch axis.
         params: the parameters.
 
     Raises:
@@ -63,7 +63,8 @@ class Source:
                 "model or stream that it was made of"
             )
         self._stepper: Stepper = in_plain_forms(stepper) if isinstance(stepper, Streamed) else stepper
-        self.batch, whole = batch, self._stepper.spec
+        self.batch = self._streams = batch
+        whole = self._stepper.spec
         self.params = getattr(stepper, "params", None) if params is None else params
         check_params(self.params)
         if self.params is None and whole.needs_params:
@@ -71,12 +72,19 @@ class Source:
         if whole.constants:
             raise UnsupportedError(
                 f"{whole.label}: the state before the first frame is computed from the input(s) "
-                f"{', '.join(whole.constants)}, and a file holds one first state; stream a function that closes over "
-                "their values"
+                f"{', '.join(whole.constants)}, and a file holds one first state: stream a function that closes over "
+                f"their values, or fix an input of a model, {static_argument(whole.constants[0])}"
             )
         filled = {} if whole.batch_symbol is None else {whole.batch_symbol: 1 if batch is None else batch}
         spec = _sized(whole, dims, filled)
-        self.spec = dataclasses.replace(spec, label=label or PurePath(spec.label).name or type(stepper).__name__)
+        file = stepper.step_file if isinstance(stepper, Model) and stepper.declared_state is None else None
+        if file is not None and file.kind == FLUSH:
+            raise InputError(f"{whole.label} is the flush of a step, and no step: export it anew with the step")
+        if file is not None:
+            spec, self.batch = _in_time(spec, file), batch or file.batch
+        name = label or PurePath(spec.label).name or type(stepper).__name__
+        self.spec = dataclasses.replace(spec, label=name.encode(errors="replace").decode())
+        self._mapped_over = () if batch is None or whole.batch_symbol is not None else (batch,)
         self._dims = {name: dims[name] for each in whole.state for name in each.symbols if name in dims}
 
     def file_names(self) -> Names:
@@ -89,7 +97,7 @@ class Source:
     @property
     def lead(self) -> tuple[int, ...]:
         """The batch in front of every array; nothing where the arrays have a batch axis of their own."""
-        return () if self.batch is None or self._stepper.spec.batch_symbol is not None else (self.batch,)
+        return self._mapped_over
 
     def types(self) -> contextlib.AbstractContextManager[None]:
         """Inside, 64-bit types stay so where the stepper keeps types itself or declares one; else as the caller's."""
@@ -105,10 +113,10 @@ class Source:
         """
         dims: dict[str, Any] = {"dims": self._dims} if self._dims else {}
         with self.types():
-            state = self._stepper.init(self.batch, params=self.params, **dims)
+            state = self._stepper.init(self._streams, params=self.params, **dims)
             batched = [each.batched(self.lead) for each in self.spec.carried]
             if lead_of(batched, state):
-                raise StateError(f"{self.spec.label}: init({self.batch}) gives a state with one more axis in front")
+                raise StateError(f"{self.spec.label}: init({self._streams}) gives a state with one more axis in front")
             entries = self.spec.entries(state)
             return {each.name: np.asarray(entries[each.name]) for each in self.spec.state}
 
@@ -138,7 +146,8 @@ class Source:
         """
 
         def one(state: Arrays, *tail: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-            outputs, counts = self._stepper.flush(params, self._joined(state), *tail)
+            given = tail if self._stepper.spec.streams else ()
+            outputs, counts = self._stepper.flush(params, self._joined(state), *given)
             _check_named(outputs, self.spec)
             return (
                 {name: value for name, value in outputs.items() if value is not None},
@@ -203,6 +212,21 @@ def _sized(spec: StepSpec, dims: Mapping[str, int], filled: Mapping[str, int]) -
         listed = ", ".join(names) or "none"
         raise InputError(f"{spec.label}: dims gives {unknown[0]!r}; dimensions left open besides the batch: {listed}")
     return dataclasses.replace(spec.sized({**dims, **filled}), batch_symbol=None)
+
+
+def _in_time(spec: StepSpec, file: StepFile) -> StepSpec:
+    """The facts of a step that was loaded from such a file: its place in time is what the file says."""
+    own = file.spec
+    inputs = {file.inputs[each.name]: each for each in own.inputs}
+    outputs = {file.outputs[each.name]: each for each in own.outputs if each.name in file.outputs}
+    kinds = {file.state[each.name].input: each.kind for each in own.state}
+    return dataclasses.replace(
+        own,
+        label=spec.label,
+        inputs=tuple(dataclasses.replace(inputs.get(each.name, each), name=each.name) for each in spec.inputs),
+        outputs=tuple(dataclasses.replace(outputs.get(each.name, each), name=each.name) for each in spec.outputs),
+        state=tuple(dataclasses.replace(each, kind=kinds.get(each.name, each.kind)) for each in spec.state),
+    )
 
 
 def _check_named(outputs: Any, spec: StepSpec) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +72,14 @@ def trace(function: Callable[[Any, Arrays], Arrays], params: Any, inputs: Struct
     if any(isinstance(value, Tracer) for value in closed.consts):
         raise InputError("the function closes over values that are being traced; call export_onnx outside of jit")
     values = [np.asarray(leaf).astype(aval.dtype) for leaf, aval in zip(leaves, closed.in_avals, strict=False)]
-    shapes = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.out_avals)
-    return Traced(closed, values, [path for path, _ in with_paths], paired, dict(zip(results, shapes, strict=True)))
+    paths = [path for path, _ in with_paths]
+    # Not the shapes above: without 64-bit types, JAX takes other types than those it is given.
+    taken, given = closed.in_avals[len(leaves) :], closed.out_avals
+    return Traced(closed, values, paths, _named(paired, taken), _named(results, given))
+
+
+def _named(keys: Iterable[Key], avals: Sequence[Any]) -> Structs:
+    return {key: jax.ShapeDtypeStruct(aval.shape, aval.dtype) for key, aval in zip(keys, avals, strict=True)}
 
 
 def is_complex(array: Any) -> bool:

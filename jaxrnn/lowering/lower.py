@@ -10,6 +10,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from jax.extend.core import ClosedJaxpr
 
+from jaxrnn.errors import UnsupportedError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.lowering.lowering import Lowering
@@ -18,7 +19,7 @@ from jaxrnn.lowering.naming import name_nodes
 from jaxrnn.lowering.rewrites import REWRITES, WRITTEN_OUT
 from jaxrnn.lowering.rewriting import rewrite
 from jaxrnn.lowering.rules import RULES
-from jaxrnn.lowering.writer import Operand, Writer, dtype_of, make_value
+from jaxrnn.lowering.writer import Operand, Writer, dtype_of, make_value, maker_of
 from jaxrnn.lowering.writer import shape_of as size_of
 
 #: The newest version of the file format that engines of the opset's time read.
@@ -54,8 +55,9 @@ def lower(
         The model, not checked.
 
     Raises:
-        UnsupportedError: a primitive has no counterpart, or needs a newer opset; names its node or line.
+        UnsupportedError: primitives have no counterpart, or need a newer opset; names their nodes or lines.
     """
+    _refuse_complex(closed, arguments, results)
     writer = Writer(opset)
     for name in (*(argument.name for argument in arguments if argument.value is None), *results):
         writer.unused(name)
@@ -69,7 +71,9 @@ def lower(
             values.append(array)
     inputs = [value for value in values if isinstance(value, ir.Value)]
     with exact_types():
-        found = Lowering(writer, RULES).evaluate(closed, values)
+        lowering = Lowering(writer, RULES)
+        found = lowering.evaluate(closed, values)
+        lowering.check()
     # The place makes each a value of its own, of which there may be several equal ones.
     ends = [writer.node("Result", result, place=place) for place, result in enumerate(found)]
     graph = ir.Graph(inputs, ends, nodes=writer.nodes, opset_imports={"": opset}, name=label)
@@ -81,10 +85,31 @@ def lower(
     passes.CommonSubexpressionEliminationPass()(model)
     for value in writer.initializers:
         graph.register_initializer(value)
+    for subgraph in graph.subgraphs():
+        _trim_results(subgraph)
     _name_outputs(graph, results)
     passes.RemoveUnusedNodesPass()(model)
     name_nodes(graph)
     return model
+
+
+def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[Argument], results: Sequence[str]) -> None:
+    names = [argument.name if argument.value is None else "" for argument in arguments]
+    for name, variable in zip([*names, *results], [*closed.jaxpr.invars, *closed.jaxpr.outvars], strict=True):
+        if name and type_of(variable).kind == "c":
+            raise UnsupportedError(f"{name!r} is complex, which engines have no type for; make two real arrays of it")
+
+
+def _trim_results(graph: ir.Graph) -> None:
+    """Results of a body without the `Identity` that they were written with, where the body computes them."""
+    for index, end in enumerate(graph.outputs):
+        node = maker_of(end, "Identity")
+        value = end if node is None else source_of(node)
+        maker = value.producer()
+        if node is None or maker is None or maker.graph is not graph or value.is_graph_output() or end.uses():
+            continue
+        graph.outputs[index] = value
+        graph.remove(node, safe=True)
 
 
 def _name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:

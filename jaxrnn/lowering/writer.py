@@ -15,7 +15,7 @@ from jaxrnn.lowering import kernels
 
 #: Nodes that are none of ONNX: functions that it has no operator for, which are written out after all patterns are
 #: found, and the ends of a graph.
-OWN = frozenset({"Expm1", "Log1p", "Result"})
+OWN = frozenset({"Erfc", "Expm1", "Log1p", "Result"})
 OWN_DOMAIN = "jaxrnn"
 
 #: What flows along an edge: an array where it is known while the graph is written, else a value of the graph.

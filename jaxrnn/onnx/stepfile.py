@@ -67,7 +67,8 @@ class StepFile:
         first: every entry of the state before the first frame; empty in a flush.
         valid: a flush's input for the number of frames of its tail that exist, ``int32``; None where it has no tail.
         counts: a flush's outputs for the number of frames that exist, by the output that has them, ``int32``.
-        files: the names of the files that belong together: ``"step"``, ``"flush"``, ``"first_state"``.
+        files: where the files are that belong together, from the folder of this one on: ``"step"``, ``"flush"``,
+            ``"first_state"``.
     """
 
     kind: str

@@ -13,6 +13,7 @@ X, SLOPE, ALPHA, BETA = Value("x"), Known("slope"), Number("alpha"), Number("bet
 LOW, HIGH = Number("low"), Number("high")
 
 Abs, Add, Clip, Div, Elu, Erf, Exp, Expm1 = map(operator, ("Abs", "Add", "Clip", "Div", "Elu", "Erf", "Exp", "Expm1"))
+Erfc = operator("Erfc")
 Equal, Greater, GreaterOrEqual, Less = map(operator, ("Equal", "Greater", "GreaterOrEqual", "Less"))
 HardSigmoid, Log1p, Max, Min, Mul, Neg, Not = map(operator, ("HardSigmoid", "Log1p", "Max", "Min", "Mul", "Neg", "Not"))
 Pow, Relu, Softplus, Tanh, Where = map(operator, ("Pow", "Relu", "Softplus", "Tanh", "Where"))
@@ -73,6 +74,15 @@ def _gelu(approximate: str) -> Callable[[Match], Operand | None]:
     return lambda match: match.node("Gelu", match["x"], approximate=approximate)
 
 
+def _gelu_by_complement(match: Match) -> Operand | None:
+    """``x / 2 * (1 + erf(x / sqrt(2)))``, which is how ONNX defines it."""
+    if (gelu := match.node("Gelu", match["x"], approximate="none")) is not None:
+        return gelu
+    write, x = match.writer.node, match["x"]
+    error = write("Erf", write("Mul", x, match.number(math.sqrt(0.5))))
+    return write("Mul", write("Mul", x, match.number(0.5)), write("Add", error, match.number(1)))
+
+
 def _thresholded(match: Match) -> Operand | None:
     return match.node("ThresholdedRelu", match["x"], alpha=match["alpha"])
 
@@ -102,6 +112,7 @@ REWRITES = (
     Rewrite(Div(X, Add(Abs(X), 1.0)), _as("Softsign")),
     Rewrite(Mul(X, Tanh(Softplus(X))), _as("Mish")),
     Rewrite(Mul(Mul(X, 0.5), Add(Erf(Mul(X, math.sqrt(0.5))), 1.0)), _gelu("none")),
+    Rewrite(Mul(Mul(X, 0.5), Erfc(Mul(Neg(X), math.sqrt(0.5)))), _gelu_by_complement),
     Rewrite(
         Mul(
             X,

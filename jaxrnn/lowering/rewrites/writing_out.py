@@ -10,6 +10,25 @@ from jaxrnn.lowering.writer import Operand
 
 X = Value("x")
 
+#: Coefficients of ``log(erfc(z) / t) + z ** 2`` as a polynomial in ``t = 1 / (1 + z / 2)``, for ``z >= 0``, the highest
+#: power first. Numerical Recipes in C, second edition, section 6.2: 1.2e-7 of the value.
+_ERFC = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807)
+_ERFC += (-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223)
+
+
+def _erfc(match: Match) -> Operand | None:
+    """``1 - erf(x)``, and where that cancels, a power of e; None of float64, which that is not exact for."""
+    write, x, one = match.writer.node, match["x"], match.number(1)
+    if match.dtype == np.float64:
+        return None
+    t = write("Reciprocal", write("Add", write("Mul", x, match.number(0.5)), one))
+    power: Operand = match.number(_ERFC[0])
+    for coefficient in _ERFC[1:]:
+        power = write("Add", write("Mul", t, power), match.number(coefficient))
+    tail = write("Mul", t, write("Exp", write("Sub", power, write("Mul", x, x))))
+    near = write("Less", x, match.number(0.5), dtype=bool)
+    return write("Where", near, write("Sub", one, write("Erf", x)), tail, dtype=match.dtype)
+
 
 def _expm1(match: Match) -> Operand | None:
     """``tanh(x / 2) * (exp(x) + 1)``, which keeps the digits of small numbers."""
@@ -28,6 +47,7 @@ def _log1p(match: Match) -> Operand | None:
 
 
 WRITTEN_OUT = (
+    Rewrite(operator("Erfc")(X), _erfc),
     Rewrite(operator("Expm1")(X), _expm1),
     Rewrite(operator("Log1p")(X), _log1p),
 )

@@ -14,29 +14,36 @@ from jaxrnn.lowering.rules import (
     indexing,
     integers,
     layers,
+    loops,
     movement,
     pooling,
     reduction,
+    refusals,
     scattering,
     sorting,
     types,
 )
+from jaxrnn.lowering.rules.complexes import with_complex
 
-RULES: dict[str, Rule] = {
-    **contraction.RULES,
-    **control.RULES,
-    **cells.RULES,
-    **convolution.RULES,
-    **cumulative.RULES,
-    **elementwise.RULES,
-    **functions.RULES,
-    **indexing.RULES,
-    **integers.RULES,
-    **layers.RULES,
-    **movement.RULES,
-    **pooling.RULES,
-    **reduction.RULES,
-    **scattering.RULES,
-    **sorting.RULES,
-    **types.RULES,
-}
+RULES: dict[str, Rule] = with_complex(
+    {
+        **contraction.RULES,
+        **control.RULES,
+        **convolution.RULES,
+        **cumulative.RULES,
+        **elementwise.RULES,
+        **functions.RULES,
+        **indexing.RULES,
+        **integers.RULES,
+        **loops.RULES,
+        **cells.RULES,  # a scan of cells is no loop
+        **layers.RULES,
+        **movement.RULES,
+        **pooling.RULES,
+        **reduction.RULES,
+        **refusals.RULES,
+        **scattering.RULES,
+        **sorting.RULES,
+        **types.RULES,
+    }
+)

@@ -13,7 +13,7 @@ from jaxrnn.jaxprs.equations import evaluate, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.lowering.lowering import Lowering, Rule
-from jaxrnn.lowering.rules.control import loop
+from jaxrnn.lowering.rules import loops
 from jaxrnn.lowering.writer import Operand
 from jaxrnn.streaming.access import scan_parts
 
@@ -21,7 +21,7 @@ from jaxrnn.streaming.access import scan_parts
 def scan(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """The layers that a scan is, and what is left of its body; any other scan as a loop."""
     layers = _as_layers(equation)
-    return loop(lowering, equation, *operands) if layers is None else lowering.evaluate(layers, operands)
+    return loops.scan(lowering, equation, *operands) if layers is None else lowering.evaluate(layers, operands)
 
 
 def _as_layers(equation: JaxprEqn) -> ClosedJaxpr | None:

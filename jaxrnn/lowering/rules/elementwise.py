@@ -32,6 +32,7 @@ OPERATORS = {
     "cosh": "Cosh",
     "eq": "Equal",
     "erf": "Erf",
+    "erfc": "Erfc",
     "exp": "Exp",
     "expm1": "Expm1",
     "floor": "Floor",
@@ -57,7 +58,17 @@ OPERATORS = {
 }
 
 #: Primitives whose result is their operand.
-IDENTITIES = ("copy", "copy_p", "optimization_barrier", "stop_gradient")
+IDENTITIES = (
+    "copy",
+    "copy_p",
+    "layout_constraint",
+    "mesh_cast",
+    "optimization_barrier",
+    "pvary",
+    "reshard",
+    "sharding_constraint",
+    "stop_gradient",
+)
 
 
 def elements(

@@ -39,13 +39,6 @@ class _Formula:
         """A condition."""
         return self(operator, *operands, dtype=bool)
 
-    def polynomial(self, coefficients: list[float], x: Operand) -> Operand:
-        """By Horner's scheme, the highest coefficient first."""
-        value: Operand | float = coefficients[0]
-        for coefficient in coefficients[1:]:
-            value = self("Add", self("Mul", value, x), coefficient)
-        return value  # pyright: ignore[reportReturnType]
-
 
 def exp2(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """A power of 2."""
@@ -71,36 +64,6 @@ def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> O
     return f.result(f("Where", f.holds("Less", x, 0), turned, angle))
 
 
-#: Coefficients of ``log(erfc(z) / t) + z ** 2`` as a polynomial in ``t = 1 / (1 + z / 2)``, for ``z >= 0``.
-_ERFC = [
-    0.17087277,
-    -0.82215223,
-    1.48851587,
-    -1.13520398,
-    0.27886807,
-    -0.18628806,
-    0.09678418,
-    0.37409196,
-    1.00002368,
-    -1.26551223,
-]
-
-
-def erfc(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``1 - erf(x)``; where that cancels, by a rational approximation of 1e-7 of the value.
-
-    Numerical Recipes, section 6.2: ``erfcc``.
-    """
-    if dtype_of(x) == np.float64:
-        lowering.refuse("ONNX has no operator for it, and no approximation of float64 is written")
-    f = _Formula(lowering, x)
-    x = f.of(x)
-    t = f("Reciprocal", f("Add", f("Mul", x, 0.5), 1))
-    exponent = f("Sub", f.polynomial(_ERFC, t), f("Mul", x, x))
-    tail = f("Mul", t, f("Exp", exponent))
-    return f.result(f("Where", f.holds("Less", x, 0.5), f("Sub", 1, f("Erf", x)), tail))
-
-
 def is_finite(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Below infinity, which NaN is not."""
     return elements(lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool)
@@ -119,7 +82,7 @@ def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def integer_power(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Products for small exponents, as for integers, which wrap around; ``Pow`` for others."""
+    """Products for squares and for integers, which wrap around; ``Pow`` for others."""
     exponent, dtype = equation.params["y"], dtype_of(x)
     if exponent < 0:
         return elements(lowering, "Reciprocal", _power(lowering, x, -exponent))
@@ -129,7 +92,7 @@ def integer_power(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand
 
 
 def _power(lowering: Lowering, x: Operand, exponent: int) -> Operand:
-    if exponent > 3 and dtype_of(x).kind not in "iu":
+    if exponent > 2 and dtype_of(x).kind not in "iu":
         return elements(lowering, "Pow", x, np.array(exponent, dtype_of(x)))
     result: Operand | None = None
     while exponent:
@@ -144,7 +107,6 @@ def _power(lowering: Lowering, x: Operand, exponent: int) -> Operand:
 RULES: dict[str, Rule] = {
     "atan2": arctan2,
     "cbrt": cube_root,
-    "erfc": erfc,
     "exp2": exp2,
     "integer_pow": integer_power,
     "is_finite": is_finite,

@@ -17,6 +17,8 @@ def convert(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     dtype = np.dtype(equation.params["new_dtype"])
     if jnp.issubdtype(dtype_of(x), jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
         return _to_integer(lowering, x, dtype)
+    if isinstance(x, np.ndarray):  # which is known to be better as it is
+        x = lowering.writer.value(x)
     return cast(lowering, x, dtype)
 
 
