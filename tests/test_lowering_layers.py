@@ -186,3 +186,22 @@ def test_loops_of_exporters_are_layers(models, tmp_path, name):
     found, expected = ExportedStream(step, flush).run({info.name: x}), model.apply(model.params, {info.name: x})
     for key, value in expected.items():
         np.testing.assert_allclose(found[key], value, atol=1e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("pulse", [1, 3])
+def test_a_stream_of_rows_that_end_early(tmp_path, pulse):
+    """``sequence_lens`` and the end of the recording: frames exist that neither rules out."""
+    rng = np.random.default_rng(0)
+    shapes = {"X": (7, 2, 3), "W": (1, 16, 3), "R": (1, 16, 4), "B": (1, 32)}
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    x = {"X": arrays["X"], "sequence_lens": np.array([4, 6], np.int32)}
+    proto = build("LSTM", arrays | x, {"hidden_size": 4}, [True, True, True], 14, set(x))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "T"
+    model = jaxrnn.load(proto)
+    step, flush = tmp_path / "step.onnx", tmp_path / "flush.onnx"
+    jaxrnn.export_onnx(model.stream("T", pulse), model.params, step, flush=flush)
+    assert operators_of(onnx.load(step).graph)["LSTM"] == 1
+    found = ExportedStream(step, flush).run(x)
+    for name, value in model.apply(model.params, x).items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6)
