@@ -27,6 +27,7 @@ from jaxrnn.version import __version__ as __version__
 if TYPE_CHECKING:
     from jaxrnn import demo as demo
     from jaxrnn import evaluation as evaluation
+    from jaxrnn import exporting as exporting
     from jaxrnn import nnx as nnx
     from jaxrnn import profiling as profiling
     from jaxrnn import streaming as streaming
@@ -87,7 +88,7 @@ _LAZY = {
 }
 
 #: Packages that ``import jaxrnn`` is enough for.
-_PACKAGES = ("demo", "evaluation", "nnx", "profiling", "streaming", "training", "verification")
+_PACKAGES = ("demo", "evaluation", "exporting", "nnx", "profiling", "streaming", "training", "verification")
 
 
 def __getattr__(name: str) -> Any:

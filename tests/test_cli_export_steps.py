@@ -13,6 +13,7 @@ from tiers import of_tiers
 import jaxrnn
 from jaxrnn.cli import export_step
 from jaxrnn.cli.files import save_archive
+from jaxrnn.demo import PACKAGED
 
 STREAM = ("--symbol", "T", "--pulse", 2)
 
@@ -74,7 +75,7 @@ def test_a_stream_and_its_flush(offline, tmp_path):
     for word in ("opset 18", "3 stream(s)", "look-ahead: 1", "[3, 1, 2, 2]", "window.history_next", "Verified in ONNX"):
         assert word in text
     assert text.rstrip().endswith("agrees")
-    text = call("export", offline, *STREAM, "-o", out, "--verify").stdout
+    text = call("export", offline, *STREAM, "-o", out).stdout
     assert "of total, y, the last of a recording does not come out: --flush FLUSH.onnx" in text
 
 
@@ -128,6 +129,20 @@ MISTAKES = {
     "the opset of a graph": (("--params", "{}/params.npz", "--opset", 18), "--as-step for a step"),
     "parameters of another": ((*STREAM, "--params", "{}/other.npz"), "params"),
 }
+
+
+@pytest.mark.thorough
+def test_a_start_that_is_an_input_is_fixed(tmp_path):
+    arguments = ("export", PACKAGED, "--symbol", "time", "-o", tmp_path / "s.onnx")
+    assert "--static h=VALUE" in call_json(*arguments, status=2)["error"]
+    np.save(tmp_path / "h.npy", np.full((1, 1, 80), 0.5, np.float32))
+    found = call_json(
+        *arguments, "--static", f"h={tmp_path / 'h.npy'}", "--pulse", 2, "--flush", tmp_path / "f.onnx", "--verify"
+    )
+    assert found["verified"]
+    assert found["graphs"][0]["operators"]["GRU"] == 1
+    with np.load(tmp_path / "s.first_state.npz") as first:
+        assert (first["hidden_by_time.carry"] == 0.5).all()
 
 
 @pytest.mark.parametrize("mistake", of_tiers(MISTAKES, ["no steps", "the flush of a step", "the opset of a graph"]))

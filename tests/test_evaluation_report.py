@@ -21,7 +21,7 @@ from report_cases import HOSTILE, RATE, SDR, Page, make_report, make_results, na
 
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation.metrics.counts import detection
-from jaxrnn.evaluation.report import figures, write_report
+from jaxrnn.evaluation.report import figures, selection, write_report
 from jaxrnn.evaluation.report.pictures import HEIGHT, levels
 from jaxrnn.evaluation.report.plots import library
 from jaxrnn.evaluation.report.sounds import Player, encode
@@ -212,11 +212,9 @@ def test_any_text_can_be_a_name(name, tmp_path):
 
 
 def test_names_of_files_may_be_no_text(tmp_path):
-    found = results("it", [row_of("f", Path("f"), si_sdr=1.0)])
-    rows = [row_of("caf\udce9", Path("caf\udce9"), si_sdr=1.0)]
-    write_report(tmp_path / "r.html", dataclasses.replace(found, rows=rows))
+    write_report(tmp_path / "r.html", results("it", [row_of("caf\udce9", Path("caf\udce9"), si_sdr=1.0)]))
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert page.rows("All files")[1][0] == "caf\N{REPLACEMENT CHARACTER}"
+    assert page.rows("All files")[1][0] == "caf?"
 
 
 @pytest.mark.parametrize(
@@ -256,6 +254,28 @@ def test_a_page_holds_no_more_than_it_may(corpus, tmp_path, monkeypatch):
     assert {row[0] for row in page.rows("All files")[1:]} == {text(HOSTILE), "gone", "file0", "file1", "file2"}
     with pytest.raises(InputError, match="examples must be a whole number from 0 on, not -1"):
         write_report(tmp_path / "r.html", results("it", rows), examples=-1)
+
+
+def test_a_page_of_a_large_corpus_holds_its_errors_its_ends_and_some_at_random(tmp_path, monkeypatch):
+    """What is in the plots was not chosen by its values."""
+    for name, number in (("ROWS", 20), ("DRAWN", 100)):
+        monkeypatch.setattr(selection, name, number)
+    monkeypatch.setattr(figures, "ROWS", 20)
+    rows = [row_of(f"f{place:04d}", Path("f.wav"), si_sdr=float(place % 500)) for place in range(1000)]
+    for place in (3, 700):
+        rows[place] |= {"status": "error", "error": "it is torn", "si_sdr": None}
+    others = [row | {"si_sdr": None if row["error"] else row["si_sdr"] + place % 2} for place, row in enumerate(rows)]
+    write_report(tmp_path / "r.html", results("it", rows), baseline=results("that", others), examples=2)
+    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "The plots are of 100 files drawn at random" in page.text
+    assert "All files (1\N{NARROW NO-BREAK SPACE}000)" in page.text
+    assert [row[0] for row in page.rows("Files with errors")[1:]] == ["f0003", "f0700"]
+    worst = [place for place in range(1000) if place % 500 < 9 and place != 3]
+    assert {row[0] for row in page.rows("All files")[1:]} == {f"f{place:04d}" for place in (3, 700, 9, *worst)}
+    assert [words for _, words in page.all("h4")] == ["f0000", "f0500", "f0999", "f0499"]
+    drawn, median = re.findall(r"Histogram of si_sdr\. it: (\d+) files.*?median ([\d.]+)", page.text)[0]
+    assert 95 <= int(drawn) <= 100
+    assert 180 < float(median) < 320
 
 
 def test_a_report_takes_the_place_of_another_whole(corpus, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import statistics
+from jaxrnn.evaluation import statistics, tables
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.conclusion import check_main
 from jaxrnn.evaluation.metrics import Column, build_metric, over_whole, si_sdr
@@ -109,12 +109,54 @@ def test_a_table_has_a_sound_type_for_every_column_and_a_file_for_it_the_same_by
     # Every JSON there is can read it: nothing in it is NaN or infinite.
     plain = json.loads((tmp_path / "a" / "results.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert plain == results.document
-    assert plain["rows"][8]["si_sdr"] is None
     assert plain["summary"]["si_sdr"]["infinite"] == 1
     assert plain["summary"]["level"]["n"] == 0
     assert plain["summary"]["level"]["mean"] is None
     assert plain["recordings"] | {"seconds": 0} == {"all": 40, "failed": 4, "noted": 0, "seconds": 0}
     assert plain["facts"] == {"latency": {"y": 1}}
+
+
+def test_a_table_that_memory_does_not_hold_is_the_same_in_several_files(tmp_path, monkeypatch):
+    """Whatever the order of rows; a smaller one takes its place, and it is of one file again."""
+    rows = rows_of()
+    rows[7] |= {"id": "r\udce9"}
+    monkeypatch.setattr(tables, "BLOCK", 7)
+    monkeypatch.setattr(tables, "PART", 15)
+    options = {"metrics": METRICS, "slices": ["place", "snr"]}
+    whole, half = results_of("a", rows, **options), results_of("a", rows[:15], **options)
+    parts = {}
+    for name, some in (("a", rows), ("b", rows[::-1])):
+        found = results_of("a", some, path=tmp_path / name, **options)
+        assert found.table.equals(whole.table)
+        assert found.document == whole.document
+        parts[name] = {path.name: path.read_bytes() for path in sorted((tmp_path / name).iterdir())}
+    assert parts["a"] == parts["b"]
+    assert [polars.read_parquet(part).height for part in sorted((tmp_path / "a").iterdir())] == [15, 15, 10]
+    again = results_of("a", rows[:15], path=tmp_path / "a", **options)
+    assert (tmp_path / "a").is_file()
+    assert again.table.equals(half.table)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_of_many_recordings_groups_are_drawn_and_intervals_are_as_wide(monkeypatch):
+    generator = np.random.default_rng(0)
+    rows = [
+        {"id": f"{place:04d}", "level": value, "vad_counts": counts_of([right, 20 - right, 0, 0])}
+        for place, (value, right) in enumerate(
+            zip(generator.normal(-20, 3, 2000), generator.integers(5, 15, 2000).tolist(), strict=True)
+        )
+    ]
+    metrics = (level(), detection(called="vad", rates=["accuracy"]))
+    alone = document(rows, metrics)
+    monkeypatch.setattr(statistics, "MANY", 1000)
+    monkeypatch.setattr(statistics, "ALONE", 1000)
+    monkeypatch.setattr(statistics, "GROUPS", 200)
+    together = document(rows, metrics)
+    for find in (lambda said: said["summary"]["level"], lambda said: said["corpus"]["vad"]["values"]["vad"]):
+        one, other = find(alone), find(together)
+        assert one.get("value", one.get("mean")) == other.get("value", other.get("mean"))
+        assert other["high"] - other["low"] == pytest.approx(one["high"] - one["low"], rel=0.2)
+        assert other["low"] == pytest.approx(one["low"], abs=0.2 * (one["high"] - one["low"]))
 
 
 def test_the_document_says_what_its_rows_say():
@@ -200,12 +242,13 @@ def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeyp
     assert metric.pool is not None
     # Blocks of a few draws and recordings are exact too.
     counts = list(map(counts_of, frames.tolist()))
-    whole = pooled(metric.pool, counts[:50])
+    groups = np.stack(list(map(metric.pool.sums, counts)))
+    whole = pooled(metric.pool, groups[:50])
     with monkeypatch.context() as patched:
         patched.setattr(statistics, "_AT_ONCE", 7 * metric.pool.size)
-        assert pooled(metric.pool, counts[:50]) == whole
+        assert pooled(metric.pool, groups[:50]) == whole
     monkeypatch.setattr(statistics, "DRAWS", 4000)
-    found = pooled(metric.pool, counts)["detection"]
+    found = pooled(metric.pool, groups)["detection"]
     drawn = np.random.default_rng(5).integers(0, 500, (4000, 500))
     again = frames[drawn].sum(1)
     expected = np.quantile((again[:, 0] + again[:, 3]) / again.sum(1), [0.025, 0.975])
@@ -317,7 +360,8 @@ def test_the_corpus_of_a_detector_is_compared_as_a_whole(tmp_path):
         (tmp_path / name / "units").mkdir()
         half = len(side) // 2
         for part, some in enumerate((side[:half], side[half:])):
-            (tmp_path / name / "units" / f"{part}.json").write_text(json.dumps(some))
+            line = json.dumps({"unit": part, "rows": some})
+            (tmp_path / name / "units" / f"{part}.jsonl").write_text(f"{line}\n")
     (found,) = compare(tmp_path / "a", tmp_path / "b").corpus["vad"]
     assert (found.n, found.column) == (60, "vad")
     assert found.difference == pytest.approx((better - shared).sum() / 1200)

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import functools
 import os
+import random
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+from click.testing import CliRunner
 from evaluation_cases import (
     ALWAYS,
+    CONFIG,
     ONCE,
     Fragile,
     begin_with,
+    denoiser,
     evaluation_of,
     leftovers,
     make_corpus,
-    outputs,
-    sound,
     write_config,
 )
+from evaluation_kills import KILL, finish, start, write_corpus, written
 from quick_compiling import QUICK_COMPILER
 
 from jaxrnn.cli import main
-from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.evaluation import Workers, evaluate, from_folder
+from jaxrnn.errors import InputError
+from jaxrnn.evaluation import Workers, compare, evaluate, from_folder
 
 ray = pytest.importorskip("ray")
 
@@ -55,41 +59,149 @@ def machine(environment):
     ray.shutdown()
 
 
-def folder_of(out):
-    """The bytes of what an evaluation has written, but for its times and the order in which units were finished."""
-    names = ("results.parquet", "results.json", "run.json")
-    return {
-        path.relative_to(out): path.read_bytes()
-        for path in out.rglob("*")
-        if path.name in names or path.suffix == ".wav"
-    }
+def items_of(corpus):
+    return from_folder(corpus / "noisy", reference=corpus / "clean")
 
 
-def test_workers_give_the_same_bytes_though_one_dies_and_what_kills_always_is_a_row(machine, tmp_path):
+OPTIONS = {"batch": 4, "chunk": 0.25, "keep": True, "facts": {"system": "fragile"}}
+
+
+def test_workers_give_the_same_bytes_though_one_of_them_dies(machine, tmp_path):
     corpus = make_corpus(tmp_path, LENGTHS)
     begin_with(corpus / "noisy" / "f20.wav", ONCE)
-    items = from_folder(corpus / "noisy", reference=corpus / "clean")
-    options = {"batch": 4, "chunk": 0.25, "keep": True, "facts": {"system": "fragile"}}
-    alone = evaluate(Fragile(None), items, ["si_sdr"], tmp_path / "alone" / "out", **options)
-    both = evaluate(Fragile(tmp_path), items, ["si_sdr"], tmp_path / "both" / "out", workers=2, **options)
+    evaluate(Fragile(None), items_of(corpus), ["si_sdr"], tmp_path / "alone" / "out", **OPTIONS)
+    evaluate(Fragile(tmp_path), items_of(corpus), ["si_sdr"], tmp_path / "both" / "out", workers=2, **OPTIONS)
     assert (tmp_path / "died").exists()
-    assert folder_of(tmp_path / "both" / "out") == folder_of(tmp_path / "alone" / "out")
+    assert written(tmp_path / "both" / "out") == written(tmp_path / "alone" / "out")
     assert not leftovers(tmp_path / "both" / "out")
-
-    begin_with(corpus / "noisy" / "f10.wav", ALWAYS)
-    some = evaluate(
-        functools.partial(Fragile, tmp_path),
-        items,
-        ["si_sdr"],
-        tmp_path / "some",
-        workers=Workers(2, tries=2),
-        **options,
-    )
-    failed = [row["id"] for row in some.rows if row["status"] == "error"]
-    assert failed == ["f08", "f09", "f10", "f11"]
-    assert {row["error"] for row in some.rows} == {None, "its unit brought down 2 workers, one after the other"}
-    assert [row for row in some.rows if row["id"] not in failed] == [
-        row for row in alone.rows if row["id"] not in failed
-    ]
-    assert [row["seconds"] for row in some.rows] == [row["seconds"] for row in both.rows]
     assert ray.is_initialized(), "who has started it ends it"
+
+
+@pytest.mark.thorough
+def test_a_unit_that_kills_every_worker_is_rows_with_errors_and_the_rest_goes_on(machine, tmp_path):
+    corpus = make_corpus(tmp_path, LENGTHS[:12])
+    alone = evaluate(Fragile(None), items_of(corpus), ["si_sdr"], tmp_path / "alone", **OPTIONS)
+    begin_with(corpus / "noisy" / "f06.wav", ALWAYS)
+    make, workers = functools.partial(Fragile, tmp_path), Workers(1, tries=2)
+    found = evaluate(make, items_of(corpus), ["si_sdr"], tmp_path / "some", workers=workers, **OPTIONS)
+    failed = ["f04", "f05", "f06", "f07"]
+    assert {row["id"]: row["error"] for row in found.rows if row["status"] == "error"} == dict.fromkeys(
+        failed, "its unit brought down 2 workers, one after the other"
+    )
+    rows = [[row for row in results.rows if row["id"] not in failed] for results in (found, alone)]
+    assert rows[0] == rows[1]
+    assert [row["seconds"] for row in found.rows] == [row["seconds"] for row in alone.rows]
+
+
+class Failing:
+    """What the workers make in place of a system."""
+
+    def __init__(self, corpus):
+        self._corpus = corpus
+
+    def __call__(self):
+        if "RAY_RAYLET_PID" in os.environ:  # in a worker
+            (self._corpus / "noisy" / "f00.wav").unlink()
+        return Fragile(None)
+
+
+@pytest.mark.thorough
+def test_what_goes_wrong_in_a_worker_is_said_as_in_this_process(machine, tmp_path):
+    corpus = make_corpus(tmp_path, LENGTHS[:4])
+    with pytest.raises(InputError, match=r"cannot be pickled .* give a function that makes it"):
+        evaluate(denoiser(), items_of(corpus), [], tmp_path / "out", workers=1)
+    with pytest.raises(InputError, match="no node of the cluster has room for a worker of 64 CPUs and 0 GPUs"):
+        evaluate(Fragile(None), items_of(corpus), [], tmp_path / "out", workers=Workers(1, cpus=64))
+    with pytest.raises(InputError, match="expected a positive count"):
+        Workers(0)
+    (tmp_path / "blocked").mkdir()
+    (tmp_path / "blocked" / "outputs").write_text("")
+    with pytest.raises(InputError, match=r"f03\.wav cannot be written"):
+        evaluate(Fragile(None), items_of(corpus), [], tmp_path / "blocked", workers=1, **OPTIONS)
+    with pytest.raises(InputError, match=r"there is no file .*f00\.wav"):
+        evaluate(Failing(corpus), items_of(corpus), [], tmp_path / "out", workers=1, **OPTIONS)
+
+
+def test_one_process_writes_at_a_time(tmp_path):
+    corpus = make_corpus(tmp_path, LENGTHS[:4])
+    one, other = (evaluation_of(corpus, system=Fragile(None)) for _ in range(2))
+    with one.journal.writing(), pytest.raises(InputError, match=r"another process runs an evaluation in .*out"):
+        other.run()
+    other.run()
+    one.run()
+    assert one.is_complete
+
+
+SAME_NUMBER = """
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from evaluation_cases import Fragile, evaluation_of
+from jaxrnn.errors import InputError
+evaluation = evaluation_of(Path({corpus!r}), system=Fragile(None))
+try:
+    evaluation.run(watch=lambda unit, rows: time.sleep(0.5))
+    print(os.getpid(), "has run")
+except InputError as error:
+    print(os.getpid(), error)
+"""
+
+
+@pytest.mark.thorough
+def test_two_containers_of_one_name_with_the_same_process_numbers(tmp_path):
+    """One of them is refused, and the results of the other are whole."""
+    unshare = ["unshare", "--pid", "--fork", sys.executable, "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, ""], check=False, capture_output=True).returncode:
+        pytest.skip("processes cannot be numbered anew here")
+    corpus = make_corpus(tmp_path, LENGTHS)
+    script = SAME_NUMBER.format(tests=str(Path(__file__).parent), corpus=str(corpus))
+    both = [subprocess.Popen([*unshare, script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = sorted(process.communicate(timeout=120)[0].strip() for process in both)
+    assert said[0].startswith("1 another process runs an evaluation in")
+    assert said[1] == "1 has run"
+    evaluation = evaluation_of(corpus, system=Fragile(None))
+    assert evaluation.is_complete
+    assert len(evaluation.rows()) == len(LENGTHS)
+    assert not leftovers(corpus / "out")
+
+
+def test_without_ray_the_option_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    make_corpus(tmp_path, LENGTHS[:2])
+    result = CliRunner().invoke(main, ["evaluate", str(write_config(tmp_path)), "--workers", "2"])
+    assert result.exit_code == 2, result.output
+    assert "ray is needed for several workers: pip install 'jaxrnn[cluster]'" in result.stderr
+    assert CliRunner().invoke(main, ["evaluate", str(write_config(tmp_path))]).exit_code == 0
+
+
+@pytest.mark.thorough
+def test_the_command_gives_the_same_in_every_way(environment, tmp_path):
+    """Its report, slices, and a comparison with what another way has given; then it finds all of it finished."""
+    corpus = make_corpus(tmp_path, LENGTHS)
+    lines = "id,path,reference,kind\n" + "".join(
+        f"f{n:02d},noisy/f{n:02d}.wav,clean/f{n:02d}.wav,{'ab'[n % 2]}\n" for n in range(len(LENGTHS))
+    )
+    (corpus / "corpus.csv").write_text(lines)
+    text = CONFIG.replace("{folder: noisy, reference: clean}", "{manifest: corpus.csv}")
+    settings = write_config(corpus, f"{text.replace('[si_sdr]', '[si_sdr, level]')}slices: [kind]\n")
+    ways = {"alone": [], "two": ["--workers", "2"]}
+    for name, options in ways.items():
+        finish(start(settings, tmp_path / name / "out", *options))
+    assert written(tmp_path / "two" / "out") == written(tmp_path / "alone" / "out")
+    pages = [(tmp_path / name / "out" / "report.html").read_text() for name in ways]
+    assert all("By kind" in page for page in pages)
+    (found, _) = compare(tmp_path / "two" / "out", tmp_path / "alone" / "out").differences
+    assert (found.n, found.mean) == (len(LENGTHS), 0.0)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "two" / "out" / "units").iterdir()}
+    finish(start(settings, tmp_path / "two" / "out", "--workers", "2", "--against", str(tmp_path / "alone" / "out")))
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "two" / "out" / "units").iterdir()} == before
+    assert "paired by file" in (tmp_path / "two" / "out" / "report.html").read_text()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KILL)
+def test_kills_at_random_moments_change_no_byte(environment, tmp_path, kind):
+    settings = write_corpus(tmp_path, 40, 8.0)
+    finish(start(settings, tmp_path / "whole" / "out"))
+    assert KILL[kind](settings, tmp_path / "killed" / "out", random.Random(0), 1)
+    assert written(tmp_path / "killed" / "out") == written(tmp_path / "whole" / "out")

@@ -55,6 +55,22 @@ def test_recordings_of_every_length_agree(model, tmp_path, pulse, batch):
     assert {each.name for check in report.checks for each in check.outputs} == {"y"}
 
 
+def test_there_is_something_to_compare(model, tmp_path):
+    streamed = exported(model, tmp_path)
+    only_at_end = jaxrnn.stream(lambda x: {"sum": x["x"].sum(2)}, {"x": np.zeros((1, 3, 9), np.float32)}, axes={"x": 2})
+    jaxrnn.export_onnx(only_at_end, None, tmp_path / "end.onnx")
+    with pytest.raises(jaxrnn.InputError, match="every output comes with the flush"):
+        verify_export(only_at_end, None, tmp_path / "end.onnx")
+
+    def offline(x):
+        raise jaxrnn.InputError("it wants other lengths")
+
+    with pytest.raises(jaxrnn.InputError, match="it wants other lengths"):
+        verify_export(streamed, model.params, tmp_path / "s.onnx", offline=offline)
+    with pytest.raises(jaxrnn.InputError, match=r"f\.onnx is no step that"):
+        verify_export(streamed, model.params, tmp_path / "f.onnx")
+
+
 def test_a_step_agrees_with_its_state(tmp_path):
     model = step_model()
     jaxrnn.export_onnx(model, None, tmp_path / "s.onnx", step=True)

@@ -190,3 +190,23 @@ def test_a_mask_has_its_shape_at_once(rng):
         return jnp.where(mask[None], x, 0), jnp.where((np.array([5, 3], np.int32) < count)[:, None], x, 0)
 
     verify_lowering(masked, x, count, operators={"GreaterOrEqual": 1, "Greater": 1, "Where": 2})
+
+
+@pytest.mark.parametrize("frames", [1, 6])
+def test_channels_last_are_channels_first_between_convolutions(rng, frames):
+    """One transpose in front and none between, biases in their convolutions, of a single frame too."""
+    kernels = drawn(rng, (1, 3, 4), (1, 4, 4), (1, 4, 2))
+    (x,), (bias, scale) = drawn(rng, (2, frames, 3)), drawn(rng, (4,), (4,))
+
+    def network(x, bias, scale, *kernels):
+        def layer(x, kernel):
+            return convolved(x, kernel, dimension_numbers=("NWC", "WIO", "NWC"))
+
+        y = jax.nn.relu(layer(x, kernels[0]) + bias)
+        y = y + jax.nn.silu(scale * layer(y, kernels[1]) + bias)
+        y = jnp.concatenate([y, 1 - y], 2)[..., :4]
+        return jnp.mean(layer(y, kernels[2]), 1)
+
+    operators = {"Conv": 3, "Relu": 1, "Sigmoid": 1, "Mul": 1, "Add": 1}
+    operators |= {"Transpose": 1, "ReduceMean": 1} if frames > 1 else {"Reshape": 2}
+    verify_lowering(network, x, bias, scale, *kernels, known=range(1, 6), operators=operators, roundings=32)

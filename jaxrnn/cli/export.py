@@ -31,7 +31,12 @@ from jaxrnn.cli.pulses import PulseOptions, pulse_options
 )
 @click.option("--as-step", is_flag=True, help="With --params or --checkpoint: the step, and not the graph of FILE.")
 @click.option("--opset", metavar="N", type=click.IntRange(min=1), help="Version of ONNX's operators. [default: 17]")
-@click.option("--batch", metavar="N", type=click.IntRange(min=1), help="For so many streams a call. [default: one]")
+@click.option(
+    "--batch",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Streams a call, along a new first axis or the model's own batch. [default: one, without such an axis]",
+)
 @params_options
 @click.option(
     "--verify",
@@ -69,10 +74,10 @@ def export(
     --params and --checkpoint give the parameters of a training. Alone they write the graph of FILE again with them:
     everything else stays as it is, byte for byte. With --symbol or --as-step, the stream or the step has them.
 
-    --verify runs what was written in ONNX Runtime. A stream starts from its first state, goes pulse by pulse over
-    recordings of several lengths, with its state carried by name, and is flushed: its outputs must be those of the
-    stream here, and of the model on the whole recording. A step must be the step here, a graph what 'jaxrnn verify'
-    asks for. Exit status 1 where it is not, and then nothing is written.
+    --verify runs what was written in ONNX Runtime before it appears. A stream goes over recordings of several lengths,
+    from its first state, pulse by pulse, with its state carried by name, and is flushed; its outputs are compared with
+    those of the same steps in jaxrnn, and with those of the model on the whole recording. A step is compared with the
+    model's, and a graph as 'jaxrnn verify' does. Exit status 1 where anything differs, and then nothing is written.
 
     \b
     Examples of streams:

@@ -12,7 +12,7 @@ from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.journal import COLUMNS, write_whole
 from jaxrnn.evaluation.metrics import Metric
 from jaxrnn.evaluation.report import EXAMPLES, write_report
-from jaxrnn.evaluation.results import Results, write_results
+from jaxrnn.evaluation.results import Results
 from jaxrnn.evaluation.slices import check_slices
 from jaxrnn.messages import near
 
@@ -69,8 +69,7 @@ def conclude(
         InputError: the disk is full, the baseline is of another corpus, or there is no such column or metric.
         MissingPackageError: a package that tables or the page need is not installed.
     """
-    out, results = evaluation.journal.folder, evaluation.results(slices)
-    write_results(out, results)
+    out, results = evaluation.journal.folder, evaluation.write_results(slices)
     write_whole(out / TIMES, lambda file: file.write_text(json.dumps(dict(times), indent=1)))
     write_report(
         out / REPORT,

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from jaxrnn.evaluation.metrics import Column, Pool
-from jaxrnn.evaluation.statistics import drawn, interval, mean_interval
+from jaxrnn.evaluation.statistics import Sums, drawn, interval, mean_interval
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,11 @@ def corpus_differences(
     pools: tuple[Pool, Pool], counts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ) -> tuple[CorpusDifference, ...]:
     """The differences of a metric that counts, by the counts ``(first, second)`` of each recording."""
-    first, second = (drawn(pool, [pair[side] for pair in counts]) for side, pool in enumerate(pools))
+    sums = [Sums(pool, len(counts)) for pool in pools]
+    for place, pair in enumerate(counts):
+        for each, count in zip(sums, pair, strict=True):
+            each.add(place, count)
+    first, second = (drawn(pool, each.groups) for pool, each in zip(pools, sums, strict=True))
     differences = []
     for column in first:
         if column in second:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from jaxrnn.evaluation.journal import Journal, Row, row_of
 from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.metrics import Metric, check_metrics, latency
 from jaxrnn.evaluation.probing import probe
-from jaxrnn.evaluation.results import OUTPUTS, Results, results_of
+from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, results_of, write_document
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.units import Unit, Units
 from jaxrnn.evaluation.writers import partial_of
@@ -125,24 +127,52 @@ class Evaluation:
 
     def rows(self) -> list[Row]:
         """All rows in the order of ids, those of unreadable recordings included."""
-        unread = [row_of(self.corpus[place], None, error) for place, error in self._unreadable.items()]
-        return sorted([*self.journal.rows(), *unread], key=lambda row: row["id"])
+        return sorted(self._rows, key=lambda row: row["id"])
 
-    def results(self, slices: Sequence[str] = ()) -> Results:
-        """The results of the finished units, summarised over the corpus and by the values of some columns.
+    @property
+    def _rows(self) -> AllRows:
+        unread = [row_of(self.corpus[place], None, error) for place, error in self._unreadable.items()]
+        return AllRows(unread, self.journal.rows())
+
+    def write_results(self, slices: Sequence[str] = ()) -> Results:
+        """Write ``results.parquet`` and ``results.json`` of the finished units.
+
+        Args:
+            slices: columns to group results by.
 
         Raises:
-            InputError: there is no such column.
+            InputError: there is no such column, or the folder cannot be written.
             MissingPackageError: Polars is not installed.
         """
+        folder = self.journal.folder
         facts = {**(self.journal.surroundings or {}), **self._facts, "latency": latency(self.system)}
-        name = self.journal.folder.name
-        return results_of(name, self.rows(), self.metrics, slices=slices, facts=facts, outputs=self.outputs)
+        results = results_of(
+            folder.name,
+            self._rows,
+            self.metrics,
+            slices=slices,
+            facts=facts,
+            outputs=self.outputs,
+            path=folder / TABLE,
+        )
+        write_document(folder, results)
+        return results
 
     @property
     def is_complete(self) -> bool:
         """Whether every unit is finished."""
         return len(self.journal.finished()) == len(self.units)
+
+
+@dataclass(frozen=True)
+class AllRows:
+    """Rows that are in memory, and those of the journal."""
+
+    unread: Sequence[Row]
+    finished: Iterable[Row]
+
+    def __iter__(self) -> Iterator[Row]:
+        return itertools.chain(self.unread, self.finished)
 
 
 def _fingerprint(corpus: Sequence[Item]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -189,9 +190,9 @@ class Journal:
                 self._segment.close()
             self._segment = None
 
-    def rows(self) -> list[Row]:
-        """The rows of all finished units, in the order of their ids."""
-        return sorted(unit_rows(self.folder), key=lambda row: row["id"])
+    def rows(self) -> Iterable[Row]:
+        """The rows of all finished units, in the order in which these were finished."""
+        return UnitRows(self.folder)
 
 
 def _segments(folder: Path) -> list[Path]:
@@ -210,6 +211,11 @@ def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
                 yield entry["unit"], entry["rows"]
 
 
-def unit_rows(folder: Path) -> Iterator[Row]:
-    """The rows of all finished units in a folder of results."""
-    return (row for _, rows in entries(folder) for row in rows)
+@dataclass(frozen=True)
+class UnitRows:
+    """The rows of all finished units in a folder of results, which are read anew whenever they are gone through."""
+
+    folder: Path
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for _, rows in entries(self.folder) for row in rows)

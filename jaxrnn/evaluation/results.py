@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,11 @@ import numpy as np
 from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
-from jaxrnn.evaluation.journal import Row, unit_rows, write_whole
+from jaxrnn.evaluation.journal import Row, UnitRows, write_whole
 from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
-from jaxrnn.evaluation.slices import check_slices, slice_by
-from jaxrnn.evaluation.statistics import pooled, summarise
-from jaxrnn.evaluation.tables import frame, load_polars, metric_columns
+from jaxrnn.evaluation.slices import check_slices
+from jaxrnn.evaluation.summary import summary_of
+from jaxrnn.evaluation.tables import Columns, load_polars, read_table, write_table
 
 if TYPE_CHECKING:
     import polars
@@ -41,23 +42,39 @@ class Results:
 
     Attributes:
         name: of the system.
-        rows: a row for each recording, in the order of ids, with the counts of metrics.
-        table: the same as a table, without counts.
-        document: their summary, as ``results.json`` holds it: ``format``; ``facts``; ``metrics``, each with its facts
+        scan: the table, a row for each recording in the order of ids, whose columns are read when they are asked for.
+        document: its summary, as ``results.json`` holds it: ``format``; ``facts``; ``metrics``, each with its facts
             and ``columns``; ``recordings``, numbers of them (``all``, ``failed``, ``noted``) and ``seconds``;
             ``summary``, statistics by column; ``corpus``, by metric that counts, the ``values`` of all recordings
-            together, by column with ``value``, ``low`` and ``high``, and a ``curve``; ``slices``, by column a list of
-            slices, each with its ``label`` and the same, without curves; and the ``rows`` of the table.
-        pools: of the metrics that count, by name; the rows hold their counts.
+            together, by column with ``value``, ``low`` and ``high``, and a ``curve``; and ``slices``, by column a list
+            of slices, each with its ``label`` and the same, without curves.
+        pools: of the metrics that count, by name.
+        counted: rows with their counts, in any order.
         outputs: the folder of outputs; None where they were not kept.
     """
 
     name: str
-    rows: Sequence[Row] = field(repr=False)
-    table: polars.DataFrame = field(repr=False)
+    scan: polars.LazyFrame = field(repr=False)
     document: Mapping[str, Any] = field(repr=False)
     pools: Mapping[str, Pool] = field(default_factory=dict, repr=False)
+    counted: Iterable[Row] = field(default=(), repr=False)
     outputs: Path | None = None
+
+    @cached_property
+    def table(self) -> polars.DataFrame:
+        """The table in memory."""
+        return self.scan.collect()
+
+    def column(self, name: str) -> polars.Series:
+        """A column of the table."""
+        return self.scan.select(name).collect()[name]
+
+    @cached_property
+    def rows(self) -> Sequence[Row]:
+        """A row for each recording, in the order of ids, with the counts of metrics."""
+        keys = [pool.key for pool in self.pools.values()]
+        counts = {row["id"]: {key: row[key] for key in keys if key in row} for row in self.counted} if keys else {}
+        return [row | counts.get(row["id"], {}) for row in self.table.to_dicts()]
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -81,71 +98,41 @@ def columns_of(*metrics: Mapping[str, Any]) -> Iterator[Column]:
 
 def results_of(
     name: str,
-    rows: Sequence[Row],
+    rows: Iterable[Row],
     metrics: Sequence[Metric],
     *,
     slices: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
     outputs: Path | None = None,
+    path: Path | None = None,
 ) -> Results:
     """The results that rows make.
 
     Args:
         name: of the system.
-        rows: as `Evaluation.rows` returns them.
+        rows: in any order; they are gone through several times.
         metrics: by which they were judged.
         slices: columns to group results by.
         facts: of the run, but not its times, which differ from run to run.
         outputs: the folder of outputs; None where they were not kept.
+        path: where to write the table, which is then never in memory as a whole; None to keep it in memory.
 
     Raises:
-        InputError: there is no such column to slice by.
+        InputError: there is no such column to slice by, or the table cannot be written.
         MissingPackageError: Polars is not installed.
     """
-    rows = sorted(rows, key=lambda row: row["id"])
-    table, columns = frame(rows, metrics), metric_columns(rows, metrics)
-    check_slices(slices, table.columns)
+    columns = Columns(rows, metrics)
+    if path is None:
+        scan = columns.frame(rows).lazy()
+    else:
+        write_table(path, rows, columns)
+        scan = read_table(path)
+    check_slices(slices, scan.collect_schema().names())
     pools = {metric.name: metric.pool for metric in metrics if metric.pool is not None}
-
-    def summary(places: np.ndarray, *, curves: bool = False) -> dict[str, Any]:
-        part = table[places]
-        return {
-            "recordings": {
-                "all": len(part),
-                "failed": part["error"].count(),
-                "noted": part["notes"].count(),
-                "seconds": sum(part["seconds"].drop_nulls()),
-            },
-            "summary": {column.name: summarise(part[column.name].to_numpy()) for column in columns},
-            "corpus": {
-                metric: _corpus(pool, [rows[place] for place in places], curves) for metric, pool in pools.items()
-            },
-        }
-
-    described = [
-        metric.facts | {"columns": [vars(column) for column in metric_columns(rows, [metric])]} for metric in metrics
-    ]
-    document = {
-        "format": FORMAT,
-        "facts": dict(facts or {}),
-        "metrics": described,
-        **summary(np.arange(len(rows)), curves=True),
-        "slices": {
-            name: [{"label": label, **summary(places)} for label, places in slice_by(table[name]).items()]
-            for name in slices
-        },
-        "rows": table.to_dicts(),
-    }
-    return Results(name, rows, table, _plain(document), pools, outputs)
-
-
-def _corpus(pool: Pool, rows: Sequence[Row], curves: bool) -> dict[str, Any]:
-    """The values of all rows together, and their curve."""
-    counts = [row[pool.key] for row in rows if row.get(pool.key) is not None]
-    corpus: dict[str, Any] = {"values": pooled(pool, counts)}
-    if curves:
-        corpus["curve"] = {} if pool.curve is None else pool.curve(sum(map(pool.sums, counts), np.zeros(pool.size)))
-    return corpus
+    described = [metric.facts | {"columns": [vars(column) for column in columns.of(metric)]} for metric in metrics]
+    document = {"format": FORMAT, "facts": dict(facts or {}), "metrics": described}
+    document |= summary_of(scan, rows, [column.name for column in columns.measured], pools, slices)
+    return Results(name, scan, _plain(document), pools, rows, outputs)
 
 
 def _plain(value: Any) -> Any:
@@ -168,6 +155,15 @@ def write_results(folder: Path, results: Results) -> None:
         InputError: the disk is full, or the folder cannot be written.
     """
     write_whole(folder / TABLE, results.table.write_parquet)
+    write_document(folder, results)
+
+
+def write_document(folder: Path, results: Results) -> None:
+    """Write ``results.json``, whole or not at all.
+
+    Raises:
+        InputError: the disk is full, or the folder cannot be written.
+    """
     text = json.dumps(results.document, indent=1, allow_nan=False)
     write_whole(folder / DOCUMENT, lambda file: file.write_text(text, encoding="ascii"))
 
@@ -180,20 +176,19 @@ def read_results(folder: Path) -> Results:
     """
     pl = load_polars()
     for name in (TABLE, DOCUMENT):
-        if not (folder / name).is_file():
+        if not (folder / name).exists():
             raise InputError(f"{folder} holds no results: there is no {name} in it")
     try:
-        table = pl.read_parquet(folder / TABLE)
+        scan = read_table(folder / TABLE)
+        scan.collect_schema()
         document = json.loads((folder / DOCUMENT).read_text())
         metrics = [_metric(metric) for metric in document["metrics"] if metric.get("kind") in _COUNTING]
         pools = {metric.name: metric.pool for metric in metrics if metric.pool is not None}
-        keys = [pool.key for pool in pools.values()]
-        counts = {row["id"]: {key: row[key] for key in keys if key in row} for row in unit_rows(folder) if keys}
     except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
         raise InputError(f"the results in {folder} cannot be read: {error}") from error
-    rows = [row | counts.get(row["id"], {}) for row in table.to_dicts()]
     outputs = folder / OUTPUTS
-    return Results(folder.name, rows, table, document, pools, outputs if outputs.is_dir() else None)
+    counted = UnitRows(folder) if pools else ()
+    return Results(folder.name, scan, document, pools, counted, outputs if outputs.is_dir() else None)
 
 
 def _metric(description: Mapping[str, Any]) -> Metric:

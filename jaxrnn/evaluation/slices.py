@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxrnn.errors import InputError
+from jaxrnn.evaluation.tables import load_polars
 from jaxrnn.messages import near
 
 if TYPE_CHECKING:
@@ -30,38 +31,35 @@ def slice_by(column: polars.Series) -> dict[str, np.ndarray]:
     Returns:
         ``int64[recordings]`` by label. A quantile's label is its range.
     """
-    numeric = column.dtype.is_numeric()
-    values = column.to_list() if numeric else [None if each is None else _text(each) for each in column]
-    absent = np.array([value is None or value != value for value in values], bool)
-    present = np.flatnonzero(~absent)
-    known = [values[row] for row in present]
-    if not numeric:
-        groups = _largest(_by_value(np.array(known, object)))
-    elif len(set(known)) <= FEW:
-        groups = {_number(value): rows for value, rows in _by_value(np.array(known, np.float64)).items()}
+    pl, numeric = load_polars(), column.dtype.is_numeric()
+    known = column.cast(pl.Float64 if numeric else pl.String)
+    absent = known.is_null() | known.is_nan() if numeric else known.is_null()
+    present = np.flatnonzero(~absent.to_numpy())
+    known = known.filter(~absent)
+    kinds = known.unique().sort()
+    if numeric and len(kinds) > FEW:
+        groups = _by_quantile(known.to_numpy())
     else:
-        groups = _by_quantile(np.array(known, np.float64))
+        names = list(map(_number, kinds)) if numeric else kinds.to_list()
+        groups = _by_value(names, kinds.search_sorted(known).to_numpy())
+        groups = groups if numeric else _largest(groups)
     slices = {label: present[rows] for label, rows in groups.items()}
     if absent.any():
         label = "(none)"
         while label in slices:
             label = f"({label})"
-        slices[label] = np.flatnonzero(absent)
+        slices[label] = np.flatnonzero(absent.to_numpy())
     return slices
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _number(value: float) -> str:
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
-def _by_value(values: np.ndarray) -> dict[Any, np.ndarray]:
-    kinds, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+def _by_value(names: Sequence[str], which: np.ndarray) -> dict[str, np.ndarray]:
+    counts = np.bincount(which, minlength=len(names))
     rows = np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
-    return dict(zip(kinds.tolist(), rows, strict=True)) if len(values) else {}
+    return dict(zip(names, rows, strict=True)) if names else {}
 
 
 def _by_quantile(values: np.ndarray) -> dict[str, np.ndarray]:

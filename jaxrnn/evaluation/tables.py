@@ -1,18 +1,29 @@
-"""The rows of an evaluation as a Polars table, with one type for each column."""
+"""The rows of an evaluation as a table in the order of their ids, with one type for each column.
+
+Rows come in any order, and may be more than memory holds: they are read twice, first to learn the columns.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Sequence
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrnn.errors import optional_package
-from jaxrnn.evaluation.journal import COLUMNS, Row
+from jaxrnn.evaluation.journal import COLUMNS, Row, writing_to
 from jaxrnn.evaluation.metrics import Column, Metric
 
 if TYPE_CHECKING:
     import polars
+
+#: Rows that are in memory at once as such, and rows of a file; a larger table is a folder of several files.
+BLOCK, PART = 100_000, 1_000_000
 
 
 def load_polars() -> Any:
@@ -26,63 +37,154 @@ def load_polars() -> Any:
     return polars
 
 
-def metric_columns(rows: Sequence[Row], metrics: Sequence[Metric]) -> tuple[Column, ...]:
-    """The columns of metrics: those that they declare, and those that a caller's own functions have named."""
-    known = {*COLUMNS, *_not_in_tables(metrics), *(column.name for metric in metrics for column in metric.columns)}
-    columns: list[Column] = []
-    for metric in metrics:
-        named = ()
-        if metric.by_key and all(row.get(metric.name) is None for row in rows):
-            keys = dict.fromkeys(key for row in rows for key in row if key.startswith(f"{metric.name}_"))
-            named = tuple(
-                dataclasses.replace(metric.columns[0], name=key)
-                for key in sorted(keys)
-                if key not in known and all(isinstance(row.get(key), int | float | None) for row in rows)
-            )
-        columns += named or metric.columns
-    return tuple(columns)
-
-
-def _not_in_tables(metrics: Sequence[Metric]) -> set[str]:
-    """Keys of rows that are no columns: counts, and the common names of several columns."""
-    return {metric.name for metric in metrics} | {metric.pool.key for metric in metrics if metric.pool}
-
-
-def frame(rows: Sequence[Row], metrics: Sequence[Metric] = ()) -> polars.DataFrame:
-    """Rows as a table in the order of their ids: the common columns, the manifest's columns, the metrics' columns.
+class Columns:
+    """The columns that rows make: the common ones, those of the manifest, those of metrics.
 
     The columns of metrics are always ``Float64``, null where there is no value. Counts are left out.
+
+    Args:
+        rows: all of them, in any order.
+        metrics: by which they were judged.
     """
-    pl = load_polars()
-    rows = sorted(rows, key=lambda row: row["id"])
-    measured = [column.name for column in metric_columns(rows, metrics)]
-    hidden = {*COLUMNS, *measured, *_not_in_tables(metrics)}
-    others = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in hidden]
-    types = {name: pl.Float64 if name == "seconds" else pl.String for name in COLUMNS}
-    types |= {name: _type(pl, [row.get(name) for row in rows]) for name in others}
-    types |= dict.fromkeys(measured, pl.Float64)
-    return pl.DataFrame(
-        [
-            pl.Series(name, [None if row.get(name) is None else _value(pl, row[name], dtype) for row in rows], dtype)
-            for name, dtype in types.items()
-        ]
-    )
+
+    def __init__(self, rows: Iterable[Row], metrics: Sequence[Metric] = ()):
+        self._metrics = metrics
+        hidden = {metric.name for metric in metrics} | {metric.pool.key for metric in metrics if metric.pool}
+        self._known = {*COLUMNS, *hidden, *(column.name for metric in metrics for column in metric.columns)}
+        #: By key, the types of its values, and its place in the first of all rows by id that has it.
+        self._kinds: dict[str, set[type]] = {}
+        self._first: dict[str, tuple[str, int]] = {}
+        self._valued: set[str] = set()
+        self.count = 0
+        for row in rows:
+            self._learn(row)
+        measured = {column.name for metric in metrics for column in self.of(metric)}
+        self.others = [key for key in sorted(self._first, key=self._first.__getitem__) if key not in measured]
+
+    def _learn(self, row: Row) -> None:
+        self.count += 1
+        for place, (key, value) in enumerate(row.items()):
+            if key in self._known:
+                if value is not None:
+                    self._valued.add(key)
+                continue
+            self._kinds.setdefault(key, set()).add(_kind(value))
+            self._first[key] = min(self._first.get(key, (row["id"], place)), (row["id"], place))
+
+    def of(self, metric: Metric) -> tuple[Column, ...]:
+        """The columns of a metric: those that it declares, or those that a caller's own function has named."""
+        if not metric.by_key or metric.name in self._valued:
+            return metric.columns
+        numbers = {int, float, bool, type(None)}
+        named = sorted(
+            key for key, kinds in self._kinds.items() if key.startswith(f"{metric.name}_") and kinds <= numbers
+        )
+        return tuple(dataclasses.replace(metric.columns[0], name=key) for key in named) or metric.columns
+
+    @property
+    def measured(self) -> list[Column]:
+        """The columns of all metrics."""
+        return [column for metric in self._metrics for column in self.of(metric)]
+
+    def frame(self, rows: Iterable[Row]) -> polars.DataFrame:
+        """Some of the rows as a table, in the order of their ids."""
+        pl = load_polars()
+        rows = sorted(rows, key=lambda row: plain_text(row["id"]))
+        types = {name: pl.Float64 if name == "seconds" else pl.String for name in COLUMNS}
+        types |= {name: self._type(name) for name in self.others}
+        types |= {column.name: pl.Float64 for column in self.measured}
+        return pl.DataFrame(
+            [
+                pl.Series(name, [_value(pl, row.get(name), dtype) for row in rows], dtype)
+                for name, dtype in types.items()
+            ]
+        )
+
+    def _type(self, name: str) -> Any:
+        """The type of a manifest's column: Boolean, Int64, Float64, or else text."""
+        pl, kinds = load_polars(), self._kinds[name] - {type(None)}
+        if kinds == {bool}:
+            return pl.Boolean
+        if kinds == {int}:
+            return pl.Int64
+        return pl.Float64 if kinds and kinds <= {int, float} else pl.String
 
 
-def _type(pl: Any, values: Sequence[Any]) -> Any:
-    """The type of a manifest's column: Boolean, Int64, Float64, or else text."""
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {bool}:
-        return pl.Boolean
-    if kinds == {int} and all(-(2**63) <= value < 2**63 for value in values if value is not None):
-        return pl.Int64
-    return pl.Float64 if kinds and kinds <= {int, float} else pl.String
+def _kind(value: Any) -> type:
+    """The type of a cell; a whole number that no column of them holds is an object."""
+    kind = type(value)
+    return object if kind is int and not -(2**63) <= value < 2**63 else kind
 
 
 def _value(pl: Any, value: Any, dtype: Any) -> Any:
+    if value is None:
+        return None
     if dtype == pl.String:
         # Lists and the like are the same text before and after they were in a file of JSON.
-        text = json.dumps(value, default=str) if isinstance(value, bool | list | tuple | dict) else str(value)
-        # Bytes of file names that are not UTF-8 become question marks.
-        return text.encode("utf-8", "replace").decode()
+        return plain_text(
+            json.dumps(value, default=str) if isinstance(value, bool | list | tuple | dict) else str(value)
+        )
     return float(value) if dtype == pl.Float64 else value
+
+
+def plain_text(text: str) -> str:
+    """Text as a table holds it: bytes of file names that are not UTF-8 become question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def frame(rows: Sequence[Row], metrics: Sequence[Metric] = ()) -> polars.DataFrame:
+    """Rows that are in memory as a table."""
+    return Columns(rows, metrics).frame(rows)
+
+
+def write_table(path: Path, rows: Iterable[Row], columns: Columns) -> None:
+    """Write a Parquet file, or a folder of several; the same rows in any order give the same bytes.
+
+    Args:
+        path: the file or folder to write or replace; its folder is created if missing.
+        rows: all of them.
+        columns: learned from the same rows.
+
+    Raises:
+        InputError: the disk is full, or the folder cannot be written.
+    """
+    with writing_to(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            written = Path(folder, path.name)
+            parts = iter(_sorted(rows, columns, Path(folder)))
+            if columns.count <= PART:
+                next(parts).write_parquet(written)
+            else:
+                written.mkdir()
+                for number, part in enumerate(parts):
+                    part.write_parquet(written / f"{number:05d}.parquet")
+            if path.is_dir() or written.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+                path.unlink(missing_ok=True)
+            os.replace(written, path)
+
+
+def _sorted(rows: Iterable[Row], columns: Columns, folder: Path) -> Iterator[polars.DataFrame]:
+    """Tables of `PART` rows each, all in the order of their ids."""
+    if columns.count <= BLOCK:
+        yield columns.frame(rows)
+        return
+    pl, left = load_polars(), iter(rows)
+    for number in itertools.count():
+        block = list(itertools.islice(left, BLOCK))
+        if not block:
+            break
+        columns.frame(block).write_parquet(folder / f"block{number:06d}.parquet")
+    blocks = pl.scan_parquet(folder / "block*.parquet")
+    ids = blocks.select("id").collect()["id"].sort()
+    for start in range(0, len(ids), PART):
+        part = blocks.filter(pl.col("id") >= ids[start])
+        if start + PART < len(ids):
+            part = part.filter(pl.col("id") < ids[start + PART])
+        yield part.collect().sort("id", "path")
+
+
+def read_table(path: Path) -> polars.LazyFrame:
+    """What `write_table` wrote, in its order; columns are read when they are asked for."""
+    return load_polars().scan_parquet(path / "*.parquet" if path.is_dir() else path)

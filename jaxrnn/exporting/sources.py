@@ -26,7 +26,7 @@ from jaxrnn.states import lead_of
 from jaxrnn.stepper import Stepper, StepSpec
 from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.transform import in_plain_forms
-from jaxrnn.voices import argument
+from jaxrnn.voices import argument, static_argument
 
 Arrays = Mapping[str, Any]
 
@@ -70,8 +70,8 @@ class Source:
         if whole.constants:
             raise UnsupportedError(
                 f"{whole.label}: the state before the first frame is computed from the input(s) "
-                f"{', '.join(whole.constants)}, and a file holds one first state; stream a function that closes over "
-                "their values"
+                f"{', '.join(whole.constants)}, and a file holds one first state: stream a function that closes over "
+                f"their values, or fix an input of a model, {static_argument(whole.constants[0])}"
             )
         filled = {} if whole.batch_symbol is None else {whole.batch_symbol: 1 if batch is None else batch}
         spec = _sized(whole, dims, filled)

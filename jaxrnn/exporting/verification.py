@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.briefs import brief
+from jaxrnn.errors import InputError
 from jaxrnn.exporting.engine import ExportedFile, read_files, ready_in
 from jaxrnn.exporting.reference import Reference, Results, results_of
 from jaxrnn.model import Model
@@ -22,8 +23,10 @@ from jaxrnn.verification.peers import PeerError, candidates
 from jaxrnn.verification.sampling import index_limits, random_arrays
 from jaxrnn.verification.streams import Check, Offline, awkward_lengths
 
-#: Steps over the longest recording, besides those that the look-ahead takes.
-LENGTH = 12
+#: Steps over the longest recording, besides those that the look-ahead and the receptive field take.
+LENGTH = 64
+#: The most steps that a receptive field takes.
+LONGEST = 1024
 #: What a file is compared with, besides `jaxrnn.verification.streams.WHOLE`.
 STEP = "the steps in jaxrnn"
 
@@ -85,7 +88,8 @@ def verify_export(
         engine: as of `jaxrnn.verification.verify`; ONNX Runtime with its optimisations.
 
     Raises:
-        InputError: a file is none that `jaxrnn.export_onnx` wrote.
+        InputError: a file is none that `jaxrnn.export_onnx` wrote, the function does not run on the longest recording,
+            or every output comes with a flush that there is no file of.
         PeerError: no engine takes the files.
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
@@ -101,6 +105,8 @@ def verify_export(
         reference = Reference(stepper, params, step_file.facts, flushed, offline)
         steps = [reference.step(recordings, length) for length in lengths]
         wholes = [reference.whole(recordings, length) for length in lengths]
+    if wholes[-1] is not None and wholes[-1].problem is not None:
+        raise InputError(f"nothing to compare with: {wholes[-1].problem}")
     compared = _Comparing([each for each in (step_file, flush_file) if each is not None])
     failures: list[str] = []
     for open_peer in candidates(engine, optimized=True):
@@ -115,15 +121,18 @@ def verify_export(
             for length, found, step, whole in zip(lengths, results, steps, wholes, strict=True)
             for check in compared.checks(length, found, step, whole)
         ]
+        if not any(check.outputs for check in checks):
+            raise InputError(f"{spec.label}: nothing to compare: every output comes with the flush; write that, too")
         return ExportReport(spec.label, name, tuple(failures), flushed, tuple(checks))
     raise PeerError(f"{spec.label}: nothing to verify with: {'; '.join(failures)}")
 
 
 def _total(spec: StepSpec, shortest: int) -> int:
-    """The frames of the longest recording: some pulses, those that the look-ahead takes, and the longest tail."""
+    """The frames of the longest recording: pulses in which every frame that is kept comes to count, and a tail."""
     if not spec.streams:
         return LENGTH
-    pulses = LENGTH + -(-spec.look_ahead // spec.pulse)
+    field = min(spec.receptive_field or 0, LONGEST * spec.pulse)
+    pulses = LENGTH + -(-(spec.look_ahead + field) // spec.pulse)
     return max(pulses * spec.pulse + spec.pulse - spec.multiple, -(-shortest // spec.multiple) * spec.multiple)
 
 

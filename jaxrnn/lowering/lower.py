@@ -19,7 +19,7 @@ from jaxrnn.lowering.naming import name_nodes
 from jaxrnn.lowering.rewrites import REWRITES, WRITTEN_OUT
 from jaxrnn.lowering.rewriting import rewrite
 from jaxrnn.lowering.rules import RULES
-from jaxrnn.lowering.writer import Operand, Writer, dtype_of, make_value
+from jaxrnn.lowering.writer import Operand, Writer, dtype_of, make_value, maker_of
 from jaxrnn.lowering.writer import shape_of as size_of
 
 #: The newest version of the file format that engines of the opset's time read.
@@ -85,6 +85,8 @@ def lower(
     passes.CommonSubexpressionEliminationPass()(model)
     for value in writer.initializers:
         graph.register_initializer(value)
+    for subgraph in graph.subgraphs():
+        _trim_results(subgraph)
     _name_outputs(graph, results)
     passes.RemoveUnusedNodesPass()(model)
     name_nodes(graph)
@@ -96,6 +98,18 @@ def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[Argument], results:
     for name, variable in zip([*names, *results], [*closed.jaxpr.invars, *closed.jaxpr.outvars], strict=True):
         if name and type_of(variable).kind == "c":
             raise UnsupportedError(f"{name!r} is complex, which engines have no type for; make two real arrays of it")
+
+
+def _trim_results(graph: ir.Graph) -> None:
+    """Results of a body without the `Identity` that they were written with, where the body computes them."""
+    for index, end in enumerate(graph.outputs):
+        node = maker_of(end, "Identity")
+        value = end if node is None else source_of(node)
+        maker = value.producer()
+        if node is None or maker is None or maker.graph is not graph or value.is_graph_output() or end.uses():
+            continue
+        graph.outputs[index] = value
+        graph.remove(node, safe=True)
 
 
 def _name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -185,6 +186,12 @@ def thin(x: Operand) -> Operand:
     if node is None or len(shape_of(source_of(node))) != len(shape_of(x)):
         return x
     return source_of(node)
+
+
+def bare(x: Operand) -> Operand:
+    """An operand of one element before it was repeated or given axes; any other as it is."""
+    node = maker_of(x, "Expand", "Reshape")
+    return x if node is None or math.prod(shape_of(source_of(node))) != 1 else bare(source_of(node))
 
 
 def source_of(node: ir.Node) -> ir.Value:

@@ -130,7 +130,7 @@ class Rewrite:
     def of(self, writer: Writer, result: ir.Value) -> Operand | None:
         """What replaces a value; None if the pattern is not there."""
         for found in find(self.pattern, result, Found({})):
-            if not (self.shares or _is_alone(found.nodes)):
+            if not (self.shares or _is_alone(found.nodes)) or not _is_in_one_graph(found.nodes):
                 continue
             writer.scope = found.nodes[self.named].meta.get("scope", "")
             built = self.build(Match(writer, result, found))
@@ -148,6 +148,11 @@ def _is_alone(nodes: Sequence[ir.Node]) -> bool:
         for node in nodes[1:]
         for value in node.outputs
     )
+
+
+def _is_in_one_graph(nodes: Sequence[ir.Node]) -> bool:
+    """Whether no node is outside of a loop or branch that another one is in, which would run it in every trip."""
+    return all(node.graph is nodes[0].graph for node in nodes)
 
 
 def rewrite(graph: ir.Graph, writer: Writer, rewrites: Mapping[str, Sequence[Rewrite]]) -> None:
@@ -173,11 +178,19 @@ def _rewritten(writer: Writer, node: ir.Node, rewrites: Sequence[Rewrite]) -> bo
             if operand is not None:
                 value = writer.value(operand)
                 assert node.graph is not None
+                if result.is_graph_output() and not _is_own(value, node.graph, writer.nodes):
+                    value = writer.node("Identity", value)
                 node.graph.insert_before(node, writer.nodes)
                 result.replace_all_uses_with(value, replace_graph_outputs=True)
                 _remove(node)
                 return True
     return False
+
+
+def _is_own(value: ir.Value, graph: Any, nodes: Sequence[ir.Node]) -> bool:
+    """Whether a value can be a result of a graph: one that it computes, and no other result."""
+    maker = value.producer()
+    return maker is not None and (maker.graph is graph or maker in nodes) and not value.is_graph_output()
 
 
 def _remove(node: ir.Node) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from jaxrnn.evaluation.compare import PairedComparison
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import COLUMNS, OK, Row
 from jaxrnn.evaluation.metrics import Column
+from jaxrnn.evaluation.report.selection import rows_at, select
 from jaxrnn.evaluation.report.wording import defined, is_number, text
 from jaxrnn.evaluation.results import Results, columns_of
 from jaxrnn.messages import near
 
-#: Recordings to listen to, of the worst and of the best each, and recordings in the table of files.
-EXAMPLES, ROWS = 5, 10_000
+#: Recordings to listen to, of the worst and of the best each.
+EXAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Content:
         main: the column that ranks recordings; None where there is no metric.
         baseline: the results of a system to compare with.
         comparison: of both, the baseline first.
-        corpus: the recordings by id, for their sounds.
+        corpus: the recordings, for their sounds.
         rate: samples a second of the system.
         examples: recordings to listen to, of the worst and of the best each.
     """
@@ -40,7 +41,7 @@ class Content:
     main: Column | None
     baseline: Results | None = None
     comparison: PairedComparison | None = None
-    corpus: Mapping[str, Item] = field(default_factory=dict)
+    corpus: Iterable[Item] = ()
     rate: int = 16_000
     examples: int = EXAMPLES
 
@@ -50,10 +51,24 @@ class Content:
         one, two = (text(each.name, 60) if each else "" for each in (self.results, self.baseline))
         return one, f"{two} (baseline)" if one == two else two
 
+    @cached_property
+    def _selected(self) -> tuple[list[Row], list[bool]]:
+        return select(self.results, self.main, self.examples)
+
     @property
     def rows(self) -> Sequence[Row]:
-        """All rows, by id; the index of a row is the number of its file on the page."""
-        return self.results.rows
+        """The rows of the page, by id; the index of a row is the number of its file on the page."""
+        return self._selected[0]
+
+    @cached_property
+    def count(self) -> int:
+        """The number of all recordings."""
+        return self.results.document["recordings"]["all"]
+
+    @cached_property
+    def drawn(self) -> int:
+        """The number of recordings in the plots."""
+        return sum(self._selected[1])
 
     @cached_property
     def metrics(self) -> list[Column]:
@@ -74,7 +89,7 @@ class Content:
     def columns(self) -> list[str]:
         """The columns of the manifest."""
         known = {*COLUMNS, *(column.name for column in self.results.columns)}
-        return [name for name in self.results.table.columns if name not in known]
+        return [name for name in self.results.scan.collect_schema().names() if name not in known]
 
     @cached_property
     def _columns(self) -> dict[tuple[str, bool], list[Any]]:
@@ -82,11 +97,11 @@ class Content:
 
     @cached_property
     def _baseline_rows(self) -> dict[str, Row]:
-        rows = self.baseline.rows if self.baseline is not None else ()
+        rows = rows_at(self.baseline, "id", [row["id"] for row in self.rows]) if self.baseline is not None else ()
         return {row["id"]: row for row in rows if _is_good(row)}
 
     def values(self, name: str, *, baseline: bool = False) -> list[Any]:
-        """A column of all rows, always the same list; None for those with an error.
+        """A column of the rows, always the same list; None for those with an error.
 
         Args:
             name: of the column.
@@ -99,6 +114,17 @@ class Content:
                 other.get(name) if _is_good(row) else None for row, other in zip(self.rows, rows, strict=True)
             ]
         return self._columns[name, baseline]
+
+    def plotted(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Values of the rows, None for those that are not in the plots: the others were not chosen by their values."""
+        if all(self._selected[1]):
+            return values
+        pairs = zip(values, self._selected[1], strict=True)
+        return self._plotted.setdefault(id(values), (values, [value if drawn else None for value, drawn in pairs]))[1]
+
+    @cached_property
+    def _plotted(self) -> dict[int, tuple[Sequence[Any], list[Any]]]:
+        return {}
 
     def change(self, name: str) -> list[float | None]:
         """A column less that of the baseline, where both are finite."""
@@ -113,9 +139,14 @@ class Content:
         rows = [row for row in self.good if is_number(row.get(name)) and not math.isnan(row[name])]
         return sorted(rows, key=lambda row: (sign * row[name], row["id"]))
 
+    @cached_property
+    def _items(self) -> dict[str, Item]:
+        shown = {row["id"] for row in self.rows}
+        return {item.id: item for item in self.corpus if item.id in shown}
+
     def sounds(self, row: Row) -> dict[str, Path | str]:
         """The sounds of a recording by label, or why there is none."""
-        name, item = row["id"], self.corpus.get(row["id"])
+        name, item = row["id"], self._items.get(row["id"])
         sounds: dict[str, Path | str] = {"input": item.path if item is not None else Path(row["path"])}
         if self.baseline is None:
             sounds["output"] = self.results.output(name)

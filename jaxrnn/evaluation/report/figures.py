@@ -7,7 +7,8 @@ from typing import Any
 
 from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.metrics import Column
-from jaxrnn.evaluation.report.content import ROWS, Content, pooled_in
+from jaxrnn.evaluation.report.content import Content, pooled_in
+from jaxrnn.evaluation.report.selection import ROWS
 from jaxrnn.evaluation.report.table import POOLED, FileName, Number, ReportTable, column, estimate, places_of
 from jaxrnn.evaluation.report.wording import NONE, labelled, text
 
@@ -96,8 +97,8 @@ def errors(content: Content) -> ReportTable:
 def files(content: Content) -> ReportTable:
     """Every recording's row; of more than the page holds, errors and the worst."""
     chosen: Sequence[tuple[int, Row]] = list(enumerate(content.rows))
-    if len(chosen) > ROWS:
-        worst = [*content.failed, *content.ranked()] if content.main is not None else content.rows
+    if content.count > ROWS:
+        worst = [*content.failed, *(content.ranked() if content.main is not None else content.good)]
         ids = {row["id"] for row in worst[:ROWS]}
         chosen = [(file, row) for file, row in chosen if row["id"] in ids]
 

@@ -17,7 +17,7 @@ from jaxrnn.evaluation.report.pictures import RANGE
 from jaxrnn.evaluation.report.plots import PlotData, library
 from jaxrnn.evaluation.report.sections import compared, curves, distributions, listening
 from jaxrnn.evaluation.report.sounds import Player
-from jaxrnn.evaluation.report.wording import defined, duration, flat, is_number, number, size, text, whole
+from jaxrnn.evaluation.report.wording import duration, flat, is_number, number, size, text, whole
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -48,7 +48,7 @@ def render(content: Content, title: str | None, times: Mapping[str, Any]) -> str
         comparison=content.comparison,
         times=times,
         speed=times.get("times_real_time") if is_number(times.get("times_real_time")) else None,
-        seconds=sum(defined([row.get("seconds") for row in content.rows])),
+        seconds=content.results.document["recordings"]["seconds"],
         tiles=tiles(content),
         summary=summary(content),
         paired=paired(content),

@@ -52,8 +52,7 @@ def write_report(
         comparison = compare(baseline, results, slices=tuple(results.document["slices"]), same_files=False)
     with optional_package(None, "a report", "evaluate"):
         from jaxrnn.evaluation.report.page import render
-    items = {item.id: item for item in corpus}
-    content = Content(results, main_of(results, main), baseline, comparison, items, rate, examples)
+    content = Content(results, main_of(results, main), baseline, comparison, corpus, rate, examples)
     page = render(content, title, times or {})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -41,15 +41,16 @@ def distributions(content: Content, data: PlotData) -> list[Plot]:
     """Histograms of all metrics, and each metric against the length and the manifest's columns."""
     metrics, (one, two), plots = content.metrics, content.names, []
     for metric in metrics[:HISTOGRAMS]:
-        systems = [(one, content.values(metric.name)), (two, content.values(metric.name, baseline=True))]
+        both = content.values(metric.name), content.values(metric.name, baseline=True)
+        systems = list(zip((one, two), map(content.plotted, both), strict=True))
         plots.append(histogram(data, text(metric.name, 60), metric.unit, systems))
     against = [(metric, "seconds") for metric in metrics]
     against[1:1] = [(metric, name) for metric in metrics[:1] for name in content.columns]
-    drawn = [(metric, name) for metric, name in against if _varies(content.values(name))]
+    drawn = [(metric, name) for metric, name in against if _varies(content.plotted(content.values(name)))]
     for metric, name in drawn[:SCATTERS]:
         label = "duration" if name == "seconds" else text(name, 60)
-        across = ("duration (s)" if name == "seconds" else label, content.values(name))
-        up = (labelled(metric.name, metric.unit), content.values(metric.name))
+        across = ("duration (s)" if name == "seconds" else label, content.plotted(content.values(name)))
+        up = (labelled(metric.name, metric.unit), content.plotted(content.values(metric.name)))
         plots.append(scatter(data, f"{text(metric.name, 60)} against {label}", across, up))
     return [plot for plot in plots if plot is not None]
 
@@ -67,9 +68,10 @@ def compared(content: Content, data: PlotData) -> list[Plot]:
     common = {entry.column for entry in content.comparison.differences}
     for metric in [metric for metric in content.metrics if metric.name in common][:COMPARED]:
         name = text(metric.name, 60)
-        both = (two, content.values(metric.name, baseline=True)), (one, content.values(metric.name))
+        values = content.values(metric.name, baseline=True), content.values(metric.name)
+        both = zip((two, one), map(content.plotted, values), strict=True)
         plots.append(scatter(data, f"{name} of both", *both, diagonal=True))
-        change = [(f"{one} less {two}", content.change(metric.name))]
+        change = [(f"{one} less {two}", content.plotted(content.change(metric.name)))]
         plots.append(histogram(data, f"difference in {name}", metric.unit, change, zero=True))
     return [plot for plot in plots if plot is not None]
 

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import math
 
+import onnx_ir as ir
+
 from jaxrnn.lowering.movement import concatenate, reshape, source_of
 from jaxrnn.lowering.patterns import Known, Value, operator
 from jaxrnn.lowering.rewriting import Match, Rewrite
 from jaxrnn.lowering.writer import Operand, constant_of, maker_of, shape_of
 
-X, KNOWN = Value("x"), Known("known")
+X, Y, KNOWN = Value("x"), Value("y"), Known("known")
 
-Add, Concat, MatMul, Mul, Reshape = map(operator, ("Add", "Concat", "MatMul", "Mul", "Reshape"))
+Concat, MatMul, Reshape = map(operator, ("Concat", "MatMul", "Reshape"))
 
 #: Operators on the elements of one operand.
-_OF_ELEMENTS = (
+OF_ELEMENTS = (
     *("Abs", "Cast", "Ceil", "Celu", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
     *("Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt"),
     *("Tanh", "ThresholdedRelu"),
 )
+#: Those on the elements of two.
+PAIRS = ("Add", "Div", "Max", "Min", "Mul", "Sub")
+_PASSING = frozenset((*OF_ELEMENTS, *PAIRS, "Concat", "Reshape", "Transpose"))
 _COMPARISONS = tuple(
     operator(name)(*operands)
     for name in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
     for operands in ((X, KNOWN), (KNOWN, X))
 )
+
+
+def is_passed_on(value: ir.Value) -> bool:
+    """Whether all that use a value are operators after which it could be moved as well."""
+    return all(use.node.op_type in _PASSING for use in value.uses()) and not value.is_graph_output()
 
 
 def _reshaped(match: Match) -> Operand | None:
@@ -34,6 +44,8 @@ def _reshaped(match: Match) -> Operand | None:
 def _after_elements(match: Match) -> Operand | None:
     """An operator on elements, before its operand is reshaped."""
     node, x = match.root, match["x"]
+    if not is_passed_on(match["reshape"].outputs[0]):
+        return None
     attributes = {name: each.value for name, each in node.attributes.items()}
     y = match.writer.node(node.op_type, x, shape=shape_of(x), dtype=match.dtype, **attributes)
     return reshape(match.writer, y, match.shape)
@@ -51,17 +63,42 @@ def _after_product(match: Match) -> Operand | None:
     return reshape(match.writer, y, match.shape)
 
 
-def _after_vector(match: Match) -> Operand | None:
-    """A sum or a product with a vector along the last axis, or with a number."""
-    x, known = match["x"], match["known"]
-    shape, own = shape_of(x), shape_of(known)
-    width = math.prod(own)
-    if not own or own[-1] != width or not shape or width not in (1, shape[-1]) or match.shape[-1:] != shape[-1:]:
+def _after_known(match: Match) -> Operand | None:
+    """A sum or a product with a known array, which lies along axes that are there before the reshape too."""
+    x, known = match["x"], constant_of(match["known"])
+    before, after = shape_of(x), match.shape
+    if not is_passed_on(match["reshape"].outputs[0]):
         return None
-    if len(own) > len(shape) or match.shape != shape_of(match["reshape"].outputs[0]):
+    if known is None or after != shape_of(match["reshape"].outputs[0]) or not before or 0 in after:
         return None
-    y = match.writer.node(match.root.op_type, x, known, shape=shape, dtype=match.dtype)
-    return reshape(match.writer, y, match.shape)
+    own = (1,) * (len(after) - known.ndim) + known.shape
+    moved = _along(own, before, after)
+    if moved is None:
+        return None
+    y = match.writer.node(match.root.op_type, x, known.reshape(moved), shape=before, dtype=match.dtype)
+    return reshape(match.writer, y, after)
+
+
+def _after_both(match: Match) -> Operand | None:
+    """An operator on elements of two values that were reshaped alike."""
+    x, y, results = match["x"], match["y"], (match["reshape"].outputs[0], match["other"].outputs[0])
+    if shape_of(x) != shape_of(y) or {shape_of(each) for each in results} != {match.shape}:
+        return None
+    if not all(map(is_passed_on, results)):
+        return None
+    result = match.writer.node(match.root.op_type, x, y, shape=shape_of(x), dtype=match.dtype)
+    return reshape(match.writer, result, match.shape)
+
+
+def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of a known array among the axes before a reshape, from that among those after it."""
+    if math.prod(own[:-1]) == 1 and own[-1] in (1, before[-1]) and before[-1] == after[-1]:
+        return own[-1:]
+    large = [axis for axis, size in enumerate(after) if size > 1]
+    if [after[axis] for axis in large] != [size for size in before if size > 1]:
+        return None
+    sizes = iter(large)  # only axes of size 1 come and go
+    return tuple(own[next(sizes)] if size > 1 else 1 for size in before)
 
 
 def _of_comparison(match: Match) -> Operand | None:
@@ -97,14 +134,14 @@ def _of_parts(match: Match) -> Operand | None:
     return reshape(match.writer, concatenate(match.writer, sources, axes[-1]), match.shape)
 
 
-_RESHAPED = Reshape(X).named("reshape")
+_RESHAPED, _OTHER = Reshape(X).named("reshape"), Reshape(Y).named("other")
 
 REWRITES = (
     Rewrite(Reshape(Reshape(X)), _reshaped, shares=True),
-    *(Rewrite(operator(name)(_RESHAPED), _after_elements, named=0) for name in _OF_ELEMENTS),
+    *(Rewrite(operator(name)(_RESHAPED), _after_elements, shares=True, named=0) for name in OF_ELEMENTS),
     Rewrite(MatMul(_RESHAPED, KNOWN), _after_product, named=0),
-    Rewrite(Add(_RESHAPED, KNOWN), _after_vector, named=0),
-    Rewrite(Mul(_RESHAPED, KNOWN), _after_vector, named=0),
+    *(Rewrite(operator(name)(_RESHAPED, KNOWN), _after_known, shares=True, named=0) for name in PAIRS),
+    *(Rewrite(operator(name)(_RESHAPED, _OTHER), _after_both, shares=True, named=0) for name in PAIRS),
     *(Rewrite(Reshape(each.named("comparison")), _of_comparison, shares=True) for each in _COMPARISONS),
     Rewrite(Concat(), _of_parts),
 )

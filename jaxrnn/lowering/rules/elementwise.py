@@ -12,7 +12,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.lowering.lowering import Lowering, Rule
-from jaxrnn.lowering.movement import broadcast, thin
+from jaxrnn.lowering.movement import bare, broadcast, thin
 from jaxrnn.lowering.ranges import compared
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
 
@@ -109,8 +109,7 @@ def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Opera
         return cases[int(which.flat[0])]
     shape, dtype = shape_of_atom(equation.outvars[0]), type_of(equation.outvars[0])
     if len(cases) == 2 and dtype_of(which) == np.bool_:
-        which = broadcast(lowering.writer, which, (1,) * len(shape)) if not shape_of(which) else which
-        return elements(lowering, "Where", which, cases[1], cases[0], shape=shape, dtype=dtype)
+        return elements(lowering, "Where", bare(which), cases[1], cases[0], shape=shape, dtype=dtype)
     result = cases[0]
     for index, case in enumerate(cases[1:], 1):
         chosen = elements(lowering, "Equal", which, np.array(index, dtype_of(which)), dtype=bool)

@@ -22,7 +22,7 @@ from jaxrnn.cells.layers import written_out
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.lowering.lowering import Lowering, Rule
-from jaxrnn.lowering.movement import reshape
+from jaxrnn.lowering.movement import bare, reshape
 from jaxrnn.lowering.rules.elementwise import elements
 from jaxrnn.lowering.rules.existing import Existing
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
@@ -63,7 +63,7 @@ def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Op
 
 
 def _where(lowering: Lowering, chosen: Operand, x: Operand, other: Operand) -> Operand:
-    return elements(lowering, "Where", chosen, x, other, shape=shape_of(x), dtype=dtype_of(x))
+    return elements(lowering, "Where", bare(chosen), x, other, shape=shape_of(x), dtype=dtype_of(x))
 
 
 def _is_node(equation: JaxprEqn) -> bool:

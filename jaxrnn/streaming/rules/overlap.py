@@ -105,8 +105,13 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
         shape = (*parts.shape[:time], waiting, *parts.shape[time + 1 :])
         value = 0 if padded else run.absent.of(parts.dtype)
         name, old = run.carry("sums", lambda: lax.full(shape, value, parts.dtype))
-        parts = _sum_in_front(parts, old, time)
-        run.store(name, lax.slice_in_dim(parts, ready, None, axis=time), x.timeline, x.delay)
+        if is_plain() and waiting <= ready:  # what is ready takes all of them
+            later = lax.slice_in_dim(parts, ready, None, axis=time)
+            parts = _sum_in_front(lax.slice_in_dim(parts, 0, ready, axis=time), old, time)
+        else:
+            parts = _sum_in_front(parts, old, time)
+            later = lax.slice_in_dim(parts, ready, None, axis=time)
+        run.store(name, later, x.timeline, x.delay)
     rate = x.timeline.rate * spacing
     reach = x.reach and x.reach.shifted(-low / rate, (extent - low) / rate)
     done = jnp.moveaxis(lax.slice_in_dim(parts, 0, ready, axis=time), time, axis)
@@ -118,8 +123,5 @@ def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
     if not is_plain():  # time is in front
         flat = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
         return flat.reshape(parts.shape)
-    later = parts.shape[axis] - old.shape[axis]
-    if later == old.shape[axis]:  # what is done and what waits are apart already
-        front, rest = jnp.split(parts, 2, axis)
-        return jnp.concatenate([front + old, rest], axis)
-    return parts + jnp.pad(old, [(0, later if d == axis else 0) for d in range(parts.ndim)])
+    rest = parts.shape[axis] - old.shape[axis]
+    return parts + (jnp.pad(old, [(0, rest if d == axis else 0) for d in range(parts.ndim)]) if rest else old)
