@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import UnsupportedError
+from jaxrnn.voices import argument
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _SHORT = ("int16", "uint16")
@@ -140,7 +141,7 @@ def _lacking(operator: str, opset: int, dtype: np.dtype) -> UnsupportedError:
         and any(dtype in _tensors(each.allowed_type_strs) for each in schema.type_constraints)
     )
     first = min(later, default=None)
-    mend = "" if first is None else f"; {operator} takes it from opset {first} on: give opset={first}"
+    mend = "" if first is None else f"; {operator} takes it from opset {first} on: give {argument('opset', first)}"
     return UnsupportedError(f"{operator} takes no {dtype.name} in opset {opset}{mend}")
 
 
