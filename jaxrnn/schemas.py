@@ -37,7 +37,7 @@ def is_dtype(value: Any) -> bool:
     """Whether it is the name of an element type."""
     try:
         dtype = dtype_named(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, SyntaxError):  # NumPy parses some as Python
         return False
     return dtype.name == value and dtype.kind not in "OSUTMm"
 

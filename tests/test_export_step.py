@@ -219,6 +219,27 @@ def test_a_stepper_of_ones_own(tmp_path, batch):
         state = {each.input: given[str(each.output)] for each in written.step.facts.state.values()}
 
 
+def test_complex_numbers_are_pairs(tmp_path):
+    """Engines have no type for them: inputs, outputs and state have a last axis with the real part first."""
+
+    def turned(params, inputs):
+        return {"y": jnp.cumsum(inputs["x"], 0) * params["turn"], "half": jnp.real(inputs["x"])}
+
+    params = {"turn": np.complex64(0.6 + 0.8j)}
+    rng = np.random.default_rng(0)
+    x = {"x": (rng.standard_normal((7, 2)) + 1j * rng.standard_normal((7, 2))).astype(np.complex64)}
+    streamed = jaxrnn.stream(turned, {"x": jax.ShapeDtypeStruct((9, 2), np.complex64)}, axes=0, params=params, pulse=3)
+    paths = tmp_path / "step.onnx", tmp_path / "flush.onnx"
+    jaxrnn.export_onnx(streamed, params, paths[0], flush=paths[1])
+    found = ExportedStream(*paths).run({"x": np.stack([x["x"].real, x["x"].imag], -1)})
+    expected = turned(params, x)
+    assert_close(found, {**expected, "y": np.stack([expected["y"].real, expected["y"].imag], -1)})
+    model = jaxrnn.load(paths[0])
+    (state,) = (each for each in model.state if each.name != "count")
+    assert state.dtype == np.float32
+    assert state.shape[-1] == 2
+
+
 # -- functions
 
 

@@ -130,6 +130,10 @@ class StepFile:
             "state": [{**_without(each, "input", "output", "first"), "time_axis": None} for each in fields["state"]],
         }
         spec = checked_spec({**_without(fields, *own), **_SETTLED, **arrays}, "the facts")
+        outputs = (each for each, own in zip(spec.outputs, fields["outputs"], strict=True) if own["output"] is not None)
+        for each in (*spec.inputs, *spec.state, *outputs):
+            if each.shape is None or each.dtype is None or each.symbols:
+                raise ValueError(f"{each} has an open dimension, or no type")
         first = {
             each.name: from_json(given["first"], each)
             for each, given in zip(spec.state, fields["state"], strict=True)
