@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from jax import lax
 
 from tests.lowering_verifier import verify_lowering
+from tests.tiers import of_tiers
 
 FLOATS = [np.float32, np.float16, np.float64]
+
+#: How many are drawn.
+EXAMPLES = of_tiers([25, 100], quick=[25])
 
 
 @st.composite
@@ -50,23 +54,27 @@ def convolutions(draw):
     return parameters, *shapes
 
 
-@settings(max_examples=60, deadline=None)
-@given(convolutions(), st.sampled_from([*FLOATS, np.int32, np.int8, np.uint8]), st.booleans(), st.booleans())
-def test_every_convolution(convolution, dtype, widened, known):
-    parameters, x_shape, kernel_shape = convolution
-    rng = np.random.default_rng(0)
-    x, kernel = (
-        rng.integers(-4 if np.dtype(dtype).kind != "u" else 0, 5, shape).astype(dtype)
-        for shape in (x_shape, kernel_shape)
-    )
-    wider = {np.dtype(np.float16): np.float32, np.dtype(np.int8): np.int32, np.dtype(np.uint8): np.int32}
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_every_convolution(examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(convolutions(), st.sampled_from([*FLOATS, np.int32, np.int8, np.uint8]), st.booleans(), st.booleans())
+    def check(convolution, dtype, widened, known):
+        parameters, x_shape, kernel_shape = convolution
+        rng = np.random.default_rng(0)
+        x, kernel = (
+            rng.integers(-4 if np.dtype(dtype).kind != "u" else 0, 5, shape).astype(dtype)
+            for shape in (x_shape, kernel_shape)
+        )
+        wider = {np.dtype(np.float16): np.float32, np.dtype(np.int8): np.int32, np.dtype(np.uint8): np.int32}
 
-    def function(x, kernel):
-        wide = wider.get(x.dtype) if widened else None
-        return lax.conv_general_dilated(x, kernel, preferred_element_type=wide, **parameters)
+        def function(x, kernel):
+            wide = wider.get(x.dtype) if widened else None
+            return lax.conv_general_dilated(x, kernel, preferred_element_type=wide, **parameters)
 
-    # Sums of whole numbers that are this small are exact in every type.
-    verify_lowering(function, x, kernel, known={1} if known else (), roundings=0)
+        # Sums of whole numbers that are this small are exact in every type.
+        verify_lowering(function, x, kernel, known={1} if known else (), roundings=0)
+
+    check()
 
 
 @st.composite
@@ -90,26 +98,30 @@ def pools(draw):
     return shape, *zip(*axes, strict=True)
 
 
-@settings(max_examples=60, deadline=None)
-@given(pools(), st.sampled_from([*FLOATS, np.int32, np.int8, np.uint8]), st.sampled_from([0, 1, 2, 3]))
-def test_every_reduction_over_windows(pool, dtype, kind):
-    shape, window, strides, padding, spacing, dilation = pool
-    start, combine = [(0, lax.add), (-np.inf, lax.max), (np.inf, lax.min), (1, lax.mul)][kind]
-    dtype = np.dtype(dtype)
-    if np.isinf(start) and dtype.kind != "f":
-        start = np.iinfo(dtype).min if start < 0 else np.iinfo(dtype).max
-    x = np.random.default_rng(0).integers(0 if dtype.kind == "u" else -4, 5, shape).astype(dtype)
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_every_reduction_over_windows(examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(pools(), st.sampled_from([*FLOATS, np.int32, np.int8, np.uint8]), st.sampled_from([0, 1, 2, 3]))
+    def check(pool, dtype, kind):
+        shape, window, strides, padding, spacing, dilation = pool
+        start, combine = [(0, lax.add), (-np.inf, lax.max), (np.inf, lax.min), (1, lax.mul)][kind]
+        dtype = np.dtype(dtype)
+        if np.isinf(start) and dtype.kind != "f":
+            start = np.iinfo(dtype).min if start < 0 else np.iinfo(dtype).max
+        x = np.random.default_rng(0).integers(0 if dtype.kind == "u" else -4, 5, shape).astype(dtype)
 
-    def function(x):
-        return lax.reduce_window(x, dtype.type(start), combine, window, strides, padding, spacing, dilation)
+        def function(x):
+            return lax.reduce_window(x, dtype.type(start), combine, window, strides, padding, spacing, dilation)
 
-    verify_lowering(function, x, roundings=4 if combine is lax.add else 0)
+        verify_lowering(function, x, roundings=4 if combine is lax.add else 0)
+
+    check()
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("running", [lax.cumsum, lax.cumprod, lax.cummax, lax.cummin])
+@pytest.mark.parametrize("running", [lax.cumsum, lax.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp])
 def test_running_reductions(running, reverse):
     rng = np.random.default_rng(0)
-    for dtype in (*FLOATS, np.int32, np.int8):
+    for dtype in FLOATS if running is lax.cumlogsumexp else (*FLOATS, np.int32, np.int8):
         x = (rng.normal(size=(2, 7, 3)) * 3).astype(dtype)
         verify_lowering(lambda x: [running(x, axis, reverse) for axis in range(3)], x, roundings=8)
