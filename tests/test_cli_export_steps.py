@@ -124,6 +124,7 @@ MISTAKES = {
     "the flush of a step": (("--flush", "{}/f.onnx"), "--flush is for a stream"),
     "a flush in no folder": ((*STREAM, "--flush", "{}/no/f.onnx"), "no folder"),
     "two sizes": ((*STREAM, "--dim", "batch=2,3"), "needs one size"),
+    "an opset of the past": ((*STREAM, "--opset", 7), "give --opset "),
     "an opset of the future": ((*STREAM, "--opset", 99), "opset 99 is newer"),
     "two ways": ((*STREAM, "--as-step"), "--as-step is the model's own step"),
     "the opset of a graph": (("--params", "{}/params.npz", "--opset", 18), "--as-step for a step"),

@@ -55,6 +55,17 @@ def test_recordings_of_every_length_agree(model, tmp_path, pulse, batch):
     assert {each.name for check in report.checks for each in check.outputs} == {"y"}
 
 
+@pytest.mark.parametrize(("batch", "again"), of_tiers([(None, None), (None, 2), (3, None), (3, 2)], [(3, None)]))
+def test_the_step_of_a_file_that_was_exported(model, tmp_path, batch, again):
+    """It is still that of a stream, with its place in time."""
+    exported(model, tmp_path, 2, batch)
+    loaded = jaxrnn.load(tmp_path / "s.onnx")
+    jaxrnn.export_onnx(loaded, None, tmp_path / "again.onnx", step=True, batch=again)
+    report = verify_export(loaded, None, tmp_path / "again.onnx")
+    assert report.ok
+    assert {each.name for check in report.checks for each in check.outputs} == {"y"}
+
+
 def test_there_is_something_to_compare(model, tmp_path):
     streamed = exported(model, tmp_path)
     only_at_end = jaxrnn.stream(lambda x: {"sum": x["x"].sum(2)}, {"x": np.zeros((1, 3, 9), np.float32)}, axes={"x": 2})

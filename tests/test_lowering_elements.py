@@ -133,3 +133,9 @@ def test_selection_and_limits():
             low, high = np.array(1, dtype), np.array(3, dtype)
             verify_lowering(lax.clamp, low, cases[0], high)
             verify_lowering(lax.clamp, np.full(6, low), cases[0], np.full(6, high))
+
+
+def test_one_condition_of_a_matrix():
+    """A condition that was an array of one element chooses a number, which has no axes."""
+    x = np.float32([[3.0]])
+    verify_lowering(lambda x: jnp.where((x > 2).reshape(()), x[0, 0], x[0, 0] + 1), x)

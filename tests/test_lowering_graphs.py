@@ -210,3 +210,13 @@ def test_channels_last_are_channels_first_between_convolutions(rng, frames):
     operators = {"Conv": 3, "Relu": 1, "Sigmoid": 1, "Mul": 1, "Add": 1}
     operators |= {"Transpose": 1, "ReduceMean": 1} if frames > 1 else {"Reshape": 2}
     verify_lowering(network, x, bias, scale, *kernels, known=range(1, 6), operators=operators, roundings=32)
+
+
+def test_slices_of_all_are_a_split(rng):
+    (x,) = drawn(rng, (2, 7, 3))
+    parts = {"Split": 1, "Sigmoid": 1, "Tanh": 1, "Mul": 1}
+    verify_lowering(lambda x: jax.nn.sigmoid(x[:, 3:]) * jnp.tanh(x[:, :3])[:, :1], x[:, :6])
+    verify_lowering(lambda x: jax.nn.sigmoid(x[:, 3:]) * jnp.tanh(x[:, :3]), x[:, :6], operators=parts)
+    verify_lowering(lambda x: (x[:, :3], x[:, 3:5], x[:, 5:]), x, operators={"Split": 1})
+    verify_lowering(lambda x: (x[:, :3], x[:, 2:5], x[:, 5:]), x, operators={"Slice": 3})
+    verify_lowering(lambda x: (x[:, :3], x[:, 4:]), x, operators={"Slice": 2})

@@ -55,9 +55,12 @@ class Reference:
 
     def __init__(self, stepper: Stepper, params: Any, facts: StepFile, flushed: bool, offline: Offline | None):
         self._offline = offline
-        self._batch = facts.batch if stepper.spec.batch_symbol is None else None
-        ready = make_ready(stepper, params, {}, _sizes(stepper.spec, facts.spec, 0 if self._batch is None else 1))
-        self._ready = ready if flushed else dataclasses.replace(ready, flush=None)
+        lead = _lead(stepper.spec, facts.spec)
+        self._batch = facts.batch if lead else None
+        ready = make_ready(stepper, params, {}, _sizes(stepper.spec, facts.spec, lead))
+        self._ready = dataclasses.replace(
+            ready, spec=_in_time(ready.spec, facts.spec, lead), flush=ready.flush if flushed else None
+        )
         #: The axis of a batch in a recording: frames that are stacked come first.
         self._axis = 0 if facts.spec.streams else 1
 
@@ -101,6 +104,31 @@ class Reference:
 
 def _is_complex(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.complexfloating)
+
+
+def _lead(stepper: StepSpec, file: StepSpec) -> int:
+    """How many axes of a batch a file has in front of what its stepper has."""
+    pairs = zip((*stepper.inputs, *stepper.state), (*file.inputs, *file.state), strict=True)
+    leads = (len(there.sizes) - len(here.shape or ()) - _is_complex(here.dtype) for here, there in pairs)
+    return next(leads, 0)
+
+
+def _in_time(stepper: StepSpec, file: StepSpec, lead: int) -> StepSpec:
+    """The facts of a stepper with the place in time that its file has: a step of a stream may be a model of its own."""
+    if stepper.streams == file.streams:
+        return stepper
+
+    def timed(here: Any, there: Any) -> Any:
+        axis = None if there.time_axis is None else there.time_axis - lead
+        return dataclasses.replace(there, shape=here.shape, dtype=here.dtype, time_axis=axis)
+
+    return dataclasses.replace(
+        file,
+        inputs=tuple(map(timed, stepper.inputs, file.inputs)),
+        outputs=tuple(map(timed, stepper.outputs, file.outputs)),
+        state=stepper.state,
+        joined=stepper.joined,
+    )
 
 
 def _sizes(stepper: StepSpec, file: StepSpec, lead: int) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
@@ -17,6 +18,7 @@ from jaxrnn.errors import InputError, StateError, UnsupportedError
 from jaxrnn.exporting.names import Names
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.packing import Packed
+from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.layout import Layout
 from jaxrnn.messages import describe
 from jaxrnn.model import Model
@@ -122,7 +124,13 @@ class Source:
         """One step of one stream or of the batch: the outputs that it gives, and the state."""
 
         def one(state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-            outputs, new = self._stepper.step(params, self._joined(state), dict(inputs))
+            def step(state: Any, inputs: Any) -> tuple[Any, Any]:
+                outputs, new = self._stepper.step(params, state, inputs)
+                return new, outputs
+
+            # Of a stream, cells are layers where they run over time.
+            run = step if isinstance(self._stepper, Streamed) else functools.partial(step_with_layers, step)
+            new, outputs = run(self._joined(state), dict(inputs))
             _check_named(outputs, self.spec)
             return {name: value for name, value in outputs.items() if value is not None}, self.spec.entries(new)
 

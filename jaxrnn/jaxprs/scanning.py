@@ -88,6 +88,21 @@ def scan_recognised(
     return _run(schedule, (), frames, carry)[::-1]
 
 
+def step_with_layers(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frame: Any) -> tuple[Any, Any]:
+    """One step, ``step(carry, frame)``; in plain forms, its recurrent cells are layers of one frame.
+
+    Args:
+        step: ``(carry, frame) -> (carry, outputs)``, pure.
+        carry: pytree before the step.
+        frame: pytree of arrays.
+    """
+    found = scan_recognised(step, carry, jax.tree.map(lambda array: array[None], frame)) if is_plain() else None
+    if found is None:
+        return step(carry, frame)
+    last, outputs = found
+    return last, jax.tree.map(lambda array: array[0], outputs)
+
+
 def _first(frames: Any) -> Any:
     """The shapes of one frame."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), frames)

@@ -12,12 +12,14 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import UnsupportedError
+from jaxrnn.voices import argument
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _SHORT = ("int16", "uint16")
 _LONG = ("uint32", "uint64")
 
-#: By operator, types of its specification for which ONNX Runtime has no kernel for CPUs, or none that knows NaN.
+#: By operator, types of its specification for which ONNX Runtime has no kernel for CPUs, or a wrong one: its
+#: sign of NaN is 0 in float16, and it finds no extreme of int64 beyond int32.
 _WITHOUT_KERNEL: Mapping[str, Sequence[str]] = {
     "ArgMax": (*_SHORT, *_LONG),
     "ArgMin": (*_SHORT, *_LONG),
@@ -29,8 +31,8 @@ _WITHOUT_KERNEL: Mapping[str, Sequence[str]] = {
     "Min": _SHORT,
     "Pad": _SHORT,
     "ReduceL1": _LONG,
-    "ReduceMax": _LONG,
-    "ReduceMin": _LONG,
+    "ReduceMax": ("int64", *_LONG),
+    "ReduceMin": ("int64", *_LONG),
     "ReduceProd": _LONG,
     "ReduceSum": _LONG,
     "ScatterElements": ("float16",),
@@ -54,7 +56,7 @@ _WIDER: Mapping[str, Sequence[str]] = {
     "uint8": ("int32",),
     "int16": ("int32",),
     "uint16": ("int32", "uint32", "int64"),
-    "uint32": ("int64",),
+    "uint32": ("int64", "float64"),
     "float16": ("float32",),
     "bfloat16": ("float32",),
 }
@@ -139,8 +141,19 @@ def _lacking(operator: str, opset: int, dtype: np.dtype) -> UnsupportedError:
         and any(dtype in _tensors(each.allowed_type_strs) for each in schema.type_constraints)
     )
     first = min(later, default=None)
-    mend = "" if first is None else f"; {operator} takes it from opset {first} on: give opset={first}"
+    mend = "" if first is None else f"; {operator} takes it from opset {first} on: give {argument('opset', first)}"
     return UnsupportedError(f"{operator} takes no {dtype.name} in opset {opset}{mend}")
+
+
+def takes(operator: str, opset: int, operands: Sequence[np.dtype | None]) -> bool:
+    """Whether an operator is defined for operands of these types, None for one that is left out."""
+    if not onnx.defs.has(operator, max_inclusive_version=opset):
+        return False
+    signature = _signature(operator, opset)
+    pairs = zip(signature.operands, operands, strict=False)
+    return all(
+        dtype is None or dtype in signature.allowed.get(variable, _tensors([variable])) for variable, dtype in pairs
+    )
 
 
 def changed_types(

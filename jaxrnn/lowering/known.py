@@ -88,6 +88,8 @@ def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | No
         return [np.zeros(shape_of(variable), type_of(variable)) for variable in variables]
     if not all(map(is_known, operands)) or name == "platform_index":
         return None
+    if name == "onnx_operator" and any(map(_is_quantized, operands)):
+        return None
     arrays: Any = operands
     if not ordinary or not all(isinstance(operand, np.ndarray) for operand in operands):
         return _computed(equation, arrays)
@@ -119,13 +121,18 @@ def _spread(function: Callable[..., Any], equation: JaxprEqn, operands: Sequence
 
 def _converted(x: np.ndarray, dtype: np.dtype) -> list[Operand] | None:
     """In another type; None where that is only larger."""
-    if jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1 and dtype.itemsize > 1 and x.size >= _FEW:
+    if _is_quantized(x) and dtype.itemsize > 1:
         return None
     if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
         with jax.ensure_compile_time_eval():
             return [np.asarray(jnp.asarray(x).astype(dtype))]
     with np.errstate(all="ignore"):
         return [np.broadcast_to(np.asarray(thin(x)).astype(dtype), x.shape)]
+
+
+def _is_quantized(x: Any) -> bool:
+    """Whether an array is many integers of a byte."""
+    return jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1 and x.size >= _FEW
 
 
 def _computed(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.lowering.lowering import Lowering
 from jaxrnn.lowering.movement import source_of
 from jaxrnn.lowering.naming import name_nodes
-from jaxrnn.lowering.rewrites import REWRITES, WRITTEN_OUT
+from jaxrnn.lowering.rewrites import REWRITES, WRITTEN_OUT, split_slices
 from jaxrnn.lowering.rewriting import rewrite
 from jaxrnn.lowering.rules import RULES
 from jaxrnn.lowering.writer import Operand, Writer, dtype_of, make_value, maker_of
@@ -83,6 +83,7 @@ def lower(
         passes.CommonSubexpressionEliminationPass()(model)
         rewrite(graph, writer, rewrites)
     passes.CommonSubexpressionEliminationPass()(model)
+    split_slices(graph, writer)
     for value in writer.initializers:
         graph.register_initializer(value)
     for subgraph in graph.subgraphs():

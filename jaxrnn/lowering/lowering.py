@@ -128,7 +128,7 @@ class Lowering:
         raise UnsupportedError(reason)
 
 
-def array_of(atom: Any, value: Any) -> Operand:
+def array_of(atom: Any, value: Any) -> Any:
     """A value of an atom as an operand; complex values of the graph and keys of random numbers stay what they are."""
     if isinstance(value, ir.Value | Complex) or not isinstance(type_of(atom), np.dtype):
         return value

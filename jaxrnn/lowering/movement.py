@@ -191,7 +191,10 @@ def thin(x: Operand) -> Operand:
 def bare(x: Operand) -> Operand:
     """An operand of one element before it was repeated or given axes; any other as it is."""
     node = maker_of(x, "Expand", "Reshape")
-    return x if node is None or math.prod(shape_of(source_of(node))) != 1 else bare(source_of(node))
+    if node is None or math.prod(shape_of(source_of(node))) != 1:
+        return x
+    inner = bare(source_of(node))
+    return inner if len(shape_of(inner)) <= len(shape_of(x)) else x
 
 
 def source_of(node: ir.Node) -> ir.Value:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.lowering import kernels
+from jaxrnn.voices import argument
 
 #: Nodes that are none of ONNX: functions that it has no operator for, which are written out after all patterns are
 #: found, and the ends of a graph.
@@ -211,7 +212,7 @@ def check_operator(operator: str, opset: int) -> None:
         return
     first = min(schema.since_version for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator)
     raise UnsupportedError(
-        f"{operator} came with opset {first}, and the file is to have opset {opset}; give opset={first}"
+        f"{operator} came with opset {first}, and the file is to have opset {opset}; give {argument('opset', first)}"
     )
 
 

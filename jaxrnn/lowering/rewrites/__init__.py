@@ -11,7 +11,10 @@ from jaxrnn.lowering.rewrites import (
     transposes,
     writing_out,
 )
+from jaxrnn.lowering.rewrites.splits import split_slices
 from jaxrnn.lowering.rewriting import by_operator
+
+__all__ = ["REWRITES", "WRITTEN_OUT", "split_slices"]
 
 #: Patterns as fewer nodes, by the operator of the last one.
 REWRITES = by_operator(

@@ -77,13 +77,13 @@ def _flat(match: Match) -> Operand | None:
 
 def _joined(match: Match, left: ir.Value, right: ir.Value, axis: int) -> Operand | None:
     """Two slices of one value that follow one another, as one."""
-    first, second = _span(left, axis), _span(right, axis)
+    first, second = span_of(left, axis), span_of(right, axis)
     if first is None or second is None or first[0] is not second[0] or first[2] != second[1]:
         return None
     return _sliced(match, first[0], first[1], second[2], axis)
 
 
-def _span(value: ir.Value, axis: int) -> tuple[ir.Value, int, int] | None:
+def span_of(value: ir.Value, axis: int) -> tuple[ir.Value, int, int] | None:
     """Of a slice along one axis, its source, start and end."""
     if (node := maker_of(value, "Split")) is not None and node.attributes["axis"].as_int() == axis:
         start = sum(shape_of(each)[axis] for each in node.outputs[: value.index()])
@@ -143,7 +143,7 @@ def _backwards(value: ir.Value | None, axis: int) -> tuple[ir.Value, int, int] |
         return None
     first = int(starts[0])
     source, last = source_of(node), first - shape_of(value)[axis] + 1
-    span = _span(source, axis)
+    span = span_of(source, axis)
     return (source, first, last) if span is None else (span[0], span[1] + first, span[1] + last)
 
 
@@ -158,7 +158,7 @@ def _only_part(match: Match) -> Operand | None:
     """The one part of a split that is used, as a slice."""
     node = match.root
     used = [value for value in node.outputs if value.uses() or value.is_graph_output()]
-    span = _span(match.result, node.attributes["axis"].as_int())
+    span = span_of(match.result, node.attributes["axis"].as_int())
     return _sliced(match, *span, node.attributes["axis"].as_int()) if used == [match.result] and span else None
 
 
@@ -174,17 +174,11 @@ def _taken(match: Match) -> Operand | None:
     part = match["slice"].outputs[0]
     shape = shape_of(part)
     for axis, size in enumerate(shape):
-        span = _span(part, axis) if size == 1 and match.shape == shape[:axis] + shape[axis + 1 :] else None
+        span = span_of(part, axis) if size == 1 and match.shape == shape[:axis] + shape[axis + 1 :] else None
         if span is not None:
             index = np.array(span[1], np.int64)
             return match.writer.node("Gather", span[0], index, shape=match.shape, dtype=match.dtype, axis=axis)
     return None
-
-
-def _reshaped(match: Match) -> Operand | None:
-    """A reshape of a reshape; one to the shape that was there."""
-    inner = match["inner"]
-    return reshape(match.writer, source_of(inner), match.shape)
 
 
 REWRITES = (
@@ -203,6 +197,5 @@ REWRITES = (
     Rewrite(Concat(), _reflected),
     Rewrite(Transpose(X), _transposed),
     Rewrite(Split(X), _only_part),
-    Rewrite(Reshape(Reshape(X).named("inner")), _reshaped, shares=True),
     Rewrite(Reshape(Slice(X).named("slice")), _taken),
 )

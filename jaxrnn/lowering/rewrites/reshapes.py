@@ -92,6 +92,8 @@ def _after_both(match: Match) -> Operand | None:
 
 def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape of a known array among the axes before a reshape, from that among those after it."""
+    if math.prod(own) == 1:
+        return ()
     if math.prod(own[:-1]) == 1 and own[-1] in (1, before[-1]) and before[-1] == after[-1]:
         return own[-1:]
     large = [axis for axis, size in enumerate(after) if size > 1]
@@ -104,7 +106,7 @@ def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]
 def _of_comparison(match: Match) -> Operand | None:
     """A comparison of a number with known ones, in the shape that is asked for."""
     x, known, node = match["x"], constant_of(match["known"]), match["comparison"]
-    if shape_of(x) or known is None:
+    if shape_of(x) or known is None or any(use.node.op_type != "Reshape" for use in node.outputs[0].uses()):
         return None
     operands = [x, known.reshape(match.shape)]
     if node.inputs[1] is x:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 
 from jaxrnn.lowering.patterns import Value, operator
 from jaxrnn.lowering.rewriting import Match, Rewrite
-from jaxrnn.lowering.writer import Operand
+from jaxrnn.lowering.writer import Operand, maker_of
 
 X = Value("x")
 
@@ -46,7 +47,27 @@ def _log1p(match: Match) -> Operand | None:
     return write("Where", as_it_is, x, rest, dtype=match.dtype)
 
 
+def _extreme(match: Match) -> Operand | None:
+    """With NaN where there is one, which ONNX Runtime skips: no extreme is further from 0 than the sum of all sizes."""
+    node, write = match.root, match.writer.node
+    if any(_is_sum_of_sizes(value) for use in node.outputs[0].uses() for value in use.node.inputs):
+        return None
+    found = match.like(node, *node.inputs[1:])
+    attributes = {name: each.value for name, each in node.attributes.items()}
+    if found is None:
+        return None
+    sizes = write("ReduceL1", *node.inputs, shape=match.shape, dtype=match.dtype, **attributes)
+    return write("Max", found, write("Neg", sizes)) if node.op_type == "ReduceMax" else write("Min", found, sizes)
+
+
+def _is_sum_of_sizes(value: ir.Value | None) -> bool:
+    node = maker_of(value, "Neg", "ReduceL1")
+    return node is not None and (node.op_type == "ReduceL1" or _is_sum_of_sizes(node.inputs[0]))
+
+
 WRITTEN_OUT = (
+    Rewrite(operator("ReduceMax")(X), _extreme, shares=True),
+    Rewrite(operator("ReduceMin")(X), _extreme, shares=True),
     Rewrite(operator("Erfc")(X), _erfc),
     Rewrite(operator("Expm1")(X), _expm1),
     Rewrite(operator("Log1p")(X), _log1p),

@@ -16,6 +16,7 @@ from jaxrnn.lowering.rules import (
     layers,
     loops,
     movement,
+    operators,
     pooling,
     reduction,
     refusals,
@@ -39,6 +40,7 @@ RULES: dict[str, Rule] = with_complex(
         **cells.RULES,  # a scan of cells is no loop
         **layers.RULES,
         **movement.RULES,
+        **operators.RULES,
         **pooling.RULES,
         **reduction.RULES,
         **refusals.RULES,

@@ -117,11 +117,11 @@ def _real_var(atom: Any) -> Any:
 
 
 def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
-    atoms = {"invars": [*map(_real_var, equation.invars)], "outvars": [*map(_real_var, equation.outvars)]}
     params = dict(equation.params)
     if params.get("fill_value") is not None:
         params["fill_value"] = np.real(params["fill_value"])
-    of_parts = equation.replace(**atoms, params=params)
+    invars, outvars = [*map(_real_var, equation.invars)], [*map(_real_var, equation.outvars)]
+    of_parts = equation.replace(invars=invars, outvars=outvars, params=params)
     real, imag = (rule(lowering, of_parts, *(_part(each, name) for each in operands)) for name in ("real", "imag"))
     if equation.primitive.multiple_results:
         return [Complex(*pair) for pair in zip(real, imag, strict=True)]

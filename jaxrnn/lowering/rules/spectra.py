@@ -54,12 +54,14 @@ def _by_matrix(lowering: Lowering, parts: Sequence[Operand], length: int, invers
     rows = bins if inverse and half else length
     columns = bins if half and not inverse else length
     turns = np.outer(np.arange(rows), np.arange(columns)) % length / length
-    wave = np.exp((2j if inverse else -2j) * np.pi * turns)
-    wave.real[np.isin(turns, (0.25, 0.75))] = wave.imag[np.isin(turns, (0, 0.5))] = 0
-    wave /= length if inverse else 1
+    cosine, sine = np.cos(2 * np.pi * turns), np.sin(2 * np.pi * turns)
+    cosine[np.isin(turns, (0.25, 0.75))] = sine[np.isin(turns, (0, 0.5))] = 0
+    if inverse:
+        cosine, sine = cosine / length, -sine / length
     if inverse and half:  # a bin stands for its mirror image too, but the first one and that of half the rate
-        wave *= np.where((np.arange(rows) == 0) | (2 * np.arange(rows) == length), 1, 2)[:, None]
-    matrix = np.block([[wave.real, wave.imag], [-wave.imag, wave.real]])
+        twice = np.where((np.arange(rows) == 0) | (2 * np.arange(rows) == length), 1, 2)[:, None]
+        cosine, sine = cosine * twice, sine * twice
+    matrix = np.block([[cosine, -sine], [sine, cosine]])
     matrix = matrix[: rows * len(parts), : columns if inverse and half else 2 * columns]
     dtype = dtype_of(parts[0])
     x = concatenate(lowering.writer, parts, len(shape_of(parts[0])) - 1)
