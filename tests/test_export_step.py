@@ -73,6 +73,8 @@ def test_a_stream_with_its_flush(tmp_path, pulse, lengths):
     written = jaxrnn.export_onnx(filter_stream(params, pulse), params, path, flush=flush)
     assert written is not None
     assert sorted(written.files) == sorted(tmp_path.iterdir()) == [flush, tmp_path / "step.first_state.npz", path]
+    names = [{each.name for each in onnx.load(file).graph.initializer} for file in (path, flush)]
+    assert all("v" in each for each in names)  # one parameter has one name
     stream = ExportedStream(path, flush)
     for frames in lengths:
         x = recording(frames, frames)

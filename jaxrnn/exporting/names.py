@@ -12,9 +12,10 @@ from jaxrnn.onnx.stepfile import StateNames
 from jaxrnn.stepper import StepSpec
 
 #: What an array of a file is: an input or output of the stepper, an entry of the state before or after the step, the
-#: number of frames of a tail that exist, or that of an output; and the stepper's name for it.
+#: number of frames of a tail that exist, or that of an output, a parameter; and the stepper's name for it.
 Key = tuple[str, str]
-INPUT, OUTPUT, BEFORE, AFTER, VALID, COUNT = "input", "output", "before", "after", "valid", "count"
+INPUT, OUTPUT, BEFORE, AFTER = "input", "output", "before", "after"
+VALID, COUNT, PARAM = "valid", "count", "param"
 
 
 class Names:
@@ -61,7 +62,11 @@ class Names:
 
     def of_params(self, paths: Sequence[Any]) -> list[str]:
         """The names of parameters by their paths, such as ``encoder.0.kernel``."""
-        return [self._unused(".".join(map(_part, _of_variable(path))) or "params", "param") for path in paths]
+        for path in paths:
+            key = PARAM, jax.tree_util.keystr(path)
+            if key not in self._names:
+                self._names[key] = self._unused(".".join(map(_part, _of_variable(path))) or "params", "param")
+        return [self[PARAM, jax.tree_util.keystr(path)] for path in paths]
 
     def _unused(self, name: str, ending: str) -> str:
         try:
