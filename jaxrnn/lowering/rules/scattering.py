@@ -22,6 +22,7 @@ from jaxrnn.lowering.rules.indexing import (
     stacked_columns,
 )
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
+from jaxrnn.voices import argument
 
 #: By primitive, the operator on elements, what ``ScatterND`` calls it, and its opset.
 _REDUCTIONS = {
@@ -126,7 +127,9 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
             lambda part: update if operator is None else elements(lowering, operator, part, update),
         )
     if reduction is not None and writer.opset < opset:
-        lowering.refuse(f"ScatterND came with reduction={reduction!r} in opset {opset}; give opset={opset}")
+        lowering.refuse(
+            f"ScatterND came with reduction={reduction!r} in opset {opset}; give {argument('opset', opset)}"
+        )
     if operator == "Sub":
         updates = elements(lowering, "Neg", updates)
 
