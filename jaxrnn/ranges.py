@@ -6,10 +6,12 @@ import functools
 import io
 import math
 import os
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +23,7 @@ HEAD, BLOCK = 2**14, 2**19
 #: Bytes of all blocks that are kept; the least recently used go.
 KEPT = 2**27
 #: Requests at once.
-THREADS = 32
+REQUESTS = 32
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -82,9 +84,33 @@ def at_once(
     return list(map(function, items))
 
 
+def local_copy(place: Location) -> Path:
+    """A file or folder on this machine: the place itself, or a copy of what is in a store, until the process ends.
+
+    Raises:
+        StoreError: the store cannot be reached.
+    """
+    if isinstance(place, Path):
+        return place
+    copy = Path(tempfile.mkdtemp(dir=_copies().name), place.name)
+    if place.is_file():
+        place.get(copy)
+        return copy
+    files = {url: copy / url.text[len(place.text) + 1 :] for url in place.below()} if place.is_dir() else {}
+    for file in files.values():
+        file.parent.mkdir(parents=True, exist_ok=True)
+    at_once(lambda url: url.get(files[url]), files, files)
+    return copy
+
+
+@functools.cache
+def _copies() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="jaxrnn-")
+
+
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS)
+    return ThreadPoolExecutor(REQUESTS)
 
 
 class Ranges:

@@ -435,7 +435,7 @@ def test_examples_in_a_store_are_those_on_disk(folder):
         with pytest.raises(jaxrnn.InputError, match=f"{said} {re.escape(str(data))}"):
             NpzFiles(data)
     (error,) = call_json(write(folder, checkpoints="s3://bucket/run"), status=2).values()
-    assert "checkpoints.folder: expected a file or folder on this machine, not the URL s3://bucket/run" in error
+    assert "checkpoints: expected a file or folder on this machine, not the URL s3://bucket/run" in error
     with pytest.raises(jaxrnn.InputError, match="Orbax writes to folders"):
         Checkpoints("s3://bucket/run")
 

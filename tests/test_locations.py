@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stores import contents, new_bucket, ordered, same_results, upload
 
 from jaxrnn.errors import InputError, MissingPackageError, StoreError
-from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr
+from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr, tables
 from jaxrnn.evaluation.journal import Journal
 from jaxrnn.evaluation.prepared import prepare_evaluation
 from jaxrnn.evaluation.recordings import open_recording
@@ -265,6 +265,21 @@ def test_of_two_runs_that_begin_at_once_one_is_refused(local):
     with ordered(overtake), pytest.raises(InputError, match="differs in number"):
         first.begin({})
     assert json.loads((url / "out" / "run.json").read_text())["number"] == 1
+
+
+def test_a_table_of_several_parts_is_replaced(tmp_path, monkeypatch):
+    rows = [{"id": f"{number:03d}", "path": f"{number}.wav", "level": number / 3} for number in range(50)]
+    bucket = new_bucket()
+    monkeypatch.setattr(tables, "BLOCK", 7)
+    for part, count in ((20, 3), (10, 5), (20, 3), (100, 1), (100, 1)):
+        monkeypatch.setattr(tables, "PART", part)
+        # The store of the tests has no object where others were below it.
+        name, columns = f"{count > 1}.parquet", tables.Columns(rows)
+        for place in (tmp_path / name, bucket / name):
+            tables.write_table(place, reversed(rows), columns)
+            assert tables.read_table(place).collect()["level"].to_list() == [row["level"] for row in rows]
+        assert contents(bucket) == contents(tmp_path)
+        assert len(contents(bucket)) == count + (3 if count == 1 else 0)
 
 
 def test_a_folder_of_settings_takes_urls_where_a_store_will_do(tmp_path):

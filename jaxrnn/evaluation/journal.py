@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from filelock import FileLock, Timeout
 from jaxrnn.errors import InputError, JaxrnnError, StoreError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.locations import Location, files_below
+from jaxrnn.ranges import local_copy
 from jaxrnn.writing import in_place_of, open_new
 
 Row = dict[str, Any]
@@ -163,7 +165,7 @@ class Journal:
     def finished(self) -> set[int]:
         """The numbers of the finished units."""
         if self._finished is None:
-            self._finished = {unit for unit, _ in entries(self.folder)}
+            self._finished = {unit for unit, _ in entries(local_copy(self.folder / UNITS))}
         return self._finished
 
     def finish(self, unit: int, rows: Iterable[Row]) -> None:
@@ -190,7 +192,7 @@ class Journal:
         """A new file, so that what was written before is never touched."""
         folder = self.folder / UNITS
         folder.mkdir(exist_ok=True)
-        for number in itertools.count(len(_segments(self.folder))):
+        for number in itertools.count(len(_segments(folder))):
             with contextlib.suppress(FileExistsError):
                 return open_new(folder / f"{number:06d}.jsonl")
         raise AssertionError("numbers do not end")
@@ -220,13 +222,12 @@ def _locked(folder: Path) -> FileLock:
     return lock
 
 
-def _segments(folder: Location) -> list[Any]:
-    units = folder / UNITS
+def _segments(units: Location) -> list[Any]:
     return files_below(units, ("*.jsonl",)) if units.is_dir() else []
 
 
-def entries(folder: Location) -> Iterator[tuple[int, list[Row]]]:
-    """The finished units in a folder of results, each with its rows, in the order in which they were finished."""
+def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
+    """The finished units in a folder of them, each with its rows, in the order in which they were finished."""
     units = set()
     for path in _segments(folder):
         with path.open("rb") as lines:
@@ -247,4 +248,8 @@ class UnitRows:
     folder: Location
 
     def __iter__(self) -> Iterator[Row]:
-        return (row for _, rows in entries(self.folder) for row in rows)
+        return (row for _, rows in entries(self._units) for row in rows)
+
+    @functools.cached_property
+    def _units(self) -> Path:
+        return local_copy(self.folder / UNITS)

@@ -10,6 +10,8 @@ import numpy as np
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.recordings import open_recording
+from jaxrnn.locations import Url
+from jaxrnn.ranges import REQUESTS
 
 #: Recordings that are opened at once, and those that are waited for together.
 THREADS, BLOCK = 8, 4096
@@ -38,7 +40,8 @@ def probe(corpus: Sequence[Item], rate: int) -> tuple[np.ndarray, dict[int, str]
             return str(error)
         return recording.length, tuple(sorted(recording.frame.items()))
 
-    with ThreadPoolExecutor(THREADS) as threads:
+    is_far = any(isinstance(item.path, Url) for item in corpus)
+    with ThreadPoolExecutor(REQUESTS if is_far else THREADS) as threads:
         for start in range(0, len(corpus), BLOCK):
             for place, result in enumerate(threads.map(opened, corpus[start : start + BLOCK]), start):
                 if isinstance(result, str):

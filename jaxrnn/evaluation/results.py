@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,9 +85,7 @@ class Results:
         if self.outputs is None:
             return "Outputs were not kept."
         paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
-        # A name may be too long for a file, and then there is none.
-        there = (path for path in paths if (os.path.isfile(path) if isinstance(path, Path) else path.is_file()))
-        return next(there, paths[0])
+        return next((path for path in paths if path.is_file()), paths[0])
 
 
 def columns_of(*metrics: Mapping[str, Any]) -> Iterator[Column]:

@@ -26,9 +26,10 @@ class CorpusSettings(Settings):
     short = "folder"
 
     folder: AnyPath | None = None
-    """The folder of the recordings, unless a manifest lists them."""
+    """The folder of the recordings, here or by URL, unless a manifest lists them."""
     manifest: AnyPath | None = None
-    """A CSV or Parquet table of the recordings, with a column `path`, and optionally `id` and `reference`."""
+    """A CSV or Parquet table of the recordings, here or by URL, with a column `path`, and optionally `id` and
+    `reference`."""
     reference: AnyPath | None = None
     """The folder of references for a `folder`, with the same names."""
     patterns: list[str] = list(PATTERNS)
@@ -150,4 +151,4 @@ class EvaluationSettings(Settings):
     title: str | None = None
     """The title of the report."""
     out: AnyPath
-    """The folder of results."""
+    """The folder of results, here or by URL."""

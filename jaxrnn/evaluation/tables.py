@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from jaxrnn.errors import optional_package
 from jaxrnn.evaluation.journal import COLUMNS, Row, writing_to
 from jaxrnn.evaluation.metrics import Column, Metric
-from jaxrnn.locations import Location, files_below
-from jaxrnn.writing import place
+from jaxrnn.locations import Location
+from jaxrnn.ranges import local_copy
 
 if TYPE_CHECKING:
     import polars
@@ -64,13 +65,13 @@ class Columns:
 
     def _learn(self, row: Row) -> None:
         self.count += 1
-        for number, (key, value) in enumerate(row.items()):
+        for place, (key, value) in enumerate(row.items()):
             if key in self._known:
                 if value is not None:
                     self._valued.add(key)
                 continue
             self._kinds.setdefault(key, set()).add(_kind(value))
-            self._first[key] = min(self._first.get(key, (row["id"], number)), (row["id"], number))
+            self._first[key] = min(self._first.get(key, (row["id"], place)), (row["id"], place))
 
     def of(self, metric: Metric) -> tuple[Column, ...]:
         """The columns of a metric: those that it declares, or those that a caller's own function has named."""
@@ -142,7 +143,7 @@ def write_table(path: Location, rows: Iterable[Row], columns: Columns) -> None:
     """Write a Parquet file, or a folder of several; the same rows in any order give the same bytes.
 
     Args:
-        path: the file or folder to write or replace; its folder is created if missing.
+        path: the file or folder to write or replace, here or by URL; its folder is created if missing.
         rows: all of them.
         columns: learned from the same rows.
 
@@ -154,26 +155,31 @@ def write_table(path: Location, rows: Iterable[Row], columns: Columns) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.parent if isinstance(path, Path) else None
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=beside) as folder:
-            written, parts = Path(folder, path.name), _sorted(rows, columns, Path(folder))
+            written = Path(folder, path.name)
+            parts = iter(_sorted(rows, columns, Path(folder)))
             if columns.count <= PART:
                 next(parts).write_parquet(written)
-                _place(written, path)
-                return
-            written.mkdir()
-            for number, part in enumerate(parts):
-                part.write_parquet(written / f"{number:05d}.parquet")
-            _place(written, path)
+            else:
+                written.mkdir()
+                for number, part in enumerate(parts):
+                    part.write_parquet(written / f"{number:05d}.parquet")
+            _replace(path, written)
 
 
-def _place(written: Path, path: Location) -> None:
-    """Move a file or a folder of files into its place."""
-    if isinstance(path, Path) and (path.is_dir() or (written.is_dir() and path.exists())):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if isinstance(path, Path) or written.is_file():
-        place(written, path)
+def _replace(path: Location, written: Path) -> None:
+    """Put a file or a folder in the place of what was there before."""
+    if isinstance(path, Path):
+        if path.is_dir() or written.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+            path.unlink(missing_ok=True)
+        os.replace(written, path)
         return
-    for part in sorted(written.iterdir()):
-        place(part, path / part.name)
+    parts = {path / file.name: file for file in written.iterdir()} if written.is_dir() else {path: written}
+    for before in (*path.below(), path):
+        if before not in parts and before.is_file():
+            before.unlink()
+    for part, file in parts.items():
+        part.put(file)
 
 
 def _sorted(rows: Iterable[Row], columns: Columns, folder: Path) -> Iterator[polars.DataFrame]:
@@ -197,12 +203,6 @@ def _sorted(rows: Iterable[Row], columns: Columns, folder: Path) -> Iterator[pol
 
 
 def read_table(path: Location) -> polars.LazyFrame:
-    """What `write_table` wrote, in its order; a column is read when it is asked for, but a store's all at once."""
-    pl = load_polars()
-    if isinstance(path, Path):
-        return pl.scan_parquet(path / "*.parquet" if path.is_dir() else path)
-    parts = []
-    for part in [path] if path.is_file() else files_below(path, ("*.parquet",)):
-        with part.open("rb") as file:
-            parts.append(pl.read_parquet(file))
-    return pl.concat(parts).lazy()
+    """What `write_table` wrote, in its order; columns are read when they are asked for."""
+    path = local_copy(path)
+    return load_polars().scan_parquet(path / "*.parquet" if path.is_dir() else path)

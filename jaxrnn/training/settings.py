@@ -23,7 +23,7 @@ class ExamplesSettings(Settings):
     """Examples: either files, or a function that makes them."""
 
     npz: AnyPath | None = None
-    """A folder, or a pattern such as `data/*.npz`: one example in each file, its arrays by name."""
+    """A folder, or a pattern such as `data/*.npz`, here or by URL: one example in each file, its arrays by name."""
     function: FunctionName | None = None
     """In place of `npz`: a `file.py:function` or `module:function` that returns examples, or a function drawing one."""
     arguments: dict[str, Any] = {}
