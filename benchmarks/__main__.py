@@ -1,4 +1,4 @@
-"""``python -m benchmarks step|recording|corpus|sequence|train|pulses|streams|start|scale|accelerator|all|report``."""
+"""``python -m benchmarks NAME``: one benchmark, ``all`` of them, or the ``report`` of their results."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _SUMMARIES = {
     "sequence": "LSTM, GRU and RNN over sequences, as operators and as bodies of Scan; one iteration.",
     "train": "Forward and backward pass of LSTM and GRU layers, beside PyTorch.",
     "pulses": "One pulse of streamed offline networks, beside tract's pulse.",
+    "export": "A step of exported files in ONNX Runtime, beside the offline graph; and how many nodes they have.",
     "streams": "One frame of 64 live streams: in one pool, beside a step each.",
     "start": "From the start of a process to its first output.",
     "scale": "Time and peak memory as frames, hidden units, batch and layers grow.",

@@ -74,6 +74,16 @@ def smallest_fact(names: tuple[str, ...], fact: str) -> Found:
     return found
 
 
+def mean_fact(group: str, fact: str, rows_at_least: int) -> Found:
+    """The geometric mean of a fact over the rows of a group."""
+
+    def found(rows: list[Row]) -> float | None:
+        values = [row.facts[fact] for row in rows if row.group == group and row.facts.get(fact) is not None]
+        return geometric_mean(values) if len(values) >= rows_at_least else None
+
+    return found
+
+
 def _has(row: Row, name: str, contender: str) -> bool:
     return row.name == name and contender in row.timings
 

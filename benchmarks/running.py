@@ -26,6 +26,7 @@ BENCHMARKS = (
     "sequence",
     "train",
     "pulses",
+    "export",
     "streams",
     "start",
     "scale",

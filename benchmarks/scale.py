@@ -1,134 +1,80 @@
-"""An evaluation of very many recordings without its sound: units through the driver, then table, summary and page.
-
-``python -m benchmarks.scale --rows 10_000_000`` says how long each part takes, what is in memory at most, and how large
-the files are. Units are empty: workers give rows at once, so that the driver is what is measured.
-"""
+"""Time and peak memory of a layer as frames, hidden units, batch and layers grow; every point a fresh process."""
 
 from __future__ import annotations
 
-import argparse
-import resource
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from pathlib import Path
-from typing import Any, Self
+import functools
+import json
+from collections.abc import Iterator
 
 import numpy as np
 
-from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.evaluator import Evaluator
-from jaxrnn.evaluation.journal import Journal, Row, row_of
-from jaxrnn.evaluation.metrics import build_metric
-from jaxrnn.evaluation.report import write_report
-from jaxrnn.evaluation.results import TABLE, results_of, write_document
-from jaxrnn.evaluation.units import Unit, Units
+from benchmarks.plan import Cases, Plan
+from benchmarks.processes import run_child
+from benchmarks.results import Row, row_of
 
-RATE, BATCH, SECONDS = 16_000, 16, 360
+TITLE = "a layer as it grows"
+UNIT = "ms"
 
+#: Where the sweeps cross: frames, hidden units, batch, layers.
+BASE = {"T": 250, "H": 128, "B": 8, "layers": 1}
+SWEEPS = {
+    "T": (125, 250, 500, 1000, 2000, 4000),
+    "H": (32, 64, 128, 256, 512),
+    "B": (1, 4, 16, 64, 128),
+    "layers": (1, 2, 4, 8),
+}
+#: The sweeps of a quick run, of which it takes two points.
+QUICK = ("T", "H")
+KINDS = ("LSTM", "GRU")
+DIRECTIONS = ("forward", "backward")
 
-class Corpus(Sequence[Item]):
-    """Recordings that are not there, made when they are asked for."""
-
-    def __init__(self, count: int):
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        name = f"speaker{index // 1000:05d}/{index:08d}"
-        columns = {"snr": index % 21 - 5, "noise": ("street", "babble", "car", "rain")[index % 4]}
-        return Item(name, Path(f"/corpus/noisy/{name}.flac"), Path(f"/corpus/clean/{name}.flac"), columns)
+TIME, MEMORY, PLANNED = "exponent of time", "exponent of peak memory", "exponent of planned memory"
 
 
-class Empty(Evaluator):
-    """An evaluator that has nothing to compute."""
+def cases(plan: Plan) -> Cases:
+    """A sweep each."""
+    return {
+        f"{kind} {direction}, {size} grows": functools.partial(_rows, plan, kind, direction, size)
+        for kind in (KINDS[:1] if plan.quick else KINDS)
+        for direction in DIRECTIONS
+        for size in (QUICK if plan.quick else SWEEPS)
+    }
 
-    surroundings: Mapping[str, Any] = {"device": "none"}  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    def __init__(self):
-        pass
+def _rows(plan: Plan, kind: str, direction: str, size: str) -> Iterator[Row]:
+    points = SWEEPS[size][:2] if plan.quick else SWEEPS[size]
+    group = f"{kind} {direction}, {size} grows"
+    rows = []
+    for value in points:
+        sizes = {**BASE, size: value}
+        job = {"kind": kind, "direction": direction, "sizes": sizes, "rounds": 3 if plan.quick else 9}
+        found = run_child("benchmarks.scale_child", json.dumps(job), platform=plan.platform)
+        name = f"{kind} {direction} " + " ".join(f"{key}{number}" for key, number in sizes.items())
+        row = row_of(name, group, {"jaxrnn": found["us"]})
+        row.facts |= {
+            "sweep": size,
+            "size": value,
+            "peak MB": found["peak_bytes"] / 1e6,
+            "planned MB": found["planned_bytes"] / 1e6,
+        }
+        rows.append(row)
+    series = {
+        TIME: [row.timings["jaxrnn"].median for row in rows],
+        MEMORY: [row.facts["peak MB"] for row in rows],
+        PLANNED: [row.facts["planned MB"] for row in rows],
+    }
+    rows[-1].facts |= {what: exponent(points, values) for what, values in series.items()}
+    yield from rows
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *exception: object) -> None:
+def exponent(sizes: tuple[int, ...], values: list[float]) -> float | None:
+    """The p of ``value ~ size**p``, fitted by least squares to the logarithms of the upper half of the sizes.
+
+    The lower half is where a cost that does not grow hides the one that does.
+    """
+    first = (len(sizes) - 1) // 2
+    kept = [(s, v) for s, v in zip(sizes[first:], values[first:], strict=True) if v > 0]
+    if len(kept) < 2:
         return None
-
-    def begin(self, unit: Unit) -> Future[list[Row]]:
-        """Rows of the size that rows have."""
-        future: Future[list[Row]] = Future()
-        values = np.random.default_rng(unit.index).normal(10, 5, (len(unit.items), 3)).tolist()
-        future.set_result(
-            [
-                row_of(item, length / unit.rate, None) | {"si_sdr": one, "si_sdr_improvement": two, "level": three}
-                for item, length, (one, two, three) in zip(unit.items, unit.lengths, values, strict=True)
-            ]
-        )
-        return future
-
-    def compute(self, units: Any) -> Iterator[tuple[Unit, list[Row]]]:
-        """The same in this process."""
-        return ((unit, self.begin(unit).result()) for unit in units)
-
-
-def main() -> None:
-    """Measure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--through-workers", type=int, default=10_000, help="units that go through workers of Ray")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=None)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as made:
-        _measure(Path(made, "out"), options)
-
-
-def _measure(out: Path, options: argparse.Namespace) -> None:
-    units = Units(Corpus(options.rows), np.full(options.rows, RATE * SECONDS), RATE, BATCH)
-    journal, done = Journal(out, {}), 0
-    began = time.perf_counter()
-
-    def said(what: str, *files: Path) -> None:
-        nonlocal began
-        sizes = {file.name: sum(part.stat().st_size for part in _parts(file)) / 1e6 for file in files}
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-        print(f"{what}: {time.perf_counter() - began:.1f} s, peak {peak:.0f} MB", sizes or "", flush=True)
-        began = time.perf_counter()
-
-    def journaled(computing: Any, some: Any) -> None:
-        nonlocal done
-        for unit, rows in computing.compute(some):
-            journal.finish(unit.index, rows)
-            done += 1
-
-    with journal.writing():
-        with WorkerPool(Workers(options.workers), Empty) as pool:
-            journal.begin(pool.surroundings)
-            said("workers are ready")
-            first = time.perf_counter()
-            journaled(pool, (units[index] for index in range(min(len(units), options.through_workers))))
-            print(f"through workers: {done / (time.perf_counter() - first):.0f} units a second")
-        said(f"{done} units through workers")
-        journaled(Empty(), (units[index] for index in range(done, len(units))))
-        said(f"{done} units in the journal", out / "units")
-    again = Journal(out, {})
-    assert len(again.finished()) == len(units)
-    said("the journal read again")
-    metrics = [build_metric(name) for name in ("si_sdr", "si_sdr_improvement", "level")]
-    results = results_of("scale", again.rows(), metrics, slices=["snr", "noise"], path=out / TABLE)
-    write_document(out, results)
-    said("table and summary", out / TABLE, out / "results.json")
-    write_report(out / "report.html", results)
-    said("page", out / "report.html")
-
-
-def _parts(path: Path) -> Iterator[Path]:
-    return path.iterdir() if path.is_dir() else iter([path])
-
-
-if __name__ == "__main__":
-    main()
+    s, v = np.log(np.array(kept)).T
+    return float(np.polyfit(s, v, 1)[0])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks import own, start
-from benchmarks.cells import NONE, Table, beside, fact, mean, means, median, median_and_ratio, ratio
+from benchmarks import export, own, start
+from benchmarks.cells import NONE, Table, beside, mean, means, median, median_and_ratio, ratio
 from benchmarks.corpus import MORE_THAN_SHORT
 from benchmarks.layers import GATES
 from benchmarks.results import BEST, SUBJECT, Result, Row, is_peer
@@ -55,12 +55,21 @@ def pulses(result: Result) -> list[Table]:
     return [Table(f"One pulse, us {RATIO}", beside(result, result.rows, (SUBJECT, own.JITTED)))]
 
 
+def exports(result: Result) -> list[Table]:
+    """A row a network, with the means over all of them."""
+    facts = (export.OFFLINE_NODES, export.STEP_NODES, export.RATIO, export.OPTIMISED)
+    rows = beside(result, result.rows, facts=facts)
+    mean = means(result.rows, rows)
+    return [Table(f"One step of an exported file, us {RATIO}", rows | ({"mean": mean} if mean else {}))]
+
+
 def sequence(result: Result) -> list[Table]:
-    """A row a size, three columns a kind of layer; then a row a kind, for iterations and bodies of Scan."""
+    """A row a size, three columns a kind of layer; of the sizes, those of many frames. The means are over all."""
     rows = {row.name: row for row in result.rows}
     ways = {"ONNX Runtime": "ONNX Runtime", "best": BEST}
     layers: dict[str, dict[str, str]] = {}
-    for size in SIZES:
+    most = max(frames for _, frames, _ in SIZES)
+    for size in (size for size in SIZES if size[1] == most):
         named = {kind: rows.get(name_of(kind, *size)) for kind in GATES}
         if any(named.values()):
             layers[", ".join(map(str, size))] = {
@@ -71,23 +80,12 @@ def sequence(result: Result) -> list[Table]:
                     *((f"{kind}, {way}", ratio(row, name)) for way, name in ways.items()),
                 )
             }
-    layers["mean"] = {
+    layers[f"mean of {len(SIZES)} sizes"] = {
         f"{kind}, {way}": mean([rows.get(name_of(kind, *size)) for size in SIZES], name)
         for kind in GATES
         for way, name in ways.items()
     }
-    peers = [name for name in result.contenders if is_peer(name)]
-    written = {
-        kind: {
-            "one iteration, us": median(rows.get(f"{kind}, one iteration"), SUBJECT, "us"),
-            **{peer: mean([row for row in result.rows if row.group == f"{kind} as Scan"], peer) for peer in peers},
-        }
-        for kind in GATES
-    }
-    return [
-        Table("A layer of so many units over so many frames, batch: ms, and ratio to peers", layers),
-        Table("Cells as bodies of Scan, mean ratio to peers", written),
-    ]
+    return [Table("A layer of so many units over so many frames, batch: ms, and ratio to peers", layers)]
 
 
 def recording(result: Result) -> list[Table]:
@@ -104,18 +102,6 @@ def recording(result: Result) -> list[Table]:
         Table(f"Ten seconds of audio, ms {RATIO}", beside(result, alone, (SUBJECT,), facts=facts)),
         Table("One of many recordings of two seconds at once, ms [beside a single one in float32]", batches),
     ]
-
-
-def accelerator(result: Result) -> list[Table]:
-    """What batches of recordings of DTLN use of the device's limits."""
-    limits = next((row.facts for row in result.rows if row.group == "limits"), {})
-    rows = {
-        row.name: {"GFLOP/s": fact(row.facts, "GFLOP/s"), "of the peak": fact(row.facts, "of the peak")}
-        for row in result.rows
-        if row.group == "recordings" and row.name.startswith("dtln")
-    }
-    peak = {"a product of large matrices": {"GFLOP/s": fact(limits, "GFLOP/s")}} if rows else {}
-    return [Table("Operations a second", rows | peak)]
 
 
 def streams(result: Result) -> list[Table]:
@@ -165,8 +151,9 @@ SECTIONS = {
     "step": Section({"step": step}),
     "start": Section({"start": starts}),
     "pulses": Section({"pulses": pulses}),
+    "export": Section({"export": exports}),
     "sequence": Section({"sequence": sequence}),
-    "recording": Section({"recording": recording, "accelerator": accelerator, "streams": streams}),
+    "recording": Section({"recording": recording, "streams": streams}),
     "train": Section({"train": train}),
     "corpus": Section({"corpus": corpus}),
 }

@@ -6,12 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks.batches import ALONE
-from benchmarks.finders import Found, mean_of_groups, mean_of_named, over_import, smallest_fact, stages, whole
+from benchmarks.export import GROUP, OFFLINE_GRAPH, RATIO
+from benchmarks.finders import (
+    Found,
+    mean_fact,
+    mean_of_groups,
+    mean_of_named,
+    over_import,
+    smallest_fact,
+    stages,
+    whole,
+)
+from benchmarks.networks import OFFLINE
 from benchmarks.results import BEST, SUBJECT, Result
 from benchmarks.sequence import SIZES, name_of
 from benchmarks.start import COLD, NATIVE
 
 SPEECH = ("dtln_1", "dtln_2", "silero_vad_16k_op15", "gtcrn")
+EXPORTED = (*SPEECH, *(network.name for network in OFFLINE))
 STREAMED = ("filter_net", "keyword_net", "wave_net")
 
 
@@ -93,6 +105,14 @@ TARGETS = (
         "pulses",
         mean_of_named(("convolutional_recurrent",), "tract"),
     ),
+    Target(
+        "a step of an exported file in ONNX Runtime",
+        "the offline graph, one pulse",
+        1.3,
+        "export",
+        mean_of_groups(GROUP, contender=OFFLINE_GRAPH, rows_at_least=len(EXPORTED)),
+    ),
+    Target("nodes of an exported file", "the offline graph", 2.0, "export", mean_fact(GROUP, RATIO, len(EXPORTED))),
     Target(
         "sequence, LSTM and GRU, ten sizes",
         "ONNX Runtime",

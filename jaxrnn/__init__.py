@@ -28,14 +28,15 @@ from jaxrnn.version import __version__ as __version__
 if TYPE_CHECKING:
     from jaxrnn import demo as demo
     from jaxrnn import evaluation as evaluation
+    from jaxrnn import exporting as exporting
     from jaxrnn import nnx as nnx
     from jaxrnn import profiling as profiling
     from jaxrnn import streaming as streaming
     from jaxrnn import training as training
     from jaxrnn import verification as verification
     from jaxrnn.compiling import compiler_options
+    from jaxrnn.exporting import export_onnx
     from jaxrnn.model import Model
-    from jaxrnn.model.exporting import export_onnx
     from jaxrnn.model.loading import load
     from jaxrnn.onnx.limits import Limits
     from jaxrnn.onnx.state import StateVar
@@ -79,7 +80,7 @@ _LAZY = {
     "Runner": "jaxrnn.runtime.runner",
     "StreamPool": "jaxrnn.runtime.pool",
     "compiler_options": "jaxrnn.compiling",
-    "export_onnx": "jaxrnn.model.exporting",
+    "export_onnx": "jaxrnn.exporting",
     "load": "jaxrnn.model.loading",
     "load_compiled": "jaxrnn.runtime.compiled",
     "save_compiled": "jaxrnn.runtime.compiled",
@@ -89,7 +90,7 @@ _LAZY = {
 }
 
 #: Packages that ``import jaxrnn`` is enough for.
-_PACKAGES = ("demo", "evaluation", "nnx", "profiling", "streaming", "training", "verification")
+_PACKAGES = ("demo", "evaluation", "exporting", "nnx", "profiling", "streaming", "training", "verification")
 
 
 def __getattr__(name: str) -> Any:

@@ -152,13 +152,14 @@ def whole(output: OutputSpec, body: Any, rest: Any, frames: int | None = None) -
     Args:
         output: the output.
         body: what its steps gave, joined; None where there was no step.
-        rest: what its flush gave; None where it gave nothing of it.
+        rest: what its flush gave; None where it gave nothing of it, or there was none.
         frames: how many it has after its delay; None for all that came.
     """
-    if rest is None or output.time_axis is None:
-        return body if rest is None else rest
-    modules = np if isinstance(rest, np.ndarray) else jnp
-    array = rest if body is None else modules.concatenate([body, rest], output.time_axis)
+    parts = [each for each in (body, rest) if each is not None]
+    if output.time_axis is None or not parts:
+        return parts[-1] if parts else None
+    modules = np if isinstance(parts[-1], np.ndarray) else jnp
+    array = modules.concatenate(parts, output.time_axis) if parts[1:] else parts[0]
     first = output.delay or 0
     end = None if frames is None else first + frames
     return array[(slice(None),) * output.time_axis + (slice(first, end),)]

@@ -50,6 +50,30 @@ def layers_model(kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
     return make_model(graph, opset=22 if kind == TensorProto.BFLOAT16 else 17)
 
 
+def look_ahead_model() -> onnx.ModelProto:
+    """A convolution that looks a frame ahead, Tanh and a running sum over an open time; and the sum of all of it."""
+    rng = np.random.default_rng(4)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array((0.3 * rng.standard_normal(shape)).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "W", "B"], ["a"], name="window", pads=[1, 1]),
+        helper.make_node("Tanh", ["a"], ["b"], name="squash"),
+        helper.make_node("CumSum", ["b", "axis"], ["y"], name="sums"),
+        helper.make_node("ReduceSum", ["b", "axis"], ["total"], name="sum", keepdims=0),
+    ]
+    info, kind = helper.make_tensor_value_info, TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "look_ahead",
+        [info("x", kind, [1, FEATURES, "T"])],
+        [info("y", kind, [1, 2, "T"]), info("total", kind, [1, 2])],
+        [weight("W", 2, FEATURES, 3), weight("B", 2), numpy_helper.from_array(np.array([2]), "axis")],
+    )
+    return make_model(graph)
+
+
 def make_model(graph: onnx.GraphProto, *domains: str, opset: int = 17) -> onnx.ModelProto:
     """The graph as a model that every engine takes."""
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]

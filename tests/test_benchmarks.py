@@ -41,6 +41,7 @@ SMALLEST = {
     "sequence": ("RNN H64 T50 B1", False),
     "train": ("LSTM H64 T100 B8", False),
     "pulses": ("keyword_net", True),
+    "export": ("keyword_net", True),
     "streams": ("dtln_1, 64 live", True),
     "start": (", start", True),
     "scale": ("LSTM forward, T grows", False),

@@ -96,7 +96,6 @@ def test_what_is_said_about_mistakes(layers, tmp_path):
     wrong = archive_of(tmp_path / "nan.npz", params | {"P": params["P"] * np.float32(np.nan)})
     out, step = ("-o", tmp_path / "out.onnx"), ("--step", "3")
     mistakes = [
-        ((file, *out), "either --checkpoint DIR or --params"),
         ((file, "--params", archive, "--checkpoint", tmp_path, *out), "either --checkpoint DIR or --params"),
         ((file, "--params", archive, *step, *out), "--step chooses a checkpoint"),
         ((file, "--checkpoint", tmp_path, *step, "--last", *out), "--step and --last exclude each other"),

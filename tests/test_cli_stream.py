@@ -13,9 +13,9 @@ from verifier import peer_outputs
 
 import jaxrnn
 import jaxrnn.runtime.compiled
-from jaxrnn.cli import stepping
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.runtime.compiled.format import MAGIC
+from jaxrnn.verification import running
 
 FEATURES, HIDDEN, FRAMES = 3, 4, 9
 
@@ -326,8 +326,8 @@ def test_pulses_of_real_models(models, name, pulse, smallest, delay):
 
 
 def test_pulses_that_differ(layers, monkeypatch):
-    joined = stepping._whole
-    monkeypatch.setattr(stepping, "_whole", lambda *arguments: 1.01 * joined(*arguments))
+    joined = running._whole
+    monkeypatch.setattr(running, "_whole", lambda *arguments: 1.01 * joined(*arguments))
     options = ("--symbol", "T", "--random", "--frames", 5)
     found = call_json("stream", layers, *options, "--verify", status=1)
     assert not found["verified"]

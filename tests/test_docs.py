@@ -27,6 +27,7 @@ PAGES = {
     "evaluation.md": 4,
     "platforms.md": 2,
     "compiled.md": 3,
+    "deploying.md": 6,
 }
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

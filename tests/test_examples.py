@@ -20,7 +20,7 @@ from compilations import compilations
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.demo import PACKAGED, si_sdr
+from jaxrnn.demo import PACKAGED, denoise_at_once, si_sdr
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 #: Samples by which DTLN's output lags its input.
@@ -299,6 +299,25 @@ def test_examples_of_streaming_see_a_difference(monkeypatch):
     wrong = property(lambda self: {"spectra": 0, "level": None})
     monkeypatch.setattr(jaxrnn.Streamed, "delay", wrong)
     assert "has shape" in run("stream_function", "--seconds", "0.5", status=1)
+
+
+@pytest.mark.thorough
+def test_a_denoiser_runs_in_another_engine(audio, tmp_path):
+    """As a file from samples to samples, over a recording that is no whole number of steps."""
+    short = tmp_path / "short.wav"
+    soundfile.write(short, read(audio / "noisy_16k.wav")[:8_100], 16_000)
+    said = run("export_streaming_onnx", short, "--out", tmp_path / "out")
+    assert differences(said)[0] < 1e-5
+    assert "in ONNX Runtime" in said
+    files = {"enhanced.wav", "flush.onnx", "noisy.wav", "streaming.first_state.npz", "streaming.onnx"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == files
+    enhanced = read(tmp_path / "out" / "enhanced.wav")
+    expected = denoise_at_once(read(short), jaxrnn.load(PACKAGED))
+    assert np.abs(enhanced - expected).max() < 1e-4  # samples in a file have 16 bits
+    # A recording that is made, and known to be cleaner after.
+    said = run("export_streaming_onnx", "--out", tmp_path / "made")
+    noisy, after = map(float, re.findall(r"SI-SDR: ([\d.]+) dB noisy, ([\d.]+) enhanced", said)[0])
+    assert after > noisy + 5
 
 
 @pytest.mark.thorough

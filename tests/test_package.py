@@ -95,6 +95,7 @@ MODEL = {
     "state",
     "static",
     "step",
+    "step_file",
     "stream",
     "symbolic_inputs",
 }
@@ -147,7 +148,7 @@ def test_public_names(models):
     )
 
 
-PACKAGES = {"demo", "evaluation", "nnx", "profiling", "streaming", "training", "verification"}
+PACKAGES = {"demo", "evaluation", "exporting", "nnx", "profiling", "streaming", "training", "verification"}
 
 
 def test_packages_are_reached_from_the_first_and_show_public_names_only():

@@ -9,8 +9,8 @@ import pytest
 from finite_differences import EQUAL, assert_derivative, assert_equal, dot, random_like, size_of
 from hypothesis import HealthCheck, assume, given, settings
 from jax.flatten_util import ravel_pytree
+from recurrent_nodes import OUTPUTS, build, nodes
 from recurrent_reference import ROWS
-from test_recurrent import OUTPUTS, build, nodes
 from tiers import of_tiers
 
 import jaxrnn

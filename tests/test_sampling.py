@@ -113,6 +113,7 @@ def test_a_grid_of_one_element():
     np.testing.assert_array_equal(found, [[[[-1, 0], [0, 0], [1, 0]]]])
 
 
+@pytest.mark.thorough
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_roi_align(data):
@@ -166,6 +167,7 @@ def test_adaptive_maxima_need_known_regions():
         jax.jit(lambda rois: roi_align(x, rois, batch, mode="max"))(rois)
 
 
+@pytest.mark.thorough
 def test_roi_gradients():
     with jax.enable_x64(True):
         x = normal(1, 2, 5, 6, dtype=np.float64)

@@ -210,3 +210,42 @@ def test_inside_both_branches():
         model = model_of(nodes, {"x": ONE, "h": ONE, "flag": (BOOL, [])}, {"y": ONE, "end": ONE}, C)
         assert pairs(model) == {"h": "end"}
         assert model.state[0].node == owner
+
+
+def test_names_take_no_pair_from_data():
+    """What arithmetic makes of data has no claim on an input that a state with a name of its own needs.
+
+    The masked update is no cell to the flow of elements, and the data look as if they went through one.
+    """
+    nodes = [
+        node("MatMul", ["x", "V"], ["mixed"]),
+        node("Mul", ["h", "decay"], ["kept"]),
+        node("Add", ["mixed", "kept"], ["sum"]),
+        node("Tanh", ["sum"], ["y"]),
+        node("Greater", ["count", "half"], ["some"]),
+        node("Where", ["some", "y", "h"], ["h_next"]),
+        node("Add", ["count", "double"], ["count_next"]),
+        node("Neg", ["y"], ["z"]),
+    ]
+    constants = {**C, "decay": np.arange(N, dtype=np.float32)}
+    inputs = {"x": ONE, "h": ONE, "count": [1]}
+    model = model_of(nodes, inputs, dict.fromkeys(("y", "z", "h_next"), ONE) | {"count_next": [1]}, constants)
+    assert pairs(model) == {"h": "h_next", "count": "count_next"}
+
+
+def test_steps_that_give_nothing_but_state():
+    """The last frame, say, which is handed out when a recording has ended."""
+    nodes = [node("Tanh", ["x"], ["tap.last_next"]), gru("gru", "x", "h", "", "h_next")]
+    model = model_of(nodes, {"x": ONE, "tap.last": ONE, "h": ONE}, dict.fromkeys(("tap.last_next", "h_next"), ONE), C)
+    assert pairs(model) == {"tap.last": "tap.last_next", "h": "h_next"}
+
+
+def test_parts_without_elements():
+    """A split off part may be empty; the others are followed all the same."""
+    constants = {**C, "sizes": np.array([0, 1], np.int64)}
+    nodes = [
+        node("Split", ["h", "sizes"], ["nothing", "start"], axis=1),
+        gru("gru", "x", "start", "Y", "h_next"),
+    ]
+    model = model_of(nodes, {"x": ONE, "h": ONE}, {"Y": [1, 1, 1, N], "h_next": ONE}, constants)
+    assert pairs(model) == {"h": "h_next"}

@@ -190,6 +190,7 @@ def test_the_files_own_initial_value():
     np.testing.assert_array_equal(pool.state(pool.open())["h"], start)
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow(models):
     """Ten thousand steps leave no more arrays alive than ten."""
     model = jaxrnn.load(models / "predictor_net.onnx")

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 
 from benchmarks.peers.base import Arrays, Network, Stepper
 from benchmarks.timing import fastest
+
+
+def optimised(path: Path) -> onnx.ModelProto:
+    """The model after the basic optimisations alone: constants folded, what has no effect removed."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
+        options.log_severity_level = 4
+        ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnx.load(options.optimized_model_filepath)
 
 
 def open_network(network: Network, threads: int) -> Stepper:

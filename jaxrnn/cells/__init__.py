@@ -5,8 +5,9 @@ from jaxrnn.cells.cell import Cell, Weights
 from jaxrnn.cells.chunks import in_blocks, in_chunks, recomputing
 from jaxrnn.cells.convolution import convolve
 from jaxrnn.cells.gru import GRU
+from jaxrnn.cells.layers import run_layer
 from jaxrnn.cells.lstm import LSTM
-from jaxrnn.cells.platforms import by_platform
+from jaxrnn.cells.platforms import by_platform, is_plain, plain_forms
 from jaxrnn.cells.products import matrix_products_in, product, product_operands
 from jaxrnn.cells.recurrence import run, run_direction
 from jaxrnn.cells.rnn import RNN
@@ -22,11 +23,14 @@ __all__ = [
     "convolve",
     "in_blocks",
     "in_chunks",
+    "is_plain",
     "matrix_products_in",
     "parse_activations",
+    "plain_forms",
     "product",
     "product_operands",
     "recomputing",
     "run",
     "run_direction",
+    "run_layer",
 ]

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn import varying
-from jaxrnn.cells.platforms import by_platform
+from jaxrnn.cells.platforms import by_platform, is_plain
 from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError
 
@@ -122,7 +122,7 @@ def is_in_parts(length: Any, bytes_a_frame: Any) -> bool:
 
 def _block_of(length: Any, bytes_a_frame: Any) -> int | None:
     """Frames in a block; None for a sequence that is not cut, as one of a symbolic length or batch."""
-    if not isinstance(length, int) or not isinstance(bytes_a_frame, int):
+    if is_plain() or not isinstance(length, int) or not isinstance(bytes_a_frame, int):
         return None
     size = max(1, BLOCK // max(bytes_a_frame, 1))
     return size if length > 2 * size else None
@@ -131,7 +131,7 @@ def _block_of(length: Any, bytes_a_frame: Any) -> int | None:
 def _chunk_of(length: Any) -> int | None:
     """Frames in a chunk; None for a sequence that is not cut. One of a symbolic length never is."""
     remat = _chosen.value
-    if remat is None or not isinstance(length, int):
+    if remat is None or is_plain() or not isinstance(length, int):
         return None
     size = remat if isinstance(remat, int) else math.isqrt(length)
     return size if 0 < size < length else None

@@ -3,7 +3,7 @@
 XLA has a fast kernel for some convolutions on CPUs: those of one group of channels, whose operand is not dilated, and
 which are in no loop. The others, and derivatives of dilated ones, take up to fifty times as long as a product. Of few
 frames alone, a product is mostly faster in any case; where many streams or frames are mapped over them, it is so if the
-operand is dilated, or there is one window. Other platforms convolve.
+operand is dilated, or there is one window. Other platforms convolve, and so do plain forms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax import lax
 
 from jaxrnn.cells.depthwise import depthwise, is_depthwise
 from jaxrnn.cells.geometry import Windows, windows_of
-from jaxrnn.cells.platforms import by_platform
+from jaxrnn.cells.platforms import by_platform, is_plain
 from jaxrnn.cells.window_products import WindowProduct
 from jaxrnn.compiling import is_unmapped
 
@@ -67,7 +67,7 @@ def convolve(
     distances: Any = tuple(strides), tuple(padding), tuple(input_dilation), tuple(kernel_dilation)
     sizes = [x.shape[axis] for axis in numbers.lhs_spec]
     taps = [kernel.shape[axis] for axis in numbers.rhs_spec]
-    if dtype in (None, x.dtype) and is_depthwise(sizes, taps, groups):
+    if not is_plain() and dtype in (None, x.dtype) and is_depthwise(sizes, taps, groups):
         in_order = jnp.transpose(x, numbers.lhs_spec), jnp.transpose(kernel, numbers.rhs_spec)
         return jnp.transpose(depthwise(*in_order, *distances), _inverse(numbers.out_spec))
 
@@ -83,7 +83,7 @@ def convolve(
         )
 
     symbolic = any(not isinstance(size, int) for size in (*sizes, *taps, *itertools.chain(*distances[1])))
-    if symbolic or not jnp.issubdtype(x.dtype, jnp.floating):
+    if is_plain() or symbolic or not jnp.issubdtype(x.dtype, jnp.floating):
         return convolution(x, kernel, numbers.rhs_spec)
     product = _product(sizes, taps, windows_of(sizes[2:], taps[2:], *distances), groups)
     if product is None:

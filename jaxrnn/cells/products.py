@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn.cells.platforms import is_plain, plain_forms
 from jaxrnn.precision import compute_type
 
 #: The operand type of products. Part of the key of every cache of JAX: what was traced for one type serves no other.
@@ -41,25 +42,27 @@ def product_type() -> np.dtype | None:
 
 @dataclass(frozen=True)
 class Types:
-    """The types that a function is traced in.
+    """The types and forms that a function is traced in.
 
     Attributes:
         wide: whether there are types of 64 bits.
         products: the compute dtype.
+        plain: whether it is traced in plain forms.
     """
 
     wide: bool
     products: np.dtype | None
+    plain: bool = False
 
     @classmethod
     def here(cls) -> Types:
         """Those here and now."""
-        return cls(bool(jax.config.read("jax_enable_x64")), product_type())
+        return cls(bool(jax.config.read("jax_enable_x64")), product_type(), is_plain())
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
         """Trace in them."""
-        with jax.enable_x64(self.wide), matrix_products_in(self.products):
+        with jax.enable_x64(self.wide), matrix_products_in(self.products), plain_forms(self.plain):
             yield
 
 

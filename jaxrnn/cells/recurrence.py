@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxrnn.cells.cell import Carry, Cell, Weights
 from jaxrnn.cells.chunks import in_blocks, in_chunks, is_in_parts
+from jaxrnn.cells.platforms import is_plain
 from jaxrnn.cells.products import product_type
 from jaxrnn.cells.sequence import masked_output, masked_update, sequence
 
@@ -29,6 +30,7 @@ def run_direction(
     *,
     reverse: bool = False,
     lengths: jax.Array | None = None,
+    exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
     """Run one cell over a sequence in one direction.
 
@@ -40,13 +42,14 @@ def run_direction(
         reverse: begin with the last frame.
         lengths: ``[batch]`` integers, the number of frames that exist in each row. The others leave the carry unchanged
             and output zeros, in either direction.
+        exists: ``bool[time, batch, 1]``, which frames exist, in place of the lengths.
 
     Returns:
         Outputs ``[time, batch, hidden]`` in the order of the input, and the final carry. One frame compiles to no loop;
         no frame returns the initial carry.
     """
     input_weights, recurrent = cell.prepare(weights, x.dtype)
-    exists = _exists(x, lengths)
+    exists = exists_of(x, lengths) if exists is None else exists
     if isinstance(x.shape[0], int) and x.shape[0] == 1:
         new = cell.step(recurrent, initial, cell.split_gates(cell.project(input_weights, x[0])))
         return masked_output(exists, new[0][None]), masked_update(None if exists is None else exists[0], new, initial)
@@ -62,7 +65,7 @@ def run_direction(
     return y, final
 
 
-def _exists(x: jax.Array, lengths: jax.Array | None) -> jax.Array | None:
+def exists_of(x: jax.Array, lengths: jax.Array | None) -> jax.Array | None:
     """Which frames of each row exist, ``bool[time, batch, 1]``; None if all do."""
     if lengths is None:
         return None
@@ -82,6 +85,7 @@ def _is_one_loop(cells: Sequence[Cell], weights: Sequence[Weights], x: jax.Array
     frames, rows = x.shape[:2]
     return (
         len(cells) == 2
+        and not is_plain()
         and cells[0] == cells[1]
         and isinstance(frames, int)
         and frames > 1
@@ -92,7 +96,7 @@ def _is_one_loop(cells: Sequence[Cell], weights: Sequence[Weights], x: jax.Array
 
 
 def _run_both(
-    cell: Cell, weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry], lengths: jax.Array | None
+    cell: Cell, weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry], exists: jax.Array | None
 ) -> tuple[jax.Array, Carry]:
     """As `run` of two directions, in one loop over a batch of two: of the second, all frames are in reverse order."""
 
@@ -103,7 +107,6 @@ def _run_both(
     inputs, recurrent = jax.tree.map(lambda *pair: jnp.stack(pair), *prepared)
     start = jax.tree.map(lambda *pair: jnp.stack(pair), *initial)
     projected = jax.vmap(cell.project, (0, 1), 1)(inputs, both(x))
-    exists = _exists(x, lengths)
     one = functools.partial(sequence, cell, False, product_type())
     mask = None if exists is None else both(exists)
     final, y = jax.vmap(one, (0, 0, 1, 1), (0, 1))(recurrent, start, projected, mask)
@@ -118,6 +121,7 @@ def run(
     *,
     direction: str = "forward",
     lengths: jax.Array | None = None,
+    exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
     """Run a layer of one or two directions.
 
@@ -127,7 +131,7 @@ def run(
         x: ``[time, batch, features]``.
         initial: one carry for each direction.
         direction: ``"forward"``, ``"reverse"`` or ``"bidirectional"``.
-        lengths: as in `run_direction`.
+        lengths, exists: as in `run_direction`.
 
     Returns:
         Outputs ``[time, directions, batch, hidden]`` and the final carry, arrays ``[directions, batch, hidden]``.
@@ -136,10 +140,11 @@ def run(
         raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, not {direction!r}")
     backwards = DIRECTIONS[direction]
     cells = tuple(cell) if isinstance(cell, Sequence) else (cell,) * len(backwards)
+    exists = exists_of(x, lengths) if exists is None else exists
     if _is_one_loop(cells, weights, x, initial):
-        return _run_both(cells[0], weights, x, initial, lengths)
+        return _run_both(cells[0], weights, x, initial, exists)
     results = [
-        run_direction(each, each_weights, x, each_initial, reverse=reverse, lengths=lengths)
+        run_direction(each, each_weights, x, each_initial, reverse=reverse, exists=exists)
         for each, each_weights, each_initial, reverse in zip(cells, weights, initial, backwards, strict=True)
     ]
     outputs = jnp.stack([y for y, _ in results], 1)

@@ -25,7 +25,7 @@ COMMANDS = {
         "Write a model's step and scan to a file that runs without ONNX.",
     ),
     "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, as a file of settings says."),
-    "export": ("jaxrnn.cli.export:export", "Write an ONNX file again with trained parameters."),
+    "export": ("jaxrnn.cli.export:export", "Write an ONNX file: a stream, a step, or trained parameters."),
     "evaluate": ("jaxrnn.cli.evaluate:evaluate", "Run a model over a corpus: metrics, tables and a report."),
     "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with the packaged network."),
 }
@@ -127,6 +127,7 @@ def main(cache: bool) -> None:
     jaxrnn compile model.onnx -o model.jaxrnn          its step in a file that needs no ONNX
     jaxrnn finetune settings.yaml                      train it further on examples
     jaxrnn export model.onnx --checkpoint DIR -o out   the file again, with trained parameters
+    jaxrnn export net.onnx --symbol S -o out.onnx      its pulses as an ONNX file of their own
     jaxrnn evaluate settings.yaml                      run it over a corpus: metrics, tables, a report
     jaxrnn demo                                        no file at hand: denoise a synthetic voice
 

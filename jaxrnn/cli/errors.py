@@ -21,7 +21,7 @@ _JSON = "jaxrnn.json"
 
 #: The option for each argument of Python that messages name.
 _OPTIONS = {"dims": "--dim"} | {
-    name: f"--{name}" for name in ("batch", "dtype", "length", "multiple", "pulse", "state", "static", "what")
+    name: f"--{name}" for name in ("batch", "dtype", "length", "multiple", "opset", "pulse", "state", "static", "what")
 }
 #: What a file of settings says about its model.
 _MODEL_KEYS = ("state", "static")

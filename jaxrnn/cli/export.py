@@ -1,25 +1,17 @@
-"""``jaxrnn export``: an ONNX file with the parameters of a training in it."""
+"""``jaxrnn export``: a stream, a step or a graph with other parameters as an ONNX file."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-import numpy as np
 
-from jaxrnn.cli.errors import MismatchError
-from jaxrnn.cli.files import load_archive
+from jaxrnn.cli.export_params import ParamsOptions, params_options
 from jaxrnn.cli.inputs import dim_option, seed_option
-from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option
-from jaxrnn.cli.output import COMPARED, Block, Table, busy, fields, plain, show
-from jaxrnn.messages import bytes_of
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
-    from jaxrnn.verification import Report
+from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option, parsed, writable
+from jaxrnn.cli.pulses import PulseOptions, pulse_options
 
 
 @click.command()
@@ -29,143 +21,105 @@ if TYPE_CHECKING:
     "The file to write; it may be FILE itself. It appears when it is complete, and with --verify when it agrees.",
     required=True,
 )
+@pulse_options
 @click.option(
-    "--checkpoint",
-    metavar="DIR",
+    "--flush",
+    metavar="FLUSH.onnx",
     type=click.Path(path_type=Path),
-    help="Take the parameters from this folder of checkpoints, as a training with 'checkpoints' leaves it.",
+    callback=parsed(writable),
+    help="Write a second graph beside OUT.onnx: it gives what is left when a recording has ended.",
 )
-@click.option("--step", metavar="N", type=click.IntRange(min=0), help="With --checkpoint: those of this step.")
-@click.option("--last", is_flag=True, help="With --checkpoint: those of the last step that was saved.")
-@click.option("--best", is_flag=True, help="With --checkpoint: those of the best validation. [default]")
+@click.option("--as-step", is_flag=True, help="With --params or --checkpoint: the step, and not the graph of FILE.")
+@click.option("--opset", metavar="N", type=click.IntRange(min=1), help="Version of ONNX's operators. [default: 17]")
 @click.option(
-    "--params",
-    "archive",
-    metavar="FILE.npz",
-    type=click.Path(path_type=Path),
-    help="Take the parameters by name from a .npz file. 'jaxrnn inspect --params' shows the names.",
+    "--batch",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Streams a call, along a new first axis or the model's own batch. [default: one, without such an axis]",
 )
-@click.option("--verify", is_flag=True, help="Compare the new file with ONNX Runtime on random inputs first.")
-@dim_option("With --verify: sizes of an open dimension of the inputs, as for 'jaxrnn verify'.", several=True)
+@params_options
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Run the new file in ONNX Runtime on random inputs first, and compare. Exit status 1 where it differs.",
+)
+@dim_option(
+    "Size of an open dimension of the inputs, other than the batch and time. Of a graph with other parameters: sizes "
+    "to verify with, as for 'jaxrnn verify'.",
+    several=True,
+)
 @seed_option("With --verify: seed of the inputs.")
 @json_option
 def export(
     file: ModelFile,
     output: Path,
-    checkpoint: Path | None,
-    step: int | None,
-    last: bool,
-    best: bool,
-    archive: Path | None,
+    pulses: PulseOptions,
+    flush: Path | None,
+    as_step: bool,
+    opset: int | None,
+    batch: int | None,
+    params: ParamsOptions,
     verify: bool,
     dims: dict[str, tuple[int, ...]],
     seed: int,
 ) -> None:
-    """Write an ONNX file again with other parameters, and show which have changed.
+    """Write an ONNX file: a stream, a step, or FILE again with other parameters.
 
-    The parameters go where FILE has them, in its own element types; everything else stays as it is, byte for byte.
-    External data is written beside OUT.onnx, and never over a file that is there.
+    With --symbol, FILE is a model over whole recordings, and OUT.onnx takes --pulse frames of it a step: what it has to
+    remember goes in and comes out by name, and the first state lies in a .npz file beside it. --flush writes the graph
+    that gives the last frames. Both carry what a program has to know (names of the state, delay, rate) as metadata.
 
-    With --verify the new file is read back: its parameters must be those that were given, and what it computes must be
-    what ONNX Runtime computes. Exit status 1 where it is not, and then nothing is written.
+    Without --symbol, OUT.onnx is the model's own step, written anew: small, its state by name.
+
+    --params and --checkpoint give the parameters of a training. Alone they write the graph of FILE again with them:
+    everything else stays as it is, byte for byte. With --symbol or --as-step, the stream or the step has them.
+
+    --verify runs what was written in ONNX Runtime before it appears. A stream goes over recordings of several lengths,
+    from its first state, pulse by pulse, with its state carried by name, and is flushed; its outputs are compared with
+    those of the same steps in jaxrnn, and with those of the model on the whole recording. A step is compared with the
+    model's, and a graph as 'jaxrnn verify' does. Exit status 1 where anything differs, and then nothing is written.
 
     \b
-    Examples:
+    Examples of streams:
+      jaxrnn export denoiser.onnx --symbol T -o streaming.onnx --flush flush.onnx --verify
+      jaxrnn export keywords.onnx --symbol S --pulse 4 --opset 18 -o streaming.onnx
+      jaxrnn export denoiser.onnx --symbol T --checkpoint runs/first -o streaming.onnx --verify
+
+    \b
+    Examples of steps:
+      jaxrnn export vad.onnx --static sr=16000 --dim sequence=576 -o step.onnx --verify
+      jaxrnn export vad.onnx --static sr=16000 --dim sequence=576 --params tuned.npz --as-step -o step.onnx
+
+    \b
+    Examples of graphs with other parameters:
       jaxrnn export model.onnx --checkpoint runs/first -o tuned.onnx --verify
-      jaxrnn export model.onnx --checkpoint runs/first --step 400 -o tuned.onnx
       jaxrnn export vad.onnx --params tuned.npz -o tuned.onnx --verify --static sr=16000 --dim sequence=576
     """  # noqa: D301
-    from jaxrnn.model.exporting import export_onnx, stored_params
+    if params and pulses.symbol is None and not as_step:
+        from jaxrnn.cli.export_graph import write_graph_again
 
-    _check_source(checkpoint, archive, {"--step": step is not None, "--last": last, "--best": best})
-    if dims and not verify:
-        raise click.UsageError("--dim sets the sizes of the inputs to verify with: it needs --verify")
-    model = file.load()
-    params = _params(model, checkpoint, step, not last) if archive is None else _from_archive(model, archive)
-    arrays = stored_params(model, params)
-    report = None
-    if verify:
-        with busy(f"verifying {output.name}"), tempfile.TemporaryDirectory(dir=output.parent) as folder:
-            trial = Path(folder, output.name)
-            export_onnx(model, arrays, trial)
-            report = _verified(trial, model, arrays, static=file.static, dims=dims, seed=seed)
-    export_onnx(model, arrays, output)
-    changes = _changes(model, arrays)
-    result = {
-        "model": str(file.path),
-        "output": str(output),
-        "bytes": output.stat().st_size,
-        "changed": sum(change["changed"] for change in changes),
-        "parameters": changes,
-        "verified": None if report is None else {"engine": report.engine, "cases": plain(report.cases)},
-    }
-    show(result, _report)
+        _refuse_of_steps({"--flush": flush, "--opset": opset, "--batch": batch})
+        write_graph_again(file, output, params, verify, dims, seed)
+        return
+    from jaxrnn.cli.export_step import write_step
+
+    if as_step and pulses.symbol is not None:
+        raise click.UsageError("--as-step is the model's own step; with --symbol NAME, a step is a pulse of its stream")
+    write_step(file, output, pulses, flush, params, _single(dims), seed if verify else None, opset=opset, batch=batch)
 
 
-def _check_source(checkpoint: Path | None, archive: Path | None, chosen: Mapping[str, bool]) -> None:
-    options = [option for option, value in chosen.items() if value]
-    if (checkpoint is None) == (archive is None):
-        raise click.UsageError("give either --checkpoint DIR or --params FILE.npz, where the parameters are")
-    if options and checkpoint is None:
-        raise click.UsageError(f"{options[0]} chooses a checkpoint: it needs --checkpoint DIR")
-    if len(options) > 1:
-        raise click.UsageError(f"{' and '.join(options)} exclude each other")
+def _refuse_of_steps(options: Mapping[str, Any]) -> None:
+    """Refuse options about a graph of its own, by name, where FILE is written again."""
+    option = next((option for option, value in options.items() if value is not None), None)
+    if option is not None:
+        raise click.UsageError(
+            f"{option} is about a stream or a step; --params and --checkpoint alone write the graph of FILE again: "
+            "give --symbol NAME for a stream, --as-step for a step"
+        )
 
 
-def _params(model: Model, folder: Path | None, step: int | None, best: bool) -> dict[str, Any]:
-    from jaxrnn.training import load_checkpoint
-
-    assert folder is not None
-    return load_checkpoint(folder, model=model, step=step, best=best)
-
-
-def _from_archive(model: Model, path: Path) -> dict[str, Any]:
-    from jaxrnn.specs import ArraySpec
-    from jaxrnn.verification.sampling import restore_types
-
-    infos = [ArraySpec(name, array.dtype, array.shape) for name, array in model.program.parameters.items()]
-    return restore_types(infos, load_archive(path))
-
-
-def _verified(path: Path, model: Model, arrays: Mapping[str, np.ndarray], **options: Any) -> Report:
-    """Read a file back and compare it.
-
-    Raises:
-        MismatchError: says what is wrong.
-    """
-    from jaxrnn.model.loading import load
-    from jaxrnn.verification import verify
-
-    reread = load(path, state=model.declared_state).program.parameters
-    lost = [name for name, array in arrays.items() if reread[name].tobytes() != array.tobytes()]
-    report = verify(path, **options)
-    different = [output for case in report.cases for output in case.outputs if not output.ok]
-    problems = [f"the parameter {name!r} reads back with other values" for name in lost]
-    problems += [f"the output {output.name!r} differs from {report.engine}'s: {output.reason}" for output in different]
-    if problems:
-        raise MismatchError(f"nothing was written: {'; '.join(problems)}")
-    return report
-
-
-def _changes(model: Model, arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Name, shape, dtype, and the largest change of an element, for every parameter."""
-    changes = []
-    for name, old in model.program.parameters.items():
-        with np.errstate(all="ignore"):
-            distance = np.abs(arrays[name].astype(np.float64) - old.astype(np.float64))
-        largest = float(distance.max(initial=0.0, where=np.isfinite(distance)))
-        same = arrays[name].tobytes() == old.tobytes()
-        facts = {"name": name, "shape": list(old.shape), "dtype": old.dtype.name}
-        changes.append({**facts, "changed": not same, "largest_change": largest})
-    return changes
-
-
-def _report(result: Mapping[str, Any]) -> Iterator[Block]:
-    yield f"{result['output']}: {bytes_of(result['bytes'])}"
-    changed = [change for change in result["parameters"] if change["changed"]]
-    title = f"Parameters: {len(changed)} changed, {len(result['parameters']) - len(changed)} as they were"
-    yield Table(title, fields("name", "shape", "dtype", "largest change"), changed)
-    if (verified := result["verified"]) is not None:
-        rows = [{**each, "dims": case["dims"]} for case in verified["cases"] for each in case["outputs"]]
-        columns = {"output": "name", "inputs": "dims", **COMPARED}
-        yield Table(f"Verified against {verified['engine']}", columns, rows)
+def _single(dims: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    for name, sizes in dims.items():
+        if len(sizes) != 1:
+            raise click.BadParameter(f"{name} needs one size: a stream or a step has no open dimensions")
+    return {name: size for name, (size,) in dims.items()}

@@ -83,12 +83,13 @@ def output_option(metavar: str, text: str, *, required: bool = False) -> Decorat
         metavar=metavar,
         required=required,
         type=click.Path(path_type=Path),
-        callback=parsed(_writable),
+        callback=parsed(writable),
         help=text,
     )
 
 
-def _writable(path: Path) -> Path:
+def writable(path: Path) -> Path:
+    """A file that can be written, or a usage error."""
     check_writable(path)
     return path
 

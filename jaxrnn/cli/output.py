@@ -173,7 +173,7 @@ def random_line(result: Mapping[str, Any], seed: int) -> list[str]:
 
 
 def time_rows(what: str, microseconds: Mapping[str, float] | None) -> list[tuple[str, str]]:
-    """Rows of a table with the times of steps, as `jaxrnn.cli.stepping.times_of` gives them."""
+    """Rows of a table with the times of steps, as `jaxrnn stream` measures them."""
     words = {"p50": "median", "p95": "95th percentile", "p99": "99th percentile", "max": "longest"}
     return [(f"{what}, {words[key]}", f"{value:.1f} µs") for key, value in (microseconds or {}).items()]
 

@@ -25,11 +25,11 @@ class PulseOptions:
     shortest: int
 
     def stream(self, model: Model, dims: Mapping[str, int]) -> Streamed:
-        """The model in these pulses, with sizes of its other open dimensions."""
-        from jaxrnn.cli.stepping import stream_model
-
+        """The model in these pulses, by default the smallest that fit, with sizes of its other open dimensions."""
         assert self.symbol is not None
-        return stream_model(model, self.symbol, self.pulse, dims, self.multiple, self.shortest)
+        least = -(-self.shortest // self.multiple)
+        constraints = [f"S >= {least}"] if self.shortest > self.multiple else []
+        return model.stream(self.symbol, self.pulse, dims=dims, multiple=self.multiple, constraints=constraints)
 
 
 def _pulses(symbol: str | None, pulse: int | None, multiple: int | None, shortest: int | None) -> PulseOptions:

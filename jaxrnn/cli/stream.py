@@ -111,10 +111,10 @@ def stream(
     """  # noqa: D301
     import jax
 
-    from jaxrnn.cli import stepping
-    from jaxrnn.cli.stream_checks import check_lengths
     from jaxrnn.cli.stream_report import facts_of, report
     from jaxrnn.cli.stream_source import open_source, recordings_for
+    from jaxrnn.verification.running import make_ready, run
+    from jaxrnn.verification.streams import check_lengths
 
     duration = _duration(rate, hop, step_seconds)
     check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify or None})
@@ -128,9 +128,9 @@ def stream(
         with busy(f"tracing {name}"):
             stepper, sample, total = recordings_for(source, given, pulses, limit, frames, STEPS)
         with busy(f"compiling {name}"), sample.naming_assumptions():
-            ready = stepping.make_ready(stepper, source.params, sample.inputs, sample.dims)
+            ready = make_ready(stepper, source.params, sample.inputs, sample.dims)
         with counting("streaming", total // stepper.spec.pulse) as indices:
-            ran = stepping.run(ready, sample.inputs, total, indices)
+            ran = run(ready, sample.inputs, total, indices)
         if source.model is not None:  # the file has an order of its own
             names = [info.name for info in source.model.outputs if info.name in ran.outputs]
             ran = dataclasses.replace(ran, outputs={name: ran.outputs[name] for name in names})

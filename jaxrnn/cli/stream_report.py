@@ -6,11 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, plain, random_line, text_of, time_rows, verdict
-from jaxrnn.cli.stepping import Ready, Run, has_no_number, times_of
-from jaxrnn.cli.stream_checks import Check
+from jaxrnn.cli.verify import difference
 from jaxrnn.messages import bytes_of
+from jaxrnn.verification.running import Ready, Run
 from jaxrnn.verification.sampling import Sample
+from jaxrnn.verification.streams import Check
+
+#: What is said of the times of all steps, besides the longest.
+PERCENTILES = (50, 95, 99)
 
 
 def facts_of(
@@ -25,7 +32,7 @@ def facts_of(
     output: Path | None,
 ) -> dict[str, Any]:
     """The facts and figures by name."""
-    spec, seconds = ready.stream.spec, run.seconds
+    spec, seconds = ready.spec, run.seconds
     duration = None if frame_seconds is None else frame_seconds * spec.pulse
     entries = [
         {"name": each.name, "kind": each.kind, "dtype": each.dtype, "shape": each.shape, "bytes": each.nbytes}
@@ -62,12 +69,12 @@ def facts_of(
         "state": entries,
         "state_bytes": sum(entry["bytes"] for entry in entries),
         "compile_seconds": ready.seconds,
-        "microseconds": times_of(seconds),
+        "microseconds": _times_of(seconds),
         "flush_microseconds": None if run.flush_seconds is None else 1e6 * run.flush_seconds,
         "frame_seconds": frame_seconds,
         "step_seconds": duration,
         "times_real_time": None if duration is None or not len(seconds) else duration * len(seconds) / seconds.sum(),
-        "not_finite": [name for name, array in looked_at.items() if has_no_number(array)],
+        "not_finite": [name for name, array in looked_at.items() if _has_no_number(array)],
         "verified": None if checks is None else all(check.ok for check in checks),
         "checks": None if checks is None else [{"ok": check.ok, **plain(check)} for check in checks],
         "output": None if output is None else str(output),
@@ -107,6 +114,19 @@ def report(result: Mapping[str, Any], seed: int, *, streams: bool) -> Iterator[B
         yield f"written to {result['output']}"
 
 
+def _times_of(seconds: np.ndarray) -> dict[str, float] | None:
+    """Percentiles of the times of steps and the longest, in microseconds; None where there was no step."""
+    if not len(seconds):
+        return None
+    figures = {f"p{level}": float(np.percentile(1e6 * seconds, level)) for level in PERCENTILES}
+    return {**figures, "max": float(1e6 * seconds.max())}
+
+
+def _has_no_number(array: np.ndarray) -> bool:
+    """Whether an element is NaN or infinite."""
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact)) and not np.isfinite(array.astype(np.complex128)).all()
+
+
 def _frames(count: int) -> str:
     """A number of input frames in words."""
     return f"{count:,} input frame{'' if count == 1 else 's'}"
@@ -131,13 +151,13 @@ def _times(result: Mapping[str, Any], step: str, *, streams: bool) -> Table:
 
 
 def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
-    missing = {"name": "", "max_abs": None, "max_rel": None, "ok": False}
+    missing = {"name": "", "max_abs": None, "max_rel": None, "ok": False, "worst": None, "first_frame": None}
     rows = []
     for check in result["checks"]:
         if check["problem"] is not None:
             rows.append({**missing, "frames": check["frames"], "reason": "the model does not run on so few frames"})
         rows += ({**item, "frames": check["frames"]} for item in check["outputs"])
-    said = {"result": lambda row: "agrees" if row["ok"] else row["reason"]}
-    yield Table("Pulses against the whole recording", {"frames": "frames", "output": "name", **COMPARED, **said}, rows)
+    columns = {"frames": "frames", "output": "name", **COMPARED, "result": difference}
+    yield Table("Pulses against the whole recording", columns, rows)
     yield ""
     yield verdict(result["verified"])

@@ -11,15 +11,16 @@ import click
 from jaxrnn.cli.inputs import Inputs
 from jaxrnn.cli.options import ModelFile
 from jaxrnn.cli.pulses import PulseOptions
-from jaxrnn.cli.stepping import check_size
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.guards import exact_types
+from jaxrnn.messages import bytes_of
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
+from jaxrnn.onnx.limits import Limits
 from jaxrnn.recordings import recording_specs
 from jaxrnn.runtime.compiled import is_compiled, load_compiled
 from jaxrnn.specs import bind, check_names
-from jaxrnn.stepper import Stepper
+from jaxrnn.stepper import Stepper, StepSpec
 from jaxrnn.verification.sampling import (
     Sample,
     index_limits,
@@ -93,8 +94,18 @@ def recordings_for(
     known = {**(sizes if source.stepper is not None else {}), **({} if recorded is not None else {symbol: total})}
     sample = random_arrays(whole, arrays, dims=known, seed=given.seed, limits=limits)
     kept = {name: size for name, size in {**sizes, **sample.dims}.items() if spec.streams or name != symbol}
-    check_size(spec)
+    _check_size(spec)
     return stepper, dataclasses.replace(sample, dims=kept), total
+
+
+def _check_size(spec: StepSpec) -> None:
+    """Refuse a pulse that no memory holds."""
+    for each in spec.inputs:
+        if spec.streams and each.nbytes > Limits.value_bytes:
+            raise InputError(
+                f"a pulse of {spec.pulse:,} frames takes {bytes_of(each.nbytes)} for {each.name}, and no more than "
+                f"{bytes_of(Limits.value_bytes)} are allowed; give a smaller --pulse"
+            )
 
 
 def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Stepper, dict[str, int]]:

@@ -88,4 +88,6 @@ def difference(comparison: Mapping[str, Any]) -> str:
     """Whether values agree, else why not and where they differ most."""
     if comparison["ok"]:
         return "agrees"
-    return comparison["reason"] + (f", most at {comparison['worst']}" if comparison["worst"] else "")
+    first = comparison["first_frame"]
+    since = "" if first is None else f", first in frame {first:,}"
+    return comparison["reason"] + since + (f", most at {comparison['worst']}" if comparison["worst"] else "")

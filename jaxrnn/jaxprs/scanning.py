@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from jaxrnn import varying
+from jaxrnn.cells import is_plain
 from jaxrnn.cells.chunks import in_chunks
 from jaxrnn.jaxprs.arranging import plain
-from jaxrnn.jaxprs.recognition import schedule_of_cells
+from jaxrnn.jaxprs.recognition import RecognisedCell, schedule_of_cells
 from jaxrnn.jaxprs.schedule import Schedule
 from jaxrnn.jaxprs.step import Function, Step
 
@@ -64,11 +65,42 @@ def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: 
         The last carry, and the outputs with time in front. Equal to ``lax.scan`` up to rounding; without a cell in the
         step it is that.
     """
+    return scan_recognised(step, carry, frames) or varying.scan(step, carry, frames)
+
+
+def scan_recognised(
+    step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any, *, loose: bool = False
+) -> tuple[Any, Any] | None:
+    """As `scan_cells`; None where there is no cell in the step, or in plain forms one that is no layer.
+
+    Args:
+        step, carry, frames: as in `scan_cells`.
+        loose: outputs do not matter in frames in which a mask holds the carry back.
+    """
     if not jax.tree.leaves(frames):
-        return varying.scan(step, carry, frames)
+        return None
     traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)
-    schedule = _with_cells(traced, frames)
-    return varying.scan(step, carry, frames) if schedule is None else _run(schedule, (), frames, carry)[::-1]
+    schedule = _with_cells(traced, frames, loose=loose)
+    if schedule is None:
+        return None
+    if is_plain() and not all(part.is_layer for part in schedule.parts if isinstance(part, RecognisedCell)):
+        return None
+    return _run(schedule, (), frames, carry)[::-1]
+
+
+def step_with_layers(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frame: Any) -> tuple[Any, Any]:
+    """One step, ``step(carry, frame)``; in plain forms, its recurrent cells are layers of one frame.
+
+    Args:
+        step: ``(carry, frame) -> (carry, outputs)``, pure.
+        carry: pytree before the step.
+        frame: pytree of arrays.
+    """
+    found = scan_recognised(step, carry, jax.tree.map(lambda array: array[None], frame)) if is_plain() else None
+    if found is None:
+        return step(carry, frame)
+    last, outputs = found
+    return last, jax.tree.map(lambda array: array[0], outputs)
 
 
 def _first(frames: Any) -> Any:

@@ -10,11 +10,17 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from jax.extend.core import ClosedJaxpr
 
+from jaxrnn.errors import UnsupportedError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.lowering.lowering import Lowering
+from jaxrnn.lowering.movement import source_of
+from jaxrnn.lowering.naming import name_nodes
+from jaxrnn.lowering.rewrites import REWRITES, WRITTEN_OUT, split_slices
+from jaxrnn.lowering.rewriting import rewrite
 from jaxrnn.lowering.rules import RULES
-from jaxrnn.lowering.writer import Operand, Writer, make_value
+from jaxrnn.lowering.writer import Operand, Writer, dtype_of, make_value, maker_of
+from jaxrnn.lowering.writer import shape_of as size_of
 
 #: The newest version of the file format that engines of the opset's time read.
 _IR_VERSION = 8
@@ -49,8 +55,9 @@ def lower(
         The model, not checked.
 
     Raises:
-        UnsupportedError: a primitive has no counterpart, or needs a newer opset; names its node or line.
+        UnsupportedError: primitives have no counterpart, or need a newer opset; names their nodes or lines.
     """
+    _refuse_complex(closed, arguments, results)
     writer = Writer(opset)
     for name in (*(argument.name for argument in arguments if argument.value is None), *results):
         writer.unused(name)
@@ -64,26 +71,59 @@ def lower(
             values.append(array)
     inputs = [value for value in values if isinstance(value, ir.Value)]
     with exact_types():
-        found = Lowering(writer, RULES).evaluate(closed, values)
-    outputs = _outputs(writer, results, found, inputs)
-    graph = ir.Graph(
-        inputs, outputs, nodes=writer.nodes, initializers=writer.initializers, opset_imports={"": opset}, name=label
-    )
+        lowering = Lowering(writer, RULES)
+        found = lowering.evaluate(closed, values)
+        lowering.check()
+    # The place makes each a value of its own, of which there may be several equal ones.
+    ends = [writer.node("Result", result, place=place) for place, result in enumerate(found)]
+    graph = ir.Graph(inputs, ends, nodes=writer.nodes, opset_imports={"": opset}, name=label)
     model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="jaxrnn")
-    for each in (passes.CommonSubexpressionEliminationPass(), passes.RemoveUnusedNodesPass()):
-        each(model)
+    # Equal values are one before patterns are looked for, and what replaces them is one after.
+    for rewrites in (REWRITES, WRITTEN_OUT):
+        passes.CommonSubexpressionEliminationPass()(model)
+        rewrite(graph, writer, rewrites)
+    passes.CommonSubexpressionEliminationPass()(model)
+    split_slices(graph, writer)
+    for value in writer.initializers:
+        graph.register_initializer(value)
+    for subgraph in graph.subgraphs():
+        _trim_results(subgraph)
+    _name_outputs(graph, results)
+    passes.RemoveUnusedNodesPass()(model)
+    name_nodes(graph)
     return model
 
 
-def _outputs(
-    writer: Writer, names: Sequence[str], operands: Sequence[Operand], inputs: Sequence[ir.Value]
-) -> list[ir.Value]:
-    """Results under their names: each output of a graph is a value of its own, and no input."""
-    outputs: list[ir.Value] = []
-    for name, operand in zip(names, operands, strict=True):
-        value = writer.value(operand)
-        if value.producer() is None or any(value is other for other in (*inputs, *outputs)):
-            value = writer.node("Identity", value)
+def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[Argument], results: Sequence[str]) -> None:
+    names = [argument.name if argument.value is None else "" for argument in arguments]
+    for name, variable in zip([*names, *results], [*closed.jaxpr.invars, *closed.jaxpr.outvars], strict=True):
+        if name and type_of(variable).kind == "c":
+            raise UnsupportedError(f"{name!r} is complex, which engines have no type for; make two real arrays of it")
+
+
+def _trim_results(graph: ir.Graph) -> None:
+    """Results of a body without the `Identity` that they were written with, where the body computes them."""
+    for index, end in enumerate(graph.outputs):
+        node = maker_of(end, "Identity")
+        value = end if node is None else source_of(node)
+        maker = value.producer()
+        if node is None or maker is None or maker.graph is not graph or value.is_graph_output() or end.uses():
+            continue
+        graph.outputs[index] = value
+        graph.remove(node, safe=True)
+
+
+def _name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
+    """Results under their names, each a value of its own; what is an input or another result has an `Identity`."""
+    for index, name in enumerate(names):
+        end = graph.outputs[index].producer()
+        assert end is not None
+        value = source_of(end)
+        maker = value.producer()
+        if maker is None or maker.graph is not graph or value.is_graph_output():
+            identity = ir.node("Identity", [value], outputs=[make_value(name, size_of(value), dtype_of(value))])
+            graph.insert_before(end, identity)
+            value = identity.outputs[0]
+        graph.outputs[index] = value
+        graph.remove(end, safe=True)
         value.name = name
-        outputs.append(value)
-    return outputs

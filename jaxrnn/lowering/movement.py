@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -118,6 +119,42 @@ def concatenate(writer: Writer, parts: Sequence[Operand], axis: int) -> Operand:
     return writer.node("Concat", *parts, shape=shape, dtype=dtype_of(parts[0]), axis=axis)
 
 
+def pad(writer: Writer, x: Operand, widths: Sequence[tuple[int, int]], value: Operand) -> Operand:
+    """An array with a value so many times before and after its elements along every axis."""
+    if not any(map(any, widths)):
+        return x
+    if isinstance(x, np.ndarray) and isinstance(value, np.ndarray):
+        return np.pad(x, widths, constant_values=value)
+    shape = [low + size + high for size, (low, high) in zip(shape_of(x), widths, strict=True)]
+    sizes = np.array([*(low for low, _ in widths), *(high for _, high in widths)], np.int64)
+    return writer.node("Pad", x, sizes, value, shape=shape, dtype=dtype_of(x))
+
+
+def padding_of(node: ir.Node) -> list[tuple[int, int]] | None:
+    """How many zeros a ``Pad`` puts before and after each axis; None if it pads another value."""
+    if "mode" in node.attributes:
+        return None
+    sizes, value = constant_of(node.inputs[1]), constant_of(node.inputs[2])
+    if sizes is None or value is None or value != 0:
+        return None
+    rank = len(sizes) // 2
+    return list(zip(sizes[:rank].tolist(), sizes[rank:].tolist(), strict=True))
+
+
+def spread(writer: Writer, x: Operand, gaps: Sequence[int], value: Operand) -> Operand:
+    """An array with a value so many times between its elements along every axis."""
+    for axis, gap in enumerate(gaps):
+        shape = shape_of(x)
+        if gap and shape[axis] > 1:
+            before, size, after = shape[:axis], shape[axis], shape[axis + 1 :]
+            x = reshape(writer, x, (*before, size, 1, *after))
+            x = pad(writer, x, [(0, gap if place == axis + 1 else 0) for place in range(len(shape) + 1)], value)
+            x = reshape(writer, x, (*before, size * (gap + 1), *after))
+            ends = (*before, size * (gap + 1) - gap, *after)
+            x = cut(writer, x, [0] * len(shape), ends)
+    return x
+
+
 def broadcast(writer: Writer, x: Operand, shape: Sequence[int], axes: Sequence[int] | None = None) -> Operand:
     """An array repeated along axes of size 1, and new ones.
 
@@ -143,16 +180,21 @@ def broadcast(writer: Writer, x: Operand, shape: Sequence[int], axes: Sequence[i
 def thin(x: Operand) -> Operand:
     """An operand before it was broadcast, of the same rank: operators on elements broadcast by themselves."""
     if isinstance(x, np.ndarray):
-        return x[
-            tuple(
-                slice(0, 1) if stride == 0 and size > 1 else slice(None)
-                for stride, size in zip(x.strides, x.shape, strict=True)
-            )
-        ]
+        repeated = (stride == 0 and size > 1 for stride, size in zip(x.strides, x.shape, strict=True))
+        return x[(*(slice(0, 1) if each else slice(None) for each in repeated), ...)]
     node = maker_of(x, "Expand")
     if node is None or len(shape_of(source_of(node))) != len(shape_of(x)):
         return x
     return source_of(node)
+
+
+def bare(x: Operand) -> Operand:
+    """An operand of one element before it was repeated or given axes; any other as it is."""
+    node = maker_of(x, "Expand", "Reshape")
+    if node is None or math.prod(shape_of(source_of(node))) != 1:
+        return x
+    inner = bare(source_of(node))
+    return inner if len(shape_of(inner)) <= len(shape_of(x)) else x
 
 
 def source_of(node: ir.Node) -> ir.Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,13 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn.errors import UnsupportedError
+from jaxrnn.lowering import kernels
+from jaxrnn.voices import argument
+
+#: Nodes that are none of ONNX: functions that it has no operator for, which are written out after all patterns are
+#: found, and the ends of a graph.
+OWN = frozenset({"Erfc", "Expm1", "Log1p", "Result"})
+OWN_DOMAIN = "jaxrnn"
 
 #: What flows along an edge: an array where it is known while the graph is written, else a value of the graph.
 Operand = np.ndarray | ir.Value
@@ -53,14 +60,20 @@ class Writer:
         self._names: set[str] = set() if outer is None else outer._names
         self._initializers: dict[Any, ir.Value] = {} if outer is None else outer._initializers
         self._parameters: dict[int, tuple[str, np.ndarray]] = {} if outer is None else outer._parameters
+        self._equal_parameters: dict[Any, np.ndarray] = {} if outer is None else outer._equal_parameters
 
     def inside(self) -> Writer:
         """The writer of a subgraph, which may read what this one has written."""
         return Writer(self.opset, self)
 
     def parameter(self, name: str, array: np.ndarray) -> None:
-        """An array that has a name: it is an initializer of that name where it is used as it is."""
+        """An array that has a name: it is an initializer of that name where it, or an equal one, is used."""
         self._parameters[id(array)] = (self.unused(name), array)
+        self._equal_parameters.setdefault(_content(array), array)
+
+    def is_parameter(self, array: np.ndarray) -> bool:
+        """Whether an array is a parameter, or equal to one."""
+        return id(array) in self._parameters or _content(array) in self._equal_parameters
 
     def unused(self, name: str) -> str:
         """A name like this one that nothing in the graph has yet."""
@@ -75,10 +88,12 @@ class Writer:
         """An operand as a value of the graph; an array becomes an initializer, and equal ones become one."""
         if isinstance(operand, ir.Value):
             return operand
-        name, _ = self._parameters.get(id(operand), ("", None))
-        array = np.ascontiguousarray(operand).reshape(operand.shape)
-        key = name or (array.shape, array.dtype.str, array.dtype.name, array.tobytes())
+        content = "" if id(operand) in self._parameters else _content(operand)
+        array = self._equal_parameters.get(content, operand)
+        name, _ = self._parameters.get(id(array), ("", None))
+        key = name or content
         if key not in self._initializers:
+            array = np.ascontiguousarray(array).reshape(array.shape)
             value = make_value(name or self.unused(f"{self.scope or ''}/constant"), array.shape, array.dtype)
             value.const_value = ir.tensor(array, name=value.name)
             self._initializers[key] = value
@@ -98,6 +113,9 @@ class Writer:
     ) -> list[ir.Value]:
         """The results of a new node.
 
+        Where its operands have a type that the operator is not computed in (`kernels`), they are cast to a wider one,
+        and its results back.
+
         Args:
             operator: of ONNX.
             inputs: its operands, None for one that is left out.
@@ -105,9 +123,14 @@ class Writer:
             attributes: of the node; None for one that is left out.
 
         Raises:
-            UnsupportedError: the opset has no such operator.
+            UnsupportedError: the opset has no such operator, or not for these types.
         """
-        check_operator(operator, self.opset)
+        own, inputs = operator in OWN, list(inputs)
+        if not own:
+            check_operator(operator, self.opset)
+            types = [None if each is None else dtype_of(each) for each in inputs]
+            if changed := kernels.substitutes(operator, self.opset, types, [np.dtype(dtype) for _, dtype in results]):
+                return self._cast_around(operator, inputs, results, changed, attributes)
         scope = self.scope if self.scope.endswith(operator) else f"{self.scope}/{operator}"
         name = self.unused(scope)
         ends = [""] if len(results) == 1 else [f"_{index}" for index in range(len(results))]
@@ -120,9 +143,43 @@ class Writer:
                 for end, result in zip(ends, results, strict=True)
             ],
             name=name,
+            domain=OWN_DOMAIN if own else "",
         )
+        node.meta["scope"] = self.scope
         self.nodes.append(node)
         return list(node.outputs)
+
+    def _cast_around(
+        self,
+        operator: str,
+        inputs: Sequence[Operand | None],
+        results: Sequence[tuple[Sequence[int], Any]],
+        changed: Mapping[str, np.dtype],
+        attributes: Mapping[str, Any],
+    ) -> list[ir.Value]:
+        of_inputs, of_results = kernels.changed_types(operator, self.opset, changed, len(inputs), len(results))
+        pairs = zip(inputs, of_inputs, strict=True)
+        operands = [each if each is None or dtype is None else self.cast(each, dtype) for each, dtype in pairs]
+        computed = [
+            (shape, dtype if other is None else other)
+            for (shape, dtype), other in zip(results, of_results, strict=True)
+        ]
+        values = self.nodes_of(operator, operands, computed, **attributes)
+        return [self.value(self.cast(value, dtype)) for value, (_, dtype) in zip(values, results, strict=True)]
+
+    def cast(self, x: Operand, dtype: Any) -> Operand:
+        """An operand in another element type: integers lose their high bits, floats are cut off."""
+        dtype = np.dtype(dtype)
+        if dtype_of(x) == dtype:
+            return x
+        if isinstance(x, np.ndarray):
+            with np.errstate(all="ignore"):
+                return x.astype(dtype)
+        node = maker_of(x, "Cast")
+        source = None if node is None else node.inputs[0]
+        if source is not None and dtype_of(source) == dtype and kernels.holds(dtype_of(x), dtype):
+            return source
+        return self.node("Cast", x, dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
 
     def node(
         self,
@@ -140,6 +197,11 @@ class Writer:
         ]
 
 
+def _content(array: np.ndarray) -> tuple[Any, ...]:
+    """What is equal for equal arrays of one type."""
+    return array.shape, array.dtype.str, array.dtype.name, array.tobytes()
+
+
 def check_operator(operator: str, opset: int) -> None:
     """Refuse an operator that an opset does not have.
 
@@ -150,7 +212,7 @@ def check_operator(operator: str, opset: int) -> None:
         return
     first = min(schema.since_version for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator)
     raise UnsupportedError(
-        f"{operator} came with opset {first}, and the file is to have opset {opset}; give opset={first}"
+        f"{operator} came with opset {first}, and the file is to have opset {opset}; give {argument('opset', first)}"
     )
 
 
@@ -163,6 +225,12 @@ def maker_of(operand: Operand | None, *operators: str) -> ir.Node | None:
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
     """The array of an initializer; None for other values."""
     return None if value is None or value.const_value is None else value.const_value.numpy()
+
+
+def operand_of(value: ir.Value) -> Operand:
+    """A value as an operand: the array of an initializer."""
+    known = constant_of(value)
+    return value if known is None else known
 
 
 def plain_name(scope: str) -> str:

@@ -1,4 +1,4 @@
-"""`export_onnx`: the file that a model was loaded from, with other parameters."""
+"""The file that a model was loaded from, with other parameters: what `jaxrnn.export_onnx` writes of a whole graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jaxrnn.onnx.writing import write_model
 from jaxrnn.precision import check_names
 
 
-def export_onnx(model: Model, params: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the ONNX file that a model was loaded from, with these parameters in it.
 
     Each parameter goes where the file has it and is stored as it is there: as raw bytes, in a typed field, in a file of
@@ -65,7 +65,7 @@ def stored_params(model: Model, params: Mapping[str, Any]) -> dict[str, np.ndarr
     """Parameters in the element types of the file, by name, in its order.
 
     Raises:
-        InputError: as `export_onnx` says.
+        InputError: as `write_graph` says.
     """
     if isinstance(params, Packed):
         raise InputError("params are packed: pass the plain ones that were given to pack, packed.params")

@@ -18,6 +18,7 @@ from jaxrnn.onnx.loop_bounds import bound_loops
 from jaxrnn.onnx.own_operators import OwnOperators, own_operators
 from jaxrnn.onnx.program import bind
 from jaxrnn.onnx.reading import Source, SourceFile, label_of, labelled, read_source
+from jaxrnn.onnx.state import read_facts
 
 
 def load(
@@ -54,7 +55,7 @@ def load(
             several.
 
     Raises:
-        ModelError: the file is malformed, inconsistent or unsafe.
+        ModelError: the file is malformed, inconsistent or unsafe, or its metadata say of another graph what is state.
         LimitError: it asks for more than its limits; so may every call of the model.
         UnsupportedError: the file uses operators that neither jaxrnn has nor ``operators``; lists all of them.
         InputError: ``static``, ``state`` or ``max_trip_count`` does not fit the file, or one of ``operators`` is none.
@@ -92,10 +93,15 @@ def model_of(
 ) -> Model:
     """The model of a file and its graph; ``options`` is what else `load` takes, whose errors it raises."""
     initial = _take_initial_values(graph.graph, state or {})
+    facts = read_facts(file.proto, graph.graph)
+    if facts is not None:
+        carried = facts.first_inputs.keys() if state is None else state
+        first = facts.first_inputs.items()
+        initial |= {name: array for name, array in first if name in carried and name not in (static or {})}
     program = bind(graph, options["limits"], options["operators"])
     bound_loops(program, options["max_trip_count"])
     check_shapes(file.proto)
-    model = Model(file, program, static=static or {}, state=state, label=label, initial=initial)
+    model = Model(file, program, static=static or {}, state=state, label=label, initial=initial, step_file=facts)
     model._load_options |= options
     return model
 

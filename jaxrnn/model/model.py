@@ -21,7 +21,7 @@ from jaxrnn.model.showing import shown
 from jaxrnn.model.steps import Steps
 from jaxrnn.model.streaming import stream_model
 from jaxrnn.model.whole_graph import WholeGraph
-from jaxrnn.onnx.state import Findings, StateVar, find_state
+from jaxrnn.onnx.state import Findings, StateVar, find_state, stated_state
 from jaxrnn.stepper import Flushed, StepSpec, nothing_left
 from jaxrnn.streaming import Streamed
 
@@ -41,6 +41,8 @@ class Model(WholeGraph):
         static: the values that ``static`` bound, by input.
         declared_state: the pairs of input and output given to ``load(..., state=...)``; None where none were asked for.
         initial_values: the file's own values of state inputs before the first step; zeros where there is none.
+        step_file: what a file that ``jaxrnn.export_onnx`` wrote of a step says of itself: pulse, delay and rate, the
+            names of its state, its first state; None of other files.
         opsets: opset version by domain (``""`` is ONNX's own).
         proto: the file's content, as it was read.
     """
@@ -69,6 +71,9 @@ class Model(WholeGraph):
 
     @functools.cached_property
     def _findings(self) -> Findings:
+        stated = None if self.step_file is None else stated_state(self.step_file, self.proto, self.static)
+        if stated is not None and self.declared_state is None:
+            return stated
         return find_state(self.program, self.declared_state, self.static)
 
     @functools.cached_property

@@ -29,6 +29,7 @@ from jaxrnn.onnx.interface import bind_inputs, bind_static, spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import check_pairs
+from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import is_text, traced, unstacked
 from jaxrnn.precision import cast_params, check_params
@@ -55,10 +56,11 @@ class WholeGraph:
         state: Mapping[str, str] | None,
         label: str,
         initial: Mapping[str, np.ndarray] | None = None,
+        step_file: StepFile | None = None,
     ):
         self._file, self.proto = file, file.proto
         self.program, self.label = program, label
-        self.initial_values = dict(initial or {})
+        self.initial_values, self.step_file = dict(initial or {}), step_file
         self.opsets = {normal_domain(entry.domain): entry.version for entry in file.proto.opset_import}
         declared = tuple(map(spec_of, program.block.inputs))
         self.outputs: tuple[ArraySpec, ...] = tuple(map(spec_of, program.block.outputs))

@@ -30,8 +30,8 @@ from jaxrnn.onnx.registry import Operator
 
 FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 
-#: What PyTorch's and TensorFlow's exporters call scalars that were written as numbers.
-_NUMBER = re.compile(r"(val|const|scalar_tensor_default)(_\d+)*(_cast)?(_\d+)*|(.*/)?[xy]:0")
+#: What PyTorch's and TensorFlow's exporters, and ``jaxrnn.export_onnx``, call scalars that were written as numbers.
+_NUMBER = re.compile(r"(val|const|scalar_tensor_default)(_\d+)*(_cast)?(_\d+)*|(.*/)?[xy]:0|(.*/)?constant(_\d+)?")
 
 COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 #: Operators that only move the elements of their first input.

@@ -39,7 +39,8 @@ class Arguments:
             InputError: it is known, and not a number of frames that the tail can have.
         """
         check_valid(valid, room, self.spec.multiple)
-        return jnp.asarray(valid, jnp.int32) // np.int32(self.spec.multiple)
+        frames = jnp.asarray(valid, jnp.int32)
+        return frames if self.spec.multiple == 1 else frames // np.int32(self.spec.multiple)
 
     def leaves(self, x: Any) -> Arrays:
         """The leaves of an input by their paths, without those that are None or missing in a dict.

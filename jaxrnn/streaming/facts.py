@@ -38,7 +38,7 @@ def flat_spec(plan: Plan, units: int, multiple: int, *, needs_params: bool) -> S
         smallest_pulse=plan.clock.unit * multiple,
         look_ahead=_look_ahead(plan, multiple),
         receptive_field=_receptive_field(plan, multiple),
-        joined=True,
+        joined=plan.layout.joined,
         needs_params=needs_params,
     )
 

@@ -112,16 +112,16 @@ class Moment:
 
     def exists(self, timeline: Timeline, delay: int) -> Any:
         """Which frames of a chunk exist: True or False where that is known of all of them, else ``bool[q]``."""
-        where = self.indices(timeline, delay)
         end = self.end(timeline)
         if isinstance(self.count, int):
-            known = where >= 0
+            known = self.indices(timeline, delay) >= 0
         elif delay <= 0:
             known = True  # a count that is not known while tracing is never negative
         else:
-            known = where >= 0
+            # By each frame, the units before this pass from which on it exists.
+            known = self.count >= -((np.arange(self.frames_of(timeline), dtype=np.int32) - delay) // timeline.per_unit)
         if end is not None:
-            known = known & (where < end)
+            known = known & (self.indices(timeline, delay) < end)
         if isinstance(known, np.ndarray):
             return bool(known[0]) if np.all(known == known[0]) else known
         return known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -16,31 +16,28 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.briefs import brief
+from jaxrnn.cells import is_plain
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind
 from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.memory import Memory
 from jaxrnn.streaming.mends import mend_of_equation
-from jaxrnn.streaming.moments import Absent, Facts, Moment
-from jaxrnn.streaming.sources import Path, describe_equation, label_of, located, place_of_equation, scope_of
+from jaxrnn.streaming.moments import Absent, Facts
+from jaxrnn.streaming.sources import Path, describe_equation, located, place_of_equation, scope_of
 from jaxrnn.streaming.timeline import Clock, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
 
 
-class KeepsStateError(Exception):
-    """A part of a function keeps state, or brings frames to other delays."""
-
-
 @brief
 @dataclass
-class Pass(Moment):
+class Pass(Memory):
     """One evaluation of a jaxpr on chunks.
 
     Attributes:
         clock, units, count, existing, facts, before: as in `Moment`.
-        state: the entries of the state before this pass; None in the first one, where every entry begins.
+        state, stateless, prefix, path, begun, new: as in `Memory`.
         absent: what stands in frames that do not exist.
         local: reductions over time give the part of this chunk and keep no state: for reverse rules.
-        stateless: what keeps state raises `KeepsStateError`.
     """
 
     clock: Clock
@@ -54,9 +51,7 @@ class Pass(Moment):
     local: bool = False
     stateless: bool = False
     prefix: str = ""
-    #: The equation at hand, after those inside of which it is.
     path: Path = ()
-    #: The entries of the state that begin in this pass, and those after it.
     begun: dict[str, Any] = field(default_factory=dict)
     new: dict[str, Any] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
@@ -125,12 +120,14 @@ class Pass(Moment):
         value = jnp.asarray(value, chunk.array.dtype)
         if exists is False:
             return chunk.holding(jnp.broadcast_to(value, chunk.array.shape))
-        mask = along(jnp.tile(jnp.asarray(exists), chunk.outer), chunk.axis, chunk.array.ndim)
+        exists = jnp.asarray(exists)
+        repeated = jnp.tile(exists, chunk.outer) if chunk.outer > 1 else exists
+        mask = along(repeated, chunk.axis, chunk.array.ndim)
         return chunk.holding(jnp.where(mask, chunk.array, value))
 
     def harmless(self, value: Any, replacement: float | None = None) -> Any:
         """A value that an operation with a singular derivative may read, in frames that do not exist too."""
-        if self.absent.harmless is None or not isinstance(value, Chunk) or value.delay is None:
+        if self.absent.harmless is None or is_plain() or not isinstance(value, Chunk) or value.delay is None:
             return value
         if not jnp.issubdtype(value.array.dtype, jnp.inexact):
             return value
@@ -175,13 +172,16 @@ class Pass(Moment):
         timeline = chunk.timeline
         shape = list(chunk.array.shape)
         axis = chunk.axis
+        least = timeline.certain if delay is None else max(delay, timeline.certain)
+        if timeline.outer == 1:
+            shape[axis] = self.frames_of(timeline)
+            return self.make(jnp.broadcast_to(chunk.array, shape), axis, timeline, least, chunk.reach)
         inner = jnp.expand_dims(jnp.moveaxis(chunk.array, axis, 0), 1)
         frames = jnp.broadcast_to(inner, (inner.shape[0], self.frames_of(timeline), *inner.shape[2:]))
         if chunk.array.shape[axis] != timeline.outer:
             frames = jnp.broadcast_to(frames, (timeline.outer, *frames.shape[1:]))
         shape[axis] = timeline.outer * self.frames_of(timeline)
         flat = frames.reshape(shape[axis], *frames.shape[2:])
-        least = timeline.certain if delay is None else max(delay, timeline.certain)
         return self.make(jnp.moveaxis(flat, 0, axis), axis, timeline, least, chunk.reach)
 
     def delayed(self, chunk: Chunk, delay: int) -> Chunk:
@@ -196,8 +196,9 @@ class Pass(Moment):
         self.facts.wait_for(chunk.timeline, delay)
         key = (chunk.lineage, chunk.delay, delay)
         if key not in self._delayed:
-            first = self.window(chunk, wait, "delay")[: chunk.frames]
-            first = jnp.moveaxis(first, 0, chunk.axis + (chunk.outer > 1))
+            frames, place = self.windowed(chunk, wait, "delay")
+            first = lax.slice_in_dim(frames, 0, chunk.frames, axis=place)
+            first = jnp.moveaxis(first, place, chunk.axis + (chunk.outer > 1))
             self._delayed[key] = first.reshape(chunk.array.shape), object()
         array, lineage = self._delayed[key]
         return dataclasses.replace(chunk, array=array, delay=delay, lineage=lineage)
@@ -213,19 +214,31 @@ class Pass(Moment):
     def window(self, chunk: Chunk, history: int, kind: str, initial: Any = None) -> Any:
         """The chunk's frames with frames before it in front, from a buffer; a negative number drops frames instead.
 
-        Time is the first axis of the result (streams that share the time axis keep an axis in its place), so that past
-        frames lie side by side in memory, and shifting them is one copy.
+        Time is the first axis of the result; streams that share the time axis keep an axis in its place.
         """
-        frames = jnp.moveaxis(split_outer(chunk.array, chunk), chunk.axis + (chunk.outer > 1), 0)
+        return jnp.moveaxis(*self.windowed(chunk, history, kind, initial), 0)
+
+    def windowed(self, chunk: Chunk, history: int, kind: str, initial: Any = None) -> tuple[Any, int]:
+        """As `window`, with the axis of time: where the chunk has it in plain forms.
+
+        Otherwise it is the first: past frames then lie side by side in memory, and shifting them is one copy.
+        """
+        frames, axis = split_outer(chunk.array, chunk), chunk.axis + (chunk.outer > 1)
+        place = axis if is_plain() else 0
+        frames = jnp.moveaxis(frames, axis, place)
         if history <= 0:
-            return frames[-history:]
-        shape = (history, *frames.shape[1:])
+            return lax.slice_in_dim(frames, -history, None, axis=place), place
+        shape = (*frames.shape[:place], history, *frames.shape[place + 1 :])
         value = self.absent.of(frames.dtype) if initial is None else initial
         name, old = self.carry(kind, lambda: lax.full(shape, value, frames.dtype))
+        if is_plain():
+            joined = jnp.concatenate([old, frames], place)
+            self.store(name, lax.slice_in_dim(joined, chunk.frames, None, axis=place), chunk.timeline, chunk.delay)
+            return joined, place
         # In one dimension, these are plain copies to XLA's CPU backend; in several it computes an index each time.
         flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])
         self.store(name, flat[frames.size :].reshape(shape), chunk.timeline, chunk.delay)
-        return flat.reshape(history + chunk.frames, *frames.shape[1:])
+        return flat.reshape(history + chunk.frames, *frames.shape[1:]), place
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:
         """The frames of a chunk with other content, perhaps elsewhere in the layout."""
@@ -234,35 +247,6 @@ class Pass(Moment):
     def frame_by_frame(self, equation: JaxprEqn, chunk: Chunk, *others: Any, axis: int | None = None) -> list[Chunk]:
         """An equation that works on each frame alone, as it stands; ``axis`` is that of time in the results."""
         return [self.same(chunk, array, axis) for array in self.bind(equation, [chunk.array, *others])]
-
-    # -- state
-
-    def carry(self, kind: str, start: Callable[[], Any]) -> tuple[str, Any]:
-        """An entry of the state: its name and its value before this pass."""
-        if self.stateless:
-            raise KeepsStateError
-        label = label_of(self.path) if self.path else "stream"
-        name = self.unique(f"{self.prefix}{label}.{kind}")
-        self.facts.kinds[name] = kind.rstrip("0123456789")
-        if self.state is None:
-            self.begun[name] = self.new[name] = start()
-            return name, self.begun[name]
-        return name, self.state[name]
-
-    def unique(self, name: str) -> str:
-        """The name, numbered where it has been used before in this pass."""
-        seen = self._used.get(name, 0)
-        self._used[name] = seen + 1
-        return name if seen == 0 else f"{name}.{seen + 1}"
-
-    def store(self, name: str, value: Any, timeline: Timeline | None = None, delay: int | None = None) -> None:
-        """Set an entry of the state for the next pass.
-
-        What gathers the frames of a chunk, with this timeline and delay, stays what it begins with until one exists.
-        """
-        if timeline is not None and delay is not None and self.is_empty(timeline, delay):
-            value = (self.begun if self.state is None else self.state)[name]
-        self.new[name] = value
 
     def child(
         self, prefix: str, state: Mapping[str, Any] | None, *, local: bool = False, stateless: bool = False

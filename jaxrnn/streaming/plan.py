@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from jaxrnn.cells import is_plain
 from jaxrnn.checks import is_count
 from jaxrnn.errors import StreamError
 from jaxrnn.guards import own_arithmetic
@@ -183,11 +184,11 @@ class Plan:
         run = Pass(self.clock, units, -units, None, None, self.facts, self.absent)
         self.results = [shape_of(array) for array in self._pass(params, self._nothing(units, constants), run)]
         # It stays below 2**24, and as a float it lies in the vector that holds nearly all of the state.
-        counters = {COUNT: np.zeros((), np.float32)}
+        counters = {COUNT: np.zeros((), np.int32 if is_plain() else np.float32)}
         if self.facts.counts:
             counters[UNITS] = np.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
         entries = dict(sorted({**run.new, **counters}.items()))
-        self.layout = Layout(entries)
+        self.layout = Layout(entries, joined=not is_plain())
         return list(entries.values())
 
     def run(
@@ -200,7 +201,7 @@ class Plan:
         run = Pass(self.clock, units, count, existing, own, self.facts, self.absent, before)
         outputs = self._pass(params, arrays, run)
         later = jnp.minimum(count + np.int32(units), np.int32(self.facts.horizon))
-        new = {**run.new, COUNT: later.astype(jnp.float32)}
+        new = {**run.new, COUNT: later.astype(self.layout.places[COUNT].dtype)}
         if before is not None:
             new[UNITS] = before + np.asarray(units, before.dtype)
         return outputs, self.layout.pack(new)

@@ -124,12 +124,25 @@ def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
     Raises:
         InputError: nothing in the function is a product of a model, so that it computes as it is written.
     """
-    again, (pulse,) = streamed.__reduce__()
-    assert isinstance(again, Again)
-    low = dataclasses.replace(again, types=dataclasses.replace(again.types, products=dtype))(pulse)
+    low = _traced_in(streamed, products=dtype)
     if low.fingerprint == streamed.fingerprint:
         raise InputError(f"nothing in {streamed.spec.label} can compute in {dtype.name}: it has no product of float32")
     return low
+
+
+def in_plain_forms(streamed: Streamed) -> Streamed:
+    """The stream traced again in plain forms, as an ONNX graph has it.
+
+    Its state has the same entries by name; each is an array of its own, in the order of axes that its values have.
+    """
+    return _traced_in(streamed, plain=True)
+
+
+def _traced_in(streamed: Streamed, **types: Any) -> Streamed:
+    """The stream traced again, in other types or forms."""
+    again, (pulse,) = streamed.__reduce__()
+    assert isinstance(again, Again)
+    return dataclasses.replace(again, types=dataclasses.replace(again.types, **types))(pulse)
 
 
 def _scope_of(constraints: Sequence[str]) -> Any:

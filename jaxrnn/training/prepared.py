@@ -13,7 +13,7 @@ import jax
 from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.files import check_replaceable
-from jaxrnn.model.exporting import export_onnx
+from jaxrnn.model.exporting import write_graph
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
 from jaxrnn.settings.functions import build
@@ -73,7 +73,7 @@ class PreparedTraining:
             arguments["checkpoints"] = dataclasses.replace(checkpoints, resume=resume)
         fitted = fit(self.model, **arguments, progress=progress)
         if export is not None:
-            export_onnx(self.model, fitted.params, export)
+            write_graph(self.model, fitted.params, export)
         if plot is not None and fitted.history:
             fitted.plot(plot)
         return fitted

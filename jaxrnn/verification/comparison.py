@@ -27,9 +27,11 @@ class Comparison:
         shape: shape here.
         max_abs: largest ``|here - peer|``; infinite where only one side is NaN or infinite, None for strings.
         max_rel: largest ``|here - peer| / |peer|`` over the elements with ``|peer| > atol``.
+        scale: largest finite ``|peer|``; None as in `max_abs`.
         ok: whether element type, shape and every element agree.
         reason: what does not agree.
         worst: index of the element that differs most, where one does.
+        first_frame: where one does, the first frame with one, of a value with a time axis.
     """
 
     name: str
@@ -37,9 +39,11 @@ class Comparison:
     shape: tuple[int, ...]
     max_abs: float | None = 0.0
     max_rel: float | None = 0.0
+    scale: float | None = 0.0
     ok: bool = True
     reason: str | None = None
     worst: tuple[int, ...] | None = None
+    first_frame: int | None = None
 
 
 def tolerances(dtype: np.dtype, atol: float | None, rtol: float | None) -> tuple[float, float]:
@@ -65,6 +69,7 @@ def compare(
     atol: float | None = None,
     rtol: float | None = None,
     scaled: bool = False,
+    time_axis: int | None = None,
 ) -> Comparison:
     """Compare a value with the peer's: every element must satisfy ``|here - peer| <= atol + rtol * |peer|``.
 
@@ -80,6 +85,7 @@ def compare(
         rtol: relative tolerance; by default 1e-4, with the same exceptions.
         scaled: multiply ``atol`` by the largest finite ``|peer|`` where that is above 1: for values inside a graph,
             where large terms may cancel.
+        time_axis: the axis of arrays that holds frames of time.
     """
     if here is None or peer is None or isinstance(here, (list, tuple)) or isinstance(peer, (list, tuple)):
         return _compare_items(name, here, peer, atol, rtol, scaled)
@@ -92,13 +98,19 @@ def compare(
         return _different(result, f"the shape is {list(here.shape)} here, but {list(peer.shape)} in the peer")
     if text:
         wrong = np.asarray(here.astype(str) != peer.astype(str))
-        result = replace(result, max_abs=None, max_rel=None)
+        result = replace(result, max_abs=None, max_rel=None, scale=None)
         return _different(result, *_reason(wrong, wrong.astype(float), "")) if wrong.any() else result
-    return _compare_numbers(result, here, peer, *tolerances(here.dtype, atol, rtol), scaled)
+    return _compare_numbers(result, here, peer, *tolerances(here.dtype, atol, rtol), scaled, time_axis)
 
 
 def _compare_numbers(
-    result: Comparison, here: np.ndarray, peer: np.ndarray, atol: float, rtol: float, scaled: bool
+    result: Comparison,
+    here: np.ndarray,
+    peer: np.ndarray,
+    atol: float,
+    rtol: float,
+    scaled: bool,
+    time_axis: int | None,
 ) -> Comparison:
     equal = np.asarray(here == peer)
     inexact = jnp.issubdtype(here.dtype, jnp.inexact)
@@ -112,18 +124,22 @@ def _compare_numbers(
             # Large integers may differ by less than float64 tells.
             distance = np.where(equal, 0.0, np.maximum(distance, 1.0))
         size = np.abs(b)
+        scale = float(size.max(initial=0.0, where=np.isfinite(size)))
         if scaled:
-            atol *= max(1.0, float(size.max(initial=0.0, where=np.isfinite(size))))
+            atol *= max(1.0, scale)
         ratio = np.where(np.isfinite(distance), distance / size, np.inf)
         ratio = np.where(equal | (size <= atol), 0.0, ratio)
         wrong = ~equal & ~(np.isfinite(distance) & (distance <= atol + rtol * size))
         nans = int(np.isnan(a).sum()), int(np.isnan(b).sum())
-    result = replace(result, max_abs=float(distance.max(initial=0.0)), max_rel=float(ratio.max(initial=0.0)))
+    largest = {"max_abs": float(distance.max(initial=0.0)), "max_rel": float(ratio.max(initial=0.0)), "scale": scale}
+    result = replace(result, **largest)
     if not wrong.any():
         return result
     moved = bool((np.isnan(a) != np.isnan(b)).any())
     note = f", and NaNs are elsewhere ({nans[0]} here, {nans[1]} in the peer)" if moved else ""
-    return replace(_different(result, *_reason(wrong, distance, note)), max_abs=result.max_abs, max_rel=result.max_rel)
+    first = None if time_axis is None else int(np.argwhere(wrong)[:, time_axis].min())
+    different = _different(result, *_reason(wrong, distance, note))
+    return replace(different, **largest, first_frame=first)
 
 
 def _reason(wrong: np.ndarray, distance: np.ndarray, note: str) -> tuple[str, tuple[int, ...]]:
@@ -133,7 +149,7 @@ def _reason(wrong: np.ndarray, distance: np.ndarray, note: str) -> tuple[str, tu
 
 
 def _different(result: Comparison, reason: str, worst: tuple[int, ...] | None = None) -> Comparison:
-    return replace(result, max_abs=None, max_rel=None, ok=False, reason=reason, worst=worst)
+    return replace(result, max_abs=None, max_rel=None, scale=None, ok=False, reason=reason, worst=worst)
 
 
 def _compare_items(name: str, here: Any, peer: Any, atol: float | None, rtol: float | None, scaled: bool) -> Comparison:
@@ -154,6 +170,7 @@ def _compare_items(name: str, here: Any, peer: Any, atol: float | None, rtol: fl
         shape=(len(items),),
         max_abs=worst.max_abs,
         max_rel=worst.max_rel,
+        scale=worst.scale,
         ok=worst.ok,
         reason=worst.reason and f"{worst.name}: {worst.reason}",
         worst=worst.worst,

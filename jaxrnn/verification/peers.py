@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import warnings
@@ -41,7 +42,9 @@ class Peer(Protocol):
         ...
 
 
-OpenPeer = Callable[[onnx.ModelProto], Peer]
+#: What an engine loads: a model that holds all its data itself, or a file with its external data.
+Loadable = onnx.ModelProto | Path
+OpenPeer = Callable[[Loadable], Peer]
 
 
 def complete_proto(source: Source) -> onnx.ModelProto:
@@ -60,8 +63,12 @@ def expose(proto: onnx.ModelProto, names: Sequence[str]) -> None:
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
 
 
-def candidates(engine: str) -> list[OpenPeer]:
+def candidates(engine: str, *, optimized: bool = False) -> list[OpenPeer]:
     """The engines to try, in order: ``ort``, ``reference``, or for ``auto`` both, the first where it is installed.
+
+    Args:
+        engine: one of these.
+        optimized: ONNX Runtime as its users have it by default; else every node runs as the file has it.
 
     Raises:
         MissingPackageError: ``ort`` is asked for and not installed.
@@ -72,31 +79,33 @@ def candidates(engine: str) -> list[OpenPeer]:
         raise MissingPackageError(
             "ONNX Runtime is not installed: pip install 'jaxrnn[verify]', or use engine 'reference'"
         )
+    runtime = functools.partial(OnnxRuntime, optimized=optimized)
     if engine == "ort":
-        return [OnnxRuntime]
+        return [runtime]
     if engine == "reference":
         return [Reference]
     if engine == "auto":
-        return [OnnxRuntime, Reference] if installed else [Reference]
+        return [runtime, Reference] if installed else [Reference]
     raise InputError(f"engine must be 'ort', 'reference' or 'auto', not {engine!r}")
 
 
 class OnnxRuntime:
-    """ONNX Runtime on the CPU, graph optimisations off: every node as the file has it."""
+    """ONNX Runtime on the CPU, by default with graph optimisations off: every node as the file has it."""
 
-    def __init__(self, proto: onnx.ModelProto):
+    def __init__(self, model: Loadable, *, optimized: bool = False):
         import onnxruntime
 
         self.name = f"ONNX Runtime {onnxruntime.__version__}"
+        proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
         for value in (*proto.graph.input, *proto.graph.output):
             _refuse_foreign_types(self.name, value)
         options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if not optimized:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
+        source = os.fspath(model) if isinstance(model, Path) else model.SerializeToString()
         try:
-            self._session = onnxruntime.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise PeerError(f"{self.name} does not take the model: {first_line(error)}") from error
 
@@ -114,10 +123,11 @@ class OnnxRuntime:
 class Reference:
     """The reference evaluator of the onnx package: slow, with the newest operators."""
 
-    def __init__(self, proto: onnx.ModelProto):
+    def __init__(self, model: Loadable):
         from onnx.reference import ReferenceEvaluator
 
         self.name = f"ONNX reference evaluator {onnx.__version__}"
+        proto = onnx.load(model) if isinstance(model, Path) else model
         self._names = [value.name for value in proto.graph.output]
         try:
             self._evaluator = ReferenceEvaluator(proto)

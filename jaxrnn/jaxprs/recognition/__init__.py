@@ -8,6 +8,7 @@ cells. `plan` orders cells and the loops around the rest in a schedule, and `par
 
 from __future__ import annotations
 
+from jaxrnn.jaxprs.recognition.parts import RecognisedCell
 from jaxrnn.jaxprs.recognition.plan import schedule_of_cells
 
-__all__ = ["schedule_of_cells"]
+__all__ = ["RecognisedCell", "schedule_of_cells"]

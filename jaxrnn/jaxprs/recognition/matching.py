@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from jax.extend.core import Var
 
 from jaxrnn.cells import GRU, LSTM, RNN, Activation
-from jaxrnn.jaxprs.equations import variables
+from jaxrnn.jaxprs.equations import Atom, variables
 from jaxrnn.jaxprs.recognition.affine import Gate, Sum, expand
 from jaxrnn.jaxprs.recognition.algebra import Algebra, Polynomial
 from jaxrnn.jaxprs.recognition.body import whole
@@ -64,6 +65,12 @@ class Match:
         if self.mask is not None:
             atoms.append(self.mask.elements.atom)
         return list(dict.fromkeys(variables(atoms)))
+
+    def is_layer(self, is_fixed: Callable[[Atom], bool]) -> bool:
+        """Whether nothing enters its gates but products of frames, products of the carry, and fixed biases."""
+        added = [each for gate in self.gates for each, _ in gate.addends]
+        biases = all(is_fixed(each.atom) and (each.at == each.at[:1]).all() for each in added)
+        return biases and any(gate.inputs for gate in self.gates)
 
 
 def match(algebra: Algebra, carries: Carries, variable: Var) -> Match | None:

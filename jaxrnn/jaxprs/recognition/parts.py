@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Var
 
+from jaxrnn.cells import is_plain, run_layer
 from jaxrnn.cells.products import product_type
 from jaxrnn.cells.sequence import sequence
-from jaxrnn.jaxprs.equations import Environment, shape_of, type_of, variables
+from jaxrnn.jaxprs.equations import Atom, Environment, shape_of, type_of, variables
 from jaxrnn.jaxprs.recognition.arrays import elements
 from jaxrnn.jaxprs.recognition.matching import CellState, Match
 from jaxrnn.jaxprs.recognition.positions import Elements
@@ -26,14 +28,16 @@ class RecognisedCell(Part):
 
     Attributes:
         match: the cell in its step.
+        is_layer: whether it is a layer, with frames and weights of its own.
     """
 
     match: Match
+    is_layer: bool
 
     @classmethod
-    def of(cls, match: Match) -> RecognisedCell:
-        """The part that a match is."""
-        return cls(tuple(match.reads), (match.output,), match)
+    def of(cls, match: Match, is_fixed: Callable[[Atom], bool]) -> RecognisedCell:
+        """The part that a match is in a step in which some atoms are fixed."""
+        return cls(tuple(match.reads), (match.output,), match, match.is_layer(is_fixed))
 
     @property
     def bytes_a_frame(self) -> int:
@@ -49,7 +53,15 @@ class RecognisedCell(Part):
             chosen = elements_of(values, match.mask.elements)
             exists = jnp.broadcast_to(chosen if match.mask.when else ~chosen, (values.length, shape[0], 1))
         initial = tuple(jnp.broadcast_to(elements(init[state.carry], state.at), shape) for state in match.states)
-        final, y = sequence(match.cell, False, product_type(), gates.recurrent(), initial, gates.projected(), exists)
+        if is_plain() and self.is_layer:
+            x, weights = gates.layer()
+            one = jax.tree.map(lambda array: array[None], (weights, initial))
+            mask = None if exists is None else exists[..., 0]
+            y, final = run_layer([match.cell], one[0], x, one[1], exists=mask)
+            y, final = y[:, 0], [array[0] for array in final]
+        else:
+            weights, frames = gates.recurrent(), gates.projected()
+            final, y = sequence(match.cell, False, product_type(), weights, initial, frames, exists)
         values.stacked[match.output] = _restored(y, match.states[0], (values.length,))
         return {
             state.new.atom: _restored(value, state, ())

@@ -76,7 +76,7 @@ class _Planner:
                 candidates.remove(cell.output)
                 self.cells.append(cell)
                 self.body.learn([cell.output])
-                parts.append(RecognisedCell.of(cell))
+                parts.append(RecognisedCell.of(cell, self.body.is_fixed))
                 continue
             open_carries = self._open()
             if not open_carries:

@@ -34,8 +34,26 @@ class Gates:
         self.dtype = type_of(match.output)
         self._matrices: dict[Any, jax.Array] = {}
 
+    def layer(self) -> tuple[jax.Array, Weights]:
+        """The frames ``[time, rows, features]`` and the weights of a match that is a layer."""
+        lead = self.values.length, self.match.grid.elements.shape[0]
+        parts = [(elements_of(self.values, operand), blocks) for operand, blocks in self._inputs()]
+        x = [jnp.broadcast_to(part, (*lead, part.shape[-1])) for part, _ in parts]
+        w = [self._joined(blocks, part.shape[-1]) for part, (_, blocks) in zip(x, parts, strict=True)]
+        rows, bias = self._recurrent()
+        added = jnp.broadcast_to(self._added(list(self.match.gates)), (1, rows.shape[0]))[0]
+        bias = jnp.zeros_like(added) if bias is None else bias
+        weights = Weights(jnp.concatenate(w).T, rows, jnp.concatenate([added, bias]))
+        return jnp.concatenate(x, -1), weights
+
     def recurrent(self) -> Any:
         """The recurrent weights, as the cell's `step` takes them."""
+        rows, bias = self._recurrent()
+        bias = None if bias is None else jnp.concatenate([jnp.zeros_like(bias), bias])
+        return self.match.cell.prepare(Weights(rows, rows, bias), self.dtype)[1]
+
+    def _recurrent(self) -> tuple[jax.Array, jax.Array | None]:
+        """The recurrent matrix ``[gates * hidden, hidden]`` and bias, in the layout of the operator."""
         blocks, bias = [gate.recurrent or gate.reset_recurrent for gate in self.match.gates], None
         cell = self.match.cell
         if isinstance(cell, GRU) and cell.linear_before_reset:
@@ -43,25 +61,29 @@ class Gates:
             assert scaled is not None
             blocks[-1] = scaled.recurrent
             candidate = jnp.broadcast_to(self._added([scaled]), (1, self.hidden))[0]
-            bias = jnp.concatenate([jnp.zeros(5 * self.hidden, self.dtype), candidate])
-        rows = self._joined(blocks, self.hidden).T
-        return cell.prepare(Weights(rows, rows, bias), self.dtype)[1]
+            bias = jnp.concatenate([jnp.zeros(2 * self.hidden, self.dtype), candidate])
+        return self._joined(blocks, self.hidden).T, bias
 
     def projected(self) -> jax.Array:
         """What enters the gates besides, ``[time, rows, gates * hidden]``."""
         gates = list(self.match.gates)
+        total = self._added(gates)
+        for operand, blocks in self._inputs():
+            weights = self._joined(blocks, operand.at.shape[1])
+            total = total + product(elements_of(self.values, operand), weights)
+        rows = self.match.grid.elements.shape[0]
+        return jnp.broadcast_to(total, (self.values.length, rows, len(gates) * self.hidden))
+
+    def _inputs(self) -> list[tuple[Elements, list[list[Submatrix]]]]:
+        """What matrices multiply, and for each gate the blocks of them."""
+        gates = self.match.gates
         operands: dict[Any, Elements] = {}
         blocks: dict[Any, list[list[Submatrix]]] = {}
         for place, gate in enumerate(gates):
             for operand, block in gate.inputs:
                 operands.setdefault(operand.key, operand)
                 blocks.setdefault(operand.key, [[] for _ in gates])[place].append(block)
-        total = self._added(gates)
-        for key, operand in operands.items():
-            weights = self._joined(blocks[key], operand.at.shape[1])
-            total = total + product(elements_of(self.values, operand), weights)
-        rows = self.match.grid.elements.shape[0]
-        return jnp.broadcast_to(total, (self.values.length, rows, len(gates) * self.hidden))
+        return [(operand, blocks[key]) for key, operand in operands.items()]
 
     def _matrix(self, matrix: Matrix) -> jax.Array:
         key = (id(matrix.atom), matrix.order)

@@ -12,7 +12,8 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.lowering.lowering import Lowering, Rule
-from jaxrnn.lowering.movement import broadcast, thin
+from jaxrnn.lowering.movement import bare, broadcast, thin
+from jaxrnn.lowering.ranges import compared
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
 
 #: Primitives that an operator of ONNX computes as they are.
@@ -29,15 +30,17 @@ OPERATORS = {
     "ceil": "Ceil",
     "cos": "Cos",
     "cosh": "Cosh",
-    "div": "Div",
     "eq": "Equal",
     "erf": "Erf",
+    "erfc": "Erfc",
     "exp": "Exp",
+    "expm1": "Expm1",
     "floor": "Floor",
     "ge": "GreaterOrEqual",
     "gt": "Greater",
     "le": "LessOrEqual",
     "log": "Log",
+    "log1p": "Log1p",
     "logistic": "Sigmoid",
     "lt": "Less",
     "max": "Max",
@@ -55,19 +58,42 @@ OPERATORS = {
 }
 
 #: Primitives whose result is their operand.
-IDENTITIES = ("copy", "copy_p", "optimization_barrier", "reduce_precision", "stop_gradient")
+IDENTITIES = (
+    "copy",
+    "copy_p",
+    "layout_constraint",
+    "mesh_cast",
+    "optimization_barrier",
+    "pvary",
+    "reshard",
+    "sharding_constraint",
+    "stop_gradient",
+)
 
 
-def elements(lowering: Lowering, operator: str, *operands: Operand, shape: Any = None, dtype: Any = None) -> Operand:
+def elements(
+    lowering: Lowering, operator: str, *operands: Operand, shape: Any = None, dtype: Any = None, **attributes: Any
+) -> Operand:
     """One node on elements of operands that broadcast, of the shape that all of them broadcast to.
 
-    Operands that were repeated are read as they were before.
+    Operands that were repeated are read as they were before. A comparison that is known to hold is no node.
     """
     shape = np.broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
+    if (holds := compared(operator, *operands) if len(operands) == 2 else None) is not None:
+        return np.full(shape, holds)
     thinned = [thin(operand) for operand in operands]
+    rank = max((len(shape_of(each)) for each in thinned if isinstance(each, ir.Value)), default=0)
+    if rank == len(shape):
+        thinned = [_without_front(each) if isinstance(each, np.ndarray) else each for each in thinned]
     dtype = dtype_of(operands[0]) if dtype is None else dtype
-    result = lowering.writer.node(operator, *thinned, dtype=dtype)
+    result = lowering.writer.node(operator, *thinned, dtype=dtype, **attributes)
     return broadcast(lowering.writer, result, shape)
+
+
+def _without_front(x: np.ndarray) -> np.ndarray:
+    """A known array without axes of size 1 in front, which broadcasting adds: a parameter keeps its name so."""
+    sizes = [axis for axis, size in enumerate(x.shape) if size != 1]
+    return x.reshape(x.shape[sizes[0] :]) if sizes and sizes[0] else x
 
 
 def _operator(operator: str, lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Operand:
@@ -79,10 +105,11 @@ def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Opera
     """``Where``; with more than two cases, of each in turn."""
     if len(cases) == 1:
         return cases[0]
+    if isinstance(which, np.ndarray) and which.size and (which == which.flat[0]).all():
+        return cases[int(which.flat[0])]
     shape, dtype = shape_of_atom(equation.outvars[0]), type_of(equation.outvars[0])
     if len(cases) == 2 and dtype_of(which) == np.bool_:
-        which = broadcast(lowering.writer, which, (1,) * len(shape)) if not shape_of(which) else which
-        return elements(lowering, "Where", which, cases[1], cases[0], shape=shape, dtype=dtype)
+        return elements(lowering, "Where", bare(which), cases[1], cases[0], shape=shape, dtype=dtype)
     result = cases[0]
     for index, case in enumerate(cases[1:], 1):
         chosen = elements(lowering, "Equal", which, np.array(index, dtype_of(which)), dtype=bool)
@@ -90,27 +117,9 @@ def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Opera
     return result
 
 
-def convert(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Cast``."""
-    dtype = np.dtype(equation.params["new_dtype"])
-    return x if dtype_of(x) == dtype else cast(lowering, x, dtype)
-
-
 def cast(lowering: Lowering, x: Operand, dtype: Any) -> Operand:
     """An operand in another element type."""
-    dtype = np.dtype(dtype)
-    if isinstance(x, np.ndarray):
-        return x.astype(dtype)
-    result = lowering.writer.node("Cast", thin(x), dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
-    return broadcast(lowering.writer, result, shape_of(x))
-
-
-def integer_power(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Mul`` for a square, ``Pow`` for others."""
-    exponent = equation.params["y"]
-    if exponent == 2:
-        return elements(lowering, "Mul", x, x)
-    return elements(lowering, "Pow", x, np.array(exponent, dtype_of(x)))
+    return broadcast(lowering.writer, lowering.writer.cast(thin(x), dtype), shape_of(x))
 
 
 def square(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
@@ -124,19 +133,15 @@ def reciprocal_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Opera
 
 
 def clamp(lowering: Lowering, equation: JaxprEqn, low: Operand, x: Operand, high: Operand) -> Operand:
-    """``Min`` of ``Max``."""
+    """``Clip`` between numbers, else ``Min`` of ``Max``."""
+    if not (shape_of(low) or shape_of(high)):
+        return elements(lowering, "Clip", x, low, high)
     return elements(lowering, "Min", elements(lowering, "Max", x, low), high)
 
 
 def unequal(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
     """``Not`` of ``Equal``."""
     return elements(lowering, "Not", elements(lowering, "Equal", x, y, dtype=bool))
-
-
-def logical(operator: str, lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Operand:
-    """An operator on booleans, or that on bits of integers."""
-    name = operator if dtype_of(operands[0]) == np.bool_ else f"Bitwise{operator}"
-    return elements(lowering, name, *operands)
 
 
 def identity(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Any:
@@ -147,15 +152,9 @@ def identity(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Any:
 RULES: dict[str, Rule] = {
     **{primitive: functools.partial(_operator, operator) for primitive, operator in OPERATORS.items()},
     **dict.fromkeys(IDENTITIES, identity),
-    "and": functools.partial(logical, "And"),
     "clamp": clamp,
-    "convert_element_type": convert,
-    "integer_pow": integer_power,
     "ne": unequal,
-    "not": functools.partial(logical, "Not"),
-    "or": functools.partial(logical, "Or"),
     "rsqrt": reciprocal_root,
     "select_n": select,
     "square": square,
-    "xor": functools.partial(logical, "Xor"),
 }

@@ -7,7 +7,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.lowering.lowering import Lowering, Rule
-from jaxrnn.lowering.movement import broadcast, concatenate, cut, reshape, transpose
+from jaxrnn.lowering.movement import broadcast, concatenate, cut, pad, reshape, spread, transpose
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
 
 
@@ -81,18 +81,15 @@ def tiled(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 def padded(lowering: Lowering, equation: JaxprEqn, x: Operand, value: Operand) -> Operand:
     """``Pad``, and ``Slice`` for what a negative one takes away."""
-    config = equation.params["padding_config"]
-    if any(interior and size > 1 for (_, _, interior), size in zip(config, shape_of(x), strict=True)):
-        lowering.refuse("padding between elements has no operator")
+    config, writer = equation.params["padding_config"], lowering.writer
+    x = spread(writer, x, [gap for _, _, gap in config], value)
     shape = shape_of(x)
     starts = [max(-low, 0) for low, _, _ in config]
     ends = [size - max(-high, 0) for size, (_, high, _) in zip(shape, config, strict=True)]
-    x = cut(lowering.writer, x, starts, ends)
-    widths = [*(max(low, 0) for low, _, _ in config), *(max(high, 0) for _, high, _ in config)]
-    if not any(widths):
-        return x
-    result = shape_of_atom(equation.outvars[0])
-    return lowering.writer.node("Pad", x, np.array(widths, np.int64), value, shape=result, dtype=dtype_of(x))
+    if any(start >= end for start, end in zip(starts, ends, strict=True)):
+        return broadcast(writer, value, shape_of_atom(equation.outvars[0]))
+    x = cut(writer, x, starts, ends)
+    return pad(writer, x, [(max(low, 0), max(high, 0)) for low, high, _ in config], value)
 
 
 RULES: dict[str, Rule] = {

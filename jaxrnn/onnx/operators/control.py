@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn import varying
-from jaxrnn.cells import in_chunks
+from jaxrnn.cells import in_chunks, is_plain
 from jaxrnn.errors import StaticValueError
-from jaxrnn.jaxprs.scanning import scan_cells
+from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.operators.loops import loop, types_of
 from jaxrnn.onnx.operators.reshaping import axes_of
@@ -87,7 +87,11 @@ def scan(
         outputs = body(*carry, *frame)
         return all_traced(outputs[:count]), all_traced(outputs[count:])
 
-    if isinstance(lengths[0], int) and lengths[0] == 1:
+    is_one = isinstance(lengths[0], int) and lengths[0] == 1
+    found = scan_recognised(step, all_traced(state), frames) if is_one and is_plain() else None
+    if found is not None:
+        final, stacked = found
+    elif is_one:
         outputs = body(*state, *(frame[0] for frame in frames))
         final, stacked = outputs[:count], [traced(value)[None] for value in outputs[count:]]
     else:

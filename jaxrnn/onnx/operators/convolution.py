@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrnn.cells import convolve, product_operands
+from jaxrnn.cells import convolve, is_plain, product_operands
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import rounded, wide_type
 from jaxrnn.onnx.operators.schemas import inherits
@@ -35,12 +35,13 @@ def _biased(y: jax.Array, b: Value) -> jax.Array:
     return y if b is None else y + traced(b).reshape((-1,) + (1,) * (y.ndim - 2))
 
 
-def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None):
-    """The convolution that all operators use, in NCHW and OIHW layout."""
+def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None, *, numbers=None):
+    """The convolution that all operators use, in NCHW and OIHW layout but where numbers say otherwise."""
     # Low-precision operands give a low-precision result: JAX cannot transpose a convolution of two types. With one
     # filter for each channel they keep their type, as in depthwise ones.
     left, right = (x, w) if group > 1 and w.shape[1] == 1 else product_operands(x, w)
-    return convolve(left, right, strides, pads, input_dilation or (1,) * len(pads), dilations, group).astype(x.dtype)
+    spread = input_dilation or (1,) * len(pads)
+    return convolve(left, right, strides, pads, spread, dilations, group, numbers=numbers).astype(x.dtype)
 
 
 def _pointwise(x, w):
@@ -72,7 +73,8 @@ def conv(
         )
     windows = Windows(x.shape[2:], kernel_of(w, kernel_shape), **geometry)
     is_padded = any(low or high for low, high in windows.pads)
-    if set(windows.kernel) == set(windows.strides) == {1} and group == 1 and not is_padded:
+    is_pointwise = set(windows.kernel) == set(windows.strides) == {1} and group == 1 and not is_padded
+    if is_pointwise and not is_plain():
         # A matrix product: XLA would transpose the weight of such a convolution in every call.
         return _biased(_pointwise(x, w.reshape(w.shape[:2])), b)
     return _biased(_convolve(x, w, windows.strides, windows.pads, windows.dilations, group), b)
@@ -105,9 +107,15 @@ def conv_transpose(
         crop = windows.pads
     padding = [(r - 1 - low, r - 1 - high + e) for r, (low, high), e in zip(reach, crop, extra, strict=True)]
     # [C, M / group, k...] becomes [M, C / group, k...], flipped along the kernel's axes.
-    blocks = w.reshape((group, w.shape[0] // group, *w.shape[1:])).swapaxes(1, 2)
-    flipped = jnp.flip(blocks.reshape((math.prod(blocks.shape[:2]), *blocks.shape[2:])), tuple(range(2, w.ndim)))
-    y = _convolve(x, flipped, (1,) * rank, padding, windows.dilations, group, input_dilation=strides)
+    spatial, numbers = tuple(range(2, w.ndim)), None
+    if group == 1 and is_plain():
+        whole = tuple(range(w.ndim))
+        numbers = lax.ConvDimensionNumbers(whole, (1, 0, *spatial), whole)
+    else:
+        blocks = w.reshape((group, w.shape[0] // group, *w.shape[1:])).swapaxes(1, 2)
+        w = blocks.reshape((math.prod(blocks.shape[:2]), *blocks.shape[2:]))
+    flipped = jnp.flip(w, spatial)
+    y = _convolve(x, flipped, (1,) * rank, padding, windows.dilations, group, strides, numbers=numbers)
     return _biased(y, b)
 
 

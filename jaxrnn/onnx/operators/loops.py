@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn import varying
-from jaxrnn.cells import in_chunks
+from jaxrnn.cells import in_chunks, is_plain
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.evaluate import Subgraph
@@ -99,6 +99,8 @@ class _Loop:
         if isinstance(trips, int) and trips <= 0:
             return self._without_trips()
         if isinstance(trips, int) and trips == 1:
+            if (outputs := self._as_layers(walk)) is not None:
+                return outputs
             _, *outputs = self.body(np.asarray(0, np.int64), np.asarray(True), *self.carried)
             count = len(self.carried)
             return [*outputs[:count], *(traced(value)[None] for value in outputs[count:])]
@@ -114,6 +116,15 @@ class _Loop:
             # A shape or a position depends on the trip, or what is carried changes its type: every trip is a
             # computation of its own.
             return self._in_python(np.asarray(trips), None)
+
+    def _as_layers(self, walk: TimeLoop) -> list[Value] | None:
+        """A loop of one trip in plain forms, whose body holds recurrent cells; otherwise None."""
+        if not is_plain():
+            return None
+        try:
+            return walk.run_recognised(1)
+        except (StaticValueError, CarryTypeError):
+            return None
 
     def _in_python(self, limit: Value, bound: int | None) -> list[Value]:
         """The loop in Python, trip by trip: for shapes that depend on the trip, and for sequences."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn.jaxprs.operators import whole
 from jaxrnn.onnx.operators.convolution import conv
 from jaxrnn.onnx.operators.reshaping import axes_of
 from jaxrnn.onnx.operators.schemas import inherits
@@ -92,6 +93,7 @@ def _division_dtype(x: jax.Array, scale: jax.Array) -> np.dtype:
     return np.dtype(scale.dtype)
 
 
+@whole("QuantizeLinear", "elements")
 def quantize_linear(
     x: Value,
     y_scale: Value,
@@ -116,6 +118,7 @@ def quantize_linear(
     return quantized(steps, zero_point, dtype, bool(saturate))
 
 
+@whole("DequantizeLinear", "elements")
 def dequantize_linear(
     x: Value,
     x_scale: Value,
@@ -138,6 +141,7 @@ def dequantize_linear(
     return (steps.astype(jnp.float32) * scale).astype(dtype)
 
 
+@whole("DynamicQuantizeLinear")
 def dynamic_quantize_linear(x: Value) -> list[Value]:
     """DynamicQuantizeLinear: uint8 over the range of the data and 0; the scale is 1 where all of it is 0."""
     x = traced(x)
@@ -157,6 +161,7 @@ def of_matrix(value: jax.Array, matrix: jax.Array, axis: int, name: str) -> jax.
     return value[:, None] if value.ndim == 1 and axis == -2 else value
 
 
+@whole("MatMulInteger", "rows")
 def matmul_integer(a: Value, b: Value, a_zero_point: Value = None, b_zero_point: Value = None) -> Value:
     """MatMulInteger: the product of the operands less their zero points; int32, which wraps around."""
     a, b = wide(a), wide(b)
@@ -173,6 +178,7 @@ def _requantized(product: jax.Array, factor: jax.Array, y_zero_point: Value) -> 
     return quantized(scaled, wide(y_zero_point), dtype_of(y_zero_point))
 
 
+@whole("QLinearMatMul", "rows")
 def q_linear_matmul(
     a: Value,
     a_scale: Value,
@@ -212,12 +218,14 @@ def _convolved(x: Value, w: Value, x_zero_point: Value, w_zero_point: Value, b: 
     return conv(wide_x, wide_w, b, **window)
 
 
+@whole("ConvInteger")
 @inherits(conv)
 def conv_integer(x: Value, w: Value, x_zero_point: Value = None, w_zero_point: Value = None, **window: Any) -> Value:
     """ConvInteger: the convolution of the operands less their zero points; int32, which wraps around."""
     return _convolved(x, w, x_zero_point, w_zero_point, None, **window)
 
 
+@whole("QLinearConv")
 @inherits(conv)
 def q_linear_conv(
     x: Value,

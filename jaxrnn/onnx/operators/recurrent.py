@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, parse_activations, run
+from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, parse_activations, run_layer
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.operators.arithmetic import alike
@@ -148,12 +148,9 @@ def _layer(
         carries = [None if value is None else jnp.swapaxes(value, 0, 1) for value in carries]
     names = ("X", "W", "R", "B", "P", "initial_h", "initial_c")
     shapes = {name: tuple(v.shape) for name, v in zip(names, (x, w, r, b, p, *carries), strict=False) if v is not None}
-    hidden = check_shapes(cells[0].gates, shapes, direction, hidden_size)
-    zeros = jnp.zeros((x.shape[1], hidden), x.dtype)
-    starts = [tuple(zeros if value is None else value[d] for value in carries) for d in range(len(cells))]
-    weights = [Weights(w[d], r[d], None if b is None else b[d], None if p is None else p[d]) for d in range(len(cells))]
+    check_shapes(cells[0].gates, shapes, direction, hidden_size)
     lengths = checked_lengths(sequence_lens, x.shape[0], x.shape[1])
-    y, final = run(cells, weights, x, starts, direction=direction, lengths=lengths)
+    y, final = run_layer(cells, Weights(w, r, b, p), x, carries, direction=direction, lengths=lengths)
     if layout:
         y = jnp.transpose(y, (2, 0, 1, 3))
         final = tuple(jnp.swapaxes(value, 0, 1) for value in final)

@@ -2,10 +2,11 @@
 
 `provenance` encodes how an element came from an input, `dataflow` follows the elements, `evidence` and `pairing` decide
 which output carries the updated value of which input, `find` assembles the result with its `reasons`, and `declared`
-checks the pairs that a caller declares.
+checks the pairs that a caller declares. `stated` reads what a file that jaxrnn wrote says itself.
 """
 
 from jaxrnn.onnx.state.declared import check_pairs
 from jaxrnn.onnx.state.find import Findings, StateVar, find_state, open_sizes
+from jaxrnn.onnx.state.stated import read_facts, stated_state
 
-__all__ = ["Findings", "StateVar", "check_pairs", "find_state", "open_sizes"]
+__all__ = ["Findings", "StateVar", "check_pairs", "find_state", "open_sizes", "read_facts", "stated_state"]

@@ -107,7 +107,7 @@ class _Walk(Elements):
                 raise NotFollowedError("an input is unknown")
             outputs = self._outputs(node, inputs, present)
             check_outputs(node, outputs)
-            if any(0 in (flow.shape or ()) and flow.value is None for flow in outputs):
+            if all(0 in (flow.shape or ()) and flow.value is None for flow in outputs):
                 raise NotFollowedError("nothing is left of an axis")
             return outputs
         except LimitError:

@@ -24,7 +24,8 @@ def choose(
     """The pairs that the evidence supports, by input.
 
     The final value of a recurrence is sufficient evidence. Anything weaker a model without state may also do to its
-    data. There, an input and an output must remain that are no state, and the input may have no time axis.
+    data. There, an input must remain that is no state, an output too where names do not tell, and the input may have no
+    time axis.
 
     Args:
         edges: every possible pair.
@@ -52,6 +53,9 @@ def choose(
         if rank < CARRIED:
             named = all(edge.affinity for edge in free)
             limit = min(len(inputs) - 1, len(flow.outputs) - (0 if named else 1)) - len(chosen)
+        if rank < BUFFER and not all(edge.affinity == 2 for edge in free):
+            # Names that are alike say more than arithmetic, which data go through, too.
+            limit -= len({edge.source for edge in alike if not _uses((*chosen.values(), *free), edge)})
         groups = list(_groups(free))
         if sum(min(len({e.source for e in g}), len({e.output for e in g})) for g in groups) > limit:
             groups = [free]
@@ -70,9 +74,12 @@ def choose(
 
 
 def _named(edges: list[Edge], chosen: dict[str, Edge], flow: DataFlow, inputs: Collection[str]) -> list[Edge]:
-    """The pairs that names alone make; none where no input or no output would be left for data."""
+    """The pairs that names alone make; none where no input would be left for data.
+
+    No output need be left: what a step gives may be known only when a recording has ended.
+    """
     free = [edge for edge in edges if edge.rank == NAMED and not _uses(chosen.values(), edge)]
-    limit = min(len(inputs), len(flow.outputs)) - 1 - len(chosen)
+    limit = min(len(inputs) - 1, len(flow.outputs)) - len(chosen)
     if len({edge.source for edge in free}) > limit:
         return []
     return [edge for group in _groups(free) for edge in _best(group, limit)]

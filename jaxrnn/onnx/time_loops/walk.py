@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells import in_chunks
-from jaxrnn.jaxprs.scanning import scan_cells
+from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.time_loops.body import Growth
@@ -50,9 +50,22 @@ class TimeLoop:
         """The outputs of the Loop for more than one trip, by a scan.
 
         Raises:
+            StaticValueError, CarryTypeError: as in `run_recognised`.
+        """
+        outputs = self._run(scan_cells, trips)
+        assert outputs is not None
+        return outputs
+
+    def run_recognised(self, trips: Any) -> list[Value] | None:
+        """As `run`, where the body holds recurrent cells, which run as sequences; otherwise None.
+
+        Raises:
             StaticValueError: a shape or a position in the body depends on the trip.
             CarryTypeError: a carried value changes its type.
         """
+        return self._run(scan_recognised, trips)
+
+    def _run(self, scan: Callable[..., Any], trips: Any) -> list[Value] | None:
         body, block = self.positions.body, self.positions.body.block
         reads = [read for node in block.nodes if (read := read_of(self.positions, node, trips)) is not None]
         slots = [body.slots[place] for place in (*body.fixed, *body.counters, *body.carried)]
@@ -77,8 +90,8 @@ class TimeLoop:
         if isinstance(trips, int):
             current().check((trips,), np.int64)
         frames = (jnp.arange(trips, dtype=jnp.int64), read_frames)
-        last, new_values = in_chunks(functools.partial(scan_cells, step), carry, frames)
-        return self._collected(trips, last, new_values)
+        results = in_chunks(functools.partial(scan, step), carry, frames)
+        return None if results is None else self._collected(trips, *results)
 
     def _counted(self, place: int, trip: Any) -> jax.Array:
         start, step = self.positions.carried[place], self.positions.body.counters[place].reshape(())

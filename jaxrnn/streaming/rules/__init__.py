@@ -11,6 +11,7 @@ from jaxrnn.streaming.rules import (
     convolution,
     elementwise,
     indexing,
+    layers,
     loops,
     movement,
     pooling,
@@ -31,6 +32,7 @@ _FAMILIES = (
     accumulation,
     positions,
     loops,
+    layers,
     branches,
     calls,
 )

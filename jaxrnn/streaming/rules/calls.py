@@ -13,9 +13,12 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.cells.products import Types
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
-from jaxrnn.jaxprs.equations import CALLS, bind
+from jaxrnn.jaxprs.equations import CALLS, bind, shape_of, type_of
+from jaxrnn.jaxprs.operators import computed
+from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.interpreter import interpret
-from jaxrnn.streaming.passes import KeepsStateError, Pass
+from jaxrnn.streaming.memory import KeepsStateError
+from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.templates import Template, around, arrays_of, made
 from jaxrnn.streaming.values import Chunk, FinalValue
 
@@ -49,6 +52,19 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     except KeepsStateError:
         return interpret(run, body, operands)
     return [made(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
+
+
+def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """An operator as one equation: of elements or rows, it is one of the frames too; else, what it computes."""
+    x, *others = operands
+    if isinstance(x, Chunk) and not any(isinstance(value, Chunk | FinalValue) for value in others):
+        along, rank = equation.params["along"], x.array.ndim
+        rows = along == "rows" and x.axis < rank - 1 and len(out_shape(equation)) == rank
+        if along == "elements" or rows:
+            (array,) = run.bind(equation, [x.array, *others])
+            return [run.make(array, x.axis, x.timeline, x.delay, x.reach)]
+    structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
+    return interpret(run, jax.make_jaxpr(functools.partial(computed, **equation.params))(*structs), operands)
 
 
 class OnePass:
@@ -109,4 +125,5 @@ class OnePass:
 RULES: dict[str, Any] = {
     **dict.fromkeys(INLINED, call),
     **dict.fromkeys(CUSTOM_RULES, custom_rule),
+    "onnx_operator": operator,
 }

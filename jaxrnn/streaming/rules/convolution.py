@@ -39,7 +39,9 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
     if overlaps(equation, x, window, place):
         return overlap_add(run, equation, x, kernel, window, high, place)
     part = framed(run, x, window, high, 0, size, "history")
-    order = [0 if d == x.axis else d + (d < x.axis) for d in range(x.array.ndim)]  # time is in front
+    layout = [d for d in range(x.array.ndim) if d != x.axis]
+    layout.insert(part.axis, x.axis)
+    order = [layout.index(d) for d in range(x.array.ndim)]
     array = convolved(run, equation, part.frames, kernel, {place: part.pads}, order)
     return run.make(array, axis, run.clock.timeline(size), part.delay, part.reach)
 

@@ -138,10 +138,12 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     shape[indices.axis] = 1
     each = np.broadcast_to(offsets[..., 0] - low, shape)
     places = each + along(np.arange(run.frames_of(timeline)) * hop, indices.axis, each.ndim)
-    array = jnp.take(part.frames, jnp.asarray(places, jnp.int32), 0)
-    # The axes of the indices come first; the result has them where no offset is.
+    array = jnp.take(part.frames, jnp.asarray(places, jnp.int32), part.axis)
+    # The axes of the indices are where time was; the result has them where no offset is.
     batch = [d for d in range(rank) if d not in numbers.offset_dims]
-    array = jnp.moveaxis(array, range(rank), [*batch, *numbers.offset_dims])
+    order = list(numbers.offset_dims)
+    order[part.axis : part.axis] = batch
+    array = jnp.moveaxis(array, range(rank), order)
     return run.make(array, batch[indices.axis], timeline, part.delay, part.reach)
 
 

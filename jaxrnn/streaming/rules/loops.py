@@ -14,7 +14,7 @@ from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
-from jaxrnn.streaming.rules.recurrence import over_time
+from jaxrnn.streaming.rules.recurrence import scan_over_time
 from jaxrnn.streaming.rules.templates import Template, around, array_of, arrays_of, made, slice_kind
 from jaxrnn.streaming.values import Chunk, union
 
@@ -25,7 +25,7 @@ LONGEST = 128
 def scan(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """A scan, over time or over another axis."""
     if is_symbolic(equation.params["length"]):
-        return over_time(run, equation, operands)
+        return scan_over_time(run, equation, operands)
     return _around_time(run, equation, operands)
 
 

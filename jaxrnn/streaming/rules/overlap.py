@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.cells import convolve
+from jaxrnn.cells import convolve, is_plain
 from jaxrnn.compiling import unmapped
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.passes import Pass
@@ -62,14 +62,14 @@ def convolved(
 def overlaps(equation: JaxprEqn, x: Chunk, window: Window, place: int) -> bool:
     """Whether a convolution over time is better done by sums.
 
-    A transposed one is. Another one is if it is dense and over time alone, has no more channels out than in, so that
-    sums take no more room than frames, and its past is large. The pulse has no say in it, as one state serves every
-    pulse.
+    A transposed one is. In plain forms no other is: engines convolve. Otherwise another one is if it is dense and over
+    time alone, has no more channels out than in, so that sums take no more room than frames, and its past is large. The
+    pulse has no say in it, as one state serves every pulse.
     """
     if window.stride > 1 or x.outer > 1:
         return False
-    if window.spacing > 1:
-        return True
+    if window.spacing > 1 or is_plain():
+        return window.spacing > 1
     out, channels = (in_shape(equation, 1)[axis] for axis in equation.params["dimension_numbers"].rhs_spec[:2])
     alone = window.dilation == 1 and _is_over_time_alone(equation, place)
     return alone and out <= channels and window.extent * (x.array.size // x.array.shape[x.axis]) >= LARGE
@@ -97,14 +97,31 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
     low = int(window.low)
     # All outputs that the frames at hand have a part in; at least those before the next frame's first.
     after = extent + max(spacing - 1 - extent, 0)
-    parts = jnp.moveaxis(convolved(run, equation, x.array, kernel, {place: (extent, after)}), axis, 0)
-    frame, ready = parts.shape[1:], x.frames * spacing
-    if parts.shape[0] > ready:
-        shape, value = (parts.shape[0] - ready, *frame), 0 if padded else run.absent.of(parts.dtype)
+    parts = convolved(run, equation, x.array, kernel, {place: (extent, after)})
+    time = axis if is_plain() else 0
+    parts, ready = jnp.moveaxis(parts, axis, time), x.frames * spacing
+    waiting = parts.shape[time] - ready
+    if waiting > 0:
+        shape = (*parts.shape[:time], waiting, *parts.shape[time + 1 :])
+        value = 0 if padded else run.absent.of(parts.dtype)
         name, old = run.carry("sums", lambda: lax.full(shape, value, parts.dtype))
-        flat = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
-        parts = flat.reshape(parts.shape)
-        run.store(name, parts[ready:], x.timeline, x.delay)
+        if is_plain() and waiting <= ready:  # what is ready takes all of them
+            later = lax.slice_in_dim(parts, ready, None, axis=time)
+            parts = _sum_in_front(lax.slice_in_dim(parts, 0, ready, axis=time), old, time)
+        else:
+            parts = _sum_in_front(parts, old, time)
+            later = lax.slice_in_dim(parts, ready, None, axis=time)
+        run.store(name, later, x.timeline, x.delay)
     rate = x.timeline.rate * spacing
     reach = x.reach and x.reach.shifted(-low / rate, (extent - low) / rate)
-    return run.make(jnp.moveaxis(parts[:ready], 0, axis), axis, timeline, x.delay * spacing - low + extent, reach)
+    done = jnp.moveaxis(lax.slice_in_dim(parts, 0, ready, axis=time), time, axis)
+    return run.make(done, axis, timeline, x.delay * spacing - low + extent, reach)
+
+
+def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
+    """Parts with others added to their first frames."""
+    if not is_plain():  # time is in front
+        flat = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
+        return flat.reshape(parts.shape)
+    rest = parts.shape[axis] - old.shape[axis]
+    return parts + (jnp.pad(old, [(0, rest if d == axis else 0) for d in range(parts.ndim)]) if rest else old)

@@ -44,7 +44,7 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
         part.pads if index == axis else (int(entry[0]), int(entry[1]))
         for index, entry in enumerate(parameters["padding"])
     )
-    (array,) = run.bind(equation, [jnp.moveaxis(part.frames, 0, axis), *starts], padding=padding)
+    (array,) = run.bind(equation, [jnp.moveaxis(part.frames, part.axis, axis), *starts], padding=padding)
     return [run.make(array, axis, run.clock.timeline(size), part.delay, union(part.reach))]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.time import check_pads
@@ -37,12 +38,14 @@ class Framed:
     """The frames that a chunk of output needs, and how they are to be padded for a window without pads of its own.
 
     Attributes:
-        frames: with time as the first axis, the others in their order.
+        frames: with time on the axis `axis`, the others in their order.
+        axis: the axis of time.
         pads: positions without a frame in front and after, in the frames of the spread operand.
         delay, reach: those of the output.
     """
 
     frames: Any
+    axis: int
     pads: tuple[int, int]
     delay: int
     reach: Any
@@ -65,15 +68,19 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     end = first + (frames - 1) * window.stride + window.extent + 1
     latest, earliest = (end - 1 - low) // spacing, -((low - first) // spacing)
     # The history is one of the function, whatever the pulse: that of a short one may have no frame under its windows.
-    under = run.window(x, -x.delay - earliest, kind, jnp.asarray(value, x.array.dtype) if padded else None)
+    under, axis = run.windowed(x, -x.delay - earliest, kind, jnp.asarray(value, x.array.dtype) if padded else None)
     if latest < earliest:
-        earliest, under = latest, jnp.zeros((1, *under.shape[1:]), under.dtype)  # in front of them all
+        earliest, under = latest, jnp.zeros_like(under, shape=_with_size(under.shape, axis, 1))  # in front of them all
     else:
-        under = under[: latest - earliest + 1]
+        under = lax.slice_in_dim(under, 0, latest - earliest + 1, axis=axis)
     pads = (earliest * spacing + low - first, end - 1 - low - latest * spacing)
     rate = x.timeline.rate * spacing
     reach = x.reach and x.reach.shifted(-low / rate, (window.extent - low) / rate)
-    return Framed(under, pads, delay, reach)
+    return Framed(under, axis, pads, delay, reach)
+
+
+def _with_size(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    return (*shape[:axis], size, *shape[axis + 1 :])
 
 
 def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> tuple[Chunk, bool]:

@@ -1,0 +1,134 @@
+"""An evaluation of very many recordings without its sound: units through the driver, then table, summary and page.
+
+``python -m benchmarks.driver --rows 10_000_000`` says how long each part takes, what is in memory at most, and how large
+the files are. Units are empty: workers give rows at once, so that the driver is what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from jaxrnn.evaluation.cluster import WorkerPool, Workers
+from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.evaluator import Evaluator
+from jaxrnn.evaluation.journal import Journal, Row, row_of
+from jaxrnn.evaluation.metrics import build_metric
+from jaxrnn.evaluation.report import write_report
+from jaxrnn.evaluation.results import TABLE, results_of, write_document
+from jaxrnn.evaluation.units import Unit, Units
+
+RATE, BATCH, SECONDS = 16_000, 16, 360
+
+
+class Corpus(Sequence[Item]):
+    """Recordings that are not there, made when they are asked for."""
+
+    def __init__(self, count: int):
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        name = f"speaker{index // 1000:05d}/{index:08d}"
+        columns = {"snr": index % 21 - 5, "noise": ("street", "babble", "car", "rain")[index % 4]}
+        return Item(name, Path(f"/corpus/noisy/{name}.flac"), Path(f"/corpus/clean/{name}.flac"), columns)
+
+
+class Empty(Evaluator):
+    """An evaluator that has nothing to compute."""
+
+    surroundings: Mapping[str, Any] = {"device": "none"}  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def __init__(self):
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def begin(self, unit: Unit) -> Future[list[Row]]:
+        """Rows of the size that rows have."""
+        future: Future[list[Row]] = Future()
+        values = np.random.default_rng(unit.index).normal(10, 5, (len(unit.items), 3)).tolist()
+        future.set_result(
+            [
+                row_of(item, length / unit.rate, None) | {"si_sdr": one, "si_sdr_improvement": two, "level": three}
+                for item, length, (one, two, three) in zip(unit.items, unit.lengths, values, strict=True)
+            ]
+        )
+        return future
+
+    def compute(self, units: Any) -> Iterator[tuple[Unit, list[Row]]]:
+        """The same in this process."""
+        return ((unit, self.begin(unit).result()) for unit in units)
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--through-workers", type=int, default=10_000, help="units that go through workers of Ray")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=None)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as made:
+        _measure(Path(made, "out"), options)
+
+
+def _measure(out: Path, options: argparse.Namespace) -> None:
+    units = Units(Corpus(options.rows), np.full(options.rows, RATE * SECONDS), RATE, BATCH)
+    journal, done = Journal(out, {}), 0
+    began = time.perf_counter()
+
+    def said(what: str, *files: Path) -> None:
+        nonlocal began
+        sizes = {file.name: sum(part.stat().st_size for part in _parts(file)) / 1e6 for file in files}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        print(f"{what}: {time.perf_counter() - began:.1f} s, peak {peak:.0f} MB", sizes or "", flush=True)
+        began = time.perf_counter()
+
+    def journaled(computing: Any, some: Any) -> None:
+        nonlocal done
+        for unit, rows in computing.compute(some):
+            journal.finish(unit.index, rows)
+            done += 1
+
+    with journal.writing():
+        with WorkerPool(Workers(options.workers), Empty) as pool:
+            journal.begin(pool.surroundings)
+            said("workers are ready")
+            first = time.perf_counter()
+            journaled(pool, (units[index] for index in range(min(len(units), options.through_workers))))
+            print(f"through workers: {done / (time.perf_counter() - first):.0f} units a second")
+        said(f"{done} units through workers")
+        journaled(Empty(), (units[index] for index in range(done, len(units))))
+        said(f"{done} units in the journal", out / "units")
+    again = Journal(out, {})
+    assert len(again.finished()) == len(units)
+    said("the journal read again")
+    metrics = [build_metric(name) for name in ("si_sdr", "si_sdr_improvement", "level")]
+    results = results_of("scale", again.rows(), metrics, slices=["snr", "noise"], path=out / TABLE)
+    write_document(out, results)
+    said("table and summary", out / TABLE, out / "results.json")
+    write_report(out / "report.html", results)
+    said("page", out / "report.html")
+
+
+def _parts(path: Path) -> Iterator[Path]:
+    return path.iterdir() if path.is_dir() else iter([path])
+
+
+if __name__ == "__main__":
+    main()

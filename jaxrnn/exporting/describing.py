@@ -1,0 +1,141 @@
+"""What a file says of itself: its facts as metadata, for programs, and in sentences, for whoever opens it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, METADATA, STEP, StepFile
+from jaxrnn.specs import ArraySpec
+from jaxrnn.stepper import OutputSpec
+from jaxrnn.version import __version__
+
+
+def describe_file(model: ir.Model, facts: StepFile) -> None:
+    """Write the facts into the metadata and the documentation of a graph."""
+    model.producer_name, model.producer_version = "jaxrnn", __version__
+    model.metadata_props[METADATA] = _json(facts.to_json())
+    for key, text in _plain(facts).items():
+        model.metadata_props[f"{METADATA}.{key}"] = text
+    model.graph.doc_string = model.doc_string = " ".join(_sentences(facts))
+    texts = _texts(facts)
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        value.doc_string = texts.get(str(value.name), "")
+
+
+def _json(facts: Mapping[str, Any]) -> str:
+    """JSON with a fact on each line, and an array of the graph on a line of its own."""
+
+    def written(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+    lines = []
+    for key, value in facts.items():
+        if isinstance(value, list) and value:
+            listed = ",\n".join(f"  {written(each)}" for each in value)
+            lines.append(f" {written(key)}: [\n{listed}\n ]")
+        else:
+            lines.append(f" {written(key)}: {written(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _plain(facts: StepFile) -> dict[str, str]:
+    """The facts that a program reads without a parser of JSON, one entry a line."""
+    spec = facts.spec
+    result = {"kind": facts.kind}
+    if facts.kind == STEP:
+        result["pulse"] = str(spec.pulse)
+        result["delay"] = _lines({facts.outputs[each.name]: each.delay or 0 for each in _frames(facts)})
+    if facts.state and facts.kind == STEP:
+        result["state"] = _lines({each.input: each.output for each in facts.state.values()})
+    if facts.counts:
+        result["counts"] = _lines({facts.outputs[name]: count for name, count in facts.counts.items()})
+    return result | {key: name for key, name in facts.files.items() if key != facts.kind}
+
+
+def _lines(values: Mapping[str, Any]) -> str:
+    return "\n".join(f"{name}={value}" for name, value in values.items())
+
+
+def _frames(facts: StepFile) -> list[OutputSpec]:
+    """The outputs of a file that have frames of time."""
+    return [each for each in facts.spec.outputs if each.time_axis is not None and each.name in facts.outputs]
+
+
+def _sentences(facts: StepFile) -> list[str]:
+    spec, files = facts.spec, facts.files
+    if facts.kind == FUNCTION:
+        return [f"{spec.label}, written by jaxrnn {__version__}."]
+    if facts.kind == FLUSH:
+        rest = "The rest of a recording, which is run once, after the last step. "
+        tail = (
+            f"The inputs take the frames that did not fill a pulse, padded with anything; {facts.valid} says how many "
+            "of them exist, from 0 on. "
+            if facts.valid
+            else ""
+        )
+        counts = "Of every output, the first frames exist, as many as its count says." if facts.counts else ""
+        return [f"{spec.label}, flush, written by jaxrnn {__version__}.", (rest + tail + counts).strip()]
+    result = [f"{spec.label}, one step, written by jaxrnn {__version__}."]
+    if spec.streams:
+        result.append(f"A step takes {_count(spec.pulse, 'input frame')}.")
+    if facts.state:
+        after = ", ".join(f"{each.output} as {each.input}" for each in list(facts.state.values())[:3])
+        more = ", and so on" if len(facts.state) > 3 else ""
+        where = f"; {files['first_state']} holds it" if "first_state" in files else ""
+        result.append(f"Before the first step, the state has the values that the metadata {METADATA!r} says{where}.")
+        result.append(f"After every step, give the state back: {after}{more}.")
+    delays = [f"{each.delay} of {facts.outputs[each.name]}" for each in _frames(facts) if each.delay]
+    if delays:
+        result.append(f"Drop the first frames of all that come out: {', '.join(delays)}.")
+    if "flush" in files:
+        result.append(f"After the last step, {files['flush']} gives the rest.")
+    elif any(each.delay or each.at_end for each in spec.outputs) or spec.pulse > spec.multiple:
+        result.append("What comes out after the last step is not in this file: export the flush, too.")
+    if spec.look_ahead:
+        result.append(f"An output frame depends on {_count(spec.look_ahead, 'input frame')} after its own place.")
+    return result
+
+
+def _texts(facts: StepFile) -> dict[str, str]:
+    """What every input and output is, by its name in the file."""
+    spec = facts.spec
+    texts = {facts.inputs[each.name]: _input_text(each) for each in spec.inputs}
+    for each in spec.outputs:
+        if each.name in facts.outputs:
+            texts[facts.outputs[each.name]] = _output_text(each, facts)
+    for each in spec.state:
+        names = facts.state[each.name]
+        texts[names.input] = f"State ({each.kind})"
+        if names.output is not None:
+            texts[names.input] += f": {names.output} of the step before"
+            texts[names.output] = f"State ({each.kind}): {names.input} of the next step"
+    for name, count in facts.counts.items():
+        texts[count] = f"How many frames of {facts.outputs[name]} exist"
+    if facts.valid is not None:
+        texts[facts.valid] = "How many frames of the tail exist"
+    return texts
+
+
+def _input_text(each: ArraySpec) -> str:
+    if each.time_axis is None:
+        return ""
+    return f"{_count(each.sizes[each.time_axis], 'frame')} along axis {each.time_axis}"
+
+
+def _output_text(each: OutputSpec, facts: StepFile) -> str:
+    if each.time_axis is None:
+        return "Known at the end" if each.at_end else ""
+    text = f"{_count(each.sizes[each.time_axis], 'frame')} along axis {each.time_axis}"
+    if facts.kind == STEP and each.delay:
+        text += f"; the first {each.delay} of the stream come before its frame 0: drop them"
+    if each.name in facts.counts:
+        text += f", of which the first {facts.counts[each.name]} exist"
+    return text
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,149 @@
+"""Reshapes moved after the nodes that do not mind, where they meet others and become one."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from jaxrnn.lowering.movement import concatenate, reshape, source_of
+from jaxrnn.lowering.patterns import Known, Value, operator
+from jaxrnn.lowering.rewriting import Match, Rewrite
+from jaxrnn.lowering.writer import Operand, constant_of, maker_of, shape_of
+
+X, Y, KNOWN = Value("x"), Value("y"), Known("known")
+
+Concat, MatMul, Reshape = map(operator, ("Concat", "MatMul", "Reshape"))
+
+#: Operators on the elements of one operand.
+OF_ELEMENTS = (
+    *("Abs", "Cast", "Ceil", "Celu", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
+    *("Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt"),
+    *("Tanh", "ThresholdedRelu"),
+)
+#: Those on the elements of two.
+PAIRS = ("Add", "Div", "Max", "Min", "Mul", "Sub")
+_PASSING = frozenset((*OF_ELEMENTS, *PAIRS, "Concat", "Reshape", "Transpose"))
+_COMPARISONS = tuple(
+    operator(name)(*operands)
+    for name in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+    for operands in ((X, KNOWN), (KNOWN, X))
+)
+
+
+def is_passed_on(value: ir.Value) -> bool:
+    """Whether all that use a value are operators after which it could be moved as well."""
+    return all(use.node.op_type in _PASSING for use in value.uses()) and not value.is_graph_output()
+
+
+def _reshaped(match: Match) -> Operand | None:
+    """A reshape of a reshape; none where the shape was there before."""
+    return reshape(match.writer, match["x"], match.shape)
+
+
+def _after_elements(match: Match) -> Operand | None:
+    """An operator on elements, before its operand is reshaped."""
+    node, x = match.root, match["x"]
+    if not is_passed_on(match["reshape"].outputs[0]):
+        return None
+    attributes = {name: each.value for name, each in node.attributes.items()}
+    y = match.writer.node(node.op_type, x, shape=shape_of(x), dtype=match.dtype, **attributes)
+    return reshape(match.writer, y, match.shape)
+
+
+def _after_product(match: Match) -> Operand | None:
+    """A product with a matrix of what only has its rows in other axes; of two axes, it may become a `Gemm`."""
+    x, weight = match["x"], match["known"]
+    shape, columns = shape_of(x), shape_of(weight)
+    if len(columns) != 2 or len(match.shape) == 2 or len(shape) < 2 or shape[-1] != columns[0]:
+        return None
+    if shape[-1] != shape_of(match["reshape"].outputs[0])[-1]:
+        return None
+    y = match.writer.node("MatMul", x, weight, shape=(*shape[:-1], columns[1]), dtype=match.dtype)
+    return reshape(match.writer, y, match.shape)
+
+
+def _after_known(match: Match) -> Operand | None:
+    """A sum or a product with a known array, which lies along axes that are there before the reshape too."""
+    x, known = match["x"], constant_of(match["known"])
+    before, after = shape_of(x), match.shape
+    if not is_passed_on(match["reshape"].outputs[0]):
+        return None
+    if known is None or after != shape_of(match["reshape"].outputs[0]) or not before or 0 in after:
+        return None
+    own = (1,) * (len(after) - known.ndim) + known.shape
+    moved = _along(own, before, after)
+    if moved is None:
+        return None
+    y = match.writer.node(match.root.op_type, x, known.reshape(moved), shape=before, dtype=match.dtype)
+    return reshape(match.writer, y, after)
+
+
+def _after_both(match: Match) -> Operand | None:
+    """An operator on elements of two values that were reshaped alike."""
+    x, y, results = match["x"], match["y"], (match["reshape"].outputs[0], match["other"].outputs[0])
+    if shape_of(x) != shape_of(y) or {shape_of(each) for each in results} != {match.shape}:
+        return None
+    if not all(map(is_passed_on, results)):
+        return None
+    result = match.writer.node(match.root.op_type, x, y, shape=shape_of(x), dtype=match.dtype)
+    return reshape(match.writer, result, match.shape)
+
+
+def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of a known array among the axes before a reshape, from that among those after it."""
+    if math.prod(own) == 1:
+        return ()
+    if math.prod(own[:-1]) == 1 and own[-1] in (1, before[-1]) and before[-1] == after[-1]:
+        return own[-1:]
+    large = [axis for axis, size in enumerate(after) if size > 1]
+    if [after[axis] for axis in large] != [size for size in before if size > 1]:
+        return None
+    sizes = iter(large)  # only axes of size 1 come and go
+    return tuple(own[next(sizes)] if size > 1 else 1 for size in before)
+
+
+def _of_comparison(match: Match) -> Operand | None:
+    """A comparison of a number with known ones, in the shape that is asked for."""
+    x, known, node = match["x"], constant_of(match["known"]), match["comparison"]
+    if shape_of(x) or known is None or any(use.node.op_type != "Reshape" for use in node.outputs[0].uses()):
+        return None
+    operands = [x, known.reshape(match.shape)]
+    if node.inputs[1] is x:
+        operands.reverse()
+    return match.writer.node(node.op_type, *operands, shape=match.shape, dtype=bool)
+
+
+def _of_parts(match: Match) -> Operand | None:
+    """Parts that were all reshaped alike, one after another before that."""
+    axis = match.root.attributes["axis"].as_int()
+    makers = [maker_of(value, "Reshape") for value in match.root.inputs]
+    alone = [
+        each for each in makers if each is not None and {use.node for use in each.outputs[0].uses()} == {match.root}
+    ]
+    if len(makers) < 2 or len(alone) < len(makers):
+        return None
+    sources = [source_of(maker) for maker in alone]
+    shapes = {shape_of(source) for source in sources}
+    if len(shapes) > 1 or 0 in match.shape:
+        return None
+    (shape,) = shapes
+    # The parts lie one after another for each place along the axes in front, wherever that is in their shape.
+    front = math.prod(match.shape[:axis])
+    axes = [place for place in range(len(shape)) if math.prod(shape[:place]) == front]
+    if not axes:
+        return None
+    return reshape(match.writer, concatenate(match.writer, sources, axes[-1]), match.shape)
+
+
+_RESHAPED, _OTHER = Reshape(X).named("reshape"), Reshape(Y).named("other")
+
+REWRITES = (
+    Rewrite(Reshape(Reshape(X)), _reshaped, shares=True),
+    *(Rewrite(operator(name)(_RESHAPED), _after_elements, shares=True, named=0) for name in OF_ELEMENTS),
+    Rewrite(MatMul(_RESHAPED, KNOWN), _after_product, named=0),
+    *(Rewrite(operator(name)(_RESHAPED, KNOWN), _after_known, shares=True, named=0) for name in PAIRS),
+    *(Rewrite(operator(name)(_RESHAPED, _OTHER), _after_both, shares=True, named=0) for name in PAIRS),
+    *(Rewrite(Reshape(each.named("comparison")), _of_comparison, shares=True) for each in _COMPARISONS),
+    Rewrite(Concat(), _of_parts),
+)

@@ -1,0 +1,212 @@
+"""Graphs in fewer nodes: patterns that one node computes, replaced until none is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from jaxrnn.lowering.movement import reshape, source_of
+from jaxrnn.lowering.patterns import Found, Op, find
+from jaxrnn.lowering.writer import Operand, Writer, dtype_of, operand_of, shape_of
+
+#: Operators that engines have no kernels of float64 for, though ONNX allows it.
+_NOT_IN_DOUBLE = frozenset(
+    {
+        "AveragePool",
+        "Elu",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "InstanceNormalization",
+        "Selu",
+        "Softplus",
+        "Softsign",
+        "ThresholdedRelu",
+    }
+)
+
+
+class Match:
+    """What a rewrite is given: the nodes that its pattern has found, and a writer of others.
+
+    Attributes:
+        result: the value that is replaced.
+        root: the node that has it.
+        writer: of the graph.
+    """
+
+    def __init__(self, writer: Writer, result: ir.Value, found: Found):
+        self.writer, self.result, self.found = writer, result, found
+        self.root = found.nodes[0]
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a term."""
+        return self.found.values[name]
+
+    def get(self, name: str, default: Any) -> Any:
+        """The value of a term that one of several patterns has."""
+        return self.found.values.get(name, default)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the result."""
+        return shape_of(self.result)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the result."""
+        return dtype_of(self.result)
+
+    def number(self, value: float) -> np.ndarray:
+        """A number of the result's type."""
+        return np.array(value, self.dtype)
+
+    def node(
+        self,
+        operator: str,
+        x: Operand,
+        *operands: Operand | None,
+        shape: Sequence[int] | None = None,
+        **attributes: Any,
+    ) -> ir.Value | None:
+        """A node of the result's type, by default of the shape of its first operand.
+
+        None where the opset, or engines, have no such operator, or no attributes in the precision of the type: they are
+        numbers of float32.
+        """
+        if not onnx.defs.has(operator, max_inclusive_version=self.writer.opset):
+            return None
+        if self.dtype.kind != "f" or (self.dtype == np.float64 and operator in _NOT_IN_DOUBLE):
+            return None
+        numbers = [each for each in attributes.values() if isinstance(each, float)]
+        if self.dtype == np.float64 and any(float(np.float32(each)) != each for each in numbers):
+            return None
+        shape = shape_of(x) if shape is None else shape
+        return self.writer.node(operator, x, *operands, shape=shape, dtype=self.dtype, **attributes)
+
+    def like(self, node: ir.Node, *operands: Any) -> ir.Value | None:
+        """A node like another one, whose first operand is the same."""
+        attributes = {name: each.value for name, each in node.attributes.items()}
+        return self.node(node.op_type, source_of(node), *operands, shape=shape_of(node.outputs[0]), **attributes)
+
+
+def by_channel(match: Match, name: str) -> Operand | None:
+    """A value for each channel, the second axis of the result, or one for all, as a vector; None for another."""
+    value, shape = match[name], match.shape
+    own = (1,) * (len(shape) - len(shape_of(value))) + shape_of(value)
+    if len(shape) < 2 or dtype_of(value) != match.dtype or own not in (_channels(shape, shape[1]), _channels(shape, 1)):
+        return None
+    vector = reshape(match.writer, operand_of(value), (own[1],))
+    if own[1] == shape[1]:
+        return vector
+    return np.broadcast_to(vector, shape[1:2]) if isinstance(vector, np.ndarray) else None
+
+
+def _channels(shape: Sequence[int], count: int) -> tuple[int, ...]:
+    return (1, count, *(1,) * (len(shape) - 2))
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A pattern, and what computes the same.
+
+    Attributes:
+        pattern: of nodes, whose results other than the last nothing else uses.
+        build: of a match, a value of the same shape and type; None where the pattern is not enough.
+        shares: others may use the results as well, as it pays in any case.
+        named: which of the nodes found it is named after, in the order of the pattern; by default the last one.
+    """
+
+    pattern: Op
+    build: Callable[[Match], Operand | None]
+    shares: bool = False
+    named: int = -1
+
+    def of(self, writer: Writer, result: ir.Value) -> Operand | None:
+        """What replaces a value; None if the pattern is not there."""
+        for found in find(self.pattern, result, Found({})):
+            if not (self.shares or _is_alone(found.nodes)) or not _is_in_one_graph(found.nodes):
+                continue
+            writer.scope = found.nodes[self.named].meta.get("scope", "")
+            built = self.build(Match(writer, result, found))
+            if built is not None and (shape_of(built), dtype_of(built)) == (shape_of(result), dtype_of(result)):
+                return built
+            writer.nodes.clear()
+        return None
+
+
+def _is_alone(nodes: Sequence[ir.Node]) -> bool:
+    """Whether nothing but these nodes uses their results, those of the first one aside."""
+    inner = {id(node) for node in nodes}
+    return all(
+        not value.is_graph_output() and all(id(use.node) in inner for use in value.uses())
+        for node in nodes[1:]
+        for value in node.outputs
+    )
+
+
+def _is_in_one_graph(nodes: Sequence[ir.Node]) -> bool:
+    """Whether no node is outside of a loop or branch that another one is in, which would run it in every trip."""
+    return all(node.graph is nodes[0].graph for node in nodes)
+
+
+def rewrite(graph: ir.Graph, writer: Writer, rewrites: Mapping[str, Sequence[Rewrite]]) -> None:
+    """Replace patterns in a graph and its subgraphs until none is left.
+
+    Args:
+        graph: the graph.
+        writer: of the graph; its nodes are those of the graph.
+        rewrites: by the operator of a pattern's last node.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for node in list(graph.all_nodes()):
+            if node.graph is not None and _rewritten(writer.inside(), node, rewrites.get(node.op_type, ())):
+                changed = True
+
+
+def _rewritten(writer: Writer, node: ir.Node, rewrites: Sequence[Rewrite]) -> bool:
+    for result in node.outputs:
+        for each in rewrites if result.uses() or result.is_graph_output() else ():
+            operand = each.of(writer, result)
+            if operand is not None:
+                value = writer.value(operand)
+                assert node.graph is not None
+                if result.is_graph_output() and not _is_own(value, node.graph, writer.nodes):
+                    value = writer.node("Identity", value)
+                node.graph.insert_before(node, writer.nodes)
+                result.replace_all_uses_with(value, replace_graph_outputs=True)
+                _remove(node)
+                return True
+    return False
+
+
+def _is_own(value: ir.Value, graph: Any, nodes: Sequence[ir.Node]) -> bool:
+    """Whether a value can be a result of a graph: one that it computes, and no other result."""
+    maker = value.producer()
+    return maker is not None and (maker.graph is graph or maker in nodes) and not value.is_graph_output()
+
+
+def _remove(node: ir.Node) -> None:
+    """A node whose results nothing uses, and then those of its operands of which that is true."""
+    if node.graph is None or any(value.uses() or value.is_graph_output() for value in node.outputs):
+        return
+    makers = [value.producer() for value in node.inputs if value is not None]
+    node.graph.remove(node, safe=True)
+    for maker in makers:
+        if maker is not None:
+            _remove(maker)
+
+
+def by_operator(*rewrites: Rewrite) -> dict[str, list[Rewrite]]:
+    """Rewrites by the operator of their patterns' last nodes."""
+    table: dict[str, list[Rewrite]] = {}
+    for each in rewrites:
+        table.setdefault(each.pattern.operator, []).append(each)
+    return table

@@ -1,0 +1,158 @@
+"""Whether JSON in a file says what whoever reads it relies on, and a step's facts out of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxrnn.arrays import MAX_ARRAY_BYTES
+from jaxrnn.messages import bytes_of
+from jaxrnn.specs import dtype_named
+from jaxrnn.stepspec import StepSpec
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a string."""
+    return isinstance(value, str)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_positive(value: Any) -> bool:
+    """Whether it is a whole number from 1 on."""
+    return is_whole(value) and value > 0
+
+
+def is_flag(value: Any) -> bool:
+    """Whether it is a truth value."""
+    return isinstance(value, bool)
+
+
+def is_dtype(value: Any) -> bool:
+    """Whether it is the name of an element type."""
+    try:
+        dtype = dtype_named(value)
+    except (TypeError, ValueError, SyntaxError):  # NumPy parses some as Python
+        return False
+    return dtype.name == value and dtype.kind not in "OSUTMm"
+
+
+def _size(value: Any) -> bool:
+    return is_text(value) or (is_whole(value) and value >= 0)
+
+
+def _rate(value: Any) -> bool:
+    return value is None or (is_text(value) and re.fullmatch(r"[0-9]{1,9}(/[1-9][0-9]{0,8})?", value) is not None)
+
+
+def whole_or_none(value: Any) -> bool:
+    """Whether it is a whole number or None."""
+    return value is None or is_whole(value)
+
+
+def text_or_none(value: Any) -> bool:
+    """Whether it is a string or None."""
+    return value is None or is_text(value)
+
+
+def _dtype_or_none(value: Any) -> bool:
+    return value is None or is_dtype(value)
+
+
+def _shape_or_none(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(map(_size, value)))
+
+
+_ARRAY = {"name": is_text, "dtype": is_dtype, "shape": [_size], "time_axis": whole_or_none}
+#: What `StepSpec.to_json` gives.
+SPEC = {
+    "label": is_text,
+    "inputs": [_ARRAY],
+    # The files of some models say neither the type nor the rank of an output.
+    "outputs": [
+        {
+            **_ARRAY,
+            "dtype": _dtype_or_none,
+            "shape": _shape_or_none,
+            "delay": whole_or_none,
+            "rate": _rate,
+            "at_end": is_flag,
+        }
+    ],
+    "state": [{**_ARRAY, "kind": is_text}],
+    **dict.fromkeys(("pulse", "multiple", "smallest_pulse"), is_positive),
+    "look_ahead": is_whole,
+    "receptive_field": whole_or_none,
+    "batch_symbol": text_or_none,
+    "joined": is_flag,
+    "constants": [is_text],
+    "needs_params": is_flag,
+}
+
+
+def checked_spec(fields: Any, where: str) -> StepSpec:
+    """The facts about a step in JSON's types, held against what they must have.
+
+    Args:
+        fields: as `StepSpec.to_json` gives them.
+        where: the key of what has them, for messages.
+
+    Raises:
+        ValueError: something is missing, unknown, of another type, or larger than any value may be.
+    """
+    check(fields, SPEC, where)
+    for kind in ("inputs", "outputs", "state"):
+        for entry in fields[kind]:
+            if unknown := entry.keys() - SPEC[kind][0].keys():
+                raise ValueError(f"{entry['name']} has the unknown fact(s) {', '.join(sorted(unknown))}")
+            _check_array(entry)
+    if unknown := fields.keys() - SPEC.keys():
+        raise ValueError(f"{where} has the unknown fact(s) {', '.join(sorted(unknown))}")
+    return StepSpec.from_json(fields)
+
+
+def _check_array(entry: Mapping[str, Any]) -> None:
+    axis, shape = entry["time_axis"], entry["shape"] or ()
+    if axis is not None and not 0 <= axis < len(shape):
+        raise ValueError(f"{entry['name']} of shape {entry['shape']} has no axis {axis}")
+    if axis is not None and not is_positive(shape[axis]):
+        raise ValueError(f"{entry['name']} of shape {entry['shape']} has no frames along axis {axis}")
+    check_size(entry["name"], [size for size in shape if not isinstance(size, str)], entry["dtype"])
+
+
+def check_size(name: str, sizes: Sequence[int], dtype: str | None) -> None:
+    """Refuse an array that is larger than any may be.
+
+    Raises:
+        ValueError: says how much it takes.
+    """
+    needed = math.prod(sizes) * (0 if dtype is None else dtype_named(dtype).itemsize)
+    if needed > MAX_ARRAY_BYTES:
+        raise ValueError(f"{name} takes {bytes_of(needed)}")
+
+
+def check(value: Any, expected: Any, where: str) -> None:
+    """Hold a value against a schema: a dict of what each key must have, a list of one for all items, or a predicate.
+
+    Raises:
+        ValueError: something is missing or of another type; names its key.
+    """
+    if isinstance(expected, dict):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{where or 'the manifest'} is no object")
+        if missing := expected.keys() - value.keys():
+            raise ValueError(f"{where or 'the manifest'} lacks {', '.join(sorted(missing))}")
+        for key, inner in expected.items():
+            check(value[key], inner, f"{where}.{key}" if where else key)
+    elif isinstance(expected, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{where} is no list")
+        for index, item in enumerate(value):
+            check(item, expected[0], f"{where}[{index}]")
+    elif not expected(value):
+        raise ValueError(f"{where} is {value!r:.60}")

@@ -1,0 +1,102 @@
+"""Exported files as a user runs them who has no jaxrnn: ONNX Runtime, NumPy, and what the metadata say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from lowering_verifier import check_well_formed
+
+
+def session(path):
+    """A file in ONNX Runtime, on one thread."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def facts_of(path):
+    """What a file says of itself, as a program reads it."""
+    return json.loads(session(path).get_modelmeta().custom_metadata_map["jaxrnn"])
+
+
+class ExportedStream:
+    """A step and its flush, if there is one, over whole recordings, pulse by pulse.
+
+    Frames that do not exist are NaN, or the least number of their type: whoever reads them is seen.
+    """
+
+    def __init__(self, step, flush=None):
+        for path in (step, flush):
+            if path is not None:
+                check_well_formed(onnx.load(path))
+        self.step, self.facts = session(step), facts_of(step)
+        self.flush, self.flush_facts = (None, None) if flush is None else (session(flush), facts_of(flush))
+        start = step.with_name(self.facts["files"]["first_state"]) if self.facts["state"] else None
+        self.first = {} if start is None else dict(np.load(start))
+
+    def run(self, inputs):
+        """The outputs of a recording, by the stepper's names; inputs by the stepper's names."""
+        facts = self.facts
+        timed = [each for each in facts["inputs"] if each["time_axis"] is not None]
+        frames = {each["name"]: each["shape"][each["time_axis"]] for each in timed}
+        name, axis = timed[0]["name"], timed[0]["time_axis"]
+        total = inputs[name].shape[axis] * facts["pulse"] // frames[name]
+        whole = total // facts["pulse"]
+        state, pieces = dict(self.first), {each["name"]: [] for each in facts["outputs"]}
+        for index in range(whole):
+            taken = {
+                each["input"]: _part(inputs[each["name"]], each, index * frames.get(each["name"], 0))
+                for each in facts["inputs"]
+            }
+            given = _run(self.step, {**taken, **state})
+            state = {each["input"]: given[each["output"]] for each in facts["state"]}
+            for each in facts["outputs"]:
+                if each["output"] is not None:
+                    pieces[each["name"]].append(given[each["output"]])
+        if self.flush is not None:
+            self._end(inputs, state, whole, total, frames, pieces)
+        return {each["name"]: _joined(pieces[each["name"]], each) for each in facts["outputs"]}
+
+    def _end(self, inputs, state, whole, total, frames, pieces):
+        facts = self.flush_facts
+        taken = {
+            each["input"]: _part(inputs[each["name"]], each, whole * frames.get(each["name"], 0))
+            for each in facts["inputs"]
+        }
+        if facts["valid"] is not None:
+            valid = np.int32(total - whole * self.facts["pulse"])
+            taken[facts["valid"]] = np.full(() if facts["batch"] is None else (facts["batch"],), valid, np.int32)
+        given = _run(self.flush, {**taken, **state})
+        for each in facts["outputs"]:
+            array, count = given[each["output"]], facts["counts"].get(each["name"])
+            if count is not None:
+                (exist,) = set(np.ravel(given[count]).tolist())
+                array = array[(slice(None),) * each["time_axis"] + (slice(exist),)]
+            pieces[each["name"]].append(array)
+
+
+def _run(opened, inputs):
+    names = [value.name for value in opened.get_outputs()]
+    return dict(zip(names, opened.run(None, inputs), strict=True))
+
+
+def _part(array, each, start):
+    """The frames of a pulse, those that do not exist poisoned."""
+    axis = each["time_axis"]
+    if axis is None:
+        return array
+    part = np.array(array[(slice(None),) * axis + (slice(start, start + each["shape"][axis]),)])
+    widths = [(0, size - have) for size, have in zip(each["shape"], part.shape, strict=True)]
+    poison = np.nan if part.dtype.kind == "f" else 0
+    return np.pad(part, widths, constant_values=poison)
+
+
+def _joined(pieces, each):
+    axis = each["time_axis"]
+    if axis is None:
+        return pieces[-1] if pieces else None
+    return np.concatenate(pieces, axis)[(slice(None),) * axis + (slice(each["delay"], None),)]

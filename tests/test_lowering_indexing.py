@@ -1,0 +1,172 @@
+"""Reading, writing and ordering at indices, written as ONNX."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from lowering_verifier import verify_lowering
+from tiers import of_tiers
+
+MODES = ("clip", "fill", "promise_in_bounds")
+DTYPES = ("float32", "int32", "int8", "bool", "float16")
+
+
+def numbers(shape, dtype="float32"):
+    """Different numbers."""
+    return (np.arange(int(np.prod(shape))) - 5).reshape(shape).astype(dtype)
+
+
+@st.composite
+def indexings(draw):
+    """An operand's shape, dimension numbers, sizes of slices and the shape of indices, as gathers and scatters have."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    kinds = [draw(st.sampled_from(("whole", "part", "window", "index", "index", "batch"))) for _ in shape]
+    if not {"window", "index"} & {*kinds}:
+        kinds[draw(st.integers(0, len(shape) - 1))] = "index"
+    batched = [axis for axis, kind in enumerate(kinds) if kind == "batch"]
+    indexed = draw(st.permutations([axis for axis, kind in enumerate(kinds) if kind in ("index", "window")]))
+    sizes = [
+        1 if kind in ("index", "batch") else size if kind == "whole" else draw(st.integers(1, size))
+        for size, kind in zip(shape, kinds, strict=True)
+    ]
+    dropped = [axis for axis, kind in enumerate(kinds) if kind == "index"]
+    free = draw(st.lists(st.integers(1, 3), max_size=2))
+    places = draw(st.permutations([*(("batch", axis) for axis in batched), *(("free", size) for size in free)]))
+    batch = [shape[value] if kind == "batch" else value for kind, value in places]
+    windows = [axis for axis in range(len(shape)) if axis not in (*dropped, *batched)]
+    rank = len(batch) + len(windows)
+    offset = sorted(draw(st.permutations(range(rank)))[: len(windows)])
+    return {
+        "shape": tuple(shape),
+        "sizes": tuple(sizes),
+        "indices": (*batch, len(indexed)),
+        "numbers": {
+            "offset": tuple(offset),
+            "dropped": tuple(dropped),
+            "map": tuple(indexed),
+            "batched": tuple(batched),
+            "in_indices": tuple(places.index(("batch", axis)) for axis in batched),
+        },
+    }
+
+
+def indices_of(case, seed, low=-2, high=5):
+    """Indices, some of them outside."""
+    return np.random.default_rng(seed).integers(low, high, case["indices"]).astype(np.int32)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@given(
+    case=indexings(),
+    mode=st.sampled_from(MODES),
+    seed=st.integers(0, 99),
+    known=st.booleans(),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_gather(case, mode, seed, known, dtype):
+    """Of any axes, with windows, batches, and indices outside."""
+    of = case["numbers"]
+    numbers_ = lax.GatherDimensionNumbers(of["offset"], of["dropped"], of["map"], of["batched"], of["in_indices"])
+
+    def function(x, indices):
+        return lax.gather(x, indices, numbers_, case["sizes"], mode=mode)
+
+    verify_lowering(function, numbers(case["shape"], dtype), indices_of(case, seed), known=(1,) if known else ())
+
+
+@pytest.mark.thorough
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@given(
+    case=indexings(),
+    mode=st.sampled_from(MODES),
+    seed=st.integers(0, 99),
+    known=st.booleans(),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_scatter(case, mode, seed, known, dtype):
+    """Sums, where several updates may meet; and replacements, of one place each."""
+    of = case["numbers"]
+    numbers_ = lax.ScatterDimensionNumbers(of["offset"], of["dropped"], of["map"], of["batched"], of["in_indices"])
+    batch = iter(case["indices"][:-1])
+    windows = iter([size for axis, size in enumerate(case["sizes"]) if axis not in (*of["dropped"], *of["batched"])])
+    rank = len(case["indices"]) - 1 + len(of["offset"])
+    shape = [next(windows) if dim in of["offset"] else next(batch) for dim in range(rank)]
+    functions = [lax.scatter_add] if dtype != "bool" else []
+    if np.prod(case["indices"][:-1]) == 1:
+        functions.append(lax.scatter)
+    if not functions:
+        return
+
+    def function(x, indices, updates):
+        return [each(x, indices, updates, numbers_, mode=mode) for each in functions]
+
+    arguments = (numbers(case["shape"], dtype), indices_of(case, seed), numbers(shape, dtype))
+    verify_lowering(function, *arguments, known=(1,) if known else ())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float16", "uint32"])
+def test_reductions_of_scatters(dtype):
+    """Products, differences, and since opset 18 extremes."""
+    x, places, updates = numbers((6, 2), dtype), np.int32([[1], [4], [1], [9]]), numbers((4, 2), dtype)
+    functions = [
+        lambda at, v: at.mul(v),
+        lambda at, v: at.subtract(v),
+        lambda at, v: at.min(v),
+        lambda at, v: at.max(v),
+    ]
+    for function in functions:
+        verify_lowering(lambda x, i, v, f=function: f(x.at[i[:, 0]], v), x, places, updates, opset=18)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("known", [(), (1, 2, 3)])
+def test_slices_anywhere(known):
+    """Starts are clamped, so that slices lie inside."""
+    x = numbers((4, 5, 3))
+    for starts in ((0, 0, 0), (1, 2, 1), (-3, 9, 0), (3, 4, 2)):
+        for sizes in ((1, 5, 3), (2, 3, 3), (4, 2, 1), (2, 2, 2)):
+            places = [np.int32(each) for each in starts]
+            verify_lowering(
+                lambda x, *s, sizes=sizes: [
+                    lax.dynamic_slice(x, s, sizes),
+                    lax.dynamic_update_slice(x, -jnp.ones(sizes, x.dtype), s),
+                ],
+                x,
+                *places,
+                known=known,
+            )
+
+
+def test_known_places_are_slices():
+    """Rows at known places are read by a slice, and written between what is before and after."""
+    x, row = numbers((4, 5)), np.ones(5, np.float32)
+    verify_lowering(lambda x: x[np.array([1, 3])], x, operators={"Slice": 1})
+    verify_lowering(lambda x: jnp.take(x, np.array([3, 2, 1]), axis=1), x, operators={"Slice": 1})
+    verify_lowering(lambda x, row: x.at[-1].set(row), x, row, operators={"Slice": 1, "Reshape": 1, "Concat": 1})
+    verify_lowering(
+        lambda x, row: x.at[0].add(row), x, row, operators={"Split": 1, "Reshape": 1, "Add": 1, "Concat": 1}
+    )
+
+
+@pytest.mark.parametrize(
+    "dtype", of_tiers(["float32", "float16", "int32", "uint8", "int16", "uint16", "bool"], quick=["float32", "int16"])
+)
+def test_order(dtype):
+    """Sorts are stable, by one key or several, with others in the same order; the largest come first."""
+    rng = np.random.default_rng(1)
+    x, y = (rng.integers(0, 4, (3, 7)).astype(dtype) for _ in range(2))
+    verify_lowering(lambda x, y: lax.sort((x, y), dimension=1, num_keys=1), x, y)
+    verify_lowering(lambda x, y: lax.sort((x, y, jnp.arange(21).reshape(3, 7)), dimension=0, num_keys=2), x, y)
+    verify_lowering(lambda x: [jnp.argsort(x, 0), jnp.argsort(x, 1, descending=True), jnp.sort(x)], x)
+    if dtype != "bool":
+        verify_lowering(lambda x: lax.top_k(x, 3), x)
+
+
+def test_order_of_nan():
+    """NaN comes last upwards, and is the largest."""
+    x = np.float32([3, np.nan, -1, 7, 0.5])
+    verify_lowering(lambda x: [jnp.sort(x), jnp.argsort(x), *lax.top_k(x, 3)], x)

@@ -1,0 +1,207 @@
+"""Recurrent layers as nodes of ONNX: with every feature, for ONNX Runtime as it is."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from exported_files import ExportedStream
+from flax import nnx
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax import lax
+from lowering_verifier import operators_of, verify_lowering
+from recurrent_nodes import build, nodes
+from streaming_verifier import recording
+from tiers import of_tiers
+from written_out_cells import CHOICES, written_out
+
+import jaxrnn
+from jaxrnn.cells import LSTM, Weights, plain_forms, run_layer
+from jaxrnn.jaxprs.scanning import step_with_layers
+
+#: Files of converters that write layers as loops, and the nodes that these become.
+LOOPS = {
+    "keras_gru": {"GRU": 2},
+    "keras_gru_before": {"GRU": 1},
+    "keras_lstm": {"LSTM": 1},
+    "keras_lstm_last": {"LSTM": 1},
+    "keras_simple": {"RNN": 1},
+    "loop_cellloop": {"GRU": 1},
+}
+
+
+def lowered_layer(case, dtype, **options):
+    """The graph of a layer whose weights are known."""
+    operator, arrays, attributes, wanted, opset = case
+    arrays = {name: array if name == "sequence_lens" else array.astype(dtype) for name, array in arrays.items()}
+    weights = [name for name in arrays if name in ("W", "R", "B", "P")]
+    x = [name for name in arrays if name not in weights]
+    model = jaxrnn.load(build(operator, arrays, attributes, wanted, opset, set(x)))
+
+    def function(*values):
+        named = dict(zip([*x, *weights], values, strict=True))
+        params = {name: named[name] for name in weights}
+        return model.apply(params, {name: named[name] for name in x})
+
+    with plain_forms():
+        known = range(len(x), len(x) + len(weights))
+        return verify_lowering(function, *(arrays[name] for name in (*x, *weights)), known=known, **options)
+
+
+@given(nodes(), st.sampled_from((np.float32, np.float32, np.float64, np.float16)))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_feature(case, dtype):
+    """One node where ONNX Runtime computes what the specification says, with no more moves than it needs."""
+    operator, _, attributes, *_ = case
+    lowered = lowered_layer(case, dtype, roundings=500)
+    counts = operators_of(lowered.graph)
+    differs = {"Softplus", "ThresholdedRelu"} & set(attributes.get("activations", ()))
+    clips = operator == "LSTM" and "clip" in attributes
+    assert counts[operator] == (0 if clips or differs or dtype == np.float64 else 1)
+
+
+#: The operator of each kind of cell.
+OPERATORS = {"gru after": "GRU", "gru before": "GRU", "lstm": "LSTM", "rnn": "RNN"}
+
+
+@given(CHOICES, st.sampled_from((None, 1)))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+def test_cells_that_are_written_out(choices, frames):
+    """In loops of ONNX files: a node for each cell, of one frame too."""
+    choices = choices if frames is None else {**choices, "time": frames}
+    proto, inputs = written_out(choices)
+    model = jaxrnn.load(proto)
+
+    def function(*values):
+        return model.apply(model.params, dict(zip(inputs, values, strict=True)))
+
+    with plain_forms():
+        counts = operators_of(verify_lowering(function, *inputs.values(), roundings=200).graph)
+    cells = Counter(OPERATORS[kind] for kind in choices["kinds"])
+    assert {name: counts[name] for name in cells} == cells
+    assert not {"Loop", "Scan", "If"} & set(counts)
+
+
+def masked(x, lengths):
+    """A layer of several rows, whose frames exist here and there."""
+    size = x.shape[-1]
+    rng = np.random.default_rng(3)
+    weights = Weights(*(jnp.asarray(0.5 * rng.normal(size=(1, 4 * size, size)), x.dtype) for _ in range(2)))
+    carry = [jnp.full((1, x.shape[1], size), value, x.dtype) for value in (0.3, -0.2)]
+    return run_layer([LSTM()], weights, x, carry, exists=lengths)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("frames", [1, 4])
+def test_frames_that_do_not_exist(rows, frames):
+    """They leave the carry alone, in rows without any frame too; where that is known, it costs no node."""
+    rng = np.random.default_rng(frames)
+    x = rng.normal(size=(frames, 3, 2)).astype(np.float32)
+    for exists in (rng.random((frames, rows)) < 0.5, np.zeros((frames, rows), bool), np.ones((frames, rows), bool)):
+        with plain_forms():
+            graph = verify_lowering(masked, x, exists, roundings=50).graph
+            assert operators_of(graph)["LSTM"] == 1
+            known = operators_of(verify_lowering(masked, x, exists, known=[1], roundings=50).graph)
+        assert not {"TopK", "ReduceSum", "Cast"} & set(known)
+        if exists.all():
+            assert known == {"LSTM": 1}
+
+
+def test_a_scan_of_a_function_is_a_layer():
+    """Forwards and backwards, of one frame and of several; a cell that no operator of ONNX is stays a loop."""
+    rng = np.random.default_rng(0)
+    w, u = (rng.normal(size=(3, 12)).astype(np.float32) for _ in range(2))
+
+    def lstm(x, w, u, other, *, reverse=False):
+        def step(carry, frame):
+            h, c = carry
+            i, f, g, o = jnp.split(frame @ w + h @ u, 4, -1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * (jnp.sin(c) if other else jnp.tanh(c))
+            return (h, c), h
+
+        return lax.scan(step, (jnp.zeros((2, 3), x.dtype),) * 2, x, reverse=reverse)
+
+    for frames, reverse, other in ((5, False, False), (1, False, False), (4, True, False), (2, False, True)):
+        x = rng.normal(size=(frames, 2, 3)).astype(np.float32)
+        function = functools.partial(lstm, reverse=reverse)
+        graph = verify_lowering(lambda x, w, u, f=function, o=other: f(x, w, u, o), x, w, u, known=(1, 2)).graph
+        assert operators_of(graph)["LSTM"] == (not other)
+
+
+def cell(kind, rng, features, hidden):
+    """A cell of Flax as a function of arrays."""
+    module = getattr(nnx, kind)(features, hidden, rngs=nnx.Rngs(rng))
+    graph, state = nnx.split(module)
+    return lambda carry, x: nnx.merge(graph, state)(carry, x)
+
+
+@pytest.mark.thorough
+def test_cells_in_a_step_are_layers_of_one_frame():
+    """Cells of Flax beside a buffer of past frames and a dense layer, with less than half of the nodes."""
+    lstm, gru = cell("LSTMCell", 0, 6, 5), cell("GRUCell", 1, 5, 4)
+    dense = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+    def step(carry, x):
+        (h, c), g, before = carry
+        (h, c), y = lstm((h, c), jnp.concatenate([before, x], 1))
+        g, y = gru(g, y)
+        return ((h, c), g, x), jax.nn.sigmoid(y @ dense)
+
+    zeros = [np.full((2, size), 0.1, np.float32) for size in (5, 5, 4, 3)]
+    x = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
+
+    def function(run, x, h, c, g, before):
+        return run(((h, c), g, before), x)
+
+    with plain_forms():
+        counts = [
+            operators_of(verify_lowering(functools.partial(function, run), x, *zeros, roundings=50).graph)
+            for run in (step, functools.partial(step_with_layers, step))
+        ]
+    assert counts[1]["LSTM"] == counts[1]["GRU"] == 1
+    assert 2 * counts[1].total() < counts[0].total()
+
+
+@pytest.mark.parametrize("name", of_tiers(LOOPS, ("keras_lstm",)))
+def test_loops_of_exporters_are_layers(models, tmp_path, name):
+    """Streams of recurrent layers that a converter wrote as loops: a node for each, of less than half as many."""
+    model = jaxrnn.load(models / "exports" / f"{name}.onnx")
+    (info,) = model.inputs
+    symbol = next(size for size in info.shape[1:] if isinstance(size, str))
+    streamed = model.stream(symbol)
+    step, flush = tmp_path / "step.onnx", tmp_path / "flush.onnx"
+    jaxrnn.export_onnx(streamed, model.params, step, flush=flush)
+    counts = operators_of(onnx.load(step).graph)
+    assert {key: counts[key] for key in LOOPS[name]} == LOOPS[name]
+    assert 2 * counts.total() < operators_of(model.proto.graph).total()
+    assert not {"Loop", "Scan", "If"} & set(counts)
+    x = recording([6 if size == symbol else 1 if isinstance(size, str) else size for size in info.shape])
+    found, expected = ExportedStream(step, flush).run({info.name: x}), model.apply(model.params, {info.name: x})
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, atol=1e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("pulse", [1, 3])
+def test_a_stream_of_rows_that_end_early(tmp_path, pulse):
+    """``sequence_lens`` and the end of the recording: frames exist that neither rules out."""
+    rng = np.random.default_rng(0)
+    shapes = {"X": (7, 2, 3), "W": (1, 16, 3), "R": (1, 16, 4), "B": (1, 32)}
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    x = {"X": arrays["X"], "sequence_lens": np.array([4, 6], np.int32)}
+    proto = build("LSTM", arrays | x, {"hidden_size": 4}, [True, True, True], 14, set(x))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "T"
+    model = jaxrnn.load(proto)
+    step, flush = tmp_path / "step.onnx", tmp_path / "flush.onnx"
+    jaxrnn.export_onnx(model.stream("T", pulse), model.params, step, flush=flush)
+    assert operators_of(onnx.load(step).graph)["LSTM"] == 1
+    found = ExportedStream(step, flush).run(x)
+    for name, value in model.apply(model.params, x).items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6)
