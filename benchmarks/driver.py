@@ -1,7 +1,7 @@
 """An evaluation of very many recordings without its sound: units through the driver, then table, summary and page.
 
-``python -m benchmarks.driver --rows 10_000_000`` says how long each part takes, what is in memory at most, and how large
-the files are. Units are empty: workers give rows at once, so that the driver is what is measured.
+``python -m benchmarks.driver --rows 10_000_000`` says how long each part takes, what is in memory at most, and how
+large the files are. Units are empty: workers give rows at once, so that the driver is what is measured.
 """
 
 from __future__ import annotations
