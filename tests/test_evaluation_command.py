@@ -131,7 +131,6 @@ def test_a_mistake_in_a_configuration_is_named(tmp_path, old, new, said):
     ("options", "said"),
     [
         (["--workers", "0"], "range x>=1"),
-        (["--ray", "auto"], "there is no Ray cluster at 'auto'"),
         (["--against", "nowhere"], "nowhere"),
         (["--set", "corpus.limits=1"], "limit"),
     ],

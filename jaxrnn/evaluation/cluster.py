@@ -260,7 +260,8 @@ class WorkerPool:
             self._actors.remove(actor)
         if unit is None:
             self._failed_starts += 1
-            if self._failed_starts >= self._settings.tries:
+            # Nodes that are lost may take several along, which is no fault of theirs.
+            if self._failed_starts >= self._settings.tries * len(self._actors):
                 raise InputError(
                     f"{self._failed_starts} workers in a row ended before they were ready: {error}"
                 ) from error
