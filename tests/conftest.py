@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from pathlib import Path
 
 import jax
@@ -54,6 +55,12 @@ def settled_heap():
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def threads() -> int:
+    """The threads that tests before this one have left, such as those that read from object stores."""
+    return threading.active_count()
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,10 @@ def test_the_packaged_denoiser_as_a_chain_is_what_the_demo_gives(chunk):
 
 @pytest.mark.parametrize(
     ("name", "pulse", "shapes"),
-    [("filter_net", 1, {"feat_erb": (32,), "feat_spec": (2, 96)}), ("keyword_net", 2, {"samples": (40,)})],
+    [
+        pytest.param("filter_net", 1, {"feat_erb": (32,), "feat_spec": (2, 96)}, marks=pytest.mark.thorough),
+        ("keyword_net", 2, {"samples": (40,)}),
+    ],
 )
 def test_an_offline_model_in_chunks_is_the_model_on_the_whole_recording(models, name, pulse, shapes):
     """Recordings that end inside a chunk, where one does, and one pulse before that."""

@@ -118,6 +118,7 @@ def equal(found, expected, said=""):
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5, err_msg=f"{said} {name}")
 
 
+@pytest.mark.thorough
 def test_whole_recordings(tmp_path):
     """Recordings that end in the first frame, inside a pulse, with a pulse, with a chunk, and after it."""
     at_once, ahead = steppers(tmp_path)

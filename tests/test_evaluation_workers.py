@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from evaluation_cases import (
     make_corpus,
     write_config,
 )
-from evaluation_kills import KILL, finish, start, write_corpus, written
+from evaluation_kills import finish, start, written
 from quick_compiling import QUICK_COMPILER
 
 from jaxrnn.cli import main
@@ -196,12 +195,3 @@ def test_the_command_gives_the_same_in_every_way(environment, tmp_path):
     finish(start(settings, tmp_path / "two" / "out", "--workers", "2", "--against", str(tmp_path / "alone" / "out")))
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "two" / "out" / "units").iterdir()} == before
     assert "paired by file" in (tmp_path / "two" / "out" / "report.html").read_text()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", KILL)
-def test_kills_at_random_moments_change_no_byte(environment, tmp_path, kind):
-    settings = write_corpus(tmp_path, 40, 8.0)
-    finish(start(settings, tmp_path / "whole" / "out"))
-    assert KILL[kind](settings, tmp_path / "killed" / "out", random.Random(0), 1)
-    assert written(tmp_path / "killed" / "out") == written(tmp_path / "whole" / "out")

@@ -161,6 +161,7 @@ def local(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_an_evaluation_in_a_store_is_the_one_on_disk_to_the_last_byte(local, tmp_path):
     url = new_bucket() / "data"
     for kind in ("noisy", "clean"):

@@ -200,6 +200,7 @@ def test_remat_is_frames_or_sqrt(models, wrong):
         model.scan(model.params, model.init(), {"input_2": np.zeros((4, 1, 1, 257), np.float32)}, remat=wrong)
 
 
+@pytest.mark.thorough
 def test_remat_of_a_recording_changes_no_gradient(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
     x = np.random.default_rng(0).uniform(0, 1, (50, 1, 1, 257)).astype(np.float32)

@@ -119,7 +119,7 @@ def _steps(folder):
     return {entry for entry in os.listdir(folder) if entry.isdigit()} if folder.exists() else set()
 
 
-def test_resumed_wherever_it_stopped(model, whole, tmp_path, capfd):
+def test_resumed_wherever_it_stopped(model, whole, tmp_path, capfd, threads):
     """In the same process, after each of some numbers of updates, inside batches and at their ends."""
     for steps in (4, 6, 23):
         flat_fit(model, DATA, mean_square, steps=steps, checkpoints=tmp_path, keep=2, **OPTIONS)
@@ -129,7 +129,7 @@ def test_resumed_wherever_it_stopped(model, whole, tmp_path, capfd):
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()) == ["20", "23"]
     assert same(load_checkpoint(tmp_path, model), whole.params)
     assert capfd.readouterr() == ("", "")
-    assert threading.active_count() == 1
+    assert threading.active_count() <= threads
     assert logging.getLogger("absl").level == logging.NOTSET or logging.getLogger("absl").level < logging.CRITICAL
 
 
@@ -277,7 +277,7 @@ def test_a_full_disk_stops_and_loses_nothing(model, whole, tmp_path):
     assert same({n.removeprefix("last/"): found[n] for n in found if n.startswith("last/")}, whole.params)
 
 
-def test_interrupted_it_writes_a_checkpoint_and_hands_back_control(model, whole, tmp_path):
+def test_interrupted_it_writes_a_checkpoint_and_hands_back_control(model, whole, tmp_path, threads):
     class Interrupted(list):
         asked = 0
 
@@ -290,7 +290,7 @@ def test_interrupted_it_writes_a_checkpoint_and_hands_back_control(model, whole,
     with pytest.raises(KeyboardInterrupt):
         flat_fit(model, Interrupted(DATA), mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
     gc.collect()  # an event loop of Orbax keeps its thread until then
-    assert threading.active_count() == 1
+    assert threading.active_count() <= threads
     steps = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
     assert steps[-1] % OPTIONS["every"]  # not one that was due
     assert same(flat_fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)

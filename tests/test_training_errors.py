@@ -69,7 +69,7 @@ def test_the_first_node_that_is_not_finite(time, tmp_path):
     assert good.step == 2
 
 
-def test_data_loss_gradient_and_update_that_are_not_finite(model):
+def test_data_loss_gradient_and_update_that_are_not_finite(model, threads):
     data = examples([6, 6, 6, 6])
 
     def failure(data=data, loss=mean_square, **options):
@@ -99,7 +99,7 @@ def test_data_loss_gradient_and_update_that_are_not_finite(model):
     assert text.endswith("No checkpoint was kept: give checkpoints=FOLDER.")
     with pytest.raises(TrainingError, match="validation loss after update 2 is nan, though"):
         flat_fit(model, data, mean_square, steps=12, validation=spoil(data, 0, 0, np.nan), **OPTIONS)
-    assert threading.active_count() == 1
+    assert threading.active_count() <= threads
 
 
 def test_a_loss_that_raises_is_let_through(model):
@@ -185,14 +185,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_named(model, mistake):
+def test_mistakes_are_named(model, mistake, threads):
     options, match = MISTAKES[mistake]
     given = {"data": examples([4, 4, 4]), "loss": mean_square, "steps": 5, **OPTIONS, **options}
     if len(given["data"] if isinstance(given["data"], list) else "xx") == 1:
         given["batch_size"] = 1
     with pytest.raises(jaxrnn.InputError, match=match):
         flat_fit(model, given.pop("data"), given.pop("loss"), **given)
-    assert threading.active_count() == 1
+    assert threading.active_count() <= threads
 
 
 def test_a_model_that_forgets_has_no_steps(models):
