@@ -192,6 +192,6 @@ def test_the_command_gives_the_same_in_every_way(environment, tmp_path):
     (found, _) = compare(tmp_path / "two" / "out", tmp_path / "alone" / "out").differences
     assert (found.n, found.mean) == (len(LENGTHS), 0.0)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "two" / "out" / "units").iterdir()}
-    finish(start(settings, tmp_path / "two" / "out", "--workers", "2", "--against", str(tmp_path / "alone" / "out")))
+    finish(start(settings, tmp_path / "two" / "out", "--against", str(tmp_path / "alone" / "out")))
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "two" / "out" / "units").iterdir()} == before
     assert "paired by file" in (tmp_path / "two" / "out" / "report.html").read_text()
