@@ -93,3 +93,13 @@ def test_steps(name, models, tmp_path):
         assert_close(outputs, expected, scale)
         assert_close({name: given[name] for name in expected}, expected, scale)
         assert_close(state, carried)
+
+
+def test_a_step_with_sizes_of_its_own_in_the_state_is_verified(models, tmp_path):
+    """They are given once, and everything that runs the step takes them."""
+    model = jaxrnn.load(models / "exports" / "step_attend_script.onnx")
+    assert model.pack(model.params, dims={"S": 20}).folded
+    jaxrnn.export_onnx(model, None, tmp_path / "step.onnx", step=True, dims={"S": 20})
+    report = jaxrnn.exporting.verify_export(model, model.params, tmp_path / "step.onnx")
+    assert report.ok
+    assert report.checks

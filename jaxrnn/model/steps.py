@@ -130,15 +130,15 @@ class Steps:
         symbol = self.spec.batch_symbol
         sizes = {**dims, **({} if symbol is None else {symbol: 1})}
         try:
-            frame = zeros(self.spec.inputs, sizes)
+            frame, state = zeros(self.spec.inputs, sizes), zeros(self.spec.state, sizes)
         except KeyError:
-            return self.model._packed(params)  # an input of open length: how a step folds depends on it
-        return self._pack(dict(params), frame)
+            return self.model._packed(params)  # an array of open length: how a step folds depends on it
+        return self._pack(dict(params), frame, state)
 
     @compiled
-    def _pack(self, params: Arrays, frame: Arrays) -> Packed:
+    def _pack(self, params: Arrays, frame: Arrays, state: Arrays) -> Packed:
         with exact_types():
-            stages = self._cut(params, frame, self.init(None))
+            stages = self._cut(params, frame, state)
             return self.model._packed(params, fold(stages, params), folding_of(stages))
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -69,8 +69,10 @@ def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[
     spec = stepper.spec.sized(dims if symbol is None else {symbol: 1, **dims})
     constants = {name: recordings[name] for name in spec.constants}
     batch = None if symbol is None else dims.get(symbol, 1)
+    open_sizes = {name for entry in stepper.spec.state for name in entry.symbols if name != symbol}
+    sizes: dict[str, Any] = {"dims": dims} if open_sizes else {}
     with exact_types():
-        start = stepper.init(batch, params=stream.params, constants=constants or None)
+        start = stepper.init(batch, params=stream.params, constants=constants or None, **sizes)
         one = {each.name: np.zeros(each.sizes, each.dtype) for each in spec.inputs}
         step = jax.jit(stream.step).lower(start, one).compile()
         # What the first call sets up is no part of a step; its results are dropped.
