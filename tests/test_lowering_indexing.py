@@ -59,14 +59,18 @@ def indices_of(case, seed, low=-2, high=5):
     return np.random.default_rng(seed).integers(low, high, case["indices"]).astype(np.int32)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, database=None)
-@given(
+#: Cases of a gather or a scatter.
+indexed = given(
     case=indexings(),
     mode=st.sampled_from(MODES),
     seed=st.integers(0, 99),
     known=st.booleans(),
     dtype=st.sampled_from(DTYPES),
 )
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@indexed
 def test_gather(case, mode, seed, known, dtype):
     """Of any axes, with windows, batches, and indices outside."""
     of = case["numbers"]
@@ -80,13 +84,7 @@ def test_gather(case, mode, seed, known, dtype):
 
 @pytest.mark.thorough
 @settings(max_examples=30, deadline=None, derandomize=True, database=None)
-@given(
-    case=indexings(),
-    mode=st.sampled_from(MODES),
-    seed=st.integers(0, 99),
-    known=st.booleans(),
-    dtype=st.sampled_from(DTYPES),
-)
+@indexed
 def test_scatter(case, mode, seed, known, dtype):
     """Sums, where several updates may meet; and replacements, of one place each."""
     of = case["numbers"]

@@ -89,6 +89,11 @@ class Match:
         shape = shape_of(x) if shape is None else shape
         return self.writer.node(operator, x, *operands, shape=shape, dtype=self.dtype, **attributes)
 
+    def of_elements(self, x: Operand) -> ir.Value:
+        """The operator of the root, one on elements, of another operand."""
+        attributes = {name: each.value for name, each in self.root.attributes.items()}
+        return self.writer.node(self.root.op_type, x, shape=shape_of(x), dtype=self.dtype, **attributes)
+
     def like(self, node: ir.Node, *operands: Any) -> ir.Value | None:
         """A node like another one, whose first operand is the same."""
         attributes = {name: each.value for name, each in node.attributes.items()}

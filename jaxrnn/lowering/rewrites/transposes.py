@@ -33,11 +33,9 @@ def _meeting(match: Match) -> Operand | None:
 
 def _after_elements(match: Match) -> Operand | None:
     """An operator on elements, before its operand is transposed."""
-    node, x = match.root, match["x"]
     if not is_passed_on(match["transpose"].outputs[0]):
         return None
-    attributes = {name: each.value for name, each in node.attributes.items()}
-    y = match.writer.node(node.op_type, x, shape=shape_of(x), dtype=match.dtype, **attributes)
+    y = match.of_elements(match["x"])
     return transpose(match.writer, y, _order(match, "transpose"))
 
 
