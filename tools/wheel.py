@@ -1,7 +1,7 @@
 """Builds the source distribution and the wheel, and uses the wheel as a newcomer would: ``python -m tools.wheel``.
 
-The wheel is built from the source distribution and installed into a fresh environment outside of the checkout. There the
-demo runs, a file is written as a page, and the README's first program runs as it stands.
+The wheel is built from the source distribution and installed into a fresh environment outside of the checkout. There
+the demo runs, the README's first program runs as it stands, and the file that it writes becomes a page.
 """
 
 from __future__ import annotations
