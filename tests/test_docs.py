@@ -18,7 +18,7 @@ PICTURES = DOCS / "pictures"
 #: The pages whose code runs, and how many blocks of it they have at least.
 PAGES = {
     "streaming.md": 12,
-    "training.md": 4,
+    "training.md": 9,
     "flax.md": 8,
     "linen.md": 5,
     "equinox.md": 5,
