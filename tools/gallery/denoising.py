@@ -22,15 +22,16 @@ START, END, SNR = 5.0, 11.0, 5.0
 
 
 def live(noisy: Samples, model_1: jaxrnn.Model, model_2: jaxrnn.Model) -> Samples:
-    """Both networks of DTLN, hop by hop; each runner carries the state of its network."""
+    """Both networks of DTLN, hop by hop; a runner carries the state."""
     mask, enhance = jaxrnn.Runner(model_1), jaxrnn.Runner(model_2)
     heard, made, output = np.zeros(BLOCK), np.zeros(BLOCK), []
     for hop in noisy.reshape(-1, HOP):
         heard = np.append(heard[HOP:], hop)
         spectrum = np.fft.rfft(heard)
         magnitude = np.abs(spectrum).astype(np.float32)[None, None]
-        masked = np.fft.irfft(spectrum * mask({"input_2": magnitude})["activation_2"][0, 0])
-        block = enhance({"input_4": masked.astype(np.float32)[None, None]})["conv1d_3"][0, 0]
+        gains = mask({"input_2": magnitude})["activation_2"][0, 0]
+        masked = np.fft.irfft(spectrum * gains).astype(np.float32)[None, None]
+        block = enhance({"input_4": masked})["conv1d_3"][0, 0]
         made = np.append(made[HOP:], np.zeros(HOP)) + block
         output.append(made[:HOP])
     return np.concatenate(output).astype(np.float32)

@@ -12,8 +12,8 @@ from tools.gallery.entry import Picture
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Inches. On a phone's 360 pixels, letters of 9 points then are 9 pixels high.
-WIDTH = 5.0
+#: Inches. On a phone, whose text is 360 pixels wide, letters of 9 points are 10 pixels high.
+WIDTH = 4.5
 #: Dots for an inch of what is an image inside a picture.
 DOTS = 120
 
@@ -35,11 +35,14 @@ def save(folder: Path, name: str, draw: Callable[[], Figure], alt: str) -> Pictu
     """
     import matplotlib as mpl
 
+    width = height = 0.0
     for look in _COLOURS:
-        with mpl.rc_context({**mpl.rcParamsDefault, **_settings(look), "backend": "agg"}):
+        settings: Any = {**mpl.rcParamsDefault, **_settings(look), "backend": "agg"}
+        with mpl.rc_context(settings):
             figure = draw()
             figure.savefig(folder / f"{name}.{look}.svg", format="svg", dpi=DOTS, metadata={"Date": None})
-    return Picture(name, alt)
+            width, height = 72 * figure.get_size_inches()
+    return Picture(name, alt, round(width), round(height))
 
 
 @functools.cache

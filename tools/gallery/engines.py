@@ -19,9 +19,9 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def results_of(benchmark: str) -> list[Result]:
-    """What was measured of one benchmark on one core, machine by machine."""
-    results = read_all(RESULTS).values()
-    return [result for result in results if result.benchmark == benchmark and result.cores == "one"]
+    """What was measured of a benchmark on one core, machine by machine."""
+    results = [each for each in read_all(RESULTS).values() if each.cores == "one"]
+    return [result for result in results if result.benchmark == benchmark]
 
 
 def make(folder: Path) -> list[Item]:

@@ -20,6 +20,8 @@ class Picture:
 
     name: str
     alt: str
+    width: int
+    height: int
 
 
 @dataclass(frozen=True)

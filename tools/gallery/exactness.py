@@ -23,7 +23,7 @@ FLOOR = 1e-9
 
 
 def three_ways(x: jax.Array) -> dict[str, np.ndarray]:
-    """One network on a recording: at once, as a stream in pulses, and called on each block as if it were all."""
+    """A network on a recording: at once, as a stream, and block by block."""
     streamed = jaxrnn.stream(recurrent, x, axes=0, pulse=PULSE)
     step, state, outputs = jax.jit(streamed.step), streamed.init(), []
     for start in range(0, len(x), PULSE):
@@ -34,7 +34,7 @@ def three_ways(x: jax.Array) -> dict[str, np.ndarray]:
     return {
         "whole recording": np.asarray(jax.jit(recurrent)(x)),
         "stream": np.concatenate(outputs)[streamed.delay :],
-        "block by block": np.asarray(jax.vmap(recurrent)(x.reshape(-1, PULSE))).reshape(-1),
+        "block by block": np.ravel(jax.vmap(recurrent)(x.reshape(-1, PULSE))),
     }
 
 

@@ -15,8 +15,9 @@ from tools.gallery import drawing
 from tools.gallery.entry import Entry, Figures, Item, save_sound
 
 if TYPE_CHECKING:
-    from jaxrnn.training import Fitted
     from matplotlib.figure import Figure
+
+    from jaxrnn.training import Fitted
 
 CONFIG = EXAMPLES.parent / "configs" / "finetune_denoiser.yaml"
 #: What makes it a matter of seconds; the file itself trains five times as long on eight times as much.
@@ -57,7 +58,10 @@ def make(folder: Path) -> list[Item]:
     )
     return [
         drawing.save(folder, "loss", functools.partial(draw, fitted), alt),
-        *(save_sound(folder, name, sound, f"{titles[name]}, {decibels[name]:.1f} dB") for name, sound in sounds.items()),
+        *(
+            save_sound(folder, name, sound, f"{titles[name]}, {decibels[name]:.1f} dB")
+            for name, sound in sounds.items()
+        ),
         Figures({f"SI-SDR, {titles[name]}": f"{value:.2f} dB" for name, value in decibels.items()}),
     ]
 
@@ -80,8 +84,8 @@ ENTRY = Entry(
     title="A denoiser learns a noise",
     see=(
         "The packaged denoiser was never trained on sirens, and a few dozen updates teach it: the loss on the "
-        "validation examples, which it does not learn from, falls too. Listen to the same mixture before and after; its "
-        "voice and its siren are in no example."
+        "validation examples, which it does not learn from, falls too. Listen to the same mixture before and after: "
+        "its voice and its siren are in no example."
     ),
     shown=finetune,
     make=make,

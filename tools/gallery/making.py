@@ -1,4 +1,4 @@
-"""Making the gallery: each entry into a folder of its own, again only where something that it is made of has changed."""
+"""Making the gallery: each entry into a folder of its own, and again only where what it is made of has changed."""
 
 from __future__ import annotations
 
@@ -79,21 +79,17 @@ def kept(folder: Path, names: Iterable[str] = NAMES) -> list[Made]:
     """What was made before, whatever has changed since; entries without it say what makes them."""
     entries = []
     for name in names:
-        path = folder / name / KEPT
-        if path.is_file():
-            entries.append(_read(path)[1])
-        else:
-            entries.append(_described(name, find(name), "`python -m tools.gallery`", ()))
+        _, made = _read(folder / name / KEPT)
+        entries.append(made or _described(name, find(name), "`python -m tools.gallery`", ()))
     return entries
 
 
 def _made(folder: Path, name: str, common: str, watch: Callable[[str], object]) -> Made:
     entry = find(name)
-    digest, before = _digest(name, entry, common), folder / name / KEPT
-    if before.is_file():
-        digest_before, made = _read(before)
-        if digest_before == digest:
-            return made
+    digest = _digest(name, entry, common)
+    digest_before, made = _read(folder / name / KEPT)
+    if made is not None and digest_before == digest:
+        return made
     watch(name)
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as place:
         written = Path(place, name)
@@ -145,7 +141,11 @@ def _text(digest: str, made: Made) -> str:
     return json.dumps({"digest": digest, **dataclasses.asdict(made), "items": items}, indent=1) + "\n"
 
 
-def _read(path: Path) -> tuple[str, Made]:
-    plain = json.loads(path.read_text(encoding="utf-8"))
-    items = tuple(_KINDS[item.pop("kind")](**item) for item in plain.pop("items"))
-    return plain.pop("digest"), Made(**plain, items=items)
+def _read(path: Path) -> tuple[str, Made | None]:
+    """The digest and what was made; None where nothing was, or by sources that wrote it in another form."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        items = tuple(_KINDS[item.pop("kind")](**item) for item in plain.pop("items"))
+        return plain.pop("digest"), Made(**plain, items=items)
+    except (OSError, ValueError, TypeError, KeyError):
+        return "", None

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 SECONDS, SNR = 5.0, 5.0
 
 
-def states_over_time(model: jaxrnn.Model, magnitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Masks ``[frames, bins]`` and states ``[frames, units]``: `step` is pure, so `jax.lax.scan` runs over it."""
+def states_over_time(model: jaxrnn.Model, frames: np.ndarray) -> list[np.ndarray]:
+    """Masks and states of every frame: a pure step is what a scan takes."""
 
-    def one(state, magnitude):
-        outputs, state = model.step(model.params, state, {"magnitude": magnitude})
+    def one(state, frame):
+        outputs, state = model.step(model.params, state, {"magnitude": frame})
         return state, (outputs["mask"], state["h"])
 
-    _, (masks, states) = jax.jit(lambda frames: jax.lax.scan(one, model.init(), frames))(magnitudes)
-    return np.asarray(masks)[:, 0, 0], np.asarray(states)[:, 0, 0]
+    _, results = jax.jit(lambda: jax.lax.scan(one, model.init(), frames))()
+    return [np.asarray(result)[:, 0, 0] for result in results]
 
 
 def make(folder: Path) -> list[Item]:
@@ -39,8 +39,8 @@ def make(folder: Path) -> list[Item]:
     magnitudes = inputs["magnitude"][0]
     masks, states = states_over_time(model, magnitudes[:, None, None])
     alt = (
-        f"Three images over {SECONDS:.0f} s: the spectrogram of a noisy voice; the {states.shape[1]} units of a GRU, of "
-        "which some follow the syllables and some hardly change; and the mask, bright where there is voice."
+        f"Three images over {SECONDS:.0f} s: the spectrogram of a noisy voice; the {states.shape[1]} units of a GRU, "
+        "of which some follow the syllables and some hardly change; and the mask, bright where there is voice."
     )
     return [drawing.save(folder, "memory", lambda: draw(magnitudes, states, masks), alt)]
 
@@ -61,7 +61,13 @@ def draw(magnitudes: np.ndarray, states: np.ndarray, masks: np.ndarray) -> Figur
     for axes, (title, label, image, height, colours, (low, high)) in zip(rows, images, strict=True):
         extent = (0, end, 0, height)
         drawn = axes.imshow(
-            image.T, origin="lower", aspect="auto", extent=extent, cmap=colours, vmin=low, vmax=high,
+            image.T,
+            origin="lower",
+            aspect="auto",
+            extent=extent,
+            cmap=colours,
+            vmin=low,
+            vmax=high,
             interpolation="nearest",
         )
         axes.set(title=title, ylabel=label)

@@ -43,10 +43,14 @@ def _items(items: Sequence[Item], pictures: str, sounds: str) -> Iterable[str]:
         players = []
         if isinstance(item, Picture):
             looks = (f"![{item.alt}]({pictures}/{item.name}.{look}.svg#only-{look})" for look in ("light", "dark"))
-            yield "\n".join(f"{look}{{ .gallery loading=lazy }}" for look in looks)
+            size = f"width={item.width} height={item.height}"
+            yield "\n".join(f"{look}{{ .gallery loading=lazy {size} }}" for look in looks)
         elif isinstance(item, Figures):
-            rows = "\n".join(f"| {name} | {value} |" for name, value in item.rows.items())
-            yield f"| | |\n|---|---:|\n{rows}"
+            rows = (
+                f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
+                for name, value in item.rows.items()
+            )
+            yield "\n".join(['<dl class="gallery-figures">', *rows, "</dl>"])
         elif isinstance(item, Printed):
             yield f"```text\n{item.text}\n```"
     yield from _row(players)

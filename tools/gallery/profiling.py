@@ -12,8 +12,9 @@ from tools.gallery import drawing
 from tools.gallery.entry import Entry, Item, Printed
 
 if TYPE_CHECKING:
-    from jaxrnn.profiling import Profile
     from matplotlib.figure import Figure
+
+    from jaxrnn.profiling import Profile
 
 #: Frames of the recording; nodes that have a bar of their own.
 FRAMES, NODES = 1_000, 6

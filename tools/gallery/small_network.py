@@ -27,7 +27,11 @@ def convolution(
 ) -> jax.Array:
     """A convolution of ``float32[time]`` with ``float32[width]``."""
     result = lax.conv_general_dilated(
-        x[None, :, None], weights[:, None, None], (stride,), (pads,), rhs_dilation=(dilation,),
+        x[None, :, None],
+        weights[:, None, None],
+        (stride,),
+        (pads,),
+        rhs_dilation=(dilation,),
         dimension_numbers=("NWC", "WIO", "NWC"),
     )
     return result[0, :, 0]

@@ -23,9 +23,10 @@ silero = import_example("silero_vad")
 
 
 def probabilities(samples: Samples, model: jaxrnn.Model) -> np.ndarray:
-    """The probability of speech in every block: one call, with the state of the LSTM carried inside."""
-    blocks = silero.blocks_with_context(samples)  # [blocks, 1, 576]: 512 new samples each, and the 64 before
-    params = model.pack(model.params, dims={"input_dim_0": 1, "input_dim_1": blocks.shape[-1]})
+    """The probability of speech in every block, in one call."""
+    blocks = silero.blocks_with_context(samples)  # [blocks, 1, 64 + 512]
+    sizes = {"input_dim_0": 1, "input_dim_1": blocks.shape[-1]}
+    params = model.pack(model.params, dims=sizes)
     outputs, _ = jax.jit(model.scan)(params, model.init(), {"input": blocks})
     return np.asarray(outputs["output"])[:, 0, 0]
 
@@ -75,7 +76,7 @@ ENTRY = Entry(
     title="Where there is speech",
     see=(
         "Silero's voice detector gives every 32 ms the probability that somebody speaks, and stretches above one half "
-        "are marked. It dips where the speaker breathes and falls to zero in the pause around the eighth second."
+        "are marked. It dips between words, and stays low in the pause around the eighth second."
     ),
     shown=probabilities,
     make=make,

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FRAMES, PULSE = 40, 4
+Network = Callable[[jax.Array], jax.Array]
 
 
-def facts_and_derivatives(network: Callable[[jax.Array], jax.Array]) -> tuple[jaxrnn.Streamed, np.ndarray]:
-    """The network as a stream, which holds its facts, and the derivative of every output frame by every input frame."""
+def facts_and_derivatives(network: Network) -> tuple[jaxrnn.Streamed, np.ndarray]:
+    """The network as a stream, with its facts, and derivatives [output, input]."""
     x = jnp.sin(jnp.arange(FRAMES, dtype=jnp.float32))
     streamed = jaxrnn.stream(network, x, axes=0, pulse=PULSE)
     return streamed, np.asarray(jax.jacobian(network)(x))
@@ -71,8 +72,7 @@ def _grid(axes: Axes, streamed: jaxrnn.Streamed, derivatives: np.ndarray) -> Non
     edges = np.arange(len(derivatives) + 1) - 0.5
     for label, (colour, frames) in lines.items():
         axes.stairs(frames + 0.5, edges, orientation="horizontal", baseline=None, color=colour, label=label, lw=1.4)
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlim=(-0.5, derivatives.shape[1] - 0.5), ylim=(edges[-1], edges[0]))
+    axes.set(yticks=outputs[::5], xlim=(-0.5, derivatives.shape[1] - 0.5), ylim=(edges[-1], edges[0]))
 
 
 def leaving(streamed: jaxrnn.Streamed, outputs: np.ndarray) -> np.ndarray:
