@@ -10,13 +10,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import soundfile
+
+import jaxrnn
+from jaxrnn.profiling import Cost, Profile, Region
+from jaxrnn.training.fitted import Fitted
 from tools import gallery
 from tools.gallery import Figures, Picture, Printed, Sound, engines, entry, exactness, finetuning, profiling, streams
 from tools.gallery.making import KEPT, find
 from tools.gallery.small_network import convolved, recurrent
-
-import jaxrnn
-from jaxrnn.training.fitted import Fitted
 
 #: Where a line of code is cut on a screen of 1280 pixels.
 COLUMNS = 82
@@ -55,7 +56,7 @@ def test_entries_are_of_one_shape(name):
     code = inspect.getsource(described.shown).splitlines()
     assert len(code) <= 22
     assert max(map(len, code)) <= COLUMNS
-    assert all(2 < len(part) for part in (described.title, described.see))
+    assert all(len(part) > 2 for part in (described.title, described.see))
 
 
 def test_a_page_without_models_says_what_it_needs(tmp_path, monkeypatch):
@@ -63,7 +64,9 @@ def test_a_page_without_models_says_what_it_needs(tmp_path, monkeypatch):
     monkeypatch.setattr(entry.recordings, "AUDIO", tmp_path)
     made = gallery.make(tmp_path / "made", ["denoising"])
     page = gallery.markdown(made, pictures="gallery", sounds=".")
-    assert "it needs `dtln_1.onnx` and `dtln_2.onnx` in the folder that JAXRNN_MODELS names, and `speech_16k.wav`" in page
+    assert (
+        "it needs `dtln_1.onnx` and `dtln_2.onnx` in the folder that JAXRNN_MODELS names, and `speech_16k.wav`" in page
+    )
     assert "![" not in page
     assert "<audio" not in page
     assert inspect.getsource(find("denoising").shown) in page
@@ -97,7 +100,7 @@ def test_times_are_those_of_the_results():
 
 @pytest.mark.parametrize("network", [convolved, recurrent])
 def test_facts_of_a_stream_bound_its_derivatives(network):
-    streamed, derivatives = streams.facts_and_derivatives(network)
+    streamed, derivatives = streams.with_slopes(network)
     depends = derivatives != 0
     outputs = np.arange(len(depends))
     place = (outputs / float(streamed.rate)).astype(int)
@@ -160,12 +163,20 @@ def test_fine_tuning_gains(tmp_path, monkeypatch):
     assert noisy < before < after
 
 
-@pytest.mark.thorough
 def test_a_profile_is_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(profiling, "FRAMES", 20)
+    """Of a recording that took long; the lines of the picture are those of the profile."""
+    parts = {"gru": 3e-3, "mask": 1e-3}
+    regions = tuple(Region(name, "fusion", {name: 1.0}, seconds, 1, Cost(2e6), 1e3) for name, seconds in parts.items())
+    profile = Profile(
+        "scan", "cpu", 2, 5e-3, 4e-3, 6e-3, 10, regions, 1e-3, {}, None, {"gru": "GRU", "mask": "Mul"}, ()
+    )
+    monkeypatch.setattr(profiling, "profiled", lambda: profile)
     items = profiling.make(tmp_path)
     check_files(tmp_path, items)
-    assert "hidden_by_time" in next(item.alt for item in items if isinstance(item, Picture))
+    assert "GRU 'gru' takes most, 60%" in next(item.alt for item in items if isinstance(item, Picture))
+    assert figures_of(items)["a call"] == 5
+    (axes,) = profiling.draw(profile).axes
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([60, 20, 20])
 
 
 def test_a_loss_curve_is_drawn_on_axes_of_others():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jaxrnn
+from benchmarks.machine import processor
 from jaxrnn.demo import PACKAGED
 from jaxrnn.profiling import Profile, profile_model
 from tools.gallery import drawing
@@ -39,8 +40,8 @@ def make(folder: Path) -> list[Item]:
             {
                 "a call": f"{1e3 * profile.seconds:.1f} ms",
                 "a frame": f"{1e6 * profile.seconds / FRAMES:.1f} µs",
-                "arithmetic in products and elsewhere": f"{profile.cost.flops / FRAMES:,.0f} operations a frame",
-                "made on": f"{profile.threads} threads of {profile.device}",
+                "operations a frame": f"{profile.cost.flops / FRAMES:,.0f}",
+                "made on": f"{processor()}, {profile.threads} threads",
             }
         ),
     ]
