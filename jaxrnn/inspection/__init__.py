@@ -1,0 +1,7 @@
+"""The page of a file: its graph, state, streams and parameters in one HTML file that opens anywhere."""
+
+from __future__ import annotations
+
+from jaxrnn.inspection.page import write_page
+
+__all__ = ["write_page"]
