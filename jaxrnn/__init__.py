@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jaxrnn import demo as demo
     from jaxrnn import evaluation as evaluation
     from jaxrnn import exporting as exporting
+    from jaxrnn import inspection as inspection
     from jaxrnn import nnx as nnx
     from jaxrnn import profiling as profiling
     from jaxrnn import streaming as streaming
@@ -90,7 +91,17 @@ _LAZY = {
 }
 
 #: Packages that ``import jaxrnn`` is enough for.
-_PACKAGES = ("demo", "evaluation", "exporting", "nnx", "profiling", "streaming", "training", "verification")
+_PACKAGES = (
+    "demo",
+    "evaluation",
+    "exporting",
+    "inspection",
+    "nnx",
+    "profiling",
+    "streaming",
+    "training",
+    "verification",
+)
 
 
 def __getattr__(name: str) -> Any:
