@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import os
 from typing import TYPE_CHECKING, Any
 
 from jaxrnn.errors import (
@@ -24,6 +26,7 @@ from jaxrnn.errors import (
     UnsupportedError,
 )
 from jaxrnn.version import __version__ as __version__
+from jaxrnn.version import why_unsupported
 
 if TYPE_CHECKING:
     from jaxrnn import demo as demo
@@ -102,6 +105,19 @@ _PACKAGES = (
     "training",
     "verification",
 )
+
+
+def _check_jax() -> None:
+    try:
+        installed = importlib.metadata.version("jax")
+    except importlib.metadata.PackageNotFoundError:  # its import says so, or it needs no metadata
+        return
+    message = why_unsupported(installed)
+    if message is not None and not os.environ.get("JAXRNN_ANY_JAX"):
+        raise MissingPackageError(message)
+
+
+_check_jax()
 
 
 def __getattr__(name: str) -> Any:

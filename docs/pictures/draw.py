@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/streaming.md: what they show is asked of streamed functions, not written down.
+"""Draw the pictures of the pages: what they show of streams is asked of streamed functions, not written down.
 
     python docs/pictures/draw.py --out docs/pictures
 
@@ -182,10 +182,52 @@ def timeline() -> Figure:
     return figure
 
 
+def training_modes() -> Figure:
+    """How a model runs over the frames of an example in training, and what chunks cut."""
+    frames, left, chunk = 6, 4.3, 3
+    figure, ax = canvas(14.6, 13.6)
+
+    def calls(y: float, name: str, words: str, sizes: list[int]) -> None:
+        """A row: the calls of the graph, each over so many frames."""
+        note(ax, 0.2, y + 0.95, name, weight="bold", fontsize=11)
+        note(ax, 0.2, y + 0.2, words, fontsize=8.5, color=QUIET)
+        first = 0
+        for size in sizes:
+            x = left + 1.6 * first
+            for frame in range(first, first + size):
+                box(ax, x + 1.6 * (frame - first), y - 0.6, str(frame), "input", 1.2, 0.7)
+            box(ax, x, y + 0.5, "graph" if size > 1 else "", "output", 1.6 * size - 0.4, 0.9)
+            first += size
+
+    def states(y: float, places: list[int], color: str = INK) -> None:
+        """The state before the first frame of calls and after the last one."""
+        for place in places:
+            arrow(ax, (left + 1.6 * place - 0.4, y), (left + 1.6 * place, y), color)
+
+    def gradients(y: float, ends: list[tuple[int, int]]) -> None:
+        """Where the gradient of a loss goes back in time."""
+        for first, last in ends:
+            arrow(ax, (left + 1.6 * last - 0.4, y), (left + 1.6 * first, y), QUIET)
+
+    calls(11.2, "apply", "one call, no state", [frames])
+    calls(8.2, "step", "one call, state in and out", [frames])
+    states(9.15, [0, frames])
+    calls(5.2, "scan", "a call for each frame", [1] * frames)
+    states(6.15, list(range(frames + 1)))
+    calls(1.9, "step, chunked", f"chunk={chunk}: two updates", [chunk, chunk])
+    states(2.85, [0, chunk, frames])
+    gradients(3.75, [(0, chunk), (chunk, frames)])
+    for y in (12.95, 9.95, 6.95):
+        gradients(y, [(0, frames)])
+    note(ax, 0.2, 0.4, "Black: the state, forward. Grey: the gradient, backward; it ends where a chunk begins.")
+    return figure
+
+
 PICTURES: dict[str, Callable[[], Figure]] = {
     "look_ahead": look_ahead,
     "branches": branches,
     "timeline": timeline,
+    "training_modes": training_modes,
 }
 
 
@@ -212,7 +254,7 @@ def draw(folder: Path, names: Iterable[str] = PICTURES) -> list[Path]:
     help="Folder for the pictures.",
 )
 def main(out: Path) -> None:
-    """Draw the pictures of docs/streaming.md."""
+    """Draw the pictures of the pages."""
     for path in draw(out):
         click.echo(f"wrote {path} ({path.stat().st_size:,} bytes)")
 
