@@ -11,6 +11,7 @@ import jax
 
 from jaxrnn.errors import InputError, NodeError, StreamError
 from jaxrnn.guards import exact_types
+from jaxrnn.onnx.reading import labelled
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.voices import SIZE, argument, called
 
@@ -48,7 +49,7 @@ def check_symbol(model: Model, symbol: str) -> list[str]:
     names = open_dimensions(model)
     if not any(_times(name, symbol) for name in names):
         listed = ", ".join(names) or "none"
-        raise InputError(f"{model.label}: no input has a dimension {symbol!r}; dimensions left open: {listed}")
+        raise InputError(f"no input has a dimension {symbol!r}; dimensions left open: {listed}")
     return names
 
 
@@ -62,7 +63,8 @@ def stream_model(
     constraints: Sequence[str],
 ) -> Streamed:
     """`Model.stream`."""
-    names = check_symbol(model, symbol)
+    with labelled(model.label):
+        names = check_symbol(model, symbol)
     unknown = [name for name in dims if name not in names or _times(name, symbol)]
     if unknown:
         raise InputError(

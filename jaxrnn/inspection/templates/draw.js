@@ -165,31 +165,35 @@ function line({ from, to, values: carried, points }, arranged, x, y) {
   return group;
 }
 
+function barOf(box, width) {
+  const bar = svg("g", { class: "bar" });
+  bar.append(svg("rect", { class: "title", width, height: TITLE, rx: 7 }));
+  bar.append(svg("text", { x: 28, y: 16, "font-size": FONT, class: "bold" }, titleOf(box)));
+  const marks = [["open", "−", 14]];
+  if (elements.get(box).kind === "holder" && keptIn(box).length) marks.push(["state", MARKS.state, width - 14]);
+  for (const [mark, sign, x] of marks) {
+    const made = svg("g", { class: `mark ${mark}`, transform: `translate(${x},12)` });
+    made.append(svg("circle", { r: 8 }), svg("text", { "text-anchor": "middle", y: 4 }, sign));
+    bar.append(made);
+  }
+  return bar;
+}
+
 function drawBox(arranged, x, y, layer) {
-  const { box } = arranged;
-  if (box !== null) {
-    const { kind } = elements.get(box);
-    const group = svg("g", { class: `box ${kind}`, "data-key": box, transform: `translate(${x},${y})` });
-    const { width, height } = arranged, marks = keptIn(box).length && kind === "holder" ? ["state"] : [];
-    group.append(svg("rect", { class: "body", width, height, rx: 7 }));
-    const bar = svg("g", { class: "bar" });
-    bar.append(svg("rect", { class: "title", width, height: TITLE, rx: 7 }));
-    bar.append(svg("text", { x: 28, y: 16, "font-size": FONT, class: "bold" }, titleOf(box)));
-    const sign = svg("g", { class: "mark open", transform: `translate(14,12)` });
-    sign.append(svg("circle", { r: 8 }), svg("text", { "text-anchor": "middle", y: 4 }, "−"));
-    bar.append(sign);
-    marks.forEach((mark) => {
-      const made = svg("g", { class: `mark ${mark}`, transform: `translate(${width - 14},12)` });
-      made.append(svg("circle", { r: 8 }), svg("text", { "text-anchor": "middle", y: 4 }, MARKS[mark]));
-      bar.append(made);
-    });
-    group.append(bar);
-    layer.append(group);
-    shapes.set(box, group);
+  const { box, width, height } = arranged;
+  const lines = svg("g", { class: "lines" }), cards = svg("g", { class: "cards" });
+  if (box === null) {
+    layer.append(lines, cards);
+  } else {
+    const { kind, node } = elements.get(box), colour = kind === "holder" ? familyOf.get(nodes[node].operator) ?? "other" : "section";
+    const at = { class: `box ${kind} ${colour}`, "data-key": box, transform: `translate(${x},${y})` };
+    const ground = svg("g", at), head = svg("g", at);
+    ground.append(svg("rect", { class: "body", width, height, rx: 7 }));
+    head.append(barOf(box, width));  // above the lines, so that its name can be read and clicked
+    layer.append(ground, lines, head, cards);
+    shapes.set(box, ground);
     placed.set(box, { x, y, width, height });
   }
-  const lines = svg("g", { class: "lines" }), cards = svg("g", { class: "cards" });
-  layer.append(lines, cards);
   for (const route of arranged.routes) if (route.points.length) lines.append(line(route, arranged, x, y));
   for (const [key, at] of arranged.inside) {
     const left = x + arranged.left + at.x - at.width / 2, top = y + arranged.top + at.y - at.height / 2;
