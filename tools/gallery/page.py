@@ -67,5 +67,6 @@ def _player(sound: Sound, folder: str) -> str:
     label = html.escape(sound.label)
     return (
         f"<figure><figcaption>{label}</figcaption>"
-        f'<audio controls preload="metadata" src="{source}" aria-label="{label}"></audio></figure>'
+        f'<audio controls controlslist="noplaybackrate" preload="metadata" src="{source}" aria-label="{label}"></audio>'
+        "</figure>"
     )
