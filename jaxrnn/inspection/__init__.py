@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from jaxrnn.inspection.page import write_page
+from jaxrnn.inspection.writing import write_page
 
 __all__ = ["write_page"]
