@@ -218,7 +218,7 @@ def test_an_address_that_nobody_answers_is_said_at_once(monkeypatch, address, sa
         )
         ray._private = types.SimpleNamespace(services=services)
         address = address.format(**ports)
-        message = f"^there is no Ray cluster at '{address}'.*{said}.*ray start --head"
+        message = f"^cannot join a Ray cluster at '{address}'.*{said}.*ray start --head"
         with pytest.raises(InputError, match=message), joining.joined(Workers(None, address)):
             pass
 
@@ -233,7 +233,7 @@ def test_a_cluster_that_answers_is_joined_and_what_it_says_is_said(monkeypatch):
     ray.init = init
     monkeypatch.setattr(joining, "_check_answer", lambda address: None)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    message = r"Version mismatch: The cluster was started with: Ray: 2\.1\. Start one"
+    message = r"Version mismatch: The cluster was started with: Ray: 2\.1; a cluster that asks"
     with pytest.raises(InputError, match=message), joining.joined(Workers(None, "ray://head:10001")):
         pass
     assert shut

@@ -70,42 +70,48 @@ def joined(workers: Workers) -> Iterator[Any]:
         with warnings.catch_warnings(), _own_signals():
             # Ray's processes replace themselves at once; what JAX warns of are forks that go on.
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-            _start(ray, workers) if workers.address is None else _join(ray, workers.address)
+            _start(ray, workers) if workers.address is None else _join(ray, workers.address, workers.tries)
         yield ray
     finally:
         ray.shutdown()
 
 
 def _start(ray: Any, workers: Workers) -> None:
-    """Start Ray on this machine, again where it did not come up."""
     # Its resources are what the workers ask for: they are told how many CPUs they have, not bound to them.
     count = workers.count or 1
     room = {"num_cpus": -(-count * workers.cpus // 1), "num_gpus": -(-count * workers.gpus // 1)}
-    for left in reversed(range(workers.tries)):
+    try:
+        _tried(ray, workers.tries, Exception, address="local", include_dashboard=False, **room)
+    except Exception as error:  # of whatever kind its processes make it
+        raise InputError(f"Ray cannot start here: {_said(error)}") from error
+
+
+def _tried(ray: Any, tries: int, kind: type[Exception], **options: Any) -> None:
+    """Start or join Ray, again where it did not come up."""
+    while True:
         try:
-            ray.init("local", **room, include_dashboard=False, log_to_driver=False, logging_level="error")
-        except Exception as error:  # of whatever kind its processes make it
+            return ray.init(**options, log_to_driver=False, logging_level="error")
+        except kind:
             ray.shutdown()
-            if not left:
-                raise InputError(f"Ray cannot start here: {_said(error)}") from error
-        else:
-            return
+            tries -= 1
+            if not tries:
+                raise
 
 
-def _join(ray: Any, address: str) -> None:
-    where = address if address != "auto" else os.environ.get("RAY_ADDRESS") or address
+def _join(ray: Any, address: str, tries: int) -> None:
+    where = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    hint = "start one with 'ray start --head', or give the HOST:6379 of its head or the ray://HOST:10001 of its clients"
     try:
         if "://" not in where:
             # It also finds the cluster of this machine.
             where = ray._private.services.canonicalize_bootstrap_address(where) or where
         _check_answer(where.removeprefix("ray://"))
-        ray.init(where, log_to_driver=False, logging_level="error")
+        hint = "a cluster that asks for a token needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in the environment"
+        # Of "auto", Ray finds the token itself. A server for clients may fail to start its process for this one.
+        _tried(ray, tries, ConnectionAbortedError, address=address)
     except (OSError, RuntimeError, ValueError, ImportError) as error:
         named = repr(address) if where == address else f"{address!r}, which is {where}"
-        raise InputError(
-            f"there is no Ray cluster at {named}: {_said(error)}. Start one with 'ray start --head', or give the "
-            "HOST:6379 of its head, or the ray://HOST:10001 of its server for clients"
-        ) from error
+        raise InputError(f"cannot join a Ray cluster at {named}: {_said(error)}; {hint}") from error
 
 
 def _check_answer(address: str) -> None:
