@@ -112,6 +112,7 @@ def test_what_cannot_be_streamed_is_shown_at_its_node():
     assert inspected.graph.nodes[found.refused].name == "back"
     # What comes before it is known all the same.
     assert found.values[value_named(inspected.graph, "rows")].delay == 1
+    assert value_named(inspected.graph, "hs") not in found.values
 
 
 def test_nodes_that_cannot_be_run_are_shown():

@@ -81,6 +81,8 @@ def graph_stream(model: Model, symbol: str, graph: GraphInfo) -> tuple[StreamInf
     known = dict(_values(graph, paths, values, symbol))
     if info.problem is None:
         _handed_on(graph, known)
+    for output in () if refused is None else graph.nodes[refused].outputs:
+        known.pop(output, None)
     return info, GraphStream(symbol, known, _kept(state, paths), refused)
 
 

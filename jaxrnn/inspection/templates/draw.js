@@ -136,33 +136,40 @@ function curve(points) {  // through the middles between points, as soft as they
   return `${path}L${at(points.at(-1))}`;
 }
 
-function line({ from, to, values: carried, points }, arranged, x, y) {
-  const path = points.map((point) => ({ x: point.x + x + arranged.left, y: point.y + y + arranged.top }));
-  const numbers = [...carried].filter((value) => value !== null);
-  const ends = [["out", from, 0], ["in", to, -1]];
-  for (const [side, key, place] of ends) {
-    const inner = arranged.boxes.get(key), at = arranged.inside.get(key);
-    if (inner && at) {  // to the ports of an open box
-      const port = portsAt(inner, side, numbers);
-      if (port !== null) {
-        const edge = y + arranged.top + at.y + (side === "out" ? at.height / 2 : -at.height / 2);
-        path[place === 0 ? 0 : path.length - 1] = { x: x + arranged.left + at.x - at.width / 2 + port, y: edge };
-      }
-    } else if (!at) {  // a port of this box: up to its border
-      const port = arranged.ports.get(key);
-      const border = side === "in" ? y + arranged.height : y;
-      const end = { x: x + arranged.left + port.x, y: border };
-      place === 0 ? path.unshift(end) : path.push(end);
+// The ends of a piece for one value: at the port of an open box, or at the border of the box that the piece is in.
+function endsOfPiece({ from, to, points }, arranged, value, x, y) {
+  const inside = { x: x + arranged.left, y: y + arranged.top };
+  const path = points.map((point) => ({ x: point.x + inside.x, y: point.y + inside.y }));
+  for (const [side, key, last] of [["out", from, false], ["in", to, true]]) {
+    const box = arranged.boxes.get(key), at = arranged.inside.get(key);
+    const port = box?.ports.get(`${side}:${value}`);
+    if (at && port) {
+      const border = inside.y + at.y + (last ? -at.height : at.height) / 2;
+      path[last ? path.length - 1 : 0] = { x: inside.x + at.x - at.width / 2 + box.left + port.x, y: border };
+    } else if (!at) {
+      const border = { x: inside.x + arranged.ports.get(key).x, y: last ? y + arranged.height : y };
+      last ? path.push(border) : path.unshift(border);
     }
   }
-  const times = numbers.map(timeOf).filter(Boolean);
-  const time = times.find(({ kind }) => kind === "late") ?? times[0] ?? null;
-  const style = strength(time) ? `--strength:${strength(time)}` : null;
-  const arrow = arranged.inside.has(to) && !arranged.boxes.has(to);
-  const group = svg("g", { class: `line ${timeClass(time)}${numbers.length ? "" : " made"}`, style, "data-values": numbers.join(" ") });
-  const d = curve(path);
-  group.append(svg("path", { class: "wide", d }), svg("path", { class: "thin", d, "marker-end": arrow ? "url(#arrow)" : null }));
-  return group;
+  return path;
+}
+
+function linesOf(piece, arranged, x, y) {
+  const paths = new Map();  // values that go the same way are one line
+  for (const value of piece.values) {
+    const d = curve(endsOfPiece(piece, arranged, value, x, y));
+    paths.set(d, [...(paths.get(d) ?? []), value]);
+  }
+  const arrow = arranged.inside.has(piece.to) && !arranged.boxes.has(piece.to) ? "url(#arrow)" : null;
+  return [...paths].map(([d, carried]) => {
+    const numbers = carried.filter((value) => value !== null), times = numbers.map(timeOf).filter(Boolean);
+    const time = times.find(({ kind }) => kind === "late") ?? times[0] ?? null;
+    const style = strength(time) ? `--strength:${strength(time)}` : null;
+    const name = `line ${timeClass(time)}${numbers.length ? "" : " made"}`;
+    const group = svg("g", { class: name, style, "data-values": numbers.join(" ") });
+    group.append(svg("path", { class: "wide", d }), svg("path", { class: "thin", d, "marker-end": arrow }));
+    return group;
+  });
 }
 
 function barOf(box, width) {
@@ -194,7 +201,7 @@ function drawBox(arranged, x, y, layer) {
     shapes.set(box, ground);
     placed.set(box, { x, y, width, height });
   }
-  for (const route of arranged.routes) if (route.points.length) lines.append(line(route, arranged, x, y));
+  for (const route of arranged.routes) if (route.points.length) lines.append(...linesOf(route, arranged, x, y));
   for (const [key, at] of arranged.inside) {
     const left = x + arranged.left + at.x - at.width / 2, top = y + arranged.top + at.y - at.height / 2;
     if (arranged.boxes.has(key)) {

@@ -95,9 +95,3 @@ function inLayers(inside, crossing) {
     width: boxes.length ? right - x : 0, height: boxes.length ? low - y : 0,
   };
 }
-
-// The middle of the ports through which a piece leaves or enters an open box, from the box's corner; null without.
-function portsAt(arranged, side, values) {
-  const found = [...values].map((value) => arranged.ports.get(`${side}:${value}`)).filter(Boolean);
-  return found.length ? arranged.left + found.reduce((sum, { x }) => sum + x, 0) / found.length : null;
-}
