@@ -17,9 +17,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from jaxrnn.evaluation.cluster import WorkerPool, Workers
+from jaxrnn.evaluation.cluster import WorkerPool
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.evaluator import Evaluator
+from jaxrnn.evaluation.joining import Workers
 from jaxrnn.evaluation.journal import Journal, Row, row_of
 from jaxrnn.evaluation.metrics import build_metric
 from jaxrnn.evaluation.report import write_report

@@ -11,11 +11,12 @@ from typing import Any
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain
-from jaxrnn.evaluation.cluster import WorkerPool, Workers
+from jaxrnn.evaluation.cluster import WorkerPool
 from jaxrnn.evaluation.conclusion import check_main, check_slices_of, conclude
 from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.evaluator import Evaluator
+from jaxrnn.evaluation.joining import Workers
 from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.offline import Offline

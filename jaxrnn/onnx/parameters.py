@@ -123,7 +123,7 @@ def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Oper
 
 
 def _never_trained(graph: ir.Graph, constant_of: Callable[[ir.Value], np.ndarray | None]) -> set[ir.Value]:
-    """Constants that are only compared, zeros that only start recurrences, and scalar zeros that are compared."""
+    """Constants that are only compared, zeros that only begin recurrences, scalar zeros that are compared."""
     untrained = set()
     for value in _constants(graph):
         array = constant_of(value)

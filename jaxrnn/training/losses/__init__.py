@@ -30,7 +30,6 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-#: The losses by name.
 LOSSES: dict[str, Callable[..., Loss]] = {
     "binary_cross_entropy": binary_cross_entropy,
     "cross_entropy": cross_entropy,
@@ -39,3 +38,4 @@ LOSSES: dict[str, Callable[..., Loss]] = {
     "si_sdr": si_sdr,
     "spectral_mse": spectral_mse,
 }
+"""The losses by name, as a file of settings calls them."""
