@@ -32,7 +32,7 @@ def _section(command: click.Command, context: click.Context) -> list[str]:
     """Usage, help and options of a command."""
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
-    options = [f"`{names}`\n:   {_escaped(text)}" for names, text in filter(None, records)]
+    options = [f"`{names}`\n:   {_escaped(text)}" for names, text in filter(None, records) if text]
     return [
         f"```text\n{usage}\n```",
         *map(_paragraph, re.split(r"\n{2,}", inspect.cleandoc(command.help or ""))),
@@ -46,8 +46,8 @@ def _paragraph(text: str) -> str:
         return _escaped(" ".join(text.split()))
     first, *lines = text.removeprefix("\b").strip("\n").splitlines()
     if not first.endswith(":"):
-        return "\n".join(["```sh", first, *lines, "```"])
-    return "\n".join([_escaped(first), "", "```sh", *inspect.cleandoc("\n" + "\n".join(lines)).splitlines(), "```"])
+        return "\n".join(["```text", first, *lines, "```"])
+    return "\n".join([_escaped(first), "", "```text", *inspect.cleandoc("\n" + "\n".join(lines)).splitlines(), "```"])
 
 
 def _escaped(text: str) -> str:

@@ -15,8 +15,9 @@ import click
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.voices import in_python
 
-#: Exit statuses: a comparison failed, the user can mend something, the keyboard interrupted it.
-MISMATCH, MISTAKE, INTERRUPTED = 1, 2, 130
+#: Exit statuses: a comparison failed, the user can mend something, another process was lost so that the same command
+#: goes on, the keyboard interrupted it.
+MISMATCH, MISTAKE, LOST, INTERRUPTED = 1, 2, 75, 130
 
 #: Where the context of a command holds whether it prints JSON.
 _JSON = "jaxrnn.json"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from jaxrnn.inspection.page import write_page
+from jaxrnn.inspection.writing import write_page
 
 __all__ = ["write_page"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

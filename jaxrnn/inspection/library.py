@@ -13,10 +13,10 @@ from __future__ import annotations
 from functools import cache
 from importlib import metadata, resources
 
-from jaxrnn.errors import ModelError, optional_package
+from jaxrnn.errors import MissingPackageError, optional_package
 
-#: What is asked of the library; a later one may have moved it.
-_ENTRY = "export const { layout, Graph } = dagre;"
+#: How the module begins what it does; another one is none that a page can carry.
+_LAYOUT = "dagre.layout = (nodes, edges, layout, state) =>"
 
 
 @cache
@@ -24,12 +24,17 @@ def library() -> str:
     """The module's source, in which ``dagre.layout(nodes, edges, options, state)`` places the nodes and edges.
 
     Raises:
-        MissingPackageError: Netron is not installed, or no longer brings the module in a form that a page can carry.
+        MissingPackageError: Netron is not installed, or no longer brings the module in this form.
     """
     with optional_package("netron", "the page of a file", "graph"):
-        import netron  # noqa: F401
-    source = resources.files("netron").joinpath("dagre.js").read_text(encoding="utf-8")
-    return source
+        source = resources.files("netron").joinpath("dagre.js")
+    text = source.read_text(encoding="utf-8") if source.is_file() else ""
+    if _LAYOUT not in text or "</script" in text:
+        raise MissingPackageError(
+            f"netron {metadata.version('netron')} lays graphs out in another way than the page of a file knows: "
+            "pip install 'netron<10'"
+        )
+    return text
 
 
 def credit() -> str:

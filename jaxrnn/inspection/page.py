@@ -14,39 +14,12 @@ from markupsafe import Markup
 from jaxrnn.inspection.library import credit, library
 from jaxrnn.inspection.sections import sections_of
 from jaxrnn.messages import bytes_of
-from jaxrnn.model.inspection import Inspection, inspect_model
-from jaxrnn.onnx.reading import Source
+from jaxrnn.model.inspection import Inspection
 from jaxrnn.plain import plain
 from jaxrnn.version import __version__
-from jaxrnn.writing import in_place_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SCRIPTS = ("graph.js", "layout.js", "draw.js", "view.js", "panel.js", "main.js")
-
-
-def write_page(source: Source, path: Path | str, *, symbol: str | None = None) -> None:
-    """Write one HTML file that shows an ONNX file: its graph, state, streams and parameters.
-
-    The bodies of Scan, Loop and If unfold in place, state is drawn as arrows from outputs back to inputs, and values
-    that move in time have a colour. The page needs no network.
-
-    Args:
-        source: path, bytes or ``onnx.ModelProto``; operators that cannot be run are shown too.
-        path: the page to write.
-        symbol: the dimension that is time; without it, the first that the model can be streamed over.
-
-    Raises:
-        ModelError: the file is malformed, inconsistent or unsafe.
-        UnsupportedError: its format is not supported.
-        InputError: no input has that dimension.
-    """
-    write_inspection(inspect_model(source, streams=symbol or True, graph=True), path)
-
-
-def write_inspection(inspection: Inspection, path: Path | str) -> None:
-    """Write the page of a file whose nodes and values were gathered."""
-    with in_place_of(Path(path)) as written:
-        written.write_text(render(inspection), encoding="utf-8")
 
 
 def render(inspection: Inspection) -> str:
@@ -62,8 +35,8 @@ def render(inspection: Inspection) -> str:
     environment.filters["bytes"] = bytes_of
     facts = facts_of(inspection)
     own = "\n".join(_file(name) for name in _SCRIPTS)
-    # Names of the library's own stay apart from the page's; "</" would end the script.
-    script = f"{library()}\n{{\n{own}}}\n".replace("</script", "<\\/script")
+    # Names of the library's own stay apart from the page's.
+    script = f"{library()}\n{{\n{own}}}\n"
     return environment.get_template("page.html").render(
         title=Path(inspection.label).name,
         facts=facts,

@@ -9,16 +9,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.briefs import brief
 from jaxrnn.errors import JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
-from jaxrnn.model.graph_facts import GraphInfo, graph_facts
+from jaxrnn.model.graph_facts import GraphInfo
+from jaxrnn.model.graph_reading import graph_facts
 from jaxrnn.model.loading import model_of, read_model
 from jaxrnn.model.stream_facts import GraphStream, StreamInfo, graph_stream, stream_facts
+from jaxrnn.model.streaming import check_symbol
 from jaxrnn.onnx.graph import node_label, normal_domain
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import is_batch_name, spec_of
@@ -161,8 +162,9 @@ def inspect_model(
             infer_shapes(made)
             reasons = {node: entry.reason for node, entry in unsupported.items()}
             found = graph_facts(made.graph, supported, reasons, names, state)
-        can_stream = streams and model is not None and state_problem is None
-        tried, in_pulses = _streams(model, streams, found) if can_stream and model is not None else ((), None)
+        tried, in_pulses = (), None
+        if streams and model is not None and state_problem is None:
+            tried, in_pulses = _streams(model, streams, found)
         return Inspection(
             label=label,
             producer=f"{file.proto.producer_name} {file.proto.producer_version}".strip(),
@@ -246,8 +248,10 @@ def _streams(
     model: Model, streams: bool | str, graph: GraphInfo | None
 ) -> tuple[tuple[StreamInfo, ...], GraphStream | None]:
     """How a model can be streamed, by open dimension; none for a step, whose state is passed in and handed back."""
+    symbols: tuple[str, ...]
     if isinstance(streams, str):
-        symbols: tuple[str, ...] = (streams,)
+        check_symbol(model, streams)
+        symbols = (streams,)
     else:
         symbols = () if {variable.kind for variable in model.state} == {"external"} else time_symbols(model)
     if graph is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from jaxrnn.briefs import brief
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo, ValueInfo, paths_of
+from jaxrnn.onnx.parameters import SHAPE_ONLY
 from jaxrnn.streaming.dimensions import SYMBOL
 from jaxrnn.streaming.watching import StreamedValue, Watched, watched
 
@@ -43,7 +45,7 @@ class KeptState:
 
     name: str
     kind: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     nbytes: int
 
 
@@ -76,20 +78,25 @@ def graph_stream(model: Model, symbol: str, graph: GraphInfo) -> tuple[StreamInf
         info, state = _tried(model, symbol)
     paths = paths_of(graph)
     refused = None if info.problem is None else _refused(info.problem, paths)
-    return info, GraphStream(symbol, dict(_values(graph, paths, values, symbol)), _kept(state, paths), refused)
+    known = dict(_values(graph, paths, values, symbol))
+    if info.problem is None:
+        _handed_on(graph, known)
+    for output in () if refused is None else graph.nodes[refused].outputs:
+        known.pop(output, None)
+    return info, GraphStream(symbol, known, _kept(state, paths), refused)
 
 
 def _tried(model: Model, symbol: str) -> tuple[StreamInfo, list[KeptState]]:
     try:
         streamed = model.stream(symbol, None)
-        state = [KeptState(each.name, each.kind, tuple(each.shape), each.nbytes) for each in streamed.state]
+        state = [KeptState(each.name, each.kind, tuple(each.shape or ()), each.nbytes) for each in streamed.state]
         return StreamInfo(
             symbol,
             streamed.smallest_pulse,
             {info.name: streamed.delay[info.name] for info in model.outputs},
             streamed.look_ahead,
             streamed.receptive_field,
-            sum(entry.nbytes for entry in state),
+            sum(entry.nbytes for entry in streamed.state),
         ), state
     except JaxrnnError as error:
         return StreamInfo(symbol, problem=str(error).removeprefix(f"{model.label}: ")), []
@@ -138,12 +145,22 @@ def _values(
                 yield output, (fitting or named)[-1]
 
 
+def _handed_on(graph: GraphInfo, known: dict[int, StreamedValue]) -> None:
+    """What leaves a node as it came, such as that of an Identity, is known too: no equation is traced for it."""
+    for node in graph.nodes:
+        taken = [known[value] for _, value in node.inputs[:1] if value in known]
+        if taken and node.operator not in SHAPE_ONLY and not any(output in known for output in node.outputs):
+            for output in node.outputs[:1]:
+                if _fits(taken[0], graph.values[output]):
+                    known[output] = taken[0]
+
+
 def _in_terms_of(symbol: str, value: StreamedValue) -> StreamedValue:
     """With the length by the name that the file has for it."""
     shape = tuple(
         size if isinstance(size, int) else re.sub(rf"\b{SYMBOL}\b", lambda _: symbol, size) for size in value.shape
     )
-    return StreamedValue(**{**vars(value), "shape": shape})
+    return dataclasses.replace(value, shape=shape)
 
 
 def _fits(value: StreamedValue, declared: ValueInfo) -> bool:

@@ -20,7 +20,7 @@ from tools.gallery.making import NAMES, ROOT, make
     help="Folder to write to.",
 )
 def main(names: tuple[str, ...], out: Path) -> None:
-    """Make the gallery of the documentation, or the entries of some NAMES; what has not changed is kept."""
+    """Make the gallery of the documentation, or the entries of some NAMES; what has not changed stays."""
     began = time.perf_counter()
     for made in make(out, names or NAMES, watch=lambda name: click.echo(f"making {name}")):
         click.echo(f"{made.name}: " + (f"needs {made.missing}" if made.missing else f"{len(made.items)} items"))

@@ -79,7 +79,7 @@ ENTRY = Entry(
     make=make,
     models=("dtln_1.onnx", "dtln_2.onnx"),
     recordings=("speech_16k.wav",),
-    packages=(("soundfile", "audio"), ("scipy", "plot")),
+    packages=(("soundfile", "audio"),),
     source=(
         "Networks: DTLN of Westhausen and Meyer (breizhn/DTLN, MIT). Speech: test recording of silero-vad (MIT). The "
         "noise is synthetic."

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SECONDS, SNR = 5.0, 5.0
 
 
-def states_over_time(model: jaxrnn.Model, frames: np.ndarray) -> list[np.ndarray]:
+def memory_of(model: jaxrnn.Model, frames: np.ndarray) -> list[np.ndarray]:
     """Masks and states of every frame: a pure step is what a scan takes."""
 
     def one(state, frame):
@@ -37,7 +37,7 @@ def make(folder: Path) -> list[Item]:
     _, noisy = mixture(np.random.default_rng(4), SECONDS, SNR)
     _, inputs = spectra_and_state(noisy, model)
     magnitudes = inputs["magnitude"][0]
-    masks, states = states_over_time(model, magnitudes[:, None, None])
+    masks, states = memory_of(model, magnitudes[:, None, None])
     alt = (
         f"Three images over {SECONDS:.0f} s: the spectrogram of a noisy voice; the {states.shape[1]} units of a GRU, "
         "of which some follow the syllables and some hardly change; and the mask, bright where there is voice."
@@ -83,6 +83,6 @@ ENTRY = Entry(
         "frame, those in the middle with the syllables, and those at the bottom hardly at all. The state is an array "
         "that `step` takes and gives, so it can be drawn, saved, compared and differentiated."
     ),
-    shown=states_over_time,
+    shown=memory_of,
     make=make,
 )

@@ -7,29 +7,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jaxrnn
+from benchmarks.machine import processor
 from jaxrnn.demo import PACKAGED
+from jaxrnn.profiling import Profile, profile_model
 from tools.gallery import drawing
-from tools.gallery.entry import Entry, Item, Printed
+from tools.gallery.entry import Entry, Figures, Item
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from jaxrnn.profiling import Profile
-
 #: Frames of the recording; nodes that have a bar of their own.
-FRAMES, NODES = 1_000, 6
+FRAMES, NODES = 400, 6
 
 
 def profiled() -> Profile:
-    """The packaged denoiser over a recording of a thousand frames in one call."""
-    from jaxrnn.profiling import profile_model
-
+    """The packaged denoiser over many frames in one call."""
     model = jaxrnn.load(PACKAGED)
     return profile_model(model, "scan", length=FRAMES, peaks=False)
 
 
 def make(folder: Path) -> list[Item]:
-    """A bar a node, and the table."""
+    """A bar a node, and the call."""
     profile = profiled()
     first = profile.rows("node")[0]
     alt = (
@@ -38,7 +36,14 @@ def make(folder: Path) -> list[Item]:
     )
     return [
         drawing.save(folder, "profile", functools.partial(draw, profile), alt),
-        Printed(profile.table("node", NODES)),
+        Figures(
+            {
+                "a call": f"{1e3 * profile.seconds:.1f} ms",
+                "a frame": f"{1e6 * profile.seconds / FRAMES:.1f} µs",
+                "operations a frame": f"{profile.cost.flops / FRAMES:,.0f}",
+                "made on": f"{processor()}, {profile.threads} threads",
+            }
+        ),
     ]
 
 
@@ -62,9 +67,9 @@ def draw(profile: Profile) -> Figure:
 ENTRY = Entry(
     title="A profile by node",
     see=(
-        "A call over a thousand frames, divided among the nodes of the ONNX file: the recurrence takes most, for it is "
-        "all that has to wait from frame to frame. The lines add up to the call; times are of the machine that built "
-        "this page."
+        f"A call over {FRAMES} frames, divided among the nodes of the ONNX file: the recurrence takes most, for it is "
+        "all that has to wait from frame to frame. Shares of nodes that the compiler has fused are estimates, and the "
+        "times are those of the machine that built this page."
     ),
     shown=profiled,
     make=make,

@@ -23,8 +23,8 @@ FRAMES, PULSE = 40, 4
 Network = Callable[[jax.Array], jax.Array]
 
 
-def facts_and_derivatives(network: Network) -> tuple[jaxrnn.Streamed, np.ndarray]:
-    """The network as a stream, with its facts, and derivatives [output, input]."""
+def with_slopes(network: Network) -> tuple[jaxrnn.Streamed, np.ndarray]:
+    """A stream, which has its facts, and derivatives ``[output, input]``."""
     x = jnp.sin(jnp.arange(FRAMES, dtype=jnp.float32))
     streamed = jaxrnn.stream(network, x, axes=0, pulse=PULSE)
     return streamed, np.asarray(jax.jacobian(network)(x))
@@ -33,7 +33,7 @@ def facts_and_derivatives(network: Network) -> tuple[jaxrnn.Streamed, np.ndarray
 def make(folder: Path) -> list[Item]:
     """A panel for a network with a finite receptive field, and one for a network that remembers all of the past."""
     panels = {"two convolutions": convolved, "and a recurrence": recurrent}
-    found = {title: facts_and_derivatives(network) for title, network in panels.items()}
+    found = {title: with_slopes(network) for title, network in panels.items()}
     streamed = found["two convolutions"][0]
     alt = (
         f"Two grids of {FRAMES // 2} output frames by {FRAMES} input frames, a cell dark where the output depends on "
@@ -88,6 +88,6 @@ ENTRY = Entry(
         "tell; the lines are the look-ahead and the receptive field that `stream` found without running anything. A "
         "frame leaves with the first pulse that reaches the line of the look-ahead, which is what the delay means."
     ),
-    shown=facts_and_derivatives,
+    shown=with_slopes,
     make=make,
 )

@@ -59,9 +59,9 @@ function cardOf(key) {
     const state = returns.some(({ from, to, kind: of }) => of === "state" && (from === key || to === key));
     return { lines, marks, pill: true, colour: state ? "state" : kind, time: timeOf(value) };
   }
-  if (canOpen(key)) marks.push("open");
   if (kind !== "head" && keptIn(key).length) marks.push("state");
   if (kind !== "head" && (refusedIn(key) || problemIn(key))) marks.push("refused");
+  if (canOpen(key)) marks.push("open");
   const lines = [], parameters = kind === "head" ? [] : parametersOf(key);
   const size = parameters.reduce((sum, each) => sum + (bytesOf.get(each) ?? 0), 0);
   if (kind === "section" || kind === "branch") {
@@ -70,8 +70,9 @@ function cardOf(key) {
     lines.push({ text: [plural(within(key).length, "node"), ...used, ...(size ? [inBytes(size)] : [])].join(", "), size: 11, muted: true });
   } else {
     const [first] = nodes[node].outputs;
-    const shape = first !== undefined && kind !== "head" ? middle(shapeText(shapeOf(first)), 44) : "";
-    lines.push({ text: nodes[node].operator, bold: true, after: shape });
+    const late = first !== undefined && timeOf(first)?.kind === "late" ? `, delay ${timeOf(first).streamed.delay}` : "";
+    const after = first !== undefined && kind !== "head" ? middle(shapeText(shapeOf(first)), 40) + late : "";
+    lines.push({ text: nodes[node].operator, bold: true, after });
   }
   if (size && kind !== "section" && kind !== "branch") lines.push({ text: inBytes(size), size: 11, muted: true });
   const colour = kind === "section" || kind === "branch" ? kind : familyOf.get(nodes[node].operator) ?? "other";
@@ -135,61 +136,72 @@ function curve(points) {  // through the middles between points, as soft as they
   return `${path}L${at(points.at(-1))}`;
 }
 
-function line({ from, to, values: carried, points }, arranged, x, y) {
-  const path = points.map((point) => ({ x: point.x + x + arranged.left, y: point.y + y + arranged.top }));
-  const numbers = [...carried].filter((value) => value !== null);
-  const ends = [["out", from, 0], ["in", to, -1]];
-  for (const [side, key, place] of ends) {
-    const inner = arranged.boxes.get(key), at = arranged.inside.get(key);
-    if (inner && at) {  // to the ports of an open box
-      const port = portsAt(inner, side, numbers);
-      if (port !== null) {
-        const edge = y + arranged.top + at.y + (side === "out" ? at.height / 2 : -at.height / 2);
-        path[place === 0 ? 0 : path.length - 1] = { x: x + arranged.left + at.x - at.width / 2 + port, y: edge };
-      }
-    } else if (!at) {  // a port of this box: up to its border
-      const port = arranged.ports.get(key);
-      const border = side === "in" ? y + arranged.height : y;
-      const end = { x: x + arranged.left + port.x, y: border };
-      place === 0 ? path.unshift(end) : path.push(end);
+// The ends of a piece for one value: at the port of an open box, or at the border of the box that the piece is in.
+function endsOfPiece({ from, to, points }, arranged, value, x, y) {
+  const inside = { x: x + arranged.left, y: y + arranged.top };
+  const path = points.map((point) => ({ x: point.x + inside.x, y: point.y + inside.y }));
+  for (const [side, key, last] of [["out", from, false], ["in", to, true]]) {
+    const box = arranged.boxes.get(key), at = arranged.inside.get(key);
+    const port = box?.ports.get(`${side}:${value}`);
+    if (at && port) {
+      const border = inside.y + at.y + (last ? -at.height : at.height) / 2;
+      path[last ? path.length - 1 : 0] = { x: inside.x + at.x - at.width / 2 + box.left + port.x, y: border };
+    } else if (!at) {
+      const border = { x: inside.x + arranged.ports.get(key).x, y: last ? y + arranged.height : y };
+      last ? path.push(border) : path.unshift(border);
     }
   }
-  const times = numbers.map(timeOf).filter(Boolean);
-  const time = times.find(({ kind }) => kind === "late") ?? times[0] ?? null;
-  const style = strength(time) ? `--strength:${strength(time)}` : null;
-  const arrow = arranged.inside.has(to) && !arranged.boxes.has(to);
-  const group = svg("g", { class: `line ${timeClass(time)}${numbers.length ? "" : " made"}`, style, "data-values": numbers.join(" ") });
-  const d = curve(path);
-  group.append(svg("path", { class: "wide", d }), svg("path", { class: "thin", d, "marker-end": arrow ? "url(#arrow)" : null }));
-  return group;
+  return path;
+}
+
+function linesOf(piece, arranged, x, y) {
+  const paths = new Map();  // values that go the same way are one line
+  for (const value of piece.values) {
+    const d = curve(endsOfPiece(piece, arranged, value, x, y));
+    paths.set(d, [...(paths.get(d) ?? []), value]);
+  }
+  const arrow = arranged.inside.has(piece.to) && !arranged.boxes.has(piece.to) ? "url(#arrow)" : null;
+  return [...paths].map(([d, carried]) => {
+    const numbers = carried.filter((value) => value !== null), times = numbers.map(timeOf).filter(Boolean);
+    const time = times.find(({ kind }) => kind === "late") ?? times[0] ?? null;
+    const style = strength(time) ? `--strength:${strength(time)}` : null;
+    const name = `line ${timeClass(time)}${numbers.length ? "" : " made"}`;
+    const group = svg("g", { class: name, style, "data-values": numbers.join(" ") });
+    group.append(svg("path", { class: "wide", d }), svg("path", { class: "thin", d, "marker-end": arrow }));
+    return group;
+  });
+}
+
+function barOf(box, width) {
+  const bar = svg("g", { class: "bar" });
+  bar.append(svg("rect", { class: "title", width, height: TITLE, rx: 7 }));
+  bar.append(svg("text", { x: 28, y: 16, "font-size": FONT, class: "bold" }, titleOf(box)));
+  const marks = [["open", "−", 14]];
+  if (elements.get(box).kind === "holder" && keptIn(box).length) marks.push(["state", MARKS.state, width - 14]);
+  for (const [mark, sign, x] of marks) {
+    const made = svg("g", { class: `mark ${mark}`, transform: `translate(${x},12)` });
+    made.append(svg("circle", { r: 8 }), svg("text", { "text-anchor": "middle", y: 4 }, sign));
+    bar.append(made);
+  }
+  return bar;
 }
 
 function drawBox(arranged, x, y, layer) {
-  const { box } = arranged;
-  if (box !== null) {
-    const { kind } = elements.get(box);
-    const group = svg("g", { class: `box ${kind}`, "data-key": box, transform: `translate(${x},${y})` });
-    const { width, height } = arranged, marks = keptIn(box).length && kind === "holder" ? ["state"] : [];
-    group.append(svg("rect", { class: "body", width, height, rx: 7 }));
-    const bar = svg("g", { class: "bar" });
-    bar.append(svg("rect", { class: "title", width, height: TITLE, rx: 7 }));
-    bar.append(svg("text", { x: 28, y: 16, "font-size": FONT, class: "bold" }, titleOf(box)));
-    const sign = svg("g", { class: "mark open", transform: `translate(14,12)` });
-    sign.append(svg("circle", { r: 8 }), svg("text", { "text-anchor": "middle", y: 4 }, "−"));
-    bar.append(sign);
-    marks.forEach((mark) => {
-      const made = svg("g", { class: `mark ${mark}`, transform: `translate(${width - 14},12)` });
-      made.append(svg("circle", { r: 8 }), svg("text", { "text-anchor": "middle", y: 4 }, MARKS[mark]));
-      bar.append(made);
-    });
-    group.append(bar);
-    layer.append(group);
-    shapes.set(box, group);
+  const { box, width, height } = arranged;
+  const lines = svg("g", { class: "lines" }), cards = svg("g", { class: "cards" });
+  if (box === null) {
+    layer.append(lines, cards);
+  } else {
+    const { kind, node } = elements.get(box), colour = kind === "holder" ? familyOf.get(nodes[node].operator) ?? "other" : "section";
+    const at = { class: `box ${kind} ${colour}`, "data-key": box, transform: `translate(${x},${y})` };
+    const ground = svg("g", at), head = svg("g", at);
+    ground.append(svg("rect", { class: "body", width, height, rx: 7 }));
+    head.append(barOf(box, width));  // above the lines, so that its name can be read and clicked
+    layer.append(ground, lines, head, cards);
+    shapes.set(box, ground);
     placed.set(box, { x, y, width, height });
   }
-  const lines = svg("g", { class: "lines" }), cards = svg("g", { class: "cards" });
-  layer.append(lines, cards);
-  for (const route of arranged.routes) if (route.points.length) lines.append(line(route, arranged, x, y));
+  for (const route of arranged.routes) if (route.points.length) lines.append(...linesOf(route, arranged, x, y));
   for (const [key, at] of arranged.inside) {
     const left = x + arranged.left + at.x - at.width / 2, top = y + arranged.top + at.y - at.height / 2;
     if (arranged.boxes.has(key)) {
@@ -203,36 +215,32 @@ function drawBox(arranged, x, y, layer) {
   }
 }
 
-// From the left of an output up along a lane to the left of an input.
-function beside(start, end, edge) {
-  const a = { x: start.x, y: start.y + start.height / 2 }, b = { x: end.x, y: end.y + end.height / 2 };
-  const turn = Math.min(12, Math.abs(a.y - b.y) / 2), up = a.y > b.y ? -1 : 1;
-  return `M${a.x} ${a.y}H${edge + turn}Q${edge} ${a.y} ${edge} ${a.y + up * turn}V${b.y - up * turn}Q${edge} ${b.y} ${edge + turn} ${b.y}H${b.x - 2}`;
-}
-
 // From below an output to above an input, past all that lies between, on the side that is nearer.
-function around(start, end, lane) {
+function around(start, end, others, taken) {
   const a = { x: start.x + start.width / 2, y: start.y + start.height }, b = { x: end.x + end.width / 2, y: end.y };
-  const low = a.y + 9 + 3 * (lane % 3), high = b.y - 9 - 3 * (lane % 3);
+  const shift = 2 * (taken.length % 4), low = a.y + 8 + shift, high = b.y - 8 - shift;
   const [top, bottom] = [Math.min(low, high), Math.max(low, high)];
-  const between = roots.map((key) => placed.get(key)).filter((each) => each && each.y < bottom && each.y + each.height > top);
-  const left = Math.min(a.x, b.x, ...between.map(({ x }) => x)) - 18 - 9 * lane;
-  const right = Math.max(a.x, b.x, ...between.map(({ x, width }) => x + width)) + 18 + 9 * lane;
-  const edge = a.x + b.x - 2 * left < 2 * right - a.x - b.x ? left : right, out = edge === left ? -1 : 1, up = low > high ? -1 : 1;
+  const between = others.filter(({ y, height }) => y < bottom && y + height > top);
+  const beside = taken.filter((each) => each.top < bottom && each.bottom > top);
+  const lane = (side) => 12 + LANE * beside.filter((each) => each.side === side).length;
+  const left = Math.min(a.x, b.x, ...between.map(({ x }) => x)) - lane("left");
+  const right = Math.max(a.x, b.x, ...between.map(({ x, width }) => x + width)) + lane("right");
+  const side = a.x + b.x - 2 * left < 2 * right - a.x - b.x ? "left" : "right";
+  taken.push({ side, top, bottom });
+  const edge = side === "left" ? left : right, out = side === "left" ? -1 : 1, up = low > high ? -1 : 1;
   const turn = Math.min(9, Math.abs(low - high) / 2);
   return `M${a.x} ${a.y}V${low - 5}Q${a.x} ${low} ${a.x + out * 5} ${low}H${edge - out * turn}Q${edge} ${low} ${edge} ${low + up * turn}` +
     `V${high - up * turn}Q${edge} ${high} ${edge - out * turn} ${high}H${b.x + out * 5}Q${b.x} ${high} ${b.x} ${high + 5}V${b.y - 1}`;
 }
 
-// Arrows from outputs back to inputs: beside the drawing for the state of the whole, inside of a box for what it carries.
+// Arrows from outputs back to inputs, each on a lane of its own: of the state, and of what a body carries.
 function drawReturns(layer) {
   const lanes = new Map();
   for (const [number, { from, to, kind, state, node }] of returns.entries()) {
-    const start = placed.get(from), end = placed.get(to);
+    const start = placed.get(from), end = placed.get(to), box = elements.get(from).parent;
     if (!start || !end) continue;
-    const box = elements.get(from).parent, lane = lanes.get(box) ?? 0;
-    lanes.set(box, lane + 1);
-    const d = box === null ? around(start, end, lane) : beside(start, end, placed.get(box).x + 10 + LANE * lane);
+    if (!lanes.has(box)) lanes.set(box, []);
+    const d = around(start, end, childrenOf(box).map((key) => placed.get(key)).filter(Boolean), lanes.get(box));
     const group = svg("g", { class: `return ${kind}`, "data-return": number, "data-state": state ?? null, "data-node": node ?? null });
     group.append(svg("path", { class: "wide", d }), svg("path", { class: "thin", d, "marker-end": `url(#arrow-${kind})` }));
     layer.append(group);

@@ -80,12 +80,21 @@ graphs.forEach((graph, number) => {
     }
   }
 });
+function remove(key) {
+  const { parent } = elements.get(key);
+  elements.get(parent).children = elements.get(parent).children.filter((each) => each !== key);
+  elements.delete(key);
+}
+
+// Outputs of a body that nobody reads, such as weights that a loop hands on to itself.
+const read = new Set([...links, ...returns].map(({ from }) => from));
+const idle = [...elements.values()].filter(({ key, kind, parent }) => kind === "output" && parent !== null && !read.has(key));
+for (const { key } of idle) remove(key);
+for (let place = links.length - 1; place >= 0; place--) if (!elements.has(links[place].to)) links.splice(place, 1);
+
 const linked = new Set(links.flatMap(({ from, to }) => [from, to]));
-for (const [key, { kind, parent }] of [...elements]) {
-  if (kind === "head" && !linked.has(key)) {  // the box itself says all that there is to say
-    elements.get(parent).children = elements.get(parent).children.filter((each) => each !== key);
-    elements.delete(key);
-  }
+for (const [key, { kind }] of [...elements]) {
+  if (kind === "head" && !linked.has(key)) remove(key);  // the box itself says all that there is to say
 }
 
 // -- state
@@ -153,6 +162,8 @@ const keptIn = (key) => within(key).flatMap((node) => kept.get(node) ?? []);
 const refusedIn = (key) => inPulses !== null && inPulses.refused !== null && within(key).includes(inPulses.refused);
 const problemIn = (key) => within(key).some((node) => nodes[node].problem !== null);
 
+const outside = new Set([...graphs[0].inputs, ...nodes.flatMap(({ graph, outputs }) => graph ? [] : outputs)]);
+
 // What is known of a value in time: null for one without a time axis, else its kind and its frames.
 function timeOf(value) {
   if (value === null) return null;
@@ -161,8 +172,8 @@ function timeOf(value) {
     if (streamed.axis === null) return { kind: "end", streamed };
     return { kind: streamed.delay > 0 ? "late" : "now", streamed };
   }
-  const symbol = inPulses?.symbol;
-  const shape = values[value].shape ?? [];
+  // Inside of bodies, a name of a dimension says less: exporters write down what they saw around them.
+  const symbol = inPulses?.symbol, shape = outside.has(value) ? values[value].shape ?? [] : [];
   return symbol && shape.some((size) => spells(size, symbol)) ? { kind: "now", streamed: null } : null;
 }
 

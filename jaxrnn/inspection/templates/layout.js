@@ -1,7 +1,7 @@
 // Places of all that is visible. Every open box is laid out by itself, in layers, and is then one element of the box
 // around it; a value that crosses a border goes through a port, so that lines inside lead from border to element.
 
-const FONT = 12, LINE = 15, PAD = 8, GAP = 7, TITLE = 24, LANE = 12, MARGIN = 14;
+const FONT = 12, LINE = 15, PAD = 8, GAP = 7, TITLE = 24, LANE = 10, MARGIN = 14;
 const measure = document.createElement("canvas").getContext("2d");
 const family = getComputedStyle(document.body).fontFamily;
 const keptLayouts = new Map();
@@ -60,14 +60,15 @@ function arrange(box, cut) {
   if (keptLayouts.get(box)?.name !== name) keptLayouts.set(box, { name, ...inLayers(inside, crossing) });
   const { places, routes, width, height } = keptLayouts.get(box);
   const lanes = returns.filter(({ from, to }) => inside.has(from) && inside.has(to) && box !== null).length;
-  const left = box === null ? 0 : MARGIN + (lanes ? 8 + LANE * lanes : 0), top = box === null ? 0 : TITLE + 6;
+  const side = MARGIN + (lanes ? LANE * (1 + Math.ceil(lanes / 2)) : 0);
+  const left = box === null ? 0 : side, top = box === null ? 0 : TITLE + (lanes ? 20 : 8);
   const least = box === null ? 0 : widthOf(titleOf(box), true) + 60;
   return {
     box, inside: new Map([...inside.keys()].map((key) => [key, places.get(key)])), boxes, left, top,
     ports: new Map([...places].filter(([key]) => /^(in|out):/.test(key))),
     routes: crossing.map((piece, place) => ({ ...piece, points: routes[place] })),
-    width: Math.max(width + left + (box === null ? 0 : MARGIN), least),
-    height: height + top + (box === null ? 0 : MARGIN),
+    width: Math.max(width + 2 * left, least),
+    height: height + top + (box === null ? 0 : lanes ? 20 : MARGIN),
   };
 }
 
@@ -78,7 +79,7 @@ function inLayers(inside, crossing) {
   const lines = crossing.map(({ from, to }) => ({
     v: from, w: to, minlen: 1, weight: 1, width: 0, height: 0, labeloffset: 10, labelpos: "r",
   }));
-  const options = { nodesep: 22, edgesep: 10, ranksep: 22 };
+  const options = { nodesep: 22, edgesep: 10, ranksep: 20 };
   if (boxes.length > 1500) options.ranker = "longest-path";
   if (boxes.length) dagre.layout(boxes, lines, options, {});
   const edge = (side, extent) => boxes.map((each) => each[side] - each[extent] / 2);
@@ -93,10 +94,4 @@ function inLayers(inside, crossing) {
     routes: lines.map(({ points }) => (points ?? []).map((point) => ({ x: point.x - x, y: point.y - y }))),
     width: boxes.length ? right - x : 0, height: boxes.length ? low - y : 0,
   };
-}
-
-// The middle of the ports through which a piece leaves or enters an open box, from the box's corner; null without.
-function portsAt(arranged, side, values) {
-  const found = [...values].map((value) => arranged.ports.get(`${side}:${value}`)).filter(Boolean);
-  return found.length ? arranged.left + found.reduce((sum, { x }) => sum + x, 0) / found.length : null;
 }

@@ -137,7 +137,7 @@ function reveal(key) {
   found?.classList.add("found");
 }
 
-// Fold or unfold, with the upper left corner where it was.
+// Fold or unfold, with the upper left corner where it was, unless what unfolds would leave the window.
 function toggle(key) {
   const before = placed.get(key);
   opened.has(key) ? opened.delete(key) : opened.add(key);
@@ -145,7 +145,9 @@ function toggle(key) {
   const after = placed.get(key);
   view.x += (before.x - after.x) * view.scale;
   view.y += (before.y - after.y) * view.scale;
-  show();
+  const { width, height } = canvas.getBoundingClientRect(), x = view.x + after.x * view.scale, y = view.y + after.y * view.scale;
+  const inSight = x >= 0 && y >= 0 && x + after.width * view.scale <= width && y + after.height * view.scale <= height;
+  opened.has(key) && !inSight ? fit({ x: after.x - 30, y: after.y - 30, width: after.width + 60, height: after.height + 60 }) : show();
   select(key);
 }
 
