@@ -23,7 +23,7 @@ from jaxrnn.evaluation.cluster import WorkerPool
 from jaxrnn.evaluation.corpus import from_manifest
 from jaxrnn.evaluation.evaluator import Evaluator
 from jaxrnn.evaluation.joining import Workers
-from jaxrnn.evaluation.journal import Journal, Row, row_of
+from jaxrnn.evaluation.journal import Journal, Row, UnitRows, row_of
 from jaxrnn.evaluation.metrics import build_metric
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.results import TABLE, results_of, write_document
@@ -127,7 +127,7 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
     assert len(again.finished()) == len(units)
     said("the journal read again")
     metrics = [build_metric(name) for name in ("si_sdr", "si_sdr_improvement", "level")]
-    results = results_of("scale", again.rows(), metrics, slices=["snr", "noise"], path=out / TABLE)
+    results = results_of("scale", UnitRows(out), metrics, slices=["snr", "noise"], path=out / TABLE)
     write_document(out, results)
     said("table and summary", out / TABLE, out / "results.json")
     write_report(out / "report.html", results)
