@@ -19,7 +19,7 @@ from jaxrnn.plain import plain
 from jaxrnn.version import __version__
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_SCRIPTS = ("graph.js", "layout.js", "draw.js", "view.js", "panel.js", "main.js")
+_SCRIPTS = [f"{name}.js" for name in "graph text cards layout draw view hover detail panel main".split()]
 
 
 def render(inspection: Inspection) -> str:
