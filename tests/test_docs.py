@@ -52,7 +52,7 @@ PAGES = sorted(
     if "\n```python\n" in page.read_text(encoding="utf-8")
 )
 #: Pages that are made when the site is built; `mkdocs build --strict` checks links to them.
-MADE = {"changelog.md", "contributing.md", "reference/cli.md"}
+MADE = {"changelog.md", "contributing.md", "security.md", "reference/cli.md"}
 
 
 @pytest.mark.parametrize("name", of_tiers(PAGES, ["functions.md"]))

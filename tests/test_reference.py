@@ -6,11 +6,23 @@ import functools
 import importlib
 import inspect
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from onnx import TensorProto, helper
 from test_package import MODULES
+
+import jaxrnn
+import jaxrnn.specs
+import jaxrnn.stepper
+from jaxrnn.demo import PACKAGED
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = sorted((DOCS / "reference").glob("*.md"))
@@ -92,3 +104,32 @@ def test_every_public_name_has_docstring_example_and_entry():
             if not re.search(rf"\.{name}\b", code):
                 missing.append(f"{path}.{name}: no example")
     assert not missing, "\n".join(missing)
+
+
+def offline_model() -> jaxrnn.Model:
+    """Sums over time, ``float32[S, 2]``, whose names are those of the examples."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["S", 2]) for name in ("input", "output"))
+    axis = helper.make_tensor("axis", TensorProto.INT64, [], [0])
+    graph = helper.make_graph([helper.make_node("CumSum", ["input", "axis"], ["output"])], "sums", [x], [y], [axis])
+    return jaxrnn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+
+
+@pytest.mark.thorough
+def test_examples_of_docstrings_run(tmp_path, monkeypatch):
+    """Each in a namespace of its own, with what its reader has: the packaged denoiser, an offline model and arrays."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(PACKAGED, "denoiser.onnx")
+    model, x = jaxrnn.load("denoiser.onnx"), np.ones((4, 2), np.float32)
+    modules = {"jaxrnn": jaxrnn, "jax": jax, "jnp": jnp, "np": np, "nnx": nnx}
+    public = [(jaxrnn.stepper, jaxrnn.stepper.__all__), (jaxrnn.specs, ["ArraySpec"])]
+    public += [(jaxrnn.evaluation, ["Chain", "Stage"]), (jaxrnn.verification, ["verify"])]
+    imported = {name: getattr(module, name) for module, names in public for name in names}
+    models = {"model": model, "params": model.params, "offline": offline_model(), "denoiser": jaxrnn.nnx.Module(model)}
+    spectra = {"frame": (1, 1, 129), "frames": (5, 1, 1, 129), "magnitudes": (3, 5, 129), "h": (1, 1, 80)}
+    arrays = {"pulse": x, "last": x[:3], "microphone": [x, x], "a": x, "b": x}
+    arrays |= {name: np.ones(shape, np.float32) for name, shape in spectra.items()}
+    examples = [(path, code) for path, item in public_objects().items() for code in examples_in(item.__doc__)]
+    assert len(examples) > 15
+    for path, code in examples:
+        own = {"frames": x} if path == "jaxrnn.stream" else {}  # of the function that it defines
+        exec(compile(code, path, "exec", dont_inherit=True), {**modules, **imported, **models, **arrays, **own})

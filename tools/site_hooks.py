@@ -21,7 +21,12 @@ from tools import cli_page
 
 ROOT = Path(__file__).parent.parent
 #: Files at the root that are pages of the site; the first page stands for the README.
-PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
+PAGES = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "README.md": "index.md",
+    "SECURITY.md": "security.md",
+}
 #: Files that are shown as text, and their languages.
 LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 #: The target of a link or picture, less its anchor; not of one that names a host.

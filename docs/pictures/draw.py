@@ -223,7 +223,38 @@ def training_modes() -> Figure:
     return figure
 
 
+def overview() -> Figure:
+    """What goes in, what it becomes, and what leaves."""
+    figure, ax = canvas(20, 8.8)
+
+    def part(x: float, y: float, width: float, text: str, kind: str, words: str) -> None:
+        ax.add_patch(
+            FancyBboxPatch((x, y), width, 1.9, "round,pad=0,rounding_size=0.2", facecolor=FILLS[kind], edgecolor=INK)
+        )
+        note(ax, x + width / 2, y + 1.3, text, ha="center", weight="bold", fontsize=12.5)
+        note(ax, x + width / 2, y + 0.55, words, ha="center", fontsize=11)
+
+    top, middle, bottom = 6.6, 3.5, 0.4
+    part(0.2, middle, 5.0, "model.onnx", "input", "PyTorch, Keras, ...")
+    part(0.2, bottom, 5.0, "a JAX function", "input", "Flax, Equinox, ...")
+    part(6.9, top, 5.9, "jit, grad, vmap", "state", "JAX, as always")
+    part(6.9, middle, 5.9, "apply, step, scan", "state", "state in and out")
+    part(6.9, bottom, 5.9, "stream", "state", "in pulses, exactly")
+    part(14.5, top, 5.3, "the file, tuned", "output", "the same graph")
+    part(14.5, middle, 5.3, "live streams", "output", "NumPy in and out")
+    part(14.5, bottom, 5.3, "a streaming file", "output", "where no JAX runs")
+    half = 0.95
+    for y in (middle, bottom):
+        arrow(ax, (5.2, y + half), (6.9, y + half))
+    arrow(ax, (9.85, middle + 1.9), (9.85, top))
+    arrow(ax, (9.85, middle), (9.85, bottom + 1.9))
+    for start, end in ((top, top), (middle, middle), (bottom, middle), (bottom, bottom)):
+        arrow(ax, (12.8, start + half), (14.5, end + half))
+    return figure
+
+
 PICTURES: dict[str, Callable[[], Figure]] = {
+    "overview": overview,
     "look_ahead": look_ahead,
     "branches": branches,
     "timeline": timeline,
