@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import os
 from typing import TYPE_CHECKING, Any
 
 from jaxrnn.errors import (
@@ -24,11 +26,13 @@ from jaxrnn.errors import (
     UnsupportedError,
 )
 from jaxrnn.version import __version__ as __version__
+from jaxrnn.version import why_unsupported
 
 if TYPE_CHECKING:
     from jaxrnn import demo as demo
     from jaxrnn import evaluation as evaluation
     from jaxrnn import exporting as exporting
+    from jaxrnn import inspection as inspection
     from jaxrnn import nnx as nnx
     from jaxrnn import profiling as profiling
     from jaxrnn import streaming as streaming
@@ -90,7 +94,30 @@ _LAZY = {
 }
 
 #: Packages that ``import jaxrnn`` is enough for.
-_PACKAGES = ("demo", "evaluation", "exporting", "nnx", "profiling", "streaming", "training", "verification")
+_PACKAGES = (
+    "demo",
+    "evaluation",
+    "exporting",
+    "inspection",
+    "nnx",
+    "profiling",
+    "streaming",
+    "training",
+    "verification",
+)
+
+
+def _check_jax() -> None:
+    try:
+        installed = importlib.metadata.version("jax")
+    except importlib.metadata.PackageNotFoundError:  # its import says so, or it needs no metadata
+        return
+    message = why_unsupported(installed)
+    if message is not None and not os.environ.get("JAXRNN_ANY_JAX"):
+        raise MissingPackageError(message)
+
+
+_check_jax()
 
 
 def __getattr__(name: str) -> Any:

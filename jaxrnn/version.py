@@ -1,3 +1,32 @@
-"""The version of the package, for what says who made it: files, runs, reports."""
+"""The version of the package, for what says who made it, and the versions of JAX that it is tested with."""
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+import re
+
+__version__ = "0.2.0"
+
+#: The first version of JAX that the tests run on, and the first that nobody has tried yet.
+JAX_RANGE = ("0.10", "0.11")
+
+
+def why_unsupported(jax: str) -> str | None:
+    """Why this version of JAX is not one that jaxrnn is tested with, and the mend; None for one that is.
+
+    Compiled files, recognised cells and streams use parts of JAX whose interface its authors may change in any minor
+    version, so that another one might give an error far from its cause.
+    """
+    first, untried = JAX_RANGE
+    if _numbers(first) <= _numbers(jax) < _numbers(untried):
+        return None
+    return (
+        f"jaxrnn {__version__} is tested with JAX {first} up to, not including, {untried}, and this is JAX {jax}: "
+        f"pip install 'jax>={first},<{untried}', or another version of jaxrnn. "
+        "JAXRNN_ANY_JAX=1 in the environment lets it run all the same, untested"
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major and minor version; those of what is no version are smaller than all others."""
+    matched = re.match(r"(\d+)\.(\d+)", version)
+    return tuple(map(int, matched.groups())) if matched else ()

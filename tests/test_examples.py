@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -21,21 +20,12 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED, denoise_at_once, si_sdr
+from tools.examples import EXAMPLES, import_example
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 #: Samples by which DTLN's output lags its input.
 LAG = 384
 #: Blocks that are also run a step at a time.
 FEW = 40
-
-
-def import_example(name: str) -> ModuleType:
-    # As where it is run as a script: its folder comes first.
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(EXAMPLES))
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 
 import onnx
 import pytest
@@ -15,6 +17,7 @@ import pytest
 import jaxrnn
 from jaxrnn.onnx.operators import find_operator, operator_table
 from jaxrnn.onnx.registry import REQUIRED, operator
+from jaxrnn.version import JAX_RANGE
 
 PUBLIC = {
     "InputError",
@@ -148,7 +151,17 @@ def test_public_names(models):
     )
 
 
-PACKAGES = {"demo", "evaluation", "exporting", "nnx", "profiling", "streaming", "training", "verification"}
+PACKAGES = {
+    "demo",
+    "evaluation",
+    "exporting",
+    "inspection",
+    "nnx",
+    "profiling",
+    "streaming",
+    "training",
+    "verification",
+}
 
 
 def test_packages_are_reached_from_the_first_and_show_public_names_only():
@@ -169,6 +182,27 @@ def test_the_command_says_what_to_install():
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == "error: the command line needs click: pip install 'jaxrnn[cli]'\n"
+
+
+def test_versions_of_jax_outside_the_tested_range_are_refused(monkeypatch):
+    for version in ("0.9.2", "0.11.0", "0.11.0.dev20270101", "1.0", "unknown"):
+        monkeypatch.setattr(importlib.metadata, "version", lambda package, version=version: version)
+        monkeypatch.delenv("JAXRNN_ANY_JAX", raising=False)
+        with pytest.raises(jaxrnn.MissingPackageError, match=rf"this is JAX {version}: pip install 'jax>=0.10,<0.11'"):
+            jaxrnn._check_jax()
+        monkeypatch.setenv("JAXRNN_ANY_JAX", "1")
+        jaxrnn._check_jax()
+    monkeypatch.delenv("JAXRNN_ANY_JAX")
+    for version in ("0.10.0", "0.10.99", "0.10.3.dev1"):
+        monkeypatch.setattr(importlib.metadata, "version", lambda package, version=version: version)
+        jaxrnn._check_jax()
+
+
+def test_packaging_asks_for_the_tested_range():
+    settings = tomllib.loads((pathlib.Path(jaxrnn.__file__).parent.parent / "pyproject.toml").read_text())
+    first, untried = JAX_RANGE
+    wanted = {f"{package}>={first},<{untried}" for package in ("jax", "jaxlib")}
+    assert wanted <= set(settings["project"]["dependencies"])
 
 
 def test_importing_is_light():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -12,8 +15,9 @@ import click
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.voices import in_python
 
-#: Exit statuses: a comparison failed, the user can mend something, the keyboard interrupted it.
-MISMATCH, MISTAKE, INTERRUPTED = 1, 2, 130
+#: Exit statuses: a comparison failed, the user can mend something, another process was lost so that the same command
+#: goes on, the keyboard interrupted it.
+MISMATCH, MISTAKE, LOST, INTERRUPTED = 1, 2, 75, 130
 
 #: Where the context of a command holds whether it prints JSON.
 _JSON = "jaxrnn.json"
@@ -73,3 +77,16 @@ def print_json_error(message: str) -> None:
     """With ``--json``, print an error as an object."""
     if wants_json():
         click.echo(json.dumps({"error": message}, indent=2))
+
+
+@contextlib.contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Inside, SIGTERM ends a command as Ctrl-C does, so that it lets go of what it holds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

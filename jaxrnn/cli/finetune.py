@@ -13,6 +13,7 @@ import click
 import numpy as np
 
 from jaxrnn.cli.errors import INTERRUPTED, wants_json
+from jaxrnn.cli.hosts import Hosts, Member, among_hosts, hosts_options
 from jaxrnn.cli.options import json_option
 from jaxrnn.cli.output import Block, Table, busy, show, text_of
 from jaxrnn.cli.settings import settings_options
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     default=None,
     help="Continue from existing checkpoints, or refuse if there are any. [default: as the file says, else resume]",
 )
+@hosts_options
 @json_option
 @click.pass_context
-def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None) -> None:
+def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None, hosts: Hosts) -> None:
     """Fine-tune a model as SETTINGS.yaml says, and write it as an ONNX file again.
 
     A file needs a model, examples, a loss, and how long to train:
@@ -55,38 +57,54 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
     reported at once, before anything runs. A run that was cut short continues from its last checkpoint when it is
     started again.
 
+    Several processes, on one host or many, train as one: started by Slurm or Open MPI, they find each other; anywhere
+    else, --coordinator says where process 0 is. Where one is lost, all end with exit status 75, and the same command
+    continues.
+
     \b
     Examples:
       jaxrnn finetune denoiser.yaml
       jaxrnn finetune denoiser.yaml --set steps=100 --set optimizer.learning_rate=1e-4 --json
       jaxrnn finetune denoiser.yaml --set 'optimizer={name: sgd, momentum: 0.9}' --print-config
       jaxrnn finetune denoiser.yaml --fresh --set checkpoints=another/folder
+      srun --ntasks=8 jaxrnn finetune denoiser.yaml
+      jaxrnn finetune denoiser.yaml --coordinator node1:1234 --processes 2 --process 0
     """  # noqa: D301
+    with among_hosts(hosts) as member:
+        _finetune(ctx, path, overrides, resume, member)
+
+
+def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None, member: Member) -> None:
     from jaxrnn.training.prepared import prepare_training
 
     with busy(f"reading {path.name}"):
         training = prepare_training(path, overrides)
+    checkpoints = training.settings.checkpoints
+    if checkpoints is not None:
+        member.tell(checkpoints=str(checkpoints.folder))
+    training.check_alike()
     before = _measured(training, training.arguments["params"], "measuring the model as it is")
     began = time.monotonic()
     try:
-        with _plain_warnings():
+        with _plain_warnings(member.writes):
             fitted = training.run(resume=resume, progress=False if wants_json() else None)
     except KeyboardInterrupt:
-        if training.settings.checkpoints is None:
+        if checkpoints is None:
             raise
-        folder = training.settings.checkpoints.folder
-        click.echo(f"interrupted; run the same command again to continue from {folder}", err=True)
+        if member.writes:
+            click.echo(f"interrupted; run the same command again to continue from {checkpoints.folder}", err=True)
         ctx.exit(INTERRUPTED)
     seconds = time.monotonic() - began
     after = _measured(training, fitted.params, "measuring the trained model")
-    show(_result(path, training, fitted, before, after, seconds), _report)
+    if member.writes:
+        show(_result(path, training, fitted, before, after, seconds), _report)
 
 
 @contextlib.contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Inside, a warning is a line on standard error, without the line of Python that it comes from."""
+def _plain_warnings(shown: bool) -> Iterator[None]:
+    """Inside, a warning is a line on standard error, without the line of Python that it comes from; or nothing."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True)
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True) if shown else None
         yield
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxrnn.model import Model
 
 #: Facts whose values say nothing to a reader.
-_DIGESTS = ("starting parameters", "frozen parameters")
+_DIGESTS = ("starting parameters", "frozen parameters", "parameters", "examples in data", "examples in validation")
 
 
 def training_facts(
@@ -64,32 +64,34 @@ def digest_of_all(arrays: Mapping[str, Any]) -> str:
     return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between the settings of a checkpoint and those of a training, one line each."""
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], there: str = "in the checkpoint", here: str = "here"
+) -> list[str]:
+    """What differs between the settings of a checkpoint, or of another process, and those of a training: lines."""
     # As they come back from a file: tuples are lists there.
-    return list(_differences(json.loads(json.dumps(before)), json.loads(json.dumps(now)), ""))
+    return list(_differences(json.loads(json.dumps(before)), json.loads(json.dumps(now)), "", there, here))
 
 
-def _differences(before: Any, now: Any, path: str) -> Iterator[str]:
+def _differences(before: Any, now: Any, path: str, there: str, here: str) -> Iterator[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
-            yield from _differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+            yield from _differences(before.get(key), now.get(key), f"{path}.{key}" if path else key, there, here)
     elif before == now:
         return
     elif path in _DIGESTS:
         yield f"the {path} have other values"
     elif _are_names(before) and _are_names(now):
         only = {
-            "in the checkpoint": [name for name in before if name not in now],
-            "here": [name for name in now if name not in before],
+            there: [name for name in before if name not in now],
+            here: [name for name in now if name not in before],
         }
         parts = [f"{_some(names)} only {where}" for where, names in only.items() if names]
         yield f"{path}: {', '.join(parts) or 'another order'}"
     elif path == "learning_rate" and isinstance(before, list) and isinstance(now, list):
         update, then, today = next(each for each in zip(PROBED, before, now, strict=True) if each[1] != each[2])
-        yield f"{path} at update {update} is {then:.6g} in the checkpoint and {today:.6g} here"
+        yield f"{path} at update {update} is {then:.6g} {there} and {today:.6g} {here}"
     else:
-        yield f"{path} is {_brief(before, path)} in the checkpoint and {_brief(now, path)} here"
+        yield f"{path} is {_brief(before, path)} {there} and {_brief(now, path)} {here}"
 
 
 def _are_names(value: Any) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError, TrainingError
 from jaxrnn.precision import compute_type
+from jaxrnn.training.agreement import check_alike, digest_of_examples
 from jaxrnn.training.arguments import Function, check_end, check_functions
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.buffers import warn_of_buffers
@@ -22,13 +23,14 @@ from jaxrnn.training.examples import make_source
 from jaxrnn.training.facts import differences, digest_of_all, training_facts
 from jaxrnn.training.fitted import Fitted
 from jaxrnn.training.forward import Forward
+from jaxrnn.training.hosts import check_joined
 from jaxrnn.training.loop import TrainingLoop
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import OPEN, SEQUENCES, Checkpoints, Sequences, Validation, sequences_argument
 from jaxrnn.training.order import drawn_order, sequence_order
 from jaxrnn.training.parameters import start_values, trained_names
 from jaxrnn.training.progress import announce
-from jaxrnn.training.sharding import Placement
+from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.train_state import TrainState
 from jaxrnn.training.updates import Updates
@@ -101,13 +103,18 @@ def fit(
     Raises:
         InputError: an argument or an example does not fit.
         StateError: the model forgets its state, so that it has no steps.
-        TrainingError: a loss or gradient is not finite; a checkpoint cannot be written, or is of another training.
+        TrainingError: a loss or gradient is not finite; a checkpoint cannot be written, or is of another training;
+            processes differ in what they were given.
         MissingPackageError: optax or Grain is not installed, or Orbax for checkpoints.
-        KeyboardInterrupt: with a checkpoint of the updates until then, where there is a folder.
+        KeyboardInterrupt: with a checkpoint of the updates until then, where there is a folder. In several processes,
+            SIGTERM to any of them does that in all of them.
 
     Warns:
         UserWarning: running statistics, or what was computed (a Fourier basis, a window, a filterbank), is trained.
     """
+    check_joined()
+    if not is_primary():
+        progress = False
     check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0)
     functions = check_functions(loss, metrics)
@@ -154,7 +161,7 @@ def fit(
         whole = dataclasses.replace(layout, sequences=sequences.whole)
         measured = Forward(model, whole, loss, functions, dtype)
         validator = Validator(measured, validation, batch_size, devices)
-    settings = training_facts(
+    facts = training_facts(
         model,
         layout,
         start,
@@ -166,8 +173,20 @@ def fit(
         seed=seed,
         examples=source.size,
     )
+    check_alike(
+        placement,
+        {
+            **facts,
+            "steps": steps,
+            "epochs": epochs,
+            "metrics": sorted(functions),
+            "validation": None if validation is None else {"every": validation.every, "patience": validation.patience},
+            "checkpoints": None if checkpoints is None else {"every": checkpoints.every, "resume": checkpoints.resume},
+            "examples in data": digest_of_examples(placement, source, layout),
+        },
+    )
     with jax.enable_x64(layout.wide), ExitStack() as stack:
-        state = TrainState(updates.begin({name: start[name] for name in trained}), settings, changed)
+        state = TrainState(updates.begin({name: start[name] for name in trained}), facts, changed)
         folder = None
         if checkpoints is not None:
             folder = stack.enter_context(closing(Folder(checkpoints)))
@@ -192,6 +211,7 @@ def fit(
 
 def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
     """Go on from the newest checkpoint of a folder, if it has one."""
+    check_alike(placement, {"checkpoints in the folder, which all processes must see": folder.steps()})
     if not folder.steps():
         return
     if not folder.options.resume:
@@ -201,6 +221,7 @@ def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
         )
     snapshot = folder.newest(set_aside=True)
     assert snapshot is not None, "there are checkpoints"
+    check_alike(placement, {"step": snapshot.counters.step})
     differing = differences(snapshot.settings, state.settings)
     if differing:
         more = f" (and {len(differing) - 5} more)" if len(differing) > 5 else ""

@@ -16,6 +16,7 @@ from jaxrnn.training.diagnosis import explain
 from jaxrnn.training.order import Order, Position
 from jaxrnn.training.padding import check_padding
 from jaxrnn.training.progress import Shown, showing
+from jaxrnn.training.sharding import AgreedInterrupt
 from jaxrnn.training.snapshots import Record
 from jaxrnn.training.train_state import TrainState
 from jaxrnn.training.updates import Updates, UpdateState
@@ -65,13 +66,18 @@ class TrainingLoop:
 
         Raises:
             TrainingError: something was not finite, or a checkpoint could not be written.
-            KeyboardInterrupt: after a checkpoint of all updates that are known to be good.
+            KeyboardInterrupt: after a checkpoint of all updates that are known to be good. In several processes an
+                `AgreedInterrupt`; any other leaves no checkpoint.
         """
         self.state.start_clock()
         total = len(self.order) if self.steps is None else self.steps
         with showing(self.progress, total, self._done, self.state.step) as show:
             try:
                 return self._run(show)
+            except AgreedInterrupt:
+                self._settle(show)
+                self._save()
+                raise
             except KeyboardInterrupt:
                 self.state.forget_uncounted()
                 if self.updates.placement.processes == 1:  # others may be at another update
@@ -123,6 +129,7 @@ class TrainingLoop:
                 self._save()
             if step == self.steps or self._out_of_patience:
                 return True
+            self.updates.placement.check_interrupt(step)
         return False
 
     def _settle(self, show: Shown) -> None:

@@ -13,12 +13,14 @@ import jax
 from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.files import check_replaceable
+from jaxrnn.locations import Location
 from jaxrnn.model.exporting import write_graph
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
 from jaxrnn.settings.functions import build
 from jaxrnn.settings.options import check_options
 from jaxrnn.training import losses, metrics
+from jaxrnn.training.agreement import check_alike
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.fit import fit
 from jaxrnn.training.fitted import Fitted
@@ -28,6 +30,7 @@ from jaxrnn.training.npz_files import NpzFiles
 from jaxrnn.training.optimizers import Optimizer, Schedule, find_optimizer, find_schedule, refusals_of
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
 from jaxrnn.training.settings import ExamplesSettings, LossSettings, ScheduleSettings, TrainingSettings
+from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.validation import validate
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ class PreparedTraining:
     arguments: dict[str, Any] = dataclasses.field(repr=False)
 
     def run(self, *, resume: bool | None = None, progress: bool | None = None) -> Fitted:
-        """Train, and write the ONNX file and the loss curve that the file names.
+        """Train, and write the ONNX file and the loss curve that the file names; of several processes the first does.
 
         Args:
             resume: whether to go on from checkpoints that are there; by default, what the file says.
@@ -61,7 +64,7 @@ class PreparedTraining:
         Raises:
             JaxrnnError: as `jaxrnn.training.fit` and `jaxrnn.export_onnx` say.
         """
-        export, plot = self.settings.export, self.settings.plot
+        export, plot = (self.settings.export, self.settings.plot) if is_primary() else (None, None)
         for path in (export, plot):
             if path is not None:
                 _make_folder_of(path)
@@ -77,6 +80,15 @@ class PreparedTraining:
         if plot is not None and fitted.history:
             fitted.plot(plot)
         return fitted
+
+    def check_alike(self) -> None:
+        """See that several processes have the same settings, but for the folders that files are in.
+
+        Raises:
+            TrainingError: one has others than process 0.
+        """
+        placement = Placement(self.arguments["devices"], self.settings.batch_size)
+        check_alike(placement, _without_folders(self.settings.model_dump()))
 
     def evaluate(self, params: Mapping[str, Any]) -> dict[str, float] | None:
         """The mean loss and metrics over the validation examples, None where there are none."""
@@ -123,6 +135,13 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
         examples = _examples(file, validation, "validation")
         arguments["validation"] = Validation(examples, validation.every, validation.patience)
     return PreparedTraining(settings, model, arguments)
+
+
+def _without_folders(value: Any) -> Any:
+    """Settings whose paths are the names of files."""
+    if isinstance(value, dict):
+        return {key: _without_folders(each) for key, each in value.items()}
+    return value.name if isinstance(value, Location) else value
 
 
 def _function(

@@ -17,6 +17,10 @@ from jaxrnn.guards import exact_types
 AXIS = "examples"
 
 
+class AgreedInterrupt(KeyboardInterrupt):
+    """One of several processes was asked to end (SIGTERM), and all of them do so after the same update."""
+
+
 class Placement:
     """Where arrays go: parameters on every device, each batch split over them along its first axis.
 
@@ -94,10 +98,31 @@ class Placement:
             raise TrainingError(f"process {failed[0]} stopped with an error; see its output")
         return table[:, 1:]
 
+    def check_interrupt(self, step: int) -> None:
+        """Once for every update, in all processes: end here if one of them was asked to end.
+
+        Raises:
+            AgreedInterrupt: so it is; in all processes after the same update.
+        """
+        if self.processes > 1 and multihost_utils.reached_preemption_sync_point(step):
+            raise AgreedInterrupt(f"asked to end, after update {step}")
+
     def single(self, arrays: Mapping[str, Any]) -> dict[str, jax.Array]:
         """Replicated arrays as arrays on one device of this process, for the caller."""
         with exact_types():
             return {name: jax.device_put(np.asarray(x), self._local[0]) for name, x in arrays.items()}
+
+
+def gather_texts(text: str) -> list[str]:
+    """The texts of all processes, in every one of them."""
+    if jax.process_count() == 1:
+        return [text]
+    content = np.frombuffer(text.encode(), np.uint8)
+    lengths = multihost_utils.process_allgather(np.asarray([content.size], np.int32)).ravel()
+    padded = np.zeros(lengths.max(), np.uint8)
+    padded[: content.size] = content
+    rows = np.asarray(multihost_utils.process_allgather(padded))
+    return [row[:length].tobytes().decode() for row, length in zip(rows, lengths, strict=True)]
 
 
 def is_primary() -> bool:

@@ -12,9 +12,11 @@ import jax
 from jaxrnn import compiling
 from jaxrnn.checks import check_count
 from jaxrnn.precision import compute_type
+from jaxrnn.training.agreement import check_alike, digest_of_examples
 from jaxrnn.training.arguments import Function, check_functions
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.examples import make_source
+from jaxrnn.training.facts import digest_of_all
 from jaxrnn.training.forward import Forward
 from jaxrnn.training.options import SEQUENCES, Sequences, Validation
 from jaxrnn.training.order import sequence_order
@@ -65,6 +67,7 @@ def validate(
     values = copied(model, params, dtype)
     layout = make_layout(model, sequences.whole, *make_source(data, None).get(0))
     validator = Validator(Forward(model, layout, loss, functions, dtype), Validation(data), batch_size, devices)
+    check_alike(validator.placement, {"parameters": digest_of_all(values), "batch_size": batch_size})
     with jax.enable_x64(layout.wide):
         return validator(validator.placement.replicate(values))
 
@@ -84,7 +87,10 @@ class Validator:
         size = min(batch_size, self._count)
         self._order = sequence_order(self._count, size)
         self.placement = Placement(devices, size)
-        self._batches = Batches(make_source(options.data, None), forward.layout, self.placement)
+        source = make_source(options.data, None)
+        examples = digest_of_examples(self.placement, source, forward.layout)
+        check_alike(self.placement, {"validation examples": self._count, "examples in validation": examples})
+        self._batches = Batches(source, forward.layout, self.placement)
         self._forward, self._carry = forward, fresh_carry(forward, self.placement)
 
         def sums(params: Any, carry: Any, arrays: Any, mask: Any, weights: Any, ragged: bool) -> Any:

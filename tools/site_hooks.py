@@ -1,0 +1,119 @@
+"""What MkDocs does not do by itself: pages of the site for files outside of ``docs``.
+
+Pages are read in two places, in the repository and on the site. In both, a link to a file of the repository is a
+relative path: ``../examples/stream_function.py``. For the site, each such file becomes a page that shows its text, or
+is copied if it is no text to read (a picture, a table of results), and the link leads there. A path that is not there
+is left alone, so that the build warns of it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+from tools import cli_page
+
+ROOT = Path(__file__).parent.parent
+#: Files at the root that are pages of the site; the first page stands for the README.
+PAGES = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "README.md": "index.md",
+    "SECURITY.md": "security.md",
+}
+#: Files that are shown as text, and their languages.
+LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
+#: The target of a link or picture, less its anchor; not of one that names a host.
+LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#\s])")
+FENCED = re.compile(r"^(`{3,}|~{3,}).*?^\1`*[ ]*$", re.MULTILINE | re.DOTALL)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Pages have links to view and edit them if the address of the repository is known."""
+    config.edit_uri = "edit/main/docs/" if config.repo_url else None
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages of the root, that of the command line, and every file outside of ``docs`` that a page links to."""
+    for name, uri in PAGES.items():
+        if uri not in files.src_uris:
+            text = (ROOT / name).read_text(encoding="utf-8")
+            files.append(File.generated(config, uri, content=LINK.sub(lambda link: from_root(link[1]), text)))
+    files.append(File.generated(config, "reference/cli.md", content=cli_page.page()))
+    pages = files.documentation_pages()
+    for target in sorted({target for page in pages for target in outside(page.src_uri, page.content_string)}):
+        file = shown(target, config)
+        if file.src_uri not in files.src_uris:
+            files.append(file)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The page with its links to files outside of ``docs`` leading to their pages."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def moved(link: re.Match[str]) -> str:
+        target = repository_path(page.file.src_uri, link[1])
+        return link[1] if target is None else posixpath.relpath(place(target), folder or ".")
+
+    return outside_of_code(markdown, lambda text: LINK.sub(moved, text))
+
+
+def outside(page: str, text: str) -> set[str]:
+    """The files outside of ``docs`` that a page links to, from the root of the repository."""
+    targets = {repository_path(page, link[1]) for link in LINK.finditer(FENCED.sub("", text))}
+    return {target for target in targets if target is not None and target not in PAGES}
+
+
+def repository_path(page: str, link: str) -> str | None:
+    """The path of a link's file from the root of the repository; None inside of ``docs`` or if it is no file."""
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
+    return None if path.startswith(("docs/", "../")) or not (ROOT / path).is_file() else path
+
+
+def from_root(link: str) -> str:
+    """A link of a page at the root of the repository as one of a page in ``docs``."""
+    return posixpath.relpath(link, "docs")
+
+
+def place(target: str) -> str:
+    """Where a file outside of ``docs`` stands among the pages."""
+    if target in PAGES:
+        return PAGES[target]
+    return f"source/{target}.md" if language(target) is not None else f"source/{target}"
+
+
+def language(target: str) -> str | None:
+    """In which language a file is shown; None if it is copied."""
+    return "text" if target == "LICENSE" else LANGUAGES.get(Path(target).suffix)
+
+
+def shown(target: str, config: MkDocsConfig) -> File:
+    """The page that shows a file, or its copy."""
+    if language(target) is None:
+        file = File.generated(config, place(target), abs_src_path=str(ROOT / target))
+    else:
+        text = (ROOT / target).read_text(encoding="utf-8").rstrip("\n")
+        fence = "`" * 4
+        front = f"---\ntitle: {Path(target).name}\nsearch:\n  exclude: true\n---\n\n# `{target}`\n\n"
+        content = f'{front}{fence}{language(target)} linenums="1"\n{text}\n{fence}\n'
+        file = File.generated(config, place(target), content=content)
+    file.inclusion = InclusionLevel.NOT_IN_NAV
+    return file
+
+
+def outside_of_code(text: str, change: Callable[[str], str]) -> str:
+    """A text with its parts outside of fenced code changed."""
+    parts: list[str] = []
+    start = 0
+    for code in FENCED.finditer(text):
+        parts += [change(text[start : code.start()]), code[0]]
+        start = code.end()
+    return "".join([*parts, change(text[start:])])

@@ -1,0 +1,76 @@
+"""Builds the source distribution and the wheel, and uses the wheel as a newcomer would: ``python -m tools.wheel``.
+
+The wheel is built from the source distribution and installed into a fresh environment outside of the checkout. There
+the demo runs, the README's first program runs as it stands, and the file that it writes becomes a page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+#: What the README's first command installs, and what the page of a file needs.
+EXTRAS = "verify,plot,graph"
+
+
+def main() -> None:
+    """Build into the folder that is named, or a temporary one, and check what was built."""
+    with tempfile.TemporaryDirectory() as folder:
+        dist = Path(sys.argv[1] if len(sys.argv) > 1 else f"{folder}/dist").resolve()
+        _run(ROOT, sys.executable, "-m", "build", "--outdir", dist, ROOT)
+        (wheel,) = dist.glob("*.whl")
+        _check_files(wheel)
+        _use(wheel, Path(folder))
+        print(f"{wheel.name}: {wheel.stat().st_size:,} bytes; installed, and the README's commands and program run")
+
+
+def _check_files(wheel: Path) -> None:
+    """The wheel has every file of the package that is under version control, and no other."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "jaxrnn"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    if packed != set(tracked):
+        sys.exit(f"{wheel.name} lacks {sorted(set(tracked) - packed)} and has besides {sorted(packed - set(tracked))}")
+
+
+def _use(wheel: Path, folder: Path) -> None:
+    """Install it where nothing of the checkout is in reach, and run what the README shows."""
+    environment = folder / "environment"
+    binaries = environment / "bin"
+    _run(folder, sys.executable, "-m", "venv", environment)
+    constraints = ROOT / "constraints.txt"
+    _run(folder, binaries / "pip", "install", "-q", "--no-compile", "-c", constraints, f"{wheel}[{EXTRAS}]")
+    _run(folder, binaries / "jaxrnn", "demo", "--out", "demo-out")
+    program = first_program((ROOT / "README.md").read_text(encoding="utf-8"))
+    _run(folder, binaries / "python", "-c", program)
+    for name in ("demo-out/denoised.wav", "demo-out/spectrogram.png", "tuned.onnx", "streaming.onnx", "flush.onnx"):
+        if not (folder / name).stat().st_size:
+            sys.exit(f"{name} is empty")
+    _run(folder, binaries / "jaxrnn", "inspect", "streaming.onnx", "--html", "streaming.html")
+
+
+def first_program(page: str) -> str:
+    """The first block of Python on a page."""
+    found = re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise ValueError("the page has no block of Python")
+    return found[1]
+
+
+def _run(folder: Path, *command: str | Path) -> None:
+    """A command whose output is seen, in a folder, without what leads Python to the checkout."""
+    print("+", *(str(part).splitlines()[0] for part in command), flush=True)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run(list(map(str, command)), cwd=folder, env=kept, check=True)
+
+
+if __name__ == "__main__":
+    main()
