@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,10 @@ def save(result: Result, folder: Path) -> Path:
     else:
         rows = [row for row in result.rows if row.timings]
         figure = Figure(figsize=(9, 1.6 + 0.3 * max(1, len(rows))), layout="constrained")
-        _dots(figure.add_subplot(), result, rows)
+        axes = figure.add_subplot()
+        dots(axes, rows, result.contenders, result.unit)
+        if rows:
+            axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     around = result.surroundings
     figure.suptitle(f"{result.benchmark}: {result.title}" + (", a quick run" if result.quick else ""))
     figure.supxlabel(f"{around.get('processor')}, {result.cores} core(s), JAX {around.get('jax')}", fontsize=8)
@@ -40,18 +44,24 @@ def save(result: Result, folder: Path) -> Path:
     return path
 
 
-def _dots(axes: Axes, result: Result, rows: list[Row]) -> None:
-    """A line a row, a mark a contender with its quartiles, times to the right on a logarithmic scale."""
-    unit = UNITS[result.unit]
-    for number, contender in enumerate(result.contenders):
+def dots(axes: Axes, rows: Sequence[Row], contenders: Iterable[str], unit: str) -> None:
+    """A line a row, a mark a contender with its quartiles, times to the right on a logarithmic scale.
+
+    Args:
+        axes: to draw on.
+        rows: what was timed.
+        contenders: which of those that the rows have times of.
+        unit: of the times.
+    """
+    for number, contender in enumerate(contenders):
         places = [place for place, row in enumerate(rows) if contender in row.timings]
         timings = [rows[place].timings[contender] for place in places]
         if not timings:
             continue
-        medians = [timing.median / unit for timing in timings]
+        medians = [timing.median / UNITS[unit] for timing in timings]
         spread = [
-            [max(0.0, (timing.median - timing.low) / unit) for timing in timings],
-            [max(0.0, (timing.high - timing.median) / unit) for timing in timings],
+            [max(0.0, (timing.median - timing.low) / UNITS[unit]) for timing in timings],
+            [max(0.0, (timing.high - timing.median) / UNITS[unit]) for timing in timings],
         ]
         marker = _MARKERS[number % len(_MARKERS)]
         axes.errorbar(medians, places, xerr=spread, fmt=marker, markersize=5, capsize=2, label=contender)
@@ -59,8 +69,7 @@ def _dots(axes: Axes, result: Result, rows: list[Row]) -> None:
     axes.invert_yaxis()
     if rows:
         axes.set_xscale("log")
-        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
-    axes.set_xlabel(result.unit)
+    axes.set_xlabel(unit)
     axes.grid(axis="x", which="both", alpha=0.3)
 
 

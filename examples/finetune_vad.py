@@ -11,7 +11,6 @@ alone. It looks for ``silero_vad.onnx`` in JAXRNN_MODELS and for recordings in J
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import click
 import jax
 import numpy as np
 import onnxruntime
-from recordings import MODELS, RATE, Samples, read_recording
+from recordings import AUDIO, MODELS, RATE, Samples, read_recording
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import rankdata
@@ -30,7 +29,6 @@ from jaxrnn.demo import signals
 from jaxrnn.training.prepared import prepare_training
 
 CONFIG = Path(__file__).parents[1] / "configs" / "finetune_vad.yaml"
-AUDIO = Path(os.environ.get("JAXRNN_AUDIO", Path(__file__).parents[2] / "shared" / "audio"))
 #: Seconds of the recording from which on nothing is trained or chosen by.
 HELD_OUT = 46
 #: What makes the training a matter of seconds: it shows that all works, and gains nothing.

@@ -1,4 +1,4 @@
-"""What the examples share: reading and writing recordings, running a model over one, and finding models."""
+"""What the examples share: reading and writing recordings, running a model over one, and finding both."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import jaxrnn
 
 RATE = 16_000
 MODELS = Path(os.environ.get("JAXRNN_MODELS", Path(__file__).parents[2] / "shared" / "models"))
+AUDIO = Path(os.environ.get("JAXRNN_AUDIO", Path(__file__).parents[2] / "shared" / "audio"))
 
 Samples = NDArray[np.float32]
 Arrays = Mapping[str, Any]

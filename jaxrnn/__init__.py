@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from jaxrnn import demo as demo
     from jaxrnn import evaluation as evaluation
     from jaxrnn import exporting as exporting
+    from jaxrnn import inspection as inspection
     from jaxrnn import nnx as nnx
     from jaxrnn import profiling as profiling
     from jaxrnn import streaming as streaming
@@ -93,7 +94,17 @@ _LAZY = {
 }
 
 #: Packages that ``import jaxrnn`` is enough for.
-_PACKAGES = ("demo", "evaluation", "exporting", "nnx", "profiling", "streaming", "training", "verification")
+_PACKAGES = (
+    "demo",
+    "evaluation",
+    "exporting",
+    "inspection",
+    "nnx",
+    "profiling",
+    "streaming",
+    "training",
+    "verification",
+)
 
 
 def _check_jax() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -69,6 +70,11 @@ def shortened(text: str, longest: int = LETTERS) -> str:
     """A text without its middle, where it is long: both ends of a path say something."""
     half = (longest - 3) // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
+
+
+def without_folders(label: str) -> str:
+    """What messages call a model, of a path its last part: short wherever the file lies."""
+    return label if label.startswith("model ") else re.sub(r"^(the stream of )?.*[/\\]", r"\1", label)
 
 
 def _listed(parts: Any, count: int) -> str:

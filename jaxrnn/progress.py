@@ -51,3 +51,8 @@ def progress_bar(
                 drawn = time.monotonic()
 
         yield show
+
+
+def note(text: str) -> None:
+    """A line on standard error, above the bar if there is one."""
+    print(text, file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.messages import describe, near
 from jaxrnn.voices import either
 
-__all__ = ["ArraySpec", "Dimension", "bind", "check_names", "converted", "dtype_named", "widens"]
+__all__ = ["ArraySpec", "Dimension"]
 
 
 def __dir__() -> list[str]:
@@ -25,6 +25,7 @@ def __dir__() -> list[str]:
 
 
 Dimension = int | str
+"""A size of an array: a number, or the name of an open dimension."""
 
 #: What JAX makes of 64-bit integers without ``jax_enable_x64``; widening them again loses nothing.
 _WIDENED = {("int32", "int64"), ("uint32", "uint64")}

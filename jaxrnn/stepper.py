@@ -28,8 +28,6 @@ __all__ = [
     "StateSpec",
     "StepSpec",
     "Stepper",
-    "batch_note",
-    "check_valid",
     "in_batch",
     "nothing_left",
     "whole_pulse",
@@ -42,6 +40,7 @@ def __dir__() -> list[str]:
 
 Arrays = Mapping[str, Any]
 State = dict[str, Any]
+"""What a step carries to the next: arrays by name, as `StepSpec.carried` describes them."""
 
 
 @brief

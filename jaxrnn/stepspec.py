@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from jaxrnn.briefs import brief, shortened
+from jaxrnn.briefs import brief, shortened, without_folders
 from jaxrnn.errors import InputError
 from jaxrnn.layout import Layout
 from jaxrnn.messages import bytes_of, describe
@@ -113,7 +113,7 @@ class StepSpec:
         """What a stepper of these facts is, on a line."""
         size = sum(each.nbytes for each in self.state)
         state = f"state of {len(self.state)} array(s), {bytes_of(size)}" if self.state else "no state"
-        return f"{shortened(self.label)}: pulse {self.pulse}, {state}"
+        return f"{shortened(without_folders(self.label))}: pulse {self.pulse}, {state}"
 
     @property
     def streams(self) -> bool:

@@ -6,7 +6,7 @@ import io
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
@@ -59,14 +59,18 @@ def place(written: Path, path: Location) -> None:
         os.replace(written, path)
 
 
-def open_new(path: Location) -> IO[bytes]:
+def open_new(path: Location, check: Callable[[], object] = lambda: None) -> IO[bytes]:
     """A file to append to, which must not be there.
+
+    Args:
+        path: the file.
+        check: called before an object in a store is written, which others may also do; may raise.
 
     Raises:
         FileExistsError: it is there.
         StoreError: a store cannot be reached or refuses.
     """
-    return path.open("xb") if isinstance(path, Path) else cast(IO[bytes], GrowingObject(path))
+    return path.open("xb") if isinstance(path, Path) else cast(IO[bytes], GrowingObject(path, check))
 
 
 class GrowingObject(io.BytesIO):
@@ -74,6 +78,7 @@ class GrowingObject(io.BytesIO):
 
     Args:
         url: the object, which must not be there.
+        check: called before it is written.
 
     Attributes:
         PAUSE: seconds without a write after one, at least.
@@ -85,10 +90,11 @@ class GrowingObject(io.BytesIO):
 
     PAUSE, SHARE = 1.0, 0.1
 
-    def __init__(self, url: Url):
+    def __init__(self, url: Url, check: Callable[[], object]):
         super().__init__()
+        check()
         url.create(b"")
-        self._url, self._written, self._due = url, 0, 0.0
+        self._url, self._check, self._written, self._due = url, check, 0, 0.0
 
     def flush(self) -> None:
         """Write what has come, unless that was done just before."""
@@ -106,6 +112,7 @@ class GrowingObject(io.BytesIO):
         if self._written == before:
             return  # or that has failed, and those who wrote it know
         began = time.monotonic()
+        self._check()
         self._url.write_bytes(self.getvalue())
         now = time.monotonic()
         self._due = now + max(self.PAUSE, (now - began) / self.SHARE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import subprocess
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from evaluation_cases import (
-    ALWAYS,
     CONFIG,
     ONCE,
     Fragile,
@@ -76,22 +74,6 @@ def test_workers_give_the_same_bytes_though_one_of_them_dies(machine, tmp_path):
     assert ray.is_initialized(), "who has started it ends it"
 
 
-@pytest.mark.thorough
-def test_a_unit_that_kills_every_worker_is_rows_with_errors_and_the_rest_goes_on(machine, tmp_path):
-    corpus = make_corpus(tmp_path, LENGTHS[:12])
-    alone = evaluate(Fragile(None), items_of(corpus), ["si_sdr"], tmp_path / "alone", **OPTIONS)
-    begin_with(corpus / "noisy" / "f06.wav", ALWAYS)
-    make, workers = functools.partial(Fragile, tmp_path), Workers(1, tries=2)
-    found = evaluate(make, items_of(corpus), ["si_sdr"], tmp_path / "some", workers=workers, **OPTIONS)
-    failed = ["f04", "f05", "f06", "f07"]
-    assert {row["id"]: row["error"] for row in found.rows if row["status"] == "error"} == dict.fromkeys(
-        failed, "its unit brought down 2 workers, one after the other"
-    )
-    rows = [[row for row in results.rows if row["id"] not in failed] for results in (found, alone)]
-    assert rows[0] == rows[1]
-    assert [row["seconds"] for row in found.rows] == [row["seconds"] for row in alone.rows]
-
-
 class Failing:
     """What the workers make in place of a system."""
 
@@ -109,8 +91,6 @@ def test_what_goes_wrong_in_a_worker_is_said_as_in_this_process(machine, tmp_pat
     corpus = make_corpus(tmp_path, LENGTHS[:4])
     with pytest.raises(InputError, match=r"cannot be pickled .* give a function that makes it"):
         evaluate(denoiser(), items_of(corpus), [], tmp_path / "out", workers=1)
-    with pytest.raises(InputError, match="no node of the cluster has room for a worker of 64 CPUs and 0 GPUs"):
-        evaluate(Fragile(None), items_of(corpus), [], tmp_path / "out", workers=Workers(1, cpus=64))
     with pytest.raises(InputError, match="expected a positive count"):
         Workers(0)
     (tmp_path / "blocked").mkdir()

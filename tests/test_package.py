@@ -151,7 +151,17 @@ def test_public_names(models):
     )
 
 
-PACKAGES = {"demo", "evaluation", "exporting", "nnx", "profiling", "streaming", "training", "verification"}
+PACKAGES = {
+    "demo",
+    "evaluation",
+    "exporting",
+    "inspection",
+    "nnx",
+    "profiling",
+    "streaming",
+    "training",
+    "verification",
+}
 
 
 def test_packages_are_reached_from_the_first_and_show_public_names_only():

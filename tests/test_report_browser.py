@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import math
 import re
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -15,20 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from browsers import opened, requests_of, started, webdriver
 from PIL import Image
 from report_cases import HOSTILE, SDR, Page, make_report, make_results, named, results, row_of
 
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.report.wording import NONE, defined, text
 
-webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-
 pytestmark = pytest.mark.thorough
-
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking "
-    "--disable-component-update --disable-sync --no-first-run --disable-extensions --hide-scrollbars --mute-audio"
-)
 
 
 @pytest.fixture(scope="module")
@@ -48,30 +40,7 @@ def page(report):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """Debian's Chromium, which reaches no network."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("there is no chromium: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    started.set_script_timeout(60)
-    yield started
-    started.quit()
-
-
-def opened(browser: Any, path: Path) -> None:
-    for kind in ("browser", "performance"):
-        browser.get_log(kind)
-    browser.get(path.as_uri())
-    end = time.monotonic() + 60
-    while not browser.execute_script("return document.body.dataset.drawn !== undefined"):
-        assert time.monotonic() < end, browser.get_log("browser")
-        time.sleep(0.05)
+    yield from started(tmp_path_factory.mktemp("profile"))
 
 
 def column(browser: Any, table: str, place: int) -> list[str]:
@@ -88,16 +57,7 @@ def test_browser_needs_nothing_else(browser, report, page):
     opened(browser, report)
     assert browser.title == "Evaluation of first"
     assert browser.get_log("browser") == []
-    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    # The browser's own empty page, which was there before, may still ask for something.
-    requests = {
-        event["params"]["requestId"]: event["params"]["request"]["url"]
-        for event in events
-        if event["method"] == "Network.requestWillBeSent" and event["params"]["documentURL"] == report.as_uri()
-    }
-    assert {url for url in requests.values() if not url.startswith("data:")} == {report.as_uri()}
-    failed = [event["params"]["requestId"] for event in events if event["method"] == "Network.loadingFailed"]
-    assert not requests.keys() & failed
+    assert requests_of(browser, report) == {report.as_uri()}
     assert browser.execute_script("return [...document.images].every(image => image.naturalWidth > 200)")
     shown = browser.execute_script("return [...document.querySelectorAll('table')].map(t => t.tBodies[0].rows.length)")
     assert sum(shown) + len(shown) == len(page.all("tr"))

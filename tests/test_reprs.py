@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,10 @@ def values(tmp_path_factory):
         outputs=[frames(f"{name}_out") for name in MANY],
     )
     path = tmp_path_factory.mktemp("compiled") / "denoiser.jaxrnn"
-    denoiser = jaxrnn.load(demo.PACKAGED)
+    # Wherever a file lies, what is shown is its name.
+    deep = path.parent / ("a_folder_with_a_long_name" * 6)
+    deep.mkdir()
+    denoiser = jaxrnn.load(shutil.copy(demo.PACKAGED, deep))
     inputs = {"magnitude": jnp.zeros((1, 4, 129)), "h": jnp.zeros((1, 1, 80))}
     streamed = denoiser.stream("time", pulse=4)
     state = streamed.init(constants={"h": inputs["h"]})
@@ -71,6 +75,9 @@ def test_values_are_short(values):
         assert len(lines) <= LINES, f"{name}: {value!r}"
         assert max(map(len, lines)) <= COLUMNS, f"{name}: {value!r}"
         assert lines[0].startswith(type(value).__name__), f"{name}: {value!r}"
+    for name in ("a model", "a streamed function", "a live stream", "a pool", "a compiled file"):
+        assert "denoiser" in repr(values[name])
+        assert "a_folder" not in repr(values[name])
 
 
 def test_public_records_have_short_representations():

@@ -57,6 +57,15 @@ def test_reset_by_the_caller():
         assert pairs(model) == {h: end}
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_bound_state_fixes_the_batch(batch):
+    """What starts from a bound input is forgotten, and has the size of that input where the file leaves one open."""
+    start = np.zeros((1, batch, N), np.float32)
+    inputs, outputs = {"x": ["time", "batch", N], "h": [1, "batch", N]}, {"Y": ["time", 1, "batch", N], "end": None}
+    model = model_of([gru("gru", "x", "h", "Y", "end")], inputs, outputs, C, load={"static": {"h": start}})
+    assert internal(model) == {"gru.h": (1, batch, N)}
+
+
 def test_outputs_of_the_shape_of_the_state():
     """The sequence itself, and weights of attention, are not what the recurrence continues from."""
     nodes = [

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 from griffe import Alias, Class, Extension, GriffeLoader, Module, Object
 
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 #: A name of jaxrnn in a docstring. Double backticks are code of any kind.
 NAME = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
 #: A paragraph that ends in ``::`` and the indented block after it.
@@ -25,21 +27,18 @@ class Docstrings(Extension):
         """Rewrite the docstrings of this package."""
         if pkg.name != "jaxrnn":
             return
-        names = _public_names(pkg)
+        names = _entries()
         for item in _objects(pkg):
             if item.docstring is not None:
                 item.docstring.value = _linked(_fenced(item.docstring.value), item, names)
 
 
-def _public_names(module: Module) -> dict[str, list[str]]:
-    """By name, the paths that it is public under."""
+def _entries() -> dict[str, list[str]]:
+    """By name, the paths of what has an entry in the reference."""
     names: dict[str, list[str]] = {}
-    for exported in map(str, module.exports or ()):
-        names.setdefault(exported, []).append(f"{module.path}.{exported}")
-    for member in module.members.values():
-        if isinstance(member, Module) and not member.name.startswith("_"):
-            for name, paths in _public_names(member).items():
-                names.setdefault(name, []).extend(paths)
+    for page in sorted(REFERENCE.glob("*.md")):
+        for path in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            names.setdefault(path.rpartition(".")[2], []).append(path)
     return names
 
 
@@ -73,7 +72,7 @@ def _linked(text: str, item: Object, names: dict[str, list[str]]) -> str:
 
 
 def _path(name: str, item: Object, names: dict[str, list[str]]) -> str | None:
-    """The public path of a name in a docstring: of a member of the same class, or of anything public."""
+    """The path of a name in a docstring: of a member of the same class, or of anything with an entry."""
     if name.startswith("jaxrnn."):
         return name
     first, _, rest = name.partition(".")
@@ -86,6 +85,6 @@ def _path(name: str, item: Object, names: dict[str, list[str]]) -> str | None:
 
 
 def _nearest(paths: list[str], item: Object) -> str:
-    """Of several public paths, the one in the package of the docstring, else the shortest."""
+    """Of several paths, the one in the package of the docstring, else the shortest."""
     package = ".".join(item.path.split(".")[:2])
     return min(paths, key=lambda path: (not path.startswith(package), path.count("."), path))

@@ -17,9 +17,16 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
+from tools import cli_page
+
 ROOT = Path(__file__).parent.parent
 #: Files at the root that are pages of the site; the first page stands for the README.
-PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
+PAGES = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "README.md": "index.md",
+    "SECURITY.md": "security.md",
+}
 #: Files that are shown as text, and their languages.
 LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 #: The target of a link or picture, less its anchor; not of one that names a host.
@@ -34,11 +41,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the root, and every file outside of ``docs`` that a page links to."""
+    """Adds the pages of the root, that of the command line, and every file outside of ``docs`` that a page links to."""
     for name, uri in PAGES.items():
         if uri not in files.src_uris:
             text = (ROOT / name).read_text(encoding="utf-8")
             files.append(File.generated(config, uri, content=LINK.sub(lambda link: from_root(link[1]), text)))
+    files.append(File.generated(config, "reference/cli.md", content=cli_page.page()))
     pages = files.documentation_pages()
     for target in sorted({target for page in pages for target in outside(page.src_uri, page.content_string)}):
         file = shown(target, config)

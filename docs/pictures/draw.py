@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/streaming.md: what they show is asked of streamed functions, not written down.
+"""Draw the pictures of the pages: what they show of streams is asked of streamed functions, not written down.
 
     python docs/pictures/draw.py --out docs/pictures
 
@@ -17,12 +17,17 @@ import jax
 import jax.numpy as jnp
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
+import onnx
 from jax import lax
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 import jaxrnn
+from jaxrnn.jaxprs.arranging import plain
+from jaxrnn.jaxprs.schedule import BatchedEquations, Loop
+from jaxrnn.jaxprs.step import Step
 
 INK, QUIET, PAPER = "#1f2933", "#6b7785", "#ffffff"
 FILLS = {"input": "#cfe3f7", "state": "#fde3b5", "output": "#cdebd2", "nothing": "#ffffff"}
@@ -182,10 +187,174 @@ def timeline() -> Figure:
     return figure
 
 
+def training_modes() -> Figure:
+    """How a model runs over the frames of an example in training, and what chunks cut."""
+    frames, left, chunk = 6, 4.3, 3
+    figure, ax = canvas(14.6, 13.6)
+
+    def calls(y: float, name: str, words: str, sizes: list[int]) -> None:
+        """A row: the calls of the graph, each over so many frames."""
+        note(ax, 0.2, y + 0.95, name, weight="bold", fontsize=11)
+        note(ax, 0.2, y + 0.2, words, fontsize=8.5, color=QUIET)
+        first = 0
+        for size in sizes:
+            x = left + 1.6 * first
+            for frame in range(first, first + size):
+                box(ax, x + 1.6 * (frame - first), y - 0.6, str(frame), "input", 1.2, 0.7)
+            box(ax, x, y + 0.5, "graph" if size > 1 else "", "output", 1.6 * size - 0.4, 0.9)
+            first += size
+
+    def states(y: float, places: list[int], color: str = INK) -> None:
+        """The state before the first frame of calls and after the last one."""
+        for place in places:
+            arrow(ax, (left + 1.6 * place - 0.4, y), (left + 1.6 * place, y), color)
+
+    def gradients(y: float, ends: list[tuple[int, int]]) -> None:
+        """Where the gradient of a loss goes back in time."""
+        for first, last in ends:
+            arrow(ax, (left + 1.6 * last - 0.4, y), (left + 1.6 * first, y), QUIET)
+
+    calls(11.2, "apply", "one call, no state", [frames])
+    calls(8.2, "step", "one call, state in and out", [frames])
+    states(9.15, [0, frames])
+    calls(5.2, "scan", "a call for each frame", [1] * frames)
+    states(6.15, list(range(frames + 1)))
+    calls(1.9, "step, chunked", f"chunk={chunk}: two updates", [chunk, chunk])
+    states(2.85, [0, chunk, frames])
+    gradients(3.75, [(0, chunk), (chunk, frames)])
+    for y in (12.95, 9.95, 6.95):
+        gradients(y, [(0, frames)])
+    note(ax, 0.2, 0.4, "Black: the state, forward. Grey: the gradient, backward; it ends where a chunk begins.")
+    return figure
+
+
+def overview() -> Figure:
+    """What goes in, what it becomes, and what leaves."""
+    figure, ax = canvas(20, 8.8)
+
+    def part(x: float, y: float, width: float, text: str, kind: str, words: str) -> None:
+        ax.add_patch(
+            FancyBboxPatch((x, y), width, 1.9, "round,pad=0,rounding_size=0.2", facecolor=FILLS[kind], edgecolor=INK)
+        )
+        note(ax, x + width / 2, y + 1.3, text, ha="center", weight="bold", fontsize=12.5)
+        note(ax, x + width / 2, y + 0.55, words, ha="center", fontsize=11)
+
+    top, middle, bottom = 6.6, 3.5, 0.4
+    part(0.2, middle, 5.0, "model.onnx", "input", "PyTorch, Keras, ...")
+    part(0.2, bottom, 5.0, "a JAX function", "input", "Flax, Equinox, ...")
+    part(6.9, top, 5.9, "jit, grad, vmap", "state", "JAX, as always")
+    part(6.9, middle, 5.9, "apply, step, scan", "state", "state in and out")
+    part(6.9, bottom, 5.9, "stream", "state", "in pulses, exactly")
+    part(14.5, top, 5.3, "the file, tuned", "output", "the same graph")
+    part(14.5, middle, 5.3, "live streams", "output", "NumPy in and out")
+    part(14.5, bottom, 5.3, "a streaming file", "output", "where no JAX runs")
+    half = 0.95
+    for y in (middle, bottom):
+        arrow(ax, (5.2, y + half), (6.9, y + half))
+    arrow(ax, (9.85, middle + 1.9), (9.85, top))
+    arrow(ax, (9.85, middle), (9.85, bottom + 1.9))
+    for start, end in ((top, top), (middle, middle), (bottom, middle), (bottom, bottom)):
+        arrow(ax, (12.8, start + half), (14.5, end + half))
+    return figure
+
+
+#: The graph of docs/how_it_works.md whose shapes fold.
+HEADS = """<ir_version: 9, opset_import: ["" : 18]>
+heads (float[time,8] x) => (float[time,2,4] y)
+<int64 first = {0}, int64[2] heads = {2, 4}, int64[1] axis = {0}> {
+  product = MatMul (x, W)
+  shape = Shape (product)
+  frames = Gather (shape, first)
+  frames_1 = Unsqueeze (frames, axis)
+  target = Concat <axis = 0> (frames_1, heads)
+  y = Reshape (product, target)
+}"""
+
+
+def folding() -> Figure:
+    """Nodes whose values are known while tracing, and the equations that are left of a graph."""
+    proto = onnx.parser.parse_model(HEADS)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 8), np.float32), "W"))
+    model = jaxrnn.load(proto)
+    jaxpr = jax.make_jaxpr(model.apply)(model.params, {"x": jnp.zeros((5, 8))})
+    nodes = [node.op_type for node in proto.graph.node]
+    left = [equation.primitive.name for equation in jaxpr.eqns]
+    figure, ax = canvas(20, 6.4)
+    width, gap = 2.7, 0.55
+    note(ax, 0.2, 5.9, "nodes of the file", weight="bold")
+    note(ax, 3.45, 2.6, "equations that are left", weight="bold")
+    middles = {}
+    for index, name in enumerate(nodes):
+        x, known = 0.2 + (width + gap) * index, name not in ("MatMul", "Reshape")
+        middles[name] = x + width / 2
+        box(ax, x, 4.2, name, "state" if known else "input", width=width, height=1)
+        if index:
+            arrow(ax, (x - gap, 4.7), (x, 4.7))
+    for name, source in zip(left, ("MatMul", "Reshape"), strict=True):
+        box(ax, middles[source] - width / 2, 0.9, name, "input", width=width, height=1)
+        arrow(ax, (middles[source], 4.15), (middles[source], 1.95), QUIET)
+    arrow(ax, (middles["MatMul"] + width / 2, 1.4), (middles["Reshape"] - width / 2, 1.4))
+    box(ax, 0.2, 0.05, "", "input", width=0.5, height=0.4)
+    note(ax, 0.9, 0.25, "arrays, computed in every call", fontsize=9)
+    box(ax, 7.6, 0.05, "", "state", width=0.5, height=0.4)
+    note(ax, 8.3, 0.25, "known while tracing: numbers and symbols", fontsize=9)
+    return figure
+
+
+def schedule() -> Figure:
+    """The parts of a step over a recording."""
+
+    def step(params: dict[str, jax.Array], frame: jax.Array, carry: jax.Array) -> tuple[jax.Array, jax.Array]:
+        features = lax.max(frame @ params["encoder"], 0.0)
+        kernel = params["kernel"] * params["scale"]
+        hidden = jnp.tanh(features @ kernel + carry @ params["recurrent"])
+        return hidden @ params["decoder"], hidden
+
+    square = jnp.ones((8, 8))
+    params = {"encoder": square, "kernel": square, "recurrent": square, "decoder": square, "scale": jnp.ones(8)}
+    arranged = plain(Step.trace(step, params, jnp.ones(8), jnp.ones(8)))
+    before, loop, after = arranged.parts
+    assert isinstance(before, BatchedEquations)
+    assert isinstance(loop, Loop)
+    assert isinstance(after, BatchedEquations)
+    columns = [
+        ("of parameters alone", "once, by pack", arranged.fixed, "state"),
+        ("before the loop", "all frames in one go", before.equations, "input"),
+        ("the loop", "frame by frame", loop.equations, "nothing"),
+        ("after the loop", "all frames in one go", after.equations, "output"),
+    ]
+    words = {"mul": "multiply", "dot_general": "product", "max": "maximum", "broadcast_in_dim": "broadcast"}
+    figure, ax = canvas(23, 7)
+    width, gap = 4.7, 1.2
+    for index, (title, when, equations, kind) in enumerate(columns):
+        x = 0.3 + (width + gap) * index
+        color = "nothing" if kind == "nothing" else kind
+        ax.add_patch(
+            FancyBboxPatch((x, 0.9), width, 4.2, "round,pad=0,rounding_size=0.2", facecolor=FILLS[color], edgecolor=INK)
+        )
+        note(ax, x + width / 2, 6.3, title, ha="center", weight="bold")
+        note(ax, x + width / 2, 5.6, when, ha="center", color=QUIET)
+        names = [words.get(equation.primitive.name, equation.primitive.name) for equation in equations]
+        for row, name in enumerate(names):
+            note(ax, x + width / 2, 4.5 - 0.85 * row, name, ha="center")
+        if index:
+            arrow(ax, (x - gap, 3.0), (x, 3.0))
+        if loop.equations is equations:
+            ax.plot([x + width * 0.8] * 2, [0.9, 0.35], color=INK, linewidth=1.1)
+            ax.plot([x + width * 0.8, x + width * 0.2], [0.35, 0.35], color=INK, linewidth=1.1)
+            arrow(ax, (x + width * 0.2, 0.35), (x + width * 0.2, 0.9))
+            note(ax, x + width / 2, 0.0, "carry", ha="center", fontsize=9)
+    return figure
+
+
 PICTURES: dict[str, Callable[[], Figure]] = {
+    "folding": folding,
+    "schedule": schedule,
+    "overview": overview,
     "look_ahead": look_ahead,
     "branches": branches,
     "timeline": timeline,
+    "training_modes": training_modes,
 }
 
 
@@ -212,7 +381,7 @@ def draw(folder: Path, names: Iterable[str] = PICTURES) -> list[Path]:
     help="Folder for the pictures.",
 )
 def main(out: Path) -> None:
-    """Draw the pictures of docs/streaming.md."""
+    """Draw the pictures of the pages."""
     for path in draw(out):
         click.echo(f"wrote {path} ({path.stat().st_size:,} bytes)")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -74,3 +77,16 @@ def print_json_error(message: str) -> None:
     """With ``--json``, print an error as an object."""
     if wants_json():
         click.echo(json.dumps({"error": message}, indent=2))
+
+
+@contextlib.contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Inside, SIGTERM ends a command as Ctrl-C does, so that it lets go of what it holds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from jaxrnn.cli.errors import INTERRUPTED
+from jaxrnn.cli.errors import INTERRUPTED, ending_in_order
 from jaxrnn.cli.options import json_option
 from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
 from jaxrnn.cli.settings import settings_options
@@ -72,8 +72,8 @@ def evaluate(
       jaxrnn evaluate better.yaml --against runs/dtln
       jaxrnn evaluate dtln.yaml --ray auto --set resources.gpus=1
     """  # noqa: D301
-    from jaxrnn.evaluation.cluster import Workers
     from jaxrnn.evaluation.evaluate import run
+    from jaxrnn.evaluation.joining import Workers
     from jaxrnn.evaluation.prepared import prepare_evaluation
     from jaxrnn.evaluation.results import read_results
 
@@ -83,7 +83,8 @@ def evaluate(
         prepared = prepare_evaluation(path, overrides, several)
     folder = prepared.evaluation.journal.folder
     try:
-        times = run(prepared.evaluation)
+        with ending_in_order():
+            times = run(prepared.evaluation)
     except KeyboardInterrupt:
         click.echo(f"interrupted; run the same command again to continue in {folder}", err=True)
         ctx.exit(INTERRUPTED)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.options import file_argument, json_option
+from jaxrnn.cli.options import file_argument, json_option, parsed, writable
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, plain, show
 from jaxrnn.messages import bytes_of
 from jaxrnn.voices import SIZE, argument
@@ -25,8 +26,20 @@ Facts = Mapping[str, Any]
 @click.command()
 @file_argument
 @click.option("--params", "all_params", is_flag=True, help=f"List every parameter, not only the {_LARGEST} largest.")
+@click.option(
+    "--html",
+    "page",
+    metavar="PAGE.html",
+    type=click.Path(path_type=Path),
+    callback=parsed(writable),
+    help="Write a page with the graph too: bodies unfold in place, state is drawn as arrows, time in colour. It needs "
+    "no network.",
+)
+@click.option(
+    "--symbol", metavar="NAME", help="The open dimension that is time. Without it, each that could be is tried."
+)
 @json_option
-def inspect(path: Path, all_params: bool) -> None:
+def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None) -> None:
     """Show what is in an ONNX file, even one that cannot be run.
 
     It lists the inputs and outputs with their open dimensions, opsets and producer, the parameters, how often each
@@ -41,14 +54,20 @@ def inspect(path: Path, all_params: bool) -> None:
     \b
     Examples:
       jaxrnn inspect model.onnx
+      jaxrnn inspect model.onnx --html model.html
       jaxrnn inspect model.onnx --json | jq '.streams'
       jaxrnn inspect model.onnx --json | jq '.unsupported'
     """  # noqa: D301
+    from jaxrnn.inspection.writing import page_writer
     from jaxrnn.model.inspection import inspect_model
 
+    write = None if page is None else page_writer()
     with busy(f"inspecting {path.name}"):
-        inspection = inspect_model(path, streams=True)
-    show(_result(inspection), lambda result: _report(result, _about_steps(inspection), all_params))
+        inspection = inspect_model(path, streams=symbol or True, graph=write is not None)
+        if page is not None and write is not None:
+            write(inspection, page)
+    result = _result(inspection) | {"page": None if page is None else str(page)}
+    show(result, lambda result: _report(result, _about_steps(inspection), all_params))
 
 
 def _result(inspection: Inspection) -> dict[str, Any]:
@@ -59,8 +78,11 @@ def _result(inspection: Inspection) -> dict[str, Any]:
         key: [{name: value for name, value in array.items() if name != "time_axis"} for array in plain(group)]
         for key, group in (("inputs", inspection.inputs), ("outputs", inspection.outputs))
     }
+    # The nodes and values are for the page.
+    facts = plain(dataclasses.replace(inspection, graph=None, graph_stream=None))
+    del facts["graph"], facts["graph_stream"]
     return {
-        **plain(inspection),
+        **facts,
         **arrays,
         "dimensions": symbols_of(inspection.inputs),
         "parameter_count": inspection.parameter_count,
@@ -112,6 +134,8 @@ def _report(result: Facts, about_steps: str, all_params: bool) -> Iterator[Block
     yield from _state(result, about_steps)
     yield from _streams(result["streams"])
     yield from _problems(result)
+    if result["page"] is not None:
+        yield f"wrote {result['page']}"
 
 
 def _parameters(result: Facts, all_params: bool) -> Table:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from jaxrnn.cli.errors import wants_json
 from jaxrnn.messages import pairs_of
+from jaxrnn.plain import plain
 from jaxrnn.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -142,23 +140,6 @@ def text_of(value: Any) -> str:
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on standard output."""
     click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
-
-
-def plain(value: Any) -> Any:
-    """The value in JSON's types; dataclasses become objects, and NaN and infinities null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, np.dtype):
-        return value.name
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def verdict(ok: bool) -> TextLine:

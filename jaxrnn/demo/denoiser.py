@@ -16,8 +16,8 @@ from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.runtime.runner import Runner
 
-#: The network, trained by ``examples/train_demo_denoiser.py``.
 PACKAGED = Path(__file__).parent / "denoiser.onnx"
+"""The file of the network, which ``examples/train_demo_denoiser.py`` has trained."""
 
 
 @brief

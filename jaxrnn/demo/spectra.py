@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import get_window
 
-#: Samples a second.
 RATE = 16_000
+"""Samples a second of the signals and of what the network takes."""
 #: Samples in a frame (16 ms) and between the starts of two frames (8 ms).
 FRAME = 256
 HOP = FRAME // 2

@@ -38,13 +38,13 @@ def write_spectrograms(path: Path, panels: Mapping[str, Samples]) -> None:
         figure.savefig(file, format="png", dpi=150)
 
 
-def draw_spectrograms(panels: Mapping[str, Samples]) -> Figure:
-    """Draw the figure that `write_spectrograms` writes; all panels share one scale."""
+def draw_spectrograms(panels: Mapping[str, Samples], width: float = 10, height: float = 2.6) -> Figure:
+    """Draw the figure that `write_spectrograms` writes; all panels share one scale, and each has a size in inches."""
     need_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 2.6 * len(panels)), layout="constrained")
+    figure = Figure(figsize=(width, height * len(panels)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True, sharey=True))
     images = {title: _magnitudes(samples) for title, samples in panels.items()}
@@ -57,7 +57,7 @@ def draw_spectrograms(panels: Mapping[str, Samples]) -> Figure:
         drawn = axis.imshow(
             decibels, origin="lower", aspect="auto", extent=extent, cmap="magma", vmin=-DYNAMIC_RANGE, vmax=0
         )
-        axis.set_title(title, loc="left", fontsize=11)
+        axis.set_title(title, loc="left", fontsize="medium")
         axis.set_ylabel("frequency (kHz)")
     axes[-1].set_xlabel("time (s)")
     if drawn is not None:

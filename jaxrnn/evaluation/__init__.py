@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from jaxrnn.evaluation.chain import Chain
-from jaxrnn.evaluation.cluster import Workers
 from jaxrnn.evaluation.compare import PairedComparison, compare
 from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluate import evaluate
 from jaxrnn.evaluation.evaluation import Evaluation
+from jaxrnn.evaluation.joining import Workers
 from jaxrnn.evaluation.metrics import (
     METRICS,
     Accumulator,

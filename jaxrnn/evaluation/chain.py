@@ -34,6 +34,11 @@ class Chain:
     A frame is ``size`` samples, ``hop`` of them new; before the first there is silence. All that needs no state runs
     for all frames of a chunk at once.
 
+    Example::
+
+        stage = Stage(model, takes="magnitude", gives="mask")
+        denoiser = Chain((stage,), size=256, hop=128, window="sqrt_hann")
+
     Attributes:
         stages: the networks, in order.
         size: samples of a frame.

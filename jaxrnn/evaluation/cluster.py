@@ -8,49 +8,26 @@ errors.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
-import warnings
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, JaxrnnError, optional_package
 from jaxrnn.evaluation.evaluator import Evaluator
+from jaxrnn.evaluation.joining import Workers, joined
 from jaxrnn.evaluation.journal import Row, row_of
 from jaxrnn.evaluation.units import Unit
+from jaxrnn.progress import note
+from jaxrnn.version import __version__
 
 #: Units that a worker has at once: one is computed, one judged.
 AT_ONCE = 2
-
-
-@brief
-@dataclass(frozen=True)
-class Workers:
-    """Processes that compute units.
-
-    Attributes:
-        count: their number; None for as many as the cluster has room for when the run begins.
-        address: of a Ray cluster, ``"auto"`` for that of this machine; None for workers on this machine alone.
-        cpus: CPUs of each.
-        gpus: GPUs of each, or the share of one.
-        tries: workers that a unit may bring down before its recordings are rows with errors.
-    """
-
-    count: int | None = None
-    address: str | None = None
-    cpus: float = 1
-    gpus: float = 0
-    tries: int = 3
-
-    def __post_init__(self) -> None:
-        if self.count is None and self.address is None:
-            raise InputError("give the number of workers, or the address of a Ray cluster")
-        if not (self.count is None or self.count > 0) or min(self.cpus, self.gpus) < 0 or self.tries < 1:
-            raise InputError(f"workers: expected a positive count, resources and tries, not {self}")
+#: Seconds without any worker after which the wait is said, and those from one time to the next.
+PATIENCE = 30.0
 
 
 class Worker:
@@ -63,11 +40,24 @@ class Worker:
             os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.3f}")
         self._computing = threading.Lock()
 
-    def prepare(self, make: bytes) -> dict[str, Any]:
-        """Make the evaluator, by a function that Ray has pickled; what its results depend on."""
+    def prepare(self, make: bytes, version: str) -> dict[str, Any]:
+        """Make the evaluator, by a function that Ray has pickled; what its results depend on.
+
+        Raises:
+            InputError: this is another version of jaxrnn than the driver's, or something is not there that it has.
+        """
         from ray import cloudpickle
 
-        self._evaluator: Evaluator = cloudpickle.loads(make)().__enter__()
+        if version != __version__:
+            raise InputError(f"a worker has jaxrnn {__version__}, and this process {version}: let all nodes be alike")
+        try:
+            evaluator: Evaluator = cloudpickle.loads(make)()
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"a worker cannot make the system: {error} ({type(error).__name__}). Nodes need the packages and files "
+                "that this process has"
+            ) from error
+        self._evaluator = evaluator.__enter__()
         return dict(self._evaluator.surroundings)
 
     def rows(self, unit: Unit) -> list[Row]:
@@ -106,9 +96,8 @@ class WorkerPool:
 
     def __init__(self, workers: Workers, make: Callable[[], Evaluator]):
         with optional_package("ray", "several workers", "cluster"):
-            import ray
             from ray import cloudpickle as pickle
-        self._ray, self._settings = ray, workers
+        self._settings = workers
         try:
             self._make = pickle.dumps(make)  # pyright: ignore[reportPrivateImportUsage]
         except Exception as error:  # whatever the parts of a system raise
@@ -124,39 +113,26 @@ class WorkerPool:
         self._crashes: Counter[int] = Counter()
 
     def __enter__(self) -> Self:
-        workers, ray = self._settings, self._ray
-        self._is_own = not ray.is_initialized()
-        if self._is_own:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            options: dict[str, Any] = {"address": workers.address}
-            if workers.address is None:
-                # Its resources are what the workers ask for: they are told how many CPUs they have, not bound to them.
-                count = workers.count or 1
-                options = {"address": "local", "include_dashboard": False}
-                options |= {"num_cpus": -(-count * workers.cpus // 1), "num_gpus": -(-count * workers.gpus // 1)}
-            with _connecting(workers.address), warnings.catch_warnings():
-                # Ray's processes replace themselves at once; what JAX warns of are forks that go on.
-                warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-                logging.getLogger("ray").setLevel(logging.ERROR)
-                ray.init(**options, log_to_driver=False, logging_level="error")
-        try:
+        workers = self._settings
+        with contextlib.ExitStack() as stack:
+            self._ray = ray = stack.enter_context(joined(workers))
+            stack.callback(self._end)
             self._call = ray.remote(Worker).options(
                 num_cpus=workers.cpus, num_gpus=workers.gpus, max_concurrency=AT_ONCE, max_restarts=0
             )
             self._function = ray.put(self._make)
             self._actors = [self._start() for _ in range(self._count())]
-        except BaseException:
-            self.__exit__()
-            raise
+            self._exit = stack.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._exit.close()
+
+    def _end(self) -> None:
         for actor in self._actors:
             with contextlib.suppress(Exception):
                 self._ray.kill(actor.handle)
         self._actors = []
-        if self._is_own:
-            self._ray.shutdown()
 
     def _count(self) -> int:
         """The number of workers; at least one must fit a node."""
@@ -176,7 +152,7 @@ class WorkerPool:
 
     def _start(self) -> _Actor:
         actor = _Actor(self._call.remote(self._settings.cpus, self._settings.gpus))
-        actor.units[actor.handle.prepare.remote(self._function)] = None
+        actor.units[actor.handle.prepare.remote(self._function, __version__)] = None
         return actor
 
     @property
@@ -220,10 +196,7 @@ class WorkerPool:
     def _finished(self) -> Iterator[tuple[Unit, list[Row]]]:
         """Wait for some worker; the units that it has finished."""
         pending = {reference: actor for actor in self._actors for reference in actor.units}
-        done, _ = self._ray.wait(list(pending), num_returns=len(pending), timeout=0)
-        if not done:
-            done, _ = self._ray.wait(list(pending), num_returns=1)
-        for reference in done:
+        for reference in self._waited(list(pending)):
             actor = pending[reference]
             unit = actor.units.pop(reference)
             try:
@@ -241,6 +214,19 @@ class WorkerPool:
                 actor.has_suspect = False
                 yield unit, result
 
+    def _waited(self, references: list[Any]) -> list[Any]:
+        """Those that are done, at least one; that workers take long to start is said."""
+        done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        began = time.monotonic()
+        while not done:
+            done, _ = self._ray.wait(references, num_returns=1, timeout=None if self.workers else PATIENCE)
+            if not done:
+                note(
+                    f"no worker of {len(self._actors)} has started in {time.monotonic() - began:.0f} s; the machines "
+                    "are busy, or others have the CPUs and GPUs of the cluster: waiting on"
+                )
+        return done
+
     def _ready(self, actor: _Actor, surroundings: dict[str, Any]) -> None:
         actor.is_ready, self._failed_starts = True, 0
         first = self._surroundings = self._surroundings or surroundings
@@ -251,6 +237,15 @@ class WorkerPool:
 
     def _lost(self, actor: _Actor, unit: Unit | None, error: Exception) -> Iterator[tuple[Unit, list[Row]]]:
         """Replace a worker that has died, and see to the unit that it had."""
+        if unit is None:
+            self._failed_starts += 1
+            if getattr(error, "actor_init_failed", False):
+                raise InputError(f"a worker cannot start: {_end_of(error)}") from error
+            # Nodes that are lost may take several along, which is no fault of theirs.
+            if self._failed_starts >= self._settings.tries * len(self._actors):
+                raise InputError(
+                    f"{self._failed_starts} workers in a row ended before they were ready: {error}"
+                ) from error
         if not actor.is_dead:
             actor.is_dead = True
             with contextlib.suppress(Exception):
@@ -259,12 +254,6 @@ class WorkerPool:
         if not actor.units:
             self._actors.remove(actor)
         if unit is None:
-            self._failed_starts += 1
-            # Nodes that are lost may take several along, which is no fault of theirs.
-            if self._failed_starts >= self._settings.tries * len(self._actors):
-                raise InputError(
-                    f"{self._failed_starts} workers in a row ended before they were ready: {error}"
-                ) from error
             return
         self._crashes[unit.index] += 1
         # Only a unit that was alone with its worker is certain to be the one that brought it down.
@@ -276,10 +265,6 @@ class WorkerPool:
             self._suspects.append(unit)
 
 
-@contextlib.contextmanager
-def _connecting(address: str | None) -> Iterator[None]:
-    try:
-        yield
-    except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
-        where = "Ray cannot start here" if address is None else f"there is no Ray cluster at {address!r}"
-        raise InputError(f"{where}: {error}") from error
+def _end_of(error: Exception) -> str:
+    """What a traceback in a message ends with, which is the error itself."""
+    return str(error).strip().splitlines()[-1]

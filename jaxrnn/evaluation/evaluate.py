@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxrnn.evaluation.cluster import WorkerPool, Workers
+from jaxrnn.evaluation.cluster import WorkerPool
 from jaxrnn.evaluation.conclusion import check_main, check_slices_of, conclude
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.evaluation import BATCH, CHUNK, Evaluation
 from jaxrnn.evaluation.evaluator import Evaluator
+from jaxrnn.evaluation.joining import Workers
 from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.results import OUTPUTS, Results, read_results

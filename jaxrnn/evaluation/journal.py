@@ -6,7 +6,8 @@ import contextlib
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -79,8 +80,8 @@ class Journal:
     They are lines of JSON in the files of the folder ``units``, in the order in which they were finished. A file is
     appended to by one run and then never touched; what a killed run has left of its last line is no unit.
 
-    A store has no locks, and needs none: the first run creates ``run.json``, against which every other is held, and
-    each run creates files of its own. Two at once compute the same rows, of which the first count.
+    A store has no locks. The first run creates ``run.json``, against which every other is held, each run creates files
+    of its own, and an object has the name of the run that began last: all others end before they write again.
 
     Args:
         folder: the folder of results.
@@ -95,6 +96,7 @@ class Journal:
         self.folder, self._facts = folder, json.loads(json.dumps(facts, default=str))
         self._finished: set[int] | None = None
         self._segment: IO[bytes] | None = None
+        self._name = uuid.uuid4().hex.encode()
         self._check({})
 
     @property
@@ -138,11 +140,23 @@ class Journal:
         with contextlib.ExitStack() as stack:
             if isinstance(self.folder, Path):
                 stack.callback(_locked(self.folder).release)
+            self._check({})
+            if not isinstance(self.folder, Path):
+                with writing_to(self.folder):
+                    (self.folder / LOCK).write_bytes(self._name)
             stack.callback(self._close)
             # Others may have written before.
             self._finished = None
-            self._check({})
             yield
+            self._close()
+            # Of two that begin at once in a store without conditional writes, one has taken the other's place.
+            self._check({})
+
+    def _check_is_last(self) -> None:
+        if not isinstance(self.folder, Path) and (self.folder / LOCK).read_bytes() != self._name:
+            raise InputError(
+                f"another process has begun to run the evaluation in {self.folder}, and goes on with it: this one ends"
+            )
 
     def begin(self, surroundings: Mapping[str, Any]) -> None:
         """Say on what units will be computed, before the first is finished.
@@ -194,7 +208,7 @@ class Journal:
         folder.mkdir(exist_ok=True)
         for number in itertools.count(len(_segments(folder))):
             with contextlib.suppress(FileExistsError):
-                return open_new(folder / f"{number:06d}.jsonl")
+                return open_new(folder / f"{number:06d}.jsonl", self._check_is_last)
         raise AssertionError("numbers do not end")
 
     def _close(self) -> None:
@@ -202,10 +216,6 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._segment.close()
             self._segment = None
-
-    def rows(self) -> Iterable[Row]:
-        """The rows of all finished units, in the order in which these were finished."""
-        return UnitRows(self.folder)
 
 
 def _locked(folder: Path) -> FileLock:
@@ -243,12 +253,13 @@ def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
 
 @dataclass(frozen=True)
 class UnitRows:
-    """The rows of all finished units in a folder of results, which are read anew whenever they are gone through."""
+    """The rows of all finished units in a folder of results, read anew whenever they are gone through, after others."""
 
     folder: Location
+    others: Sequence[Row] = ()
 
     def __iter__(self) -> Iterator[Row]:
-        return (row for _, rows in entries(self._units) for row in rows)
+        return itertools.chain(self.others, (row for _, rows in entries(self._units) for row in rows))
 
     @functools.cached_property
     def _units(self) -> Path:

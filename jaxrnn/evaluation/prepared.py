@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain
-from jaxrnn.evaluation.cluster import WorkerPool, Workers
+from jaxrnn.evaluation.cluster import WorkerPool
 from jaxrnn.evaluation.conclusion import check_main, check_slices_of, conclude
 from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.evaluator import Evaluator
+from jaxrnn.evaluation.joining import Workers
 from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.offline import Offline
@@ -115,7 +116,7 @@ def _metrics(file: File) -> tuple[Metric, ...]:
     return tuple(metrics)
 
 
-def _corpus(settings: CorpusSettings) -> tuple[Item, ...]:
+def _corpus(settings: CorpusSettings) -> Sequence[Item]:
     if settings.manifest is not None:
         return from_manifest(settings.manifest, limit=settings.limit)
     assert settings.folder is not None, "it has one of the two"

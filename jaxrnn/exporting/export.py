@@ -60,6 +60,11 @@ def export_onnx(
     The files appear when all of them are complete and ONNX's own checks have passed, or not at all. Tensors of more
     than 2 GB go to ``NAME.onnx.data``. Complex numbers are pairs along a last axis, the real part first.
 
+    Example::
+
+        jaxrnn.export_onnx(model, params, "tuned.onnx")
+        jaxrnn.export_onnx(offline.stream(pulse=4), offline.params, "streaming.onnx", flush="flush.onnx")
+
     Args:
         stepper: what is written.
         params: its parameters; None for those that it has itself.

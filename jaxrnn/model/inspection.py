@@ -9,15 +9,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.briefs import brief
 from jaxrnn.errors import JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
+from jaxrnn.model.graph_facts import GraphInfo
+from jaxrnn.model.graph_reading import graph_facts
 from jaxrnn.model.loading import model_of, read_model
+from jaxrnn.model.stream_facts import GraphStream, StreamInfo, graph_stream, stream_facts
+from jaxrnn.model.streaming import check_symbol
 from jaxrnn.onnx.graph import node_label, normal_domain
+from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import is_batch_name, spec_of
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.own_operators import OwnOperators, operator_of, own_operators
@@ -66,29 +70,6 @@ class UnsupportedNode:
     reason: str
 
 
-@dataclass(frozen=True)
-class StreamInfo:
-    """Whether a model can be streamed with one of its open dimensions as time.
-
-    Attributes:
-        symbol: the dimension.
-        smallest_pulse: in input frames; its multiples fit too. None where the model cannot be streamed.
-        delay: by output, the frames that come before its frame 0; None for an output known only at the end.
-        look_ahead: input frames after its own place that an output frame depends on.
-        receptive_field: input frames that an output frame depends on; None for all of the past.
-        state_bytes: size of the state of one stream.
-        problem: why the model cannot be streamed, and what to do, or None.
-    """
-
-    symbol: str
-    smallest_pulse: int | None = None
-    delay: dict[str, int | None] | None = None
-    look_ahead: int | None = None
-    receptive_field: int | None = None
-    state_bytes: int | None = None
-    problem: str | None = None
-
-
 @brief
 @dataclass(frozen=True)
 class Inspection:
@@ -111,6 +92,9 @@ class Inspection:
         problem: why the file cannot be loaded, or None.
         streams: for each open dimension of its inputs that could be time, whether it can be streamed over it; none
             where that was not asked for, where the file cannot be loaded, and for a model that is a step already.
+        graph: its nodes and values, where they were asked for.
+        graph_stream: what is known of its values in pulses, over the first dimension that it can be streamed over, or
+            else over the first that was tried.
     """
 
     label: str
@@ -128,6 +112,8 @@ class Inspection:
     unsupported: tuple[UnsupportedNode, ...]
     problem: str | None
     streams: tuple[StreamInfo, ...] = ()
+    graph: GraphInfo | None = None
+    graph_stream: GraphStream | None = None
 
     @property
     def parameter_count(self) -> int:
@@ -141,7 +127,12 @@ class Inspection:
 
 
 def inspect_model(
-    source: Source, *, limits: Limits | None = None, operators: OwnOperators | None = None, streams: bool = False
+    source: Source,
+    *,
+    limits: Limits | None = None,
+    operators: OwnOperators | None = None,
+    streams: bool | str = False,
+    graph: bool = False,
 ) -> Inspection:
     """Gather the facts about an ONNX file, whether or not `jaxrnn.load` accepts its operators.
 
@@ -149,48 +140,63 @@ def inspect_model(
         source: path, bytes or ``onnx.ModelProto``.
         limits: as in `jaxrnn.load`.
         operators: as in `jaxrnn.load`; they count as supported.
-        streams: whether to try to stream it.
+        streams: whether to try to stream it, or over which dimension.
+        graph: whether to gather its nodes and values too.
 
     Raises:
+        InputError: no input has that dimension.
         ModelError: the file is malformed, inconsistent or unsafe, or its functions or tensors go beyond the limits.
         UnsupportedError: its format, not one of its operators, is not supported.
     """
     label, own = label_of(source), own_operators(operators)
     with labelled(label), exact_types():
-        file, graph = read_model(source, limits)
-        supported, unsupported = _operators_of(graph.graph, own)
-        model, problem = _model(file, graph, label, {"max_trip_count": None, "limits": limits, "operators": own})
+        file, made = read_model(source, limits)
+        supported, unsupported = _operators_of(made.graph, own)
+        model, problem = _model(file, made, label, {"max_trip_count": None, "limits": limits, "operators": own})
         state, state_problem = _state(model)
-        initialized = set(graph.graph.initializers.values())
+        initialized = set(made.graph.initializers.values())
+        names = _names(made.graph, supported)
+        recurrent = recurrent_nodes(made)
+        found = None
+        if graph:
+            infer_shapes(made)
+            reasons = {node: entry.reason for node, entry in unsupported.items()}
+            found = graph_facts(made.graph, supported, reasons, names, state)
+        tried, in_pulses = (), None
+        if streams and model is not None and state_problem is None:
+            tried, in_pulses = _streams(model, streams, found)
         return Inspection(
             label=label,
             producer=f"{file.proto.producer_name} {file.proto.producer_version}".strip(),
             ir_version=file.proto.ir_version,
             opsets={normal_domain(entry.domain): entry.version for entry in file.proto.opset_import},
-            inputs=tuple(spec_of(value) for value in graph.graph.inputs if value not in initialized),
-            outputs=tuple(map(spec_of, graph.graph.outputs)),
-            parameters=tuple(_parameters(graph.graph, supported)),
-            operators=tuple(_counts(graph.graph, supported)),
-            recurrent=recurrent_nodes(graph),
+            inputs=tuple(spec_of(value) for value in made.graph.inputs if value not in initialized),
+            outputs=tuple(map(spec_of, made.graph.outputs)),
+            parameters=tuple(_parameters(names)),
+            operators=tuple(_counts(made.graph, supported)),
+            recurrent=recurrent,
             state=state,
             growing=tuple(sorted(model.growing_dimensions)) if model is not None and state else (),
             state_problem=state_problem,
-            unsupported=unsupported,
+            unsupported=tuple(unsupported.values()),
             problem=problem,
-            streams=_streams(model) if streams and model is not None and state_problem is None else (),
+            streams=tried,
+            graph=found,
+            graph_stream=in_pulses,
         )
 
 
-def _operators_of(graph: ir.Graph, own: OwnOperators) -> tuple[dict[ir.Node, Operator], tuple[UnsupportedNode, ...]]:
+def _operators_of(graph: ir.Graph, own: OwnOperators) -> tuple[dict[ir.Node, Operator], dict[ir.Node, UnsupportedNode]]:
     """The operators of the nodes that have one, and all other nodes."""
-    supported, unsupported = {}, []
+    supported, unsupported = {}, {}
     for where, node in walk(graph):
         try:
             supported[node] = operator_of(node, own)
         except UnsupportedError as error:
             domain = normal_domain(node.domain)
-            unsupported.append(UnsupportedNode(node_label(node), node.op_type, domain, node.version, where, str(error)))
-    return supported, tuple(unsupported)
+            entry = UnsupportedNode(node_label(node), node.op_type, domain, node.version, where, str(error))
+            unsupported[node] = entry
+    return supported, unsupported
 
 
 def _model(
@@ -211,19 +217,20 @@ def _state(model: Model | None) -> tuple[tuple[StateVar, ...], str | None]:
         return (), str(error)
 
 
-def _parameters(graph: ir.Graph, supported: Mapping[ir.Node, Operator]) -> Iterator[ParameterInfo]:
-    """The parameters; what has no operator is taken for one that takes any inputs."""
+def _names(graph: ir.Graph, supported: Mapping[ir.Node, Operator]) -> dict[ir.Value, str]:
+    """The names of the parameters; what has no operator is taken for one that takes any inputs."""
     anything = InputSlot("input", static=False, foldable=False, required=False)
-    read = functools.cache(read_constant)
-    arrays: dict[str, np.ndarray | None] = {}
 
     def operator(node: ir.Node) -> Operator:
         unknown = Operator(node.op_type, node.domain, 0, operator_of, (), anything, {}, False, False)
         return supported.get(node, unknown)
 
-    for value, name in name_parameters(graph, operator, read).items():
-        arrays[name] = read(value)
-    for name, array in arrays.items():
+    return name_parameters(graph, operator, functools.cache(read_constant))
+
+
+def _parameters(names: Mapping[ir.Value, str]) -> Iterator[ParameterInfo]:
+    for name, value in {name: value for value, name in names.items()}.items():
+        array = read_constant(value)
         if array is not None:
             yield ParameterInfo(name, array.dtype.name, array.shape, array.size, array.nbytes)
 
@@ -237,30 +244,24 @@ def _counts(graph: ir.Graph, supported: Mapping[ir.Node, Operator]) -> Iterator[
         yield OperatorCount(name, domain, version, count)
 
 
-def _streams(model: Model) -> tuple[StreamInfo, ...]:
+def _streams(
+    model: Model, streams: bool | str, graph: GraphInfo | None
+) -> tuple[tuple[StreamInfo, ...], GraphStream | None]:
     """How a model can be streamed, by open dimension; none for a step, whose state is passed in and handed back."""
-    kinds = {variable.kind for variable in model.state}
-    return () if kinds == {"external"} else tuple(_tried(model, symbol) for symbol in time_symbols(model))
+    symbols: tuple[str, ...]
+    if isinstance(streams, str):
+        check_symbol(model, streams)
+        symbols = (streams,)
+    else:
+        symbols = () if {variable.kind for variable in model.state} == {"external"} else time_symbols(model)
+    if graph is None:
+        return tuple(stream_facts(model, symbol) for symbol in symbols), None
+    tried = [graph_stream(model, symbol, graph) for symbol in symbols]
+    able = [found for info, found in tried if info.problem is None]
+    return tuple(info for info, _ in tried), next(iter([*able, *(found for _, found in tried)]), None)
 
 
 def time_symbols(model: Model) -> tuple[str, ...]:
     """The open dimensions of a model's inputs that could be time: those whose names are not like a batch's."""
     sizes = (size for info in model.inputs for size in info.shape or () if isinstance(size, str))
     return tuple(dict.fromkeys(size for size in sizes if not is_batch_name(size) and not _FORMULA.match(size)))
-
-
-def _tried(model: Model, symbol: str) -> StreamInfo:
-    try:
-        streamed = model.stream(symbol, None)
-        return StreamInfo(
-            symbol,
-            streamed.smallest_pulse,
-            {info.name: streamed.delay[info.name] for info in model.outputs},
-            streamed.look_ahead,
-            streamed.receptive_field,
-            sum(entry.nbytes for entry in streamed.state),
-        )
-    except JaxrnnError as error:
-        return StreamInfo(symbol, problem=str(error).removeprefix(f"{model.label}: "))
-    except Exception as error:  # a file is to be looked at whatever its operators do under a symbolic length
-        return StreamInfo(symbol, problem=f"{type(error).__name__}: {error}")

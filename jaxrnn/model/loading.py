@@ -32,6 +32,12 @@ def load(
 ) -> Model:
     """Read an ONNX model and make it ready to run as a JAX function.
 
+    Example::
+
+        model = jaxrnn.load("denoiser.onnx")
+        step = jax.jit(model.step)
+        outputs, state = step(model.params, model.init(), {"magnitude": frame})
+
     Args:
         source: path, bytes or ``onnx.ModelProto``. External data is read only from beside the file.
         static: values for inputs that are fixed from here on, such as ``{"sr": 16000}``. They are known while tracing,

@@ -35,6 +35,12 @@ class Model(WholeGraph):
 
     A copy of a model is the model itself; a pickle holds its file, external data included.
 
+    Example::
+
+        outputs, state = jax.jit(model.step)(model.params, model.init(), {"magnitude": frame})
+        outputs, state = model.scan(model.params, model.init(), {"magnitude": frames})
+        outputs = model.apply(model.params, {"magnitude": frame, "h": h})  # the whole graph, state among its arrays
+
     Attributes:
         inputs: name, dtype and shape of every input that is not bound by ``static``.
         outputs: the same of every output.

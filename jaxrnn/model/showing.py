@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrnn.briefs import COLUMNS, LINES, part_of, shortened
+from jaxrnn.briefs import COLUMNS, LINES, part_of, shortened, without_folders
 
 
 def shown(model: Any) -> str:
@@ -12,7 +12,9 @@ def shown(model: Any) -> str:
     parameters = model.program.parameters
     count = sum(array.size for array in parameters.values())
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items())
-    lines = [f"Model {shortened(model.label)} ({opsets}; {count:,} parameters in {len(parameters)} arrays)"]
+    lines = [
+        f"Model {shortened(without_folders(model.label))} ({opsets}; {count:,} parameters in {len(parameters)} arrays)"
+    ]
     lines += [f"  input   {info}" for info in model.inputs]
     lines += [
         f"  static  {name} = {value.tolist() if value.size <= 8 else part_of(value)}"

@@ -11,6 +11,7 @@ import jax
 
 from jaxrnn.errors import InputError, NodeError, StreamError
 from jaxrnn.guards import exact_types
+from jaxrnn.onnx.reading import labelled
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.voices import SIZE, argument, called
 
@@ -39,6 +40,19 @@ def open_dimensions(model: Model) -> list[str]:
     return list(dict.fromkeys(size for size in sizes if isinstance(size, str)))
 
 
+def check_symbol(model: Model, symbol: str) -> list[str]:
+    """The names of all open dimensions, of which the symbol is one.
+
+    Raises:
+        InputError: it is none of them.
+    """
+    names = open_dimensions(model)
+    if not any(_times(name, symbol) for name in names):
+        listed = ", ".join(names) or "none"
+        raise InputError(f"no input has a dimension {symbol!r}; dimensions left open: {listed}")
+    return names
+
+
 def stream_model(
     model: Model,
     symbol: str,
@@ -49,10 +63,8 @@ def stream_model(
     constraints: Sequence[str],
 ) -> Streamed:
     """`Model.stream`."""
-    names = open_dimensions(model)
-    if not any(_times(name, symbol) for name in names):
-        listed = ", ".join(names) or "none"
-        raise InputError(f"{model.label}: no input has a dimension {symbol!r}; dimensions left open: {listed}")
+    with labelled(model.label):
+        names = check_symbol(model, symbol)
     unknown = [name for name in dims if name not in names or _times(name, symbol)]
     if unknown:
         raise InputError(

@@ -33,6 +33,11 @@ class Cell(Imported, nnx.RNNCellBase):
     states by name, each with the batch in front and its other axes, those of size 1 included, as in the file.
     `state_of` makes of a carry the state that `jaxrnn.Model.step` takes, and `carry_of` the reverse.
 
+    Example::
+
+        rnn = nnx.RNN(jaxrnn.nnx.Cell(model))
+        masks = rnn(magnitudes)  # float32[batch, time, 129] to the same
+
     Args:
         model: as `jaxrnn.load` gives it. It is static.
         dims: sizes of open dimensions of the input besides the batch. Without one, the last axis is features of any

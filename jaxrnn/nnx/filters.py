@@ -49,6 +49,11 @@ def named(*patterns: str, of: nnx.Module | None = None) -> Named:
     and no layer of Flax. Combine it with Flax's own filters: ``nnx.All(nnx.Param, nnx.Not(named("encoder.*")))`` is all
     that is trained while the encoder is frozen.
 
+    Example::
+
+        frozen = jaxrnn.nnx.named("gru_*", of=denoiser)
+        trained = nnx.All(nnx.Param, nnx.Not(frozen))
+
     Args:
         patterns: ``*`` stands for any text, dots and slashes included, ``?`` for one character and ``[ab]`` for one of
             several. A name that is written as it is always matches.

@@ -28,6 +28,11 @@ class Module(Imported):
     ``module.scan(inputs)`` advance the state that the module holds, in place, as NNX's rules have it: also inside
     ``nnx.jit``, ``nnx.scan`` and ``nnx.grad``, and nowhere but there.
 
+    Example::
+
+        denoiser = jaxrnn.nnx.Module(model)
+        mask = denoiser.step(magnitude=frame)["mask"]
+
     Args:
         model: as `jaxrnn.load` gives it. It is static: two modules have one graph definition if they share it.
         batch: streams that the state is for, as in `jaxrnn.Model.init`.

@@ -37,6 +37,10 @@ _WEIGHT_OF_OBJECTS = 16
 class Limits:
     """How much a file may ask for; `jaxrnn.load` takes one.
 
+    Example::
+
+        model = jaxrnn.load("denoiser.onnx", limits=jaxrnn.Limits(value_bytes=2**30))
+
     Attributes:
         value_bytes: size of any one value that a node computes, at run time too. 8 GiB by default, 2**31 float32
             numbers: more than a network's activations have on one device, and far less than a hostile file asks for.

@@ -9,7 +9,9 @@ parameters are:
 - numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), constants that are
   compared and nothing else, and scalars as exporters write the 1e-5 in ``sqrt(x + 1e-5)`` and the 1 in ``1 - z``:
   ``Constant`` nodes, initializers inside subgraphs, and those with names that exporters make up for numbers;
-- zeros that are only read as initial values of recurrences: some exporters write a missing state so.
+- zeros that are only read as initial values of recurrences: some exporters write a missing state so;
+- scalar zeros that are compared, whatever else reads them: exporters that merge equal constants write the first value
+  of a counter, a missing state and a mask's zero as one.
 
 One tensor of the file is one parameter, even if the local function that holds it is called several times.
 """
@@ -121,15 +123,17 @@ def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Oper
 
 
 def _never_trained(graph: ir.Graph, constant_of: Callable[[ir.Value], np.ndarray | None]) -> set[ir.Value]:
-    """Constants that are only compared, and zeros that are only initial values of recurrences."""
+    """Constants that are only compared, zeros that only begin recurrences, scalar zeros that are compared."""
     untrained = set()
     for value in _constants(graph):
         array = constant_of(value)
         if array is None or array.dtype not in FLOATS:
             continue
         ends = list(_ends(value))
-        zeros = not np.any(array) and all(starts_recurrence(node, index) for node, index in ends)
-        if ends and (zeros or all(node is not None and node.op_type in COMPARISONS for node, _ in ends)):
+        zeros = not np.any(array)
+        compared = [node is not None and node.op_type in COMPARISONS for node, _ in ends]
+        starts = zeros and all(starts_recurrence(node, index) for node, index in ends)
+        if ends and (starts or all(compared) or (zeros and not array.ndim and any(compared))):
             untrained.add(value)
     return untrained
 

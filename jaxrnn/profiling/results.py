@@ -32,7 +32,8 @@ class Profile:
         device: what it ran on.
         threads: processors that the process may use.
         seconds: of a call, from the call to its results, without the profiler: the median.
-        fastest, slowest: the 10th and 90th percentile of the same.
+        fastest: the 10th percentile of the same.
+        slowest: the 90th percentile of the same.
         calls: how many calls were timed.
         regions: the instructions that were seen, the longest first; empty where the backend reports none.
         rest: seconds of a call in no region: dispatch, loop control, and gaps between regions. 0 where the

@@ -61,7 +61,7 @@ class StreamPool:
 
     Example::
 
-        pool = jaxrnn.StreamPool(model.stream(pulse=4), model.params, capacity=64)
+        pool = jaxrnn.StreamPool(offline.stream(pulse=4), offline.params, capacity=64)
         caller = pool.open()
         pool.push(caller, {"input": pulse})
         outputs = pool.run()[caller]

@@ -30,7 +30,7 @@ class Runner:
 
     Example::
 
-        run = jaxrnn.Runner(model.stream(pulse=4), model.params)
+        run = jaxrnn.Runner(offline.stream(pulse=4), offline.params)
         for pulse in microphone:
             outputs = run({"input": pulse})
         rest = run.flush()

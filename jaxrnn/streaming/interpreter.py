@@ -21,6 +21,7 @@ from jaxrnn.streaming.known import fold
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.registry import ALWAYS, RULES
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, is_known, is_length, settled_since
+from jaxrnn.streaming.watching import tell
 
 #: What looks at a value that cannot be streamed: it may choose another, or say better what is wrong.
 LOOKING = ("select_n", "gather", "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_lin")
@@ -35,7 +36,9 @@ def interpret(run: Pass, inner: Any, arguments: Sequence[Any]) -> list[Any]:
 def apply(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation."""
     with run.at(equation):
-        return _apply(run, equation, _typed(equation.invars, operands))
+        results = _apply(run, equation, _typed(equation.invars, operands))
+        tell(run.path, equation, results)
+        return results
 
 
 def _typed(atoms: Iterable[Atom], values: Iterable[Any]) -> list[Any]:

@@ -118,6 +118,11 @@ def scope_of(path: Path) -> str:
     return outer
 
 
+def node_scope_of(path: Path) -> str:
+    """The same of nodes and modules alone: transformations such as vmap() are none."""
+    return re.sub(r"(^|/)\w+\(\)", "", scope_of(path))
+
+
 def describe_equation(path: Path) -> str:
     """The last equation of a path for an error message: its primitive and where it comes from."""
     name, place = path[-1].primitive.name, place_of_equation(path)

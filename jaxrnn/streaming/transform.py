@@ -45,7 +45,8 @@ def stream(
     Example::
 
         def smooth(x):  # float32[time, channels]
-            return jnp.cumsum(x, axis=0) / (1 + jnp.arange(x.shape[0]))[:, None]
+            count = jnp.arange(1, x.shape[0] + 1).astype(x.dtype)
+            return jnp.cumsum(x, axis=0) / count[:, None]
 
         streamed = jaxrnn.stream(smooth, jax.ShapeDtypeStruct((100, 2), jnp.float32), axes=0, pulse=4)
         state = streamed.init()

@@ -59,27 +59,34 @@ class Fitted:
         with optional_package("matplotlib", "drawing a loss curve", "plot"):
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        self.draw(figure.subplots())
+        with in_place_of(Path(path)) as written:
+            figure.savefig(written, format="png", dpi=120)
+
+    def draw(self, axes: Any) -> None:
+        """Draw what `plot` writes on matplotlib's axes, in their first colours.
+
+        Raises:
+            InputError: there was no update.
+        """
         steps, losses = self._curve("loss")
         if not steps.size:
             raise InputError("there was no update, so there is no loss curve")
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
-        FigureCanvasAgg(figure)
-        axis = figure.subplots()
         window = max(1, steps.size // 50)
-        axis.plot(steps, losses, color="0.75", linewidth=0.8, label="loss")
+        axes.plot(steps, losses, color="C0", alpha=0.4 if window > 1 else 1, linewidth=0.8, label="loss")
         if window > 1:
             means = np.convolve(losses, np.full(window, 1 / window), "valid")
-            axis.plot(steps[window - 1 :], means, color="tab:blue", label=f"mean of {window} updates")
+            axes.plot(steps[window - 1 :], means, color="C0", label=f"mean of {window} updates")
         at, validation = self._curve("validation_loss")
         if at.size:
-            axis.plot(at, validation, color="tab:orange", marker="o", markersize=3, label="validation")
-            axis.axvline(self.best_step, color="tab:green", linestyle=":", label=f"best, update {self.best_step}")
-        axis.set_xlabel("update")
-        axis.set_ylabel("loss")
-        axis.grid(alpha=0.3)
-        axis.legend()
-        with in_place_of(Path(path)) as written:
-            figure.savefig(written, format="png", dpi=120)
+            axes.plot(at, validation, color="C1", marker="o", markersize=3, label="validation")
+            axes.axvline(self.best_step, color="C2", linestyle=":", label=f"best, update {self.best_step}")
+        axes.set_xlabel("update")
+        axes.set_ylabel("loss")
+        axes.grid(alpha=0.3)
+        axes.legend()
 
     def _curve(self, key: str) -> tuple[np.ndarray, np.ndarray]:
         """The updates for which a number was recorded, and the number."""

@@ -153,6 +153,8 @@ class TrainingSettings(Settings):
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
+        if self.steps is None and self.epochs is None:
             raise ValueError("expected either steps or epochs")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("expected either steps or epochs, not both; null takes one out")
         return self

@@ -69,7 +69,8 @@ class Report:
         label: the model.
         engine: what it was compared with, and its version.
         notes: why another engine than the first choice was taken.
-        atol, rtol: the tolerances of the call; None stands for the defaults of `jaxrnn.verification.compare`.
+        atol: the absolute tolerance of the call; None stands for the defaults of `jaxrnn.verification.compare`.
+        rtol: the relative tolerance of the call, in the same way.
         seed: of the random inputs.
         cases: one for each set of inputs.
     """
@@ -104,6 +105,11 @@ def verify(
 
     The model runs compiled, with matrix products at full precision, in the file's element types.
 
+    Example::
+
+        report = verify("denoiser.onnx", dims={"time": [1, 50]})
+        assert report.ok, report
+
     Args:
         source: path, bytes or ``onnx.ModelProto``.
         inputs: arrays by name; inputs that are missing are made by `jaxrnn.verification.sampling.random_inputs`.
@@ -119,7 +125,8 @@ def verify(
             For these, ``atol`` is multiplied by the value's largest magnitude where that is above 1.
 
     Raises:
-        ModelError, UnsupportedError: the model cannot be loaded.
+        ModelError: the model cannot be loaded.
+        UnsupportedError: it uses what jaxrnn does not implement.
         InputError: the inputs or dimensions do not fit it.
         NodeError: it cannot be evaluated on them.
         PeerError: no engine takes the model.

@@ -22,8 +22,8 @@ _BUILT_IN = (
     detection, accuracy, precision, recall, f1, auc, class_accuracy,
 )  # fmt: skip
 
-#: Every metric by its name.
 METRICS: dict[str, Callable[..., Metric]] = {metric.__name__: metric for metric in _BUILT_IN}
+"""Every metric of jaxrnn by its name: a function of options that makes it."""
 
 
 def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Path | None = None) -> Metric:

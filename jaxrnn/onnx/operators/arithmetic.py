@@ -24,9 +24,12 @@ def is_integer(value: Value) -> bool:
 def alike(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
     """`operands` for operators whose inputs must have one element type; absent ones are left out.
 
-    Sizes that depend on a symbolic dimension match every integer type, as they do not keep the type of a Cast.
+    Sizes that depend on a symbolic dimension match every integer type, as they do not keep the type of a Cast; nor do
+    numbers that were among them, so that all integers match that are known while tracing.
     """
     values = tuple(value for value in values if value is not None)
+    if is_static(*values) and all(map(is_integer, values)):
+        return np, values
     sizes = [is_symbolic(value) and dtype_of(value).kind == "i" for value in values]
     types = {dtype_of(value).name for value, is_size in zip(values, sizes, strict=True) if not is_size}
     wide = any(sizes) and not all(map(is_integer, values))

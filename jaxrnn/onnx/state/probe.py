@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import LimitError
-from jaxrnn.onnx.interface import is_batch_name
+from jaxrnn.onnx.interface import is_batch_name, spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.dataflow import follow
 from jaxrnn.onnx.state.flows import DataFlow, NotFollowedError
@@ -34,6 +34,12 @@ class Probe:
     ):
         self._program, self._static = program, static
         self.symbols = list(dict.fromkeys(s for info in inputs for s in info.shape or () if isinstance(s, str)))
+        #: The sizes that bound inputs have where a file leaves a dimension open.
+        self._bound: dict[str, int] = {}
+        for info in map(spec_of, program.block.inputs):
+            if info.name in static:
+                sizes = zip(info.shape or (), static[info.name].shape, strict=False)
+                self._bound.update({name: size for name, size in sizes if name in self.symbols})
         self.sizes, self.flow = self._fit(sources)
         self._longer: dict[frozenset[str], DataFlow | None] = {}
 
@@ -42,6 +48,8 @@ class Probe:
         for size in _SIZES if self.symbols else _SIZES[:1]:
             trials.append({name: _BATCH_SIZE if is_batch_name(name) else size for name in self.symbols})
             trials.append(dict.fromkeys(self.symbols, size))
+        if self._bound:
+            trials = [*({**sizes, **self._bound} for sizes in trials), *trials]
         for sizes in trials:
             try:
                 return sizes, follow(self._program, sizes, self._static, sources, strict=True)

@@ -16,6 +16,11 @@ def load_compiled(path: str | os.PathLike[str], *, native: bool = False) -> Comp
     files only from whom you trust, as you would a program. That holds for machine code above all: JAX compiles the
     portable part and sees what it compiles, but machine code runs as it is, with all rights of the process.
 
+    Example::
+
+        jaxrnn.save_compiled(model, "denoiser.jaxrnn", dims={"time": 1})
+        run = jaxrnn.Runner(jaxrnn.load_compiled("denoiser.jaxrnn"))
+
     Args:
         path: where it is.
         native: whether to run the machine code of the file, where it holds some for this machine; otherwise it is not

@@ -14,12 +14,12 @@ from jaxrnn.errors import InputError
 from jaxrnn.messages import describe, near
 
 Arrays = Mapping[str, Any]
-#: A loss or a metric of one example: outputs by name, the example's arrays by name, and which frames exist.
 Loss = Callable[[Arrays, Arrays, Any], jax.Array]
-#: An output by name, or a function of the outputs and the example that computes what to judge from them.
+"""A loss or a metric of one example: outputs by name, the example's arrays by name, and which frames exist."""
 Output = str | Callable[[Arrays, Arrays], Any]
-#: Which axis of an output is time: its number, None for none, "auto" for the only axis longer than 1.
+"""An output by name, or a function of the outputs and the example that computes what to judge from them."""
 TimeAxis = int | Literal["auto"] | None
+"""Which axis of an output is time: its number, None for none, "auto" for the only axis longer than 1."""
 
 
 Options = ParamSpec("Options")

@@ -1,0 +1,60 @@
+"""A real browser, which reaches no network, for tests of pages."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking "
+    "--disable-component-update --disable-sync --no-first-run --disable-extensions --hide-scrollbars --mute-audio"
+)
+
+
+def started(profile: Path) -> Iterator[Any]:
+    """Debian's Chromium, with a folder for what it keeps."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("there is no chromium: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS.split(), f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    browser.set_script_timeout(60)
+    yield browser
+    browser.quit()
+
+
+def opened(browser: Any, path: Path) -> None:
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)
+    browser.get(path.as_uri())
+    end = time.monotonic() + 60
+    while not browser.execute_script("return document.body.dataset.drawn !== undefined"):
+        assert time.monotonic() < end, browser.get_log("browser")
+        time.sleep(0.05)
+
+
+def requests_of(browser: Any, path: Path) -> set[str]:
+    """What a page that was opened has asked for, all of which it got; what it holds itself is left out."""
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    # The browser's own empty page, which was there before, may still ask for something.
+    requests = {
+        event["params"]["requestId"]: event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent" and event["params"]["documentURL"] == path.as_uri()
+    }
+    failed = [event["params"]["requestId"] for event in events if event["method"] == "Network.loadingFailed"]
+    assert not requests.keys() & failed
+    return {url for url in requests.values() if not url.startswith("data:")}

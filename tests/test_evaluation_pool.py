@@ -1,0 +1,239 @@
+"""The pool of workers on a Ray that is not there: what starts, dies and fails, and clusters that nobody answers for."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import socket
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrnn.errors import InputError
+from jaxrnn.evaluation import Item, Workers, joining
+from jaxrnn.evaluation.cluster import Worker, WorkerPool
+from jaxrnn.evaluation.units import Unit
+from jaxrnn.version import __version__
+
+
+class RayError(Exception):
+    def __init__(self, said, actor_init_failed=False):
+        super().__init__(said)
+        self.actor_init_failed = actor_init_failed
+
+
+class RayTaskError(RayError):
+    def __init__(self, cause):
+        super().__init__(f"Traceback of a worker: {cause}")
+        self.cause = cause
+
+
+class Reference:
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+
+SLOW, DIES = {"jax": "slow"}, RayError("the process is dead")
+
+
+class FakeRay(types.ModuleType):
+    """Ray with room for two workers.
+
+    Args:
+        starts: what comes of each worker in turn: an error, or what its results depend on.
+        rows: what comes of a unit: an error or its rows.
+    """
+
+    exceptions = types.SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+    cloudpickle = pickle
+    init: Any
+    shutdown: Any
+
+    def __init__(self, starts, rows=lambda unit: [unit.index]):
+        super().__init__("ray")
+        self._starts, self._rows = iter(starts), rows
+        self.started, self.killed, self._waits = 0, 0, 3
+        self.initialized = True
+        self._private = types.SimpleNamespace(services=types.SimpleNamespace())
+
+    def is_initialized(self):
+        return self.initialized
+
+    def nodes(self):
+        return [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 8.0}}]
+
+    def put(self, value):
+        return value
+
+    def remote(self, kind):
+        assert kind is Worker
+        return types.SimpleNamespace(options=lambda **options: types.SimpleNamespace(remote=self._start))
+
+    def _start(self, cpus, gpus):
+        self.started += 1
+        start = next(self._starts)
+        calls = {"prepare": lambda make, version: start, "rows": self._rows}
+        return types.SimpleNamespace(
+            **{
+                name: types.SimpleNamespace(remote=lambda *of, call=call: Reference(call(*of)))
+                for name, call in calls.items()
+            }
+        )
+
+    def kill(self, handle):
+        self.killed += 1
+
+    def wait(self, references, num_returns, timeout):
+        done = [each for each in references if each.outcome is not SLOW or self._waits == 0]
+        self._waits -= not done
+        return done[:num_returns], None
+
+    def get(self, reference):
+        if isinstance(reference.outcome, Exception):
+            raise reference.outcome
+        return reference.outcome
+
+
+ALIKE = {"jax": "1"}
+
+
+def make() -> Any:
+    raise AssertionError("no worker is there")
+
+
+@pytest.fixture
+def pool(monkeypatch):
+    """A pool of two workers on a Ray that is not there."""
+
+    def made(starts, rows=None, **settings):
+        ray = FakeRay(starts) if rows is None else FakeRay(starts, rows)
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        return WorkerPool(Workers(2, **settings), make), ray
+
+    return made
+
+
+def units(count):
+    return [Unit(index, (Item(f"f{index}", Path("f")),), (16_000,), 16_000, 1) for index in range(count)]
+
+
+def test_every_unit_comes_back_whichever_starts_and_workers_fail(pool):
+    """A start that fails is tried again, and so is a unit whose worker dies, once the others are through."""
+    crashes = iter([DIES, DIES])
+    computed, ray = pool(
+        itertools.chain([DIES, ALIKE, DIES], itertools.repeat(ALIKE)),
+        lambda unit: next(crashes, [unit.index]) if unit.index == 3 else [unit.index],
+    )
+    with computed:
+        assert computed.surroundings == ALIKE
+        found = list(computed.compute(units(9)))
+    assert sorted(unit.index for unit, _ in found) == list(range(9))
+    assert all(rows == [unit.index] for unit, rows in found)
+    assert ray.started == 6
+    assert ray.killed == ray.started
+
+
+def test_a_unit_that_brings_down_every_worker_is_rows_with_errors(pool):
+    computed, _ = pool(itertools.repeat(ALIKE), lambda unit: DIES if unit.index == 3 else [unit.index], tries=3)
+    with computed:
+        found = {unit.index: rows for unit, rows in computed.compute(units(9))}
+    (row,) = found.pop(3)
+    assert (row["id"], row["seconds"], row["status"]) == ("f3", 1.0, "error")
+    assert row["error"].startswith("its unit brought down ")
+    assert found == {index: [index] for index in range(9) if index != 3}
+
+
+def test_starts_that_fail_end_a_run_after_as_many_as_are_allowed(pool):
+    """As many as all workers may try; what fails for every worker alike ends it at the first."""
+    computed, ray = pool(itertools.repeat(DIES), tries=3)
+    with computed, pytest.raises(InputError, match="6 workers in a row ended before they were ready: the process is"):
+        assert computed.surroundings
+    assert ray.started == 7
+    said = "The actor died in its creation task\n  File x.py\nModuleNotFoundError: No module named 'jaxrnn'"
+    computed, ray = pool(itertools.repeat(RayError(said, actor_init_failed=True)))
+    with computed, pytest.raises(InputError, match=r"^a worker cannot start: ModuleNotFoundError: No module named"):
+        assert computed.surroundings
+    computed, ray = pool(itertools.repeat(RayTaskError(InputError("a bad system"))))
+    with computed, pytest.raises(InputError, match=r"^a bad system$"):
+        assert computed.surroundings
+    computed, ray = pool(itertools.repeat(RayTaskError(KeyError("of one's own"))))
+    with computed, pytest.raises(RayTaskError, match="of one's own"):
+        assert computed.surroundings
+    assert ray.started == 2
+
+
+def test_a_slow_start_is_waited_for_and_said(pool, capsys):
+    computed, ray = pool(itertools.repeat(SLOW))
+    with computed:
+        assert computed.surroundings == SLOW
+    assert ray.started == 2
+    assert "no worker of 2 has started in 0 s" in capsys.readouterr().err
+
+
+def test_workers_that_differ_end_the_run(pool):
+    computed, _ = pool([ALIKE, {"jax": "2"}])
+    with computed, pytest.raises(InputError, match=r"workers differ \(jax: 1 and 2\)"):
+        list(computed.compute(units(3)))
+    computed, _ = pool([ALIKE, ALIKE], cpus=4)
+    with pytest.raises(InputError, match="no node of the cluster has room for a worker of 4 CPUs and 0 GPUs"), computed:
+        pass
+
+
+def test_a_worker_of_another_version_or_without_a_package_says_so(monkeypatch, pool):
+    pool([])
+    with pytest.raises(InputError, match=rf"a worker has jaxrnn {__version__}, and this process 0.0: let all nodes"):
+        Worker(1, 0).prepare(b"", "0.0")
+    named = b"cnot_installed_here\nmake\n."
+    with pytest.raises(InputError, match=r"No module named 'not_installed_here' .* Nodes need the packages"):
+        Worker(1, 0).prepare(named, __version__)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:{free}", "Connection refused"),
+        ("ray://127.0.0.1:{free}", "Connection refused"),
+        ("127.0.0.1:{deaf}", "timed out"),
+        ("ray://127.0.0.1:{deaf}", "timed out"),
+        ("127.0.0.1", "an address is HOST:PORT or ray://HOST:PORT"),
+        ("auto", "Connection refused"),
+    ],
+)
+def test_an_address_that_nobody_answers_is_said_at_once(monkeypatch, address, said):
+    """Before Ray tries, which would take minutes."""
+    ray = FakeRay([])
+    ray.initialized, ray.shutdown = False, lambda: None
+    monkeypatch.setattr(joining, "ANSWER", 0.1)
+    monkeypatch.setattr(joining, "PATIENT", {})
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as deaf:
+        ports = {"free": free.getsockname()[1], "deaf": deaf.getsockname()[1]}
+        free.close()
+        found = "127.0.0.1:{free}".format(**ports)
+        services = types.SimpleNamespace(
+            canonicalize_bootstrap_address=lambda given: found if given == "auto" else given
+        )
+        ray._private = types.SimpleNamespace(services=services)
+        address = address.format(**ports)
+        message = f"^cannot join a Ray cluster at '{address}'.*{said}.*ray start --head"
+        with pytest.raises(InputError, match=message), joining.joined(Workers(None, address)):
+            pass
+
+
+def test_a_cluster_that_answers_is_joined_and_what_it_says_is_said(monkeypatch):
+    ray, shut = FakeRay([]), []
+    ray.initialized, ray.shutdown = False, lambda: shut.append(True)
+
+    def init(address, **options):
+        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.1\n")
+
+    ray.init = init
+    monkeypatch.setattr(joining, "_check_answer", lambda address: None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    message = r"Version mismatch: The cluster was started with: Ray: 2\.1; a cluster that asks"
+    with pytest.raises(InputError, match=message), joining.joined(Workers(None, "ray://head:10001")):
+        pass
+    assert shut

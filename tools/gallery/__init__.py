@@ -1,0 +1,15 @@
+"""The gallery of the documentation: pictures, sounds and figures that are made when the site is built.
+
+Each entry is a module that runs jaxrnn and keeps what came out; the page shows the code that did it from the module
+itself. What is made of models and recordings that are not the project's own is never part of the repository.
+
+    python -m tools.gallery --out build/gallery
+"""
+
+from __future__ import annotations
+
+from tools.gallery.entry import Entry, Figures, Item, Picture, Printed, Sound
+from tools.gallery.making import NAMES, Made, kept, make
+from tools.gallery.page import markdown
+
+__all__ = ["NAMES", "Entry", "Figures", "Item", "Made", "Picture", "Printed", "Sound", "kept", "make", "markdown"]

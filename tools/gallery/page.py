@@ -1,0 +1,73 @@
+"""The gallery as Markdown for the site."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from tools.gallery.entry import Figures, Item, Picture, Printed, Sound
+from tools.gallery.making import Made
+
+
+def markdown(entries: Iterable[Made], *, pictures: str, sounds: str) -> str:
+    """All entries, one after another.
+
+    Args:
+        entries: what was made.
+        pictures: the folder of the gallery as seen from the page's source, for what MkDocs finds itself.
+        sounds: the same as seen from the built page, for HTML, which MkDocs leaves as it is.
+    """
+    return "\n\n".join("\n\n".join(_entry(made, pictures, sounds)) for made in entries)
+
+
+def _entry(made: Made, pictures: str, sounds: str) -> Iterable[str]:
+    yield f"## {made.title}"
+    yield made.see
+    if made.missing:
+        yield f"*Not made here: it needs {made.missing}.*"
+    yield from _items(made.items, f"{pictures}/{made.name}", f"{sounds}/{made.name}")
+    script = f"tools/gallery/{made.name}.py"
+    yield f"Made by [{script}](../{script}), of which this is the part that does it:"
+    yield f"```python\n{made.code.rstrip()}\n```"
+    if made.source:
+        yield f"<small>{made.source}</small>"
+
+
+def _items(items: Sequence[Item], pictures: str, sounds: str) -> Iterable[str]:
+    players: list[str] = []
+    for item in items:
+        if isinstance(item, Sound):
+            players.append(_player(item, sounds))
+            continue
+        yield from _row(players)
+        players = []
+        if isinstance(item, Picture):
+            looks = (f"![{item.alt}]({pictures}/{item.name}.{look}.svg#only-{look})" for look in ("light", "dark"))
+            size = f"width={item.width} height={item.height}"
+            yield "\n".join(f"{look}{{ .gallery loading=lazy {size} }}" for look in looks)
+        elif isinstance(item, Figures):
+            rows = (
+                f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
+                for name, value in item.rows.items()
+            )
+            yield "\n".join(['<dl class="gallery-figures">', *rows, "</dl>"])
+        elif isinstance(item, Printed):
+            yield f"```text\n{item.text}\n```"
+    yield from _row(players)
+
+
+def _row(players: Sequence[str]) -> Iterable[str]:
+    """Players beside each other, or below each other where there is little room."""
+    if players:
+        yield "\n".join(['<div class="gallery-players">', *players, "</div>"])
+
+
+def _player(sound: Sound, folder: str) -> str:
+    source = html.escape(f"{folder}/{sound.name}.flac")
+    label = html.escape(sound.label)
+    return (
+        f"<figure><figcaption>{label}</figcaption>"
+        # Without entries in its menu, a player has none, and room to seek in.
+        f'<audio controls controlslist="nodownload noplaybackrate" preload="metadata" src="{source}" '
+        f'aria-label="{label}"></audio></figure>'
+    )
