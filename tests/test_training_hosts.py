@@ -231,6 +231,8 @@ def start(settings, run, count, devices, slurm=False):
 def finish(processes):
     """What each process printed, its errors and its exit status."""
     outputs = [process.communicate(timeout=300) for process in processes]
+    # Grain warns of a JAX that is older than itself.
+    outputs = [(said, re.sub(r"^WARNING:absl:Grain .*\n", "", error, flags=re.MULTILINE)) for said, error in outputs]
     return [(*output, process.returncode) for output, process in zip(outputs, processes, strict=True)]
 
 
