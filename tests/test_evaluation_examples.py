@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import polars
@@ -26,19 +23,11 @@ from jaxrnn.evaluation.results import read_results
 from jaxrnn.evaluation.settings import EvaluationSettings
 from jaxrnn.settings.files import SettingsFile
 from jaxrnn.settings.reference import table as table_of_keys
+from tools.examples import import_example
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("evaluate_*.yaml"))
 RATE = 16_000
-
-
-def import_example(name: str) -> ModuleType:
-    # As where it is run as a script: its folder comes first.
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(ROOT / "examples"))
 
 
 def run(example: str, *arguments: object) -> Result:

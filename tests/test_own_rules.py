@@ -13,13 +13,13 @@ from jax.extend.core import Primitive
 from onnx import TensorProto, helper
 from small_models import make_model
 from streaming_verifier import check_values
-from test_examples import import_example
 
 import jaxrnn
 from jaxrnn import InputError, ModelError, UnsupportedError
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.registry import Static
 from jaxrnn.streaming.registry import RULES
+from tools.examples import import_example
 
 SHAPE = ["S", 3]
 

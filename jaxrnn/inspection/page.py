@@ -19,7 +19,8 @@ from jaxrnn.plain import plain
 from jaxrnn.version import __version__
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_SCRIPTS = ("graph.js", "layout.js", "draw.js", "view.js", "panel.js", "main.js")
+#: In the order in which they build on each other.
+_SCRIPTS = ("graph", "text", "cards", "layout", "draw", "view", "hover", "detail", "panel", "main")
 
 
 def render(inspection: Inspection) -> str:
@@ -34,7 +35,7 @@ def render(inspection: Inspection) -> str:
     )
     environment.filters["bytes"] = bytes_of
     facts = facts_of(inspection)
-    own = "\n".join(_file(name) for name in _SCRIPTS)
+    own = "\n".join(_file(f"{name}.js") for name in _SCRIPTS)
     # Names of the library's own stay apart from the page's.
     script = f"{library()}\n{{\n{own}}}\n"
     return environment.get_template("page.html").render(

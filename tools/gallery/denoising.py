@@ -63,7 +63,7 @@ def make(folder: Path) -> list[Item]:
     }
     return [
         drawing.save(folder, "spectrograms", lambda: draw_spectrograms(panels, drawing.WIDTH, 1.45), alt),
-        *(save_sound(folder, name, samples, titles[name]) for name, samples in heard.items()),
+        *(save_sound(folder, name, samples, name) for name, samples in heard.items()),
         Figures(figures),
     ]
 

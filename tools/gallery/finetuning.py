@@ -49,7 +49,7 @@ def make(folder: Path) -> list[Item]:
     before, after = (denoise_at_once(noisy, jaxrnn.load(file)) for file in (PACKAGED, exported))
     exported.unlink()
     sounds = {"noisy": noisy, "before": before, "after": after}
-    titles = {"noisy": "a siren over a voice", "before": "denoised before the training", "after": "denoised after it"}
+    titles = {"noisy": "a siren over a voice", "before": "before the training", "after": "after it"}
     decibels = {name: si_sdr(samples, clean) for name, samples in sounds.items()}
     validation = [record["validation_loss"] for record in fitted.history if "validation_loss" in record]
     alt = (
@@ -58,10 +58,7 @@ def make(folder: Path) -> list[Item]:
     )
     return [
         drawing.save(folder, "loss", functools.partial(draw, fitted), alt),
-        *(
-            save_sound(folder, name, sound, f"{titles[name]}, {decibels[name]:z.1f} dB")
-            for name, sound in sounds.items()
-        ),
+        *(save_sound(folder, name, sound, titles[name]) for name, sound in sounds.items()),
         Figures({f"SI-SDR, {titles[name]}": f"{value:z.2f} dB" for name, value in decibels.items()}),
     ]
 

@@ -67,5 +67,7 @@ def _player(sound: Sound, folder: str) -> str:
     label = html.escape(sound.label)
     return (
         f"<figure><figcaption>{label}</figcaption>"
-        f'<audio controls preload="metadata" src="{source}" aria-label="{label}"></audio></figure>'
+        # Without entries in its menu, a player has none, and room to seek in.
+        f'<audio controls controlslist="nodownload noplaybackrate" preload="metadata" src="{source}" '
+        f'aria-label="{label}"></audio></figure>'
     )

@@ -7,8 +7,8 @@ const facts = JSON.parse(document.getElementById("facts").textContent);
 const { nodes, values, graphs } = facts.graph;
 const inPulses = facts.graph_stream;
 const elements = new Map();
-const links = [];  // { from, to, value }; a value of null: what a loop makes, such as its count of trips
-const returns = [];  // arrows back: { from, to, kind, state }
+const links = []; // { from, to, value }; a value of null: what a loop makes, such as its count of trips
+const returns = []; // arrows back: { from, to, kind, state }
 const opened = new Set();
 
 function element(key, kind, parent, more = {}) {
@@ -42,9 +42,16 @@ graphs.forEach((graph, number) => {
   if (graph.node !== null && bodies[graph.node].length > 1) {
     element(`g${number}`, "branch", `b${graph.node}`, { name: graph.name, node: graph.node });
   }
-  for (const [letter, kind] of [["i", "input"], ["o", "output"]]) {
+  for (const [letter, kind] of [
+    ["i", "input"],
+    ["o", "output"],
+  ]) {
     graph[`${kind}s`].forEach((value, place) => {
-      element(`${letter}${number}.${place}`, kind, containerOf(number), { value, name: values[value].name, graph: number });
+      element(`${letter}${number}.${place}`, kind, containerOf(number), {
+        value,
+        name: values[value].name,
+        graph: number,
+      });
     });
   }
 });
@@ -52,22 +59,28 @@ for (const [key, { parent }] of elements) if (parent !== null) elements.get(pare
 
 // -- links
 
-const makers = new Map();  // by value, the elements that it comes from
+const makers = new Map(); // by value, the elements that it comes from
 const add = (value, key) => makers.set(value, [...(makers.get(value) ?? []), key]);
-nodes.forEach((node, number) => node.outputs.forEach((value, place) => {
-  const exits = bodies[number].flatMap((graph) => graphs[graph].exits
-    .filter(([, outer]) => outer === place).map(([inner]) => `o${graph}.${inner}`));
-  for (const key of exits.length ? exits : [`n${number}`]) add(value, key);
-}));
+nodes.forEach((node, number) =>
+  node.outputs.forEach((value, place) => {
+    const exits = bodies[number].flatMap((graph) =>
+      graphs[graph].exits.filter(([, outer]) => outer === place).map(([inner]) => `o${graph}.${inner}`),
+    );
+    for (const key of exits.length ? exits : [`n${number}`]) add(value, key);
+  }),
+);
 graphs.forEach((graph, number) => graph.inputs.forEach((value, place) => add(value, `i${number}.${place}`)));
 
 const link = (value, to) => (makers.get(value) ?? []).forEach((from) => links.push({ from, to, value }));
-nodes.forEach((node, number) => node.inputs.forEach(([, value], place) => {
-  if (value === null) return;
-  const entries = bodies[number].flatMap((graph) => graphs[graph].entries
-    .filter(([outer]) => outer === place).map(([, inner]) => `i${graph}.${inner}`));
-  for (const key of entries.length ? entries : [`n${number}`]) link(value, key);
-}));
+nodes.forEach((node, number) =>
+  node.inputs.forEach(([, value], place) => {
+    if (value === null) return;
+    const entries = bodies[number].flatMap((graph) =>
+      graphs[graph].entries.filter(([outer]) => outer === place).map(([, inner]) => `i${graph}.${inner}`),
+    );
+    for (const key of entries.length ? entries : [`n${number}`]) link(value, key);
+  }),
+);
 graphs.forEach((graph, number) => {
   graph.outputs.forEach((value, place) => link(value, `o${number}.${place}`));
   if (graph.node !== null) {
@@ -88,22 +101,25 @@ function remove(key) {
 
 // Outputs of a body that nobody reads, such as weights that a loop hands on to itself.
 const read = new Set([...links, ...returns].map(({ from }) => from));
-const idle = [...elements.values()].filter(({ key, kind, parent }) => kind === "output" && parent !== null && !read.has(key));
+const idle = [...elements.values()].filter(
+  ({ key, kind, parent }) => kind === "output" && parent !== null && !read.has(key),
+);
 for (const { key } of idle) remove(key);
 for (let place = links.length - 1; place >= 0; place--) if (!elements.has(links[place].to)) links.splice(place, 1);
 
 const linked = new Set(links.flatMap(({ from, to }) => [from, to]));
 for (const [key, { kind }] of [...elements]) {
-  if (kind === "head" && !linked.has(key)) remove(key);  // the box itself says all that there is to say
+  if (kind === "head" && !linked.has(key)) remove(key); // the box itself says all that there is to say
 }
 
 // -- state
 
-const kept = new Map();  // by node, the variables of the internal state
+const kept = new Map(); // by node, the variables of the internal state
 facts.state.forEach((variable, number) => {
   const place = facts.graph.state[number];
   if (variable.kind === "external" && place.input !== null && place.output !== null) {
-    const from = `o0.${graphs[0].outputs.indexOf(place.output)}`, to = `i0.${graphs[0].inputs.indexOf(place.input)}`;
+    const from = `o0.${graphs[0].outputs.indexOf(place.output)}`,
+      to = `i0.${graphs[0].inputs.indexOf(place.input)}`;
     returns.push({ from, to, kind: "state", state: number });
   } else {
     for (const node of place.nodes) kept.set(node, [...(kept.get(node) ?? []), number]);
@@ -113,20 +129,23 @@ facts.state.forEach((variable, number) => {
 // -- what is visible
 
 const roots = [...elements.values()].filter(({ parent }) => parent === null).map(({ key }) => key);
-const childrenOf = (key) => key === null ? roots : elements.get(key).children;
+const childrenOf = (key) => (key === null ? roots : elements.get(key).children);
 const canOpen = (key) => childrenOf(key).length > 0;
 
-function pathTo(key) {  // the boxes around an element, the outermost first
+function pathTo(key) {
+  // the boxes around an element, the outermost first
   const path = [];
   for (let at = elements.get(key).parent; at !== null; at = elements.get(at).parent) path.unshift(at);
   return path;
 }
 
-function shown(key) {  // the element itself, or the folded one that hides it
+function shown(key) {
+  // the element itself, or the folded one that hides it
   return pathTo(key).find((box) => !opened.has(box)) ?? key;
 }
 
-function within(key) {  // the numbers of the nodes inside of an element and of its own
+function within(key) {
+  // the numbers of the nodes inside of an element and of its own
   const { node, kind, children } = elements.get(key);
   const own = node === undefined || kind === "branch" || kind === "head" ? [] : [node];
   return [...own, ...children.flatMap(within)];
@@ -136,7 +155,8 @@ function countOpen(key) {
   return childrenOf(key).reduce((sum, child) => sum + (opened.has(child) ? countOpen(child) : 1), 0);
 }
 
-function openFirst(most) {  // box by box from outside, as long as that leaves a drawing that people take in
+function openFirst(most) {
+  // box by box from outside, as long as that leaves a drawing that people take in
   for (let level = roots; level.length;) {
     const boxes = level.filter(canOpen);
     boxes.forEach((box) => opened.add(box));
@@ -150,19 +170,20 @@ function openFirst(most) {  // box by box from outside, as long as that leaves a
 
 // -- facts about elements
 
-const elementOf = (node) => elements.has(`b${node}`) ? `b${node}` : `n${node}`;
+const elementOf = (node) => (elements.has(`b${node}`) ? `b${node}` : `n${node}`);
 const bytesOf = new Map(facts.parameters.map((each) => [each.name, each.nbytes]));
 
 function parametersOf(key) {
-  const names = within(key).flatMap((node) => nodes[node].inputs
-    .filter(([, value]) => value !== null).map(([, value]) => values[value].parameter));
+  const names = within(key).flatMap((node) =>
+    nodes[node].inputs.filter(([, value]) => value !== null).map(([, value]) => values[value].parameter),
+  );
   return [...new Set(names.filter((name) => name !== null))];
 }
 const keptIn = (key) => within(key).flatMap((node) => kept.get(node) ?? []);
 const refusedIn = (key) => inPulses !== null && inPulses.refused !== null && within(key).includes(inPulses.refused);
 const problemIn = (key) => within(key).some((node) => nodes[node].problem !== null);
 
-const outside = new Set([...graphs[0].inputs, ...nodes.flatMap(({ graph, outputs }) => graph ? [] : outputs)]);
+const outside = new Set([...graphs[0].inputs, ...nodes.flatMap(({ graph, outputs }) => (graph ? [] : outputs))]);
 
 // What is known of a value in time: null for one without a time axis, else its kind and its frames.
 function timeOf(value) {
@@ -173,13 +194,24 @@ function timeOf(value) {
     return { kind: streamed.delay > 0 ? "late" : "now", streamed };
   }
   // Inside of bodies, a name of a dimension says less: exporters write down what they saw around them.
-  const symbol = inPulses?.symbol, shape = outside.has(value) ? values[value].shape ?? [] : [];
+  const symbol = inPulses?.symbol,
+    shape = outside.has(value) ? (values[value].shape ?? []) : [];
   return symbol && shape.some((size) => spells(size, symbol)) ? { kind: "now", streamed: null } : null;
 }
 
+const BETWEEN_NAMES = /([^\p{L}\p{N}_.]+)/u;
+
 function spells(size, symbol) {
-  return typeof size === "string" && size.split(/[^\p{L}\p{N}_.]+/u).includes(symbol);
+  return typeof size === "string" && size.split(BETWEEN_NAMES).includes(symbol);
 }
 const shapeOf = (value) => inPulses?.values[value]?.shape ?? values[value].shape;
 const delays = Object.values(inPulses?.values ?? {}).map(({ delay }) => delay ?? 0);
 const largestDelay = Math.max(0, ...delays);
+
+function valuesOf(key) {
+  // what a node makes and reads, or the value that an input or output is
+  const { kind, node, value } = elements.get(key);
+  if (value !== undefined) return [value];
+  if (node === undefined || kind === "branch") return [];
+  return [...nodes[node].outputs, ...nodes[node].inputs.map(([, each]) => each).filter((each) => each !== null)];
+}

@@ -1,25 +1,37 @@
 // Search, buttons and keys; and the first drawing.
 
-const search = document.getElementById("search"), results = document.getElementById("results");
-const texts = [...elements.values()].filter(({ kind }) => kind !== "head").map(({ key, kind, name, node, value }) => {
-  const numbers = value !== undefined ? [value] : node !== undefined && kind !== "branch" ? [...nodes[node].outputs, ...nodes[node].inputs.map(([, one]) => one)] : [];
-  const all = numbers.filter((one) => one !== null).map((one) => `${values[one].name} ${values[one].parameter ?? ""} ${shapeText(shapeOf(one)).replaceAll(" ", "")}`);
-  const operator = node !== undefined && kind !== "branch" ? nodes[node].operator : kind;
-  return { key, name, operator, text: `${name} ${operator} ${all.join(" ")}`.toLowerCase() };
-});
-let hits = [], current = -1;
+const search = document.getElementById("search"),
+  results = document.getElementById("results");
+const texts = [...elements.values()]
+  .filter(({ kind }) => kind !== "head")
+  .map(({ key, kind, name, node }) => {
+    const all = valuesOf(key).map((value) => {
+      const { name, parameter } = values[value];
+      return `${name} ${parameter ?? ""} ${shapeText(shapeOf(value)).replaceAll(" ", "")}`;
+    });
+    const operator = node !== undefined && kind !== "branch" ? nodes[node].operator : kind;
+    return { key, name, operator, text: `${name} ${operator} ${all.join(" ")}`.toLowerCase() };
+  });
+let hits = [],
+  current = -1;
 
 function find() {
   const words = search.value.toLowerCase().replace(/,\s+/g, ",").split(/\s+/).filter(Boolean);
-  const rank = ({ name, operator }) => words.some((word) => operator.toLowerCase().startsWith(word) || name.toLowerCase().includes(word)) ? 0 : 1;
-  hits = words.length ? texts.filter(({ text }) => words.every((word) => text.includes(word))).sort((a, b) => rank(a) - rank(b)) : [];
+  // First those that are called so, then those that read or make what is called so.
+  const called = ({ name, operator }) => {
+    return words.some((word) => operator.toLowerCase().startsWith(word) || name.toLowerCase().includes(word));
+  };
+  hits = words.length ? texts.filter(({ text }) => words.every((word) => text.includes(word))) : [];
+  hits.sort((a, b) => called(b) - called(a));
   current = -1;
-  results.replaceChildren(...hits.slice(0, 40).map(({ key, name, operator }, place) => {
-    const made = html("button", { type: "button", class: "jump" }, html("b", {}, operator), ` ${middle(name, 40)}`);
-    made.addEventListener("click", () => goTo(place));
-    made.dataset.hit = key;
-    return html("li", {}, made);
-  }));
+  results.replaceChildren(
+    ...hits.slice(0, 40).map(({ key, name, operator }, place) => {
+      const made = html("button", { type: "button", class: "jump" }, html("b", {}, operator), ` ${middle(name, 40)}`);
+      made.addEventListener("click", () => goTo(place));
+      made.dataset.hit = key;
+      return html("li", {}, made);
+    }),
+  );
   results.hidden = !words.length;
   document.getElementById("hits").textContent = words.length ? plural(hits.length, "hit") : "";
 }
@@ -38,7 +50,8 @@ search.addEventListener("keydown", (event) => {
 
 canvas.addEventListener("click", (event) => {
   if (moved > 4) return;
-  const hit = event.target.closest(".card, .bar"), back = event.target.closest(".return.state");
+  const hit = event.target.closest(".card, .bar"),
+    back = event.target.closest(".return.state");
   if (back) {
     select(returns[Number(back.dataset.return)].to);
     return;
