@@ -113,6 +113,7 @@ MODULES = (
     "jaxrnn.specs",
     "jaxrnn.stepper",
     "jaxrnn.training.losses",
+    "jaxrnn.training.metrics",
 )
 
 
