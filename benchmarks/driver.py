@@ -7,21 +7,23 @@ large the files are. Units are empty: workers give rows at once, so that the dri
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import resource
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import polars as pl
 
 from jaxrnn.evaluation.cluster import WorkerPool
-from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.corpus import from_manifest
 from jaxrnn.evaluation.evaluator import Evaluator
 from jaxrnn.evaluation.joining import Workers
-from jaxrnn.evaluation.journal import Journal, Row, row_of
+from jaxrnn.evaluation.journal import Journal, Row, UnitRows, row_of
 from jaxrnn.evaluation.metrics import build_metric
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.results import TABLE, results_of, write_document
@@ -30,19 +32,19 @@ from jaxrnn.evaluation.units import Unit, Units
 RATE, BATCH, SECONDS = 16_000, 16, 360
 
 
-class Corpus(Sequence[Item]):
-    """Recordings that are not there, made when they are asked for."""
-
-    def __init__(self, count: int):
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        name = f"speaker{index // 1000:05d}/{index:08d}"
-        columns = {"snr": index % 21 - 5, "noise": ("street", "babble", "car", "rain")[index % 4]}
-        return Item(name, Path(f"/corpus/noisy/{name}.flac"), Path(f"/corpus/clean/{name}.flac"), columns)
+def write_manifest(path: Path, count: int) -> Path:
+    """A table of recordings that are not there."""
+    number = pl.int_range(count)
+    name = pl.format("speaker{}/{}", number // 1000, number.cast(pl.String).str.zfill(8))
+    columns = {
+        "id": name,
+        "path": pl.format("/corpus/noisy/{}.flac", name),
+        "reference": pl.format("/corpus/clean/{}.flac", name),
+        "snr": number % 21 - 5,
+        "noise": pl.lit(pl.Series(["street", "babble", "car", "rain"])).gather(number % 4),
+    }
+    pl.DataFrame().select(**columns).write_parquet(path)
+    return path
 
 
 class Empty(Evaluator):
@@ -89,9 +91,10 @@ def main() -> None:
 
 
 def _measure(out: Path, options: argparse.Namespace) -> None:
-    units = Units(Corpus(options.rows), np.full(options.rows, RATE * SECONDS), RATE, BATCH)
     journal, done = Journal(out, {}), 0
-    began = time.perf_counter()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:  # what it leaves behind is not ours
+        manifest = other.submit(write_manifest, out.with_suffix(".parquet"), options.rows).result()
+    before, began = resident(), time.perf_counter()
 
     def said(what: str, *files: Path) -> None:
         nonlocal began
@@ -106,6 +109,10 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
             journal.finish(unit.index, rows)
             done += 1
 
+    corpus = from_manifest(manifest)
+    said("the list of recordings", manifest)
+    print(f"it holds {(resident() - before) / len(corpus):.0f} bytes for each")
+    units = Units(corpus, np.full(len(corpus), RATE * SECONDS), RATE, BATCH)
     with journal.writing():
         with WorkerPool(Workers(options.workers), Empty) as pool:
             journal.begin(pool.surroundings)
@@ -120,11 +127,16 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
     assert len(again.finished()) == len(units)
     said("the journal read again")
     metrics = [build_metric(name) for name in ("si_sdr", "si_sdr_improvement", "level")]
-    results = results_of("scale", again.rows(), metrics, slices=["snr", "noise"], path=out / TABLE)
+    results = results_of("scale", UnitRows(out), metrics, slices=["snr", "noise"], path=out / TABLE)
     write_document(out, results)
     said("table and summary", out / TABLE, out / "results.json")
     write_report(out / "report.html", results)
     said("page", out / "report.html")
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def _parts(path: Path) -> Iterator[Path]:

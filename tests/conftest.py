@@ -49,6 +49,17 @@ def pytest_configure(config: pytest.Config) -> None:
     keep_compiled(config)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session):
+    """What is imported and collected stays: no collection of garbage looks through it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def settled_heap():
     """What a module leaves in JAX's caches is not looked through again by every collection after it."""

@@ -47,6 +47,8 @@ CASES = {
     "mse": ("y", losses.mse("y", "wanted", time_axis=1)),
     "mse, time first": ("y_first", losses.mse("y_first", "wanted", time_axis=0)),
     "mse of a mask": ("y", losses.mse("y", "wanted", times="noisy", time_axis=-2)),
+    "absolute error": ("y", losses.mean_absolute_error("y", "wanted", time_axis=1)),
+    "absolute error of spectra": ("spectrum", losses.mean_absolute_error("spectrum", "wanted_spectrum", time_axis=1)),
     "magnitudes": ("spectrum", losses.spectral_mse("spectrum", "wanted_spectrum", time_axis=1)),
     "complex": ("spectrum", losses.spectral_mse("spectrum", "wanted_spectrum", time_axis=1, complex_weight=1)),
     "compressed": (
@@ -79,7 +81,6 @@ FLAT = {
     "accuracy": ("logits", metrics.accuracy("logits", "classes")),
     "accuracy, ignored": ("logits", metrics.accuracy("logits", "classes", ignore_label=1)),
     "binary accuracy": ("yes", metrics.binary_accuracy("yes", "speech")),
-    "absolute error": ("spectrum", metrics.mean_absolute_error("spectrum", "wanted_spectrum", time_axis=1)),
 }
 
 

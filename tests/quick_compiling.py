@@ -1,6 +1,7 @@
 """How the tests compile: nearly all their time goes into lowering and compiling programs that run once.
 
-Processes that tests start, those of examples and commands among them, compile as users do.
+Processes that tests start, those of commands among them, compile as users do, but where their programs are not the
+matter (`QUICK_ENVIRONMENT`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from jaxlib.mlir import ir
 
 #: XLA without its fusion emitters compiles in half the time. Results are rounded in other places.
 QUICK_COMPILER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+#: For processes that a test starts: they compile as the tests do.
+QUICK_ENVIRONMENT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": QUICK_COMPILER}
 #: Lowerings that share a context, which keeps their constants in memory.
 _SHARED_BY = 100
 

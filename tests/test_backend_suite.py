@@ -1,7 +1,11 @@
 """ONNX's own backend suite: node, simple and converted PyTorch cases; each under jit, and its gradient.
 
-No gradient where a case writes an operator out as its body (``_expanded``): the operators in there have cases of their
-own. One case of each operator is in the quick tier.
+Cases of an operator with the same attributes, modes and ranks have one gradient. Where a case writes an operator out as
+its body (``_expanded``), there is none: the operators in there have cases of their own, and of the bodies that are made
+of the same operators one is run. One case of each operator is in the quick tier.
+
+The suite is computed where it is imported, in seconds: a test takes a part of the cases, so that processes that run
+none of them, or only collect them, do not import it.
 
 Every case passes that no entry of `EXCLUDED` names, and an entry whose cases pass has to go. ``python
 tests/test_backend_suite.py [PREFIX ...]`` says how many pass, and why the others fail.
@@ -51,6 +55,9 @@ EXCLUDED = {
     "test_gradient_of_add": "the Gradient operator",
 }
 
+#: What stands in the name of a case behind that of the operator whose body it is.
+BODY = "_expanded"
+
 #: Operators whose result has a shape or a type that only data tell, or that JAX has no type for: they run outside jit.
 OUTSIDE_JIT = {
     *("Compress", "NonMaxSuppression", "NonZero", "Unique"),
@@ -84,16 +91,40 @@ def names() -> list[str]:
     return [name for name in all_cases() if not name.startswith(tuple(EXCLUDED))]
 
 
-def in_tiers() -> list[Any]:
-    """The cases that are to pass; all but the first of each operator, and of each kind, are thorough."""
-    seen, parameters = set(), []
+@functools.cache
+def in_tiers() -> tuple[list[str], list[str]]:
+    """The cases that are to pass, quick and thorough: the first of each operator, and of each kind, are quick."""
+    seen, tiers = set(), ([], [])
     for name in names():
-        case = all_cases()[name]
-        whole = case.model is not None and not name.endswith("_expanded")
-        keys = {(case.kind, node.domain, node.op_type) for node in case.model.graph.node} if whole else {case.kind}
-        parameters.append(name if keys - seen else pytest.param(name, marks=pytest.mark.thorough))
+        case, (origin, body, _) = all_cases()[name], name.partition(BODY)
+        keys = {case.kind}
+        if body:
+            whole = all_cases()[origin].model
+            keys = {(*operators_of(whole.graph.node), *sorted(set(operators_of(case.model.graph.node))))}
+        elif case.model is not None:
+            keys = {(case.kind, node.domain, node.op_type) for node in case.model.graph.node}
+        if keys - seen or not body:
+            tiers[bool(body) or not keys - seen].append(name)
         seen |= keys
-    return parameters
+    return tiers
+
+
+@functools.cache
+def differentiated() -> set[str]:
+    """The cases whose gradients are taken."""
+    seen, found = set(), set()
+    for name, case in all_cases().items():
+        if BODY in name:
+            continue
+        key: Any = name
+        if case.model is not None and len(case.model.graph.node) == 1:
+            (node,) = case.model.graph.node
+            ranks = [len(value.type.tensor_type.shape.dim) for value in case.model.graph.input]
+            key = (node.op_type, *ranks, *sorted((given.name, given.s) for given in node.attribute))
+        if key not in seen:
+            found.add(name)
+        seen.add(key)
+    return found
 
 
 def content(case: Any) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
@@ -171,10 +202,10 @@ def is_float(value: Any) -> bool:
 
 
 def evaluate(
-    model: jaxrnn.Model, values: dict[str, Any], differentiated: bool, options: dict[str, Any]
+    model: jaxrnn.Model, values: dict[str, Any], with_gradient: bool, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Outputs, and the gradient of the sum of the float ones by the float inputs, from one compiled function."""
-    floats = {name: value for name, value in values.items() if differentiated and is_float(value)}
+    floats = {name: value for name, value in values.items() if with_gradient and is_float(value)}
 
     def both(floats: dict[str, Any], others: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         def run(floats: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -200,7 +231,7 @@ def run_case(case: Any) -> bool:
     options = {"xla_cpu_use_fusion_emitters": True} if "FNUZ" in case.name else {}
     for inputs, expected in data_sets:
         values = dict(zip(names, inputs, strict=False))
-        outputs, gradient, jitted = outcome(proto, values, "_expanded" not in case.name, options)
+        outputs, gradient, jitted = outcome(proto, values, case.name in differentiated(), options)
         assert sorted(outputs) == sorted(results)
         for name, value in zip(results, expected, strict=True):
             assert_equal(outputs[name], value, case.rtol, case.atol)
@@ -212,7 +243,7 @@ def run_case(case: Any) -> bool:
 
 
 def outcome(
-    proto: onnx.ModelProto, values: dict[str, Any], differentiated: bool, options: dict[str, Any]
+    proto: onnx.ModelProto, values: dict[str, Any], with_gradient: bool, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], bool]:
     """Outputs, gradient, and whether they were compiled; inputs that decide on shapes are bound if need be."""
     model = jaxrnn.load(proto)
@@ -228,7 +259,7 @@ def outcome(
                 rest = {name: value for name, value in values.items() if name not in bound}
                 with contextlib.suppress(jaxrnn.StaticValueError):
                     bound_model = jaxrnn.load(proto, static=bound) if bound else model
-                    return *evaluate(bound_model, rest, differentiated, options), True
+                    return *evaluate(bound_model, rest, with_gradient, options), True
         return model.apply(model.params, values), {}, False
 
 
@@ -250,12 +281,25 @@ def operators_of(nodes: Any) -> Iterator[str]:
             yield from operators_of(attribute.g.node)
 
 
-@pytest.mark.parametrize("name", in_tiers())
-def test_case(name: str) -> None:
-    case = all_cases()[name]
-    jitted = run_case(case)
-    outside = OUTSIDE_JIT & set(operators_of(content(case)[0].graph.node))
-    assert jitted or outside, "this case has to run under jit"
+PARTS = [
+    pytest.param(tier, part, marks=[pytest.mark.thorough] * tier) for tier in (0, 1) for part in range(8 + 16 * tier)
+]
+
+
+@pytest.mark.parametrize(("tier", "part"), PARTS)
+def test_cases(tier: int, part: int) -> None:
+    parts = sum(parameter.values[0] == tier for parameter in PARTS)
+    failures = []
+    for name in in_tiers()[tier][part::parts]:
+        case = all_cases()[name]
+        try:
+            outside = OUTSIDE_JIT & set(operators_of(content(case)[0].graph.node))
+            assert run_case(case) or outside, "this case has to run under jit"
+        except Exception as error:
+            error.add_note(name)
+            failures.append(error)
+    if failures:
+        raise ExceptionGroup(f"{len(failures)} cases", failures)
 
 
 def passes(case: Any) -> tuple[bool, Exception | None]:

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import MODELS
 from performance_results import made_up
+from quick_compiling import QUICK_ENVIRONMENT
 
 import jaxrnn
 from benchmarks import machine, peers, start, tables
@@ -50,9 +51,9 @@ SMALLEST = {
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The benchmarks' command, in a process of its own: it pins itself to a core."""
+    """The benchmarks' command, in a process of its own: it pins itself to a core. It compiles as the tests do."""
     command = [sys.executable, "-m", "benchmarks", *arguments]
-    environment = {**os.environ, "JAXRNN_MODELS": str(MODELS), "COLUMNS": "100"}
+    environment = {**os.environ, "JAXRNN_MODELS": str(MODELS), "COLUMNS": "100", **QUICK_ENVIRONMENT}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done

@@ -16,7 +16,7 @@ from jaxrnn.demo import PACKAGED
 @pytest.mark.parametrize(
     ("name", "options", "pulse"),
     of_tiers(
-        [("keyword_net", ("--pulse", 4), 4), ("wave_net", (), 64), ("filter_net", (), 1)],
+        [("keyword_net", ("--pulse", 4), 4), ("wave_net", (), 64)],
         [("keyword_net", ("--pulse", 4), 4)],
     ),
 )

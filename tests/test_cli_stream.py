@@ -307,8 +307,6 @@ def test_pulses_hold_what_does_not_move(tmp_path):
     ("name", "pulse", "smallest", "delay"),
     of_tiers(
         [
-            ("filter_net", 2, 1, {"mask": 2, "coefs": 2, "snr": 2}),
-            ("dual_path_net", 3, 1, {"enhanced": 0}),
             ("keyword_net", None, 2, {"logits": 1}),
             ("wave_net", 128, 64, {"clean": 0}),
         ],

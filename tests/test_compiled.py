@@ -263,7 +263,7 @@ def test_a_file_has_the_rights_of_any_new_file(small, tmp_path):
 
 
 #: Name: a pulse that fits.
-PULSED = {"keyword_net": 2, "wave_net": 64, "filter_net": 3}
+PULSED = {"keyword_net": 2, "wave_net": 64}
 
 
 @pytest.fixture(scope="module", params=of_tiers(PULSED, ("wave_net",)))

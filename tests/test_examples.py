@@ -28,9 +28,9 @@ LAG = 384
 FEW = 40
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture
 def as_users_compile():
-    """Examples are held to their references in programs that are optimised, as those of users are."""
+    """Whole recordings are held to their references in programs that are optimised, as those of users are."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
@@ -73,6 +73,7 @@ def by_steps(model: jaxrnn.Model, frames: np.ndarray) -> np.ndarray:
     return np.stack(outputs)
 
 
+@pytest.mark.usefixtures("as_users_compile")
 def test_dtln_matches_its_reference(dtln, models, audio):
     noisy, clean = read(audio / "noisy_16k.wav"), read(audio / "clean_16k.wav")
     reference = np.load(audio / "dtln_reference_16k.npy")
@@ -105,6 +106,7 @@ def test_dtln_step_by_step(dtln, models, audio):
     np.testing.assert_allclose(dtln.denoise(noisy, model_1, model_2), result, rtol=0, atol=1e-6)
 
 
+@pytest.mark.usefixtures("as_users_compile")
 def test_silero_vad_matches_its_reference(silero, models, audio):
     speech, reference = read(audio / "speech_16k.wav"), np.load(audio / "silero_reference.npy")
     model = jaxrnn.load(models / "silero_vad.onnx", static={"sr": 16_000})
@@ -135,6 +137,7 @@ def test_silero_vad_segments(silero):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("as_users_compile")
 def test_gtcrn_matches_its_reference(gtcrn, models, audio):
     noisy, clean = read(audio / "noisy_16k.wav"), read(audio / "clean_16k.wav")
     reference = np.load(audio / "gtcrn_reference_16k.npy")

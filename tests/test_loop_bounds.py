@@ -136,7 +136,7 @@ def test_derivatives_are_those_of_the_loop_written_out():
         def summed(params, rows, start):
             return jnp.sum(jax.vmap(total, (None, 0, None))(params, rows, start))
 
-        slopes = jax.grad(summed, (0, 2))(wide.params, rows, start)
+        slopes = jax.jit(jax.grad(summed, (0, 2)))(wide.params, rows, start)
         together = [sum(leaves) for leaves in zip(*(jax.tree.leaves((s[0], s[2])) for s in expected), strict=True)]
         np.testing.assert_allclose(jax.tree.leaves(slopes), together, rtol=1e-14)
         point = (wide.params, rows, start)

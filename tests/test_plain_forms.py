@@ -23,7 +23,7 @@ from jaxrnn.streaming import transform
 from jaxrnn.streaming.transform import in_plain_forms
 
 #: By model, the smallest pulse.
-NETWORKS = {"dual_path_net": 1, "filter_net": 1, "keyword_net": 2, "wave_net": 64}
+NETWORKS = {"dual_path_net": 1, "keyword_net": 2, "wave_net": 64}
 #: Rules that have a plain form of their own.
 QUICK = (
     "transposed with stride",

@@ -96,8 +96,12 @@ def test_models_lower(name):
     check_lowering(jaxrnn.load(MODELS / f"{name}.onnx", static=static), PULSES.get(name))
 
 
+#: Of a network that both exporters of PyTorch wrote, the newer one's file.
+FILES = [name for name in EXPECTED if name.replace("_script", "_dynamo") not in EXPECTED.keys() - {name}]
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", FILES)
 def test_files_of_exporters_lower(name):
     network = Export(name)
     streams = network.expected["stream"] is True
@@ -305,8 +309,10 @@ def test_transformations(name):
         return wrap(function)(x), jax.grad(loss)(x), jax.jvp(loss, (x,), (jnp.cos(x),))[1], product(x)
 
     with jax.disable_jit(name == "disable_jit"):
-        for found, expected in zip(derivatives(gates), derivatives(plain), strict=True):
-            np.testing.assert_allclose(found, expected, atol=2e-5)
+        compute = derivatives if name in ("eager", "disable_jit") else jax.jit(derivatives, static_argnums=0)
+        results = [compute(function) for function in (gates, plain)]
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 def test_a_cell_with_gates_by_platform_is_recognised():

@@ -278,7 +278,6 @@ class Case:
 PULSED = {
     "keyword_net": (2, {"logits": 2}),
     "wave_net": (64, {"clean": 2}),
-    "filter_net": (3, {"mask": 2, "coefs": 1, "snr": 1}),
 }
 
 

@@ -23,7 +23,8 @@ CASES = {
     "silero_vad_16k_op15": ({"sequence": 576}, {"sr": 16000}),
     "predictor_net": ({}, {}),
 }
-NAMES = tuple(CASES)
+#: Silero's other file is the same network behind a branch that folds.
+NAMES = tuple(name for name in CASES if name != "silero_vad")
 STEPS = 12
 
 

@@ -17,12 +17,17 @@ import jax
 import jax.numpy as jnp
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
+import onnx
 from jax import lax
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 import jaxrnn
+from jaxrnn.jaxprs.arranging import plain
+from jaxrnn.jaxprs.schedule import BatchedEquations, Loop
+from jaxrnn.jaxprs.step import Step
 
 INK, QUIET, PAPER = "#1f2933", "#6b7785", "#ffffff"
 FILLS = {"input": "#cfe3f7", "state": "#fde3b5", "output": "#cdebd2", "nothing": "#ffffff"}
@@ -253,7 +258,98 @@ def overview() -> Figure:
     return figure
 
 
+#: The graph of docs/how_it_works.md whose shapes fold.
+HEADS = """<ir_version: 9, opset_import: ["" : 18]>
+heads (float[time,8] x) => (float[time,2,4] y)
+<int64 first = {0}, int64[2] heads = {2, 4}, int64[1] axis = {0}> {
+  product = MatMul (x, W)
+  shape = Shape (product)
+  frames = Gather (shape, first)
+  frames_1 = Unsqueeze (frames, axis)
+  target = Concat <axis = 0> (frames_1, heads)
+  y = Reshape (product, target)
+}"""
+
+
+def folding() -> Figure:
+    """Nodes whose values are known while tracing, and the equations that are left of a graph."""
+    proto = onnx.parser.parse_model(HEADS)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 8), np.float32), "W"))
+    model = jaxrnn.load(proto)
+    jaxpr = jax.make_jaxpr(model.apply)(model.params, {"x": jnp.zeros((5, 8))})
+    nodes = [node.op_type for node in proto.graph.node]
+    left = [equation.primitive.name for equation in jaxpr.eqns]
+    figure, ax = canvas(20, 6.4)
+    width, gap = 2.7, 0.55
+    note(ax, 0.2, 5.9, "nodes of the file", weight="bold")
+    note(ax, 3.45, 2.6, "equations that are left", weight="bold")
+    middles = {}
+    for index, name in enumerate(nodes):
+        x, known = 0.2 + (width + gap) * index, name not in ("MatMul", "Reshape")
+        middles[name] = x + width / 2
+        box(ax, x, 4.2, name, "state" if known else "input", width=width, height=1)
+        if index:
+            arrow(ax, (x - gap, 4.7), (x, 4.7))
+    for name, source in zip(left, ("MatMul", "Reshape"), strict=True):
+        box(ax, middles[source] - width / 2, 0.9, name, "input", width=width, height=1)
+        arrow(ax, (middles[source], 4.15), (middles[source], 1.95), QUIET)
+    arrow(ax, (middles["MatMul"] + width / 2, 1.4), (middles["Reshape"] - width / 2, 1.4))
+    box(ax, 0.2, 0.05, "", "input", width=0.5, height=0.4)
+    note(ax, 0.9, 0.25, "arrays, computed in every call", fontsize=9)
+    box(ax, 7.6, 0.05, "", "state", width=0.5, height=0.4)
+    note(ax, 8.3, 0.25, "known while tracing: numbers and symbols", fontsize=9)
+    return figure
+
+
+def schedule() -> Figure:
+    """The parts of a step over a recording."""
+
+    def step(params: dict[str, jax.Array], frame: jax.Array, carry: jax.Array) -> tuple[jax.Array, jax.Array]:
+        features = lax.max(frame @ params["encoder"], 0.0)
+        kernel = params["kernel"] * params["scale"]
+        hidden = jnp.tanh(features @ kernel + carry @ params["recurrent"])
+        return hidden @ params["decoder"], hidden
+
+    square = jnp.ones((8, 8))
+    params = {"encoder": square, "kernel": square, "recurrent": square, "decoder": square, "scale": jnp.ones(8)}
+    arranged = plain(Step.trace(step, params, jnp.ones(8), jnp.ones(8)))
+    before, loop, after = arranged.parts
+    assert isinstance(before, BatchedEquations)
+    assert isinstance(loop, Loop)
+    assert isinstance(after, BatchedEquations)
+    columns = [
+        ("of parameters alone", "once, by pack", arranged.fixed, "state"),
+        ("before the loop", "all frames in one go", before.equations, "input"),
+        ("the loop", "frame by frame", loop.equations, "nothing"),
+        ("after the loop", "all frames in one go", after.equations, "output"),
+    ]
+    words = {"mul": "multiply", "dot_general": "product", "max": "maximum", "broadcast_in_dim": "broadcast"}
+    figure, ax = canvas(23, 7)
+    width, gap = 4.7, 1.2
+    for index, (title, when, equations, kind) in enumerate(columns):
+        x = 0.3 + (width + gap) * index
+        color = "nothing" if kind == "nothing" else kind
+        ax.add_patch(
+            FancyBboxPatch((x, 0.9), width, 4.2, "round,pad=0,rounding_size=0.2", facecolor=FILLS[color], edgecolor=INK)
+        )
+        note(ax, x + width / 2, 6.3, title, ha="center", weight="bold")
+        note(ax, x + width / 2, 5.6, when, ha="center", color=QUIET)
+        names = [words.get(equation.primitive.name, equation.primitive.name) for equation in equations]
+        for row, name in enumerate(names):
+            note(ax, x + width / 2, 4.5 - 0.85 * row, name, ha="center")
+        if index:
+            arrow(ax, (x - gap, 3.0), (x, 3.0))
+        if loop.equations is equations:
+            ax.plot([x + width * 0.8] * 2, [0.9, 0.35], color=INK, linewidth=1.1)
+            ax.plot([x + width * 0.8, x + width * 0.2], [0.35, 0.35], color=INK, linewidth=1.1)
+            arrow(ax, (x + width * 0.2, 0.35), (x + width * 0.2, 0.9))
+            note(ax, x + width / 2, 0.0, "carry", ha="center", fontsize=9)
+    return figure
+
+
 PICTURES: dict[str, Callable[[], Figure]] = {
+    "folding": folding,
+    "schedule": schedule,
     "overview": overview,
     "look_ahead": look_ahead,
     "branches": branches,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jaxrnn.demo.denoiser import PACKAGED, Denoised, denoise, denoise_at_once, spectra_and_state
-from jaxrnn.demo.signals import Mixture, mixture
-from jaxrnn.demo.spectra import RATE
+from jaxrnn.demo.signals import Mixture, mix, mixture, voiced
+from jaxrnn.demo.spectra import RATE, analyse, synthesise
 from jaxrnn.si_sdr import si_sdr
 
 __all__ = [
@@ -12,11 +12,15 @@ __all__ = [
     "RATE",
     "Denoised",
     "Mixture",
+    "analyse",
     "denoise",
     "denoise_at_once",
+    "mix",
     "mixture",
     "si_sdr",
     "spectra_and_state",
+    "synthesise",
+    "voiced",
 ]
 
 

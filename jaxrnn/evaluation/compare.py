@@ -74,7 +74,12 @@ def compare(
     """
     results = [_results(first), _results(second)]
     names = results[0].name, results[1].name
-    left, right = (each.table for each in results)
+    known = [{column.name: column for column in each.columns} for each in results]
+    common = [column for name, column in known[1].items() if name in known[0]]
+    needed = ["id", "path", "reference", "seconds", *(column.name for column in common)]
+    sliced = [name for name in slices if name in results[1].scan.collect_schema()]
+    left = results[0].scan.select(needed).collect()
+    right = results[1].scan.select(list(dict.fromkeys([*needed, *sliced]))).collect()
     for name, table in zip(names, (left, right), strict=True):
         twice = table.filter(table["id"].is_duplicated())["id"]
         if len(twice):
@@ -89,12 +94,10 @@ def compare(
             f"second {some[1]}"
         )
     _check_corpora(both[0], both[1], f"{names[0]} and {names[1]} are of different corpora", same_files)
-    known = [{column.name: column for column in each.columns} for each in results]
-    common = [column for name, column in known[1].items() if name in known[0]]
     if not common:
         listed = " and ".join(", ".join(columns) or "none" for columns in known)
         raise InputError(f"{names[0]} and {names[1]} have no metric in common: {listed}")
-    check_slices(slices, both[1].columns)
+    check_slices(slices, results[1].scan.collect_schema().names())
 
     def differences(places: np.ndarray) -> tuple[Difference, ...]:
         parts = [table[places] for table in both]
@@ -122,11 +125,11 @@ def _results(results: Location | str | Results) -> Results:
 
 def _corpus(first: Results, second: Results) -> dict[str, tuple[CorpusDifference, ...]]:
     corpus = {}
-    others = {row["id"]: row for row in first.rows}
     for metric in sorted(first.pools.keys() & second.pools.keys()):
         one, two = first.pools[metric], second.pools[metric]
-        pairs = [(others.get(row["id"], {}).get(one.key), row.get(two.key)) for row in second.rows]
-        counts = [(first, second) for first, second in pairs if first is not None and second is not None]
+        others = {row["id"]: row[one.key] for row in first.counted if row.get(one.key) is not None}
+        rows = [row for row in second.counted if row["id"] in others and row.get(two.key) is not None]
+        counts = [(others[row["id"]], row[two.key]) for row in sorted(rows, key=lambda row: row["id"])]
         if counts:
             corpus[metric] = corpus_differences((one, two), counts)
     return corpus

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.corpus import Item, columns_of
 from jaxrnn.evaluation.evaluation import Evaluation
 from jaxrnn.evaluation.journal import COLUMNS, write_whole
 from jaxrnn.evaluation.metrics import Metric
@@ -27,8 +27,9 @@ def check_slices_of(corpus: Iterable[Item], metrics: Iterable[Metric], slices: I
     Raises:
         InputError: there is no such column; the message names the nearest.
     """
-    manifest = [key for item in corpus for key in item.columns]
-    check_slices(slices, [*manifest, *COLUMNS, *(column.name for metric in metrics for column in metric.columns)])
+    check_slices(
+        slices, [*columns_of(corpus), *COLUMNS, *(column.name for metric in metrics for column in metric.columns)]
+    )
 
 
 def check_main(metrics: Sequence[Metric], main: str | None) -> None:

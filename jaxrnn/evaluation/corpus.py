@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, optional_package
@@ -21,7 +20,7 @@ KEYS = ("id", "path", "reference")
 
 
 @brief
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """A recording to evaluate.
 
@@ -41,7 +40,7 @@ class Item:
 def from_folder(
     folder: Location | str, *, reference: Location | str | None = None, patterns: Sequence[str] = PATTERNS,
     limit: int | None = None,
-) -> tuple[Item, ...]:  # fmt: skip
+) -> Sequence[Item]:  # fmt: skip
     """The recordings below a folder, in the order of their names.
 
     Args:
@@ -72,8 +71,45 @@ def _by_name(folder: Location) -> dict[str, Location]:
     return {name_below(folder, path): path for path in reversed(files_below(folder))}
 
 
-def from_manifest(path: Location | str, *, limit: int | None = None) -> tuple[Item, ...]:
-    """The recordings that a table lists.
+class Manifest(Sequence[Item]):
+    """The recordings that a table lists, in the order of their ids: each is made when it is asked for.
+
+    Args:
+        folder: that relative paths start from.
+        table: with the columns `KEYS`, each of text, and further ones.
+
+    Attributes:
+        ids: all of them.
+        columns: the further ones.
+    """
+
+    def __init__(self, folder: Location, table: Any):
+        self._folder, self._table = folder, table.sort("id")
+        self.ids: Iterable[str] = self._table["id"]
+        self.columns = [name for name in table.columns if name not in KEYS]
+
+    def __len__(self) -> int:
+        return self._table.height
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            return list(map(self._item, self._table[index].iter_rows(named=True)))
+        return self._item(self._table.row(index, named=True))
+
+    def __iter__(self) -> Iterator[Item]:
+        return map(self._item, self._table.iter_rows(named=True))
+
+    def _item(self, row: dict[str, Any]) -> Item:
+        name, path, reference = (row.pop(key) for key in KEYS)
+        return Item(name, joined(self._folder, path), joined(self._folder, reference) if reference else None, row)
+
+
+def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence[Item]:
+    """The recordings that a table lists, which stay in memory as the table alone.
 
     Args:
         path: a CSV or Parquet file, here or by URL, with a column ``path`` and optionally ``id`` and ``reference``.
@@ -89,23 +125,19 @@ def from_manifest(path: Location | str, *, limit: int | None = None) -> tuple[It
     if "path" not in rows.columns:
         listed = ", ".join(rows.columns)
         raise InputError(f"{path} has no column 'path'{near('path', rows.columns)}; its columns are {listed}")
-    items = []
-    for number, row in enumerate(rows.iter_rows(named=True), 1):
-        if not row["path"]:
-            raise InputError(f"{path}, row {number}: the path is empty")
-        name = row.get("id")
-        reference = row.get("reference")
-        items.append(
-            Item(
-                bare_name(row["path"]) if name is None else str(name),
-                joined(path.parent, row["path"]),
-                joined(path.parent, reference) if reference else None,
-                {key: value for key, value in row.items() if key not in KEYS},
-            )
-        )
-    if not items:
+    if rows.is_empty():
         raise InputError(f"{path} lists no recording")
-    return checked(items)
+    import polars as pl
+
+    texts = {key: (rows[key] if key in rows.columns else pl.repeat(None, rows.height)) for key in KEYS}
+    rows = rows.with_columns(**{key: column.cast(pl.String) for key, column in texts.items()})
+    for number in (rows["path"].fill_null("") == "").arg_true():
+        raise InputError(f"{path}, row {number + 1}: the path is empty")
+    if rows["id"].has_nulls():
+        rows = rows.with_columns(id=rows["id"].fill_null(rows["path"].map_elements(bare_name, pl.String)))
+    result = Manifest(path.parent, rows)
+    _check_ids(result.ids, result)
+    return result
 
 
 def _read_table(path: Location) -> Any:
@@ -126,19 +158,34 @@ def _read_table(path: Location) -> Any:
         raise InputError(f"{path} cannot be read as a table: {error}") from error
 
 
-def checked(items: Iterable[Item]) -> tuple[Item, ...]:
+def columns_of(corpus: Iterable[Item]) -> list[str]:
+    """The further columns of the recordings."""
+    return (
+        corpus.columns
+        if isinstance(corpus, Manifest)
+        else list(dict.fromkeys(key for item in corpus for key in item.columns))
+    )
+
+
+def checked(items: Iterable[Item]) -> Sequence[Item]:
     """Items in the order of their ids, which must be unique and usable as relative paths.
 
     Raises:
         InputError: two items have one id, or an id leads out of the folder of results.
     """
+    if isinstance(items, Manifest):
+        return items
     result = tuple(sorted(items, key=lambda item: item.id))
-    for first, second in itertools.pairwise(result):
-        if first.id == second.id:
-            raise InputError(
-                f"two recordings are called {first.id!r}: {first.path} and {second.path}; give them different ids"
-            )
-    for item in result:
-        if item.id.startswith("/") or ".." in item.id.split("/") or not item.id.strip():
-            raise InputError(f"{item.path}: the id {item.id!r} cannot name a file below the folder of results")
+    _check_ids((item.id for item in result), result)
     return result
+
+
+def _check_ids(ids: Iterable[str], items: Sequence[Item]) -> None:
+    before = None
+    for place, name in enumerate(ids):
+        if name == before:
+            first, second = items[place - 1].path, items[place].path
+            raise InputError(f"two recordings are called {name!r}: {first} and {second}; give them different ids")
+        if name.startswith("/") or ".." in name.split("/") or not name.strip():
+            raise InputError(f"{items[place].path}: the id {name!r} cannot name a file below the folder of results")
+        before = name

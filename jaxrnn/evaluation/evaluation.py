@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import numpy as np
 from jaxrnn.evaluation.corpus import Item, checked
 from jaxrnn.evaluation.evaluator import Computing, Evaluator
 from jaxrnn.evaluation.identity import identity_of
-from jaxrnn.evaluation.journal import Journal, Row, row_of
+from jaxrnn.evaluation.journal import Journal, Row, UnitRows, row_of
 from jaxrnn.evaluation.limits import chunk_frames
 from jaxrnn.evaluation.metrics import Metric, check_metrics, latency
 from jaxrnn.evaluation.probing import probe
@@ -129,9 +127,9 @@ class Evaluation:
         return sorted(self._rows, key=lambda row: row["id"])
 
     @property
-    def _rows(self) -> AllRows:
+    def _rows(self) -> UnitRows:
         unread = [row_of(self.corpus[place], None, error) for place, error in self._unreadable.items()]
-        return AllRows(unread, self.journal.rows())
+        return UnitRows(self.journal.folder, unread)
 
     def write_results(self, slices: Sequence[str] = ()) -> Results:
         """Write ``results.parquet`` and ``results.json`` of the finished units.
@@ -161,17 +159,6 @@ class Evaluation:
     def is_complete(self) -> bool:
         """Whether every unit is finished."""
         return len(self.journal.finished()) == len(self.units)
-
-
-@dataclass(frozen=True)
-class AllRows:
-    """Rows that are in memory, and those of the journal."""
-
-    unread: Sequence[Row]
-    finished: Iterable[Row]
-
-    def __iter__(self) -> Iterator[Row]:
-        return itertools.chain(self.unread, self.finished)
 
 
 def _fingerprint(corpus: Sequence[Item]) -> dict[str, Any]:

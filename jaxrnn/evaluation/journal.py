@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -217,10 +217,6 @@ class Journal:
                 self._segment.close()
             self._segment = None
 
-    def rows(self) -> Iterable[Row]:
-        """The rows of all finished units, in the order in which these were finished."""
-        return UnitRows(self.folder)
-
 
 def _locked(folder: Path) -> FileLock:
     """The operating system holds the lock and ends it with the process, however that ends."""
@@ -257,12 +253,13 @@ def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
 
 @dataclass(frozen=True)
 class UnitRows:
-    """The rows of all finished units in a folder of results, which are read anew whenever they are gone through."""
+    """The rows of all finished units in a folder of results, read anew whenever they are gone through, after others."""
 
     folder: Location
+    others: Sequence[Row] = ()
 
     def __iter__(self) -> Iterator[Row]:
-        return (row for _, rows in entries(self._units) for row in rows)
+        return itertools.chain(self.others, (row for _, rows in entries(self._units) for row in rows))
 
     @functools.cached_property
     def _units(self) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ def _metrics(file: File) -> tuple[Metric, ...]:
     return tuple(metrics)
 
 
-def _corpus(settings: CorpusSettings) -> tuple[Item, ...]:
+def _corpus(settings: CorpusSettings) -> Sequence[Item]:
     if settings.manifest is not None:
         return from_manifest(settings.manifest, limit=settings.limit)
     assert settings.folder is not None, "it has one of the two"

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn.training import losses
+from jaxrnn.training.losses import mean_absolute_error
 from jaxrnn.training.losses.classes import classes_last, mean_where, valid_labels
 from jaxrnn.training.losses.frames import (
     Arrays,
@@ -72,15 +73,6 @@ def binary_accuracy(output: Output, target: str, *, threshold: float = 0.5, time
     return comparison(metric, output, target, time_axis=time_axis)
 
 
-def mean_absolute_error(output: Output, target: str, *, times: str | None = None, time_axis: TimeAxis = "auto") -> Loss:
-    """The mean distance of output and target over frames that exist. Options as of `losses.mse`."""
-
-    def metric(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
-        return masked_mean(jnp.abs(estimate - reference), exists)
-
-    return comparison(metric, output, target, times=times, time_axis=time_axis)
-
-
 @functools.wraps(losses.si_sdr, assigned=["__annotations__"])  # the signature, and no more
 def si_sdr(*args: Any, **options: Any) -> Loss:
     """The scale-invariant signal-to-distortion ratio in dB. Options as of `losses.si_sdr`, which is minus this."""
@@ -115,7 +107,6 @@ def si_sdr_improvement(
 METRICS: dict[str, Callable[..., Loss]] = {
     "accuracy": accuracy,
     "binary_accuracy": binary_accuracy,
-    "mean_absolute_error": mean_absolute_error,
     **losses.LOSSES,
     "si_sdr": si_sdr,
     "si_sdr_improvement": si_sdr_improvement,

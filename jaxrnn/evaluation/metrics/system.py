@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.corpus import Item, columns_of
 from jaxrnn.evaluation.journal import COLUMNS
 from jaxrnn.evaluation.metrics.protocol import Metric
 from jaxrnn.evaluation.systems import System
@@ -52,10 +52,9 @@ def check_metrics(metrics: Sequence[Metric], system: System, corpus: Sequence[It
             needs references and there are none.
     """
     taken: dict[str, str] = dict.fromkeys(COLUMNS, "the table of results")
-    for item in corpus:
-        for column in item.columns:
-            if taken.setdefault(column, "the manifest") != "the manifest":
-                raise InputError(f"the manifest's column {column!r} has a name that the results need: rename it")
+    for column in columns_of(corpus):
+        if taken.setdefault(column, "the manifest") != "the manifest":
+            raise InputError(f"the manifest's column {column!r} has a name that the results need: rename it")
     names = [metric.name for metric in metrics]
     for metric in metrics:
         if names.count(metric.name) > 1:

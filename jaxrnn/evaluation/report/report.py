@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxrnn.checks import check_count
-from jaxrnn.errors import InputError, optional_package
+from jaxrnn.errors import optional_package
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.journal import write_whole
 from jaxrnn.evaluation.report.content import EXAMPLES, Content, main_of
 from jaxrnn.evaluation.results import Results
 from jaxrnn.locations import Location
-from jaxrnn.writing import in_place_of
 
 
 def write_report(
@@ -54,9 +54,4 @@ def write_report(
         from jaxrnn.evaluation.report.page import render
     content = Content(results, main_of(results, main), baseline, comparison, corpus, rate, examples)
     page = render(content, title, times or {})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with in_place_of(path) as written:
-            written.write_text(page, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise InputError(f"the report {path} cannot be written: {error.strerror or error}") from error
+    write_whole(path, lambda file: file.write_text(page, encoding="utf-8", newline="\n"))

@@ -37,7 +37,7 @@ class Edge:
         output: the output.
         rank: the kind of evidence.
         closeness: the share of elements that the evidence holds for, and the negated distance that they were moved.
-        why: for `SUSPECT`, why it is no pair.
+        why: for `SUSPECT`, why it is no pair; else the reason, where the rank does not say it.
         joins: the labels of the nodes that concatenate an old buffer with new elements.
     """
 
@@ -176,7 +176,7 @@ def _replaced(flow: DataFlow, source: str, output: str) -> Edge | None:
     """The evidence that an output, a copy of another input such as the last sample, replaces this one: a name."""
     ids = flow.outputs[output].ids
     others = [other.ids for name, other in flow.inputs.items() if name != source and other.ids is not None]
-    edge = Edge(source, output, CELL)
+    edge = Edge(source, output, CELL, why="is a copy of another input: every step replaces it, as the last frame")
     used = any(source in other.deps for other in flow.outputs.values())
     copied = ids is not None and any(bool(np.isin(ids, other).all()) for other in others)
     return edge if used and copied and edge.affinity else None

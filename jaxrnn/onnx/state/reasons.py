@@ -25,6 +25,8 @@ _EXTERNAL = {
 def external_reason(edge: Edge, sites: Sequence[Site]) -> str:
     """Why an output carries the updated value of an input; ``sites`` are the carries that start from the input."""
     start, end = ("starts", "ends") if len(sites) == 1 else ("start", "end")
+    if edge.why:
+        return f"{edge.output!r} has the shape of {edge.source!r} and {edge.why}"
     words = {"input": edge.source, "output": edge.output, "sites": _listed(sites), "start": start, "end": end}
     return _EXTERNAL[edge.rank].format(**words)
 
@@ -33,7 +35,7 @@ def internal_reason(site: Site, flow: DataFlow) -> str:
     """Why every call forgets what a recurrence carries."""
     deps = sorted(site.initial.deps) if site.initial is not None else []
     if site.initial is None:
-        start = "starts from zeros, having no initial value"
+        start = "has no initial value, so it starts from zeros"
     elif deps:
         start = f"starts from what is computed from {', '.join(map(repr, deps))}"
     else:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from jaxrnn.training.losses.classes import binary_cross_entropy, cross_entropy, ctc
 from jaxrnn.training.losses.frames import Loss, Output, TimeAxis
-from jaxrnn.training.losses.signals import mse, si_sdr, spectral_mse
+from jaxrnn.training.losses.signals import mean_absolute_error, mse, si_sdr, spectral_mse
 
 __all__ = [
     "LOSSES",
@@ -20,6 +20,7 @@ __all__ = [
     "binary_cross_entropy",
     "cross_entropy",
     "ctc",
+    "mean_absolute_error",
     "mse",
     "si_sdr",
     "spectral_mse",
@@ -34,6 +35,7 @@ LOSSES: dict[str, Callable[..., Loss]] = {
     "binary_cross_entropy": binary_cross_entropy,
     "cross_entropy": cross_entropy,
     "ctc": ctc,
+    "mean_absolute_error": mean_absolute_error,
     "mse": mse,
     "si_sdr": si_sdr,
     "spectral_mse": spectral_mse,

@@ -1,4 +1,4 @@
-"""Losses of signals and spectra: SI-SDR, mean squared errors of numbers, magnitudes and complex spectra."""
+"""Losses of signals and spectra: SI-SDR, mean errors of numbers, of magnitudes and of complex spectra."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ def mse(output: Output, target: str, *, times: str | None = None, time_axis: Tim
 
     def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
         return masked_mean(_square(estimate - reference), exists)
+
+    return comparison(error, output, target, times=times, time_axis=time_axis)
+
+
+@named_by_call
+def mean_absolute_error(output: Output, target: str, *, times: str | None = None, time_axis: TimeAxis = "auto") -> Loss:
+    """The mean distance over all numbers of frames that exist. Options as of `mse`."""
+
+    def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
+        return masked_mean(jnp.abs(estimate - reference), exists)
 
     return comparison(error, output, target, times=times, time_axis=time_axis)
 
