@@ -26,9 +26,9 @@ from verifier import assert_same
 #: Silero's other file is the same network behind a branch that folds.
 MODELS = tuple(name for name in CASES if name != "silero_vad_16k_op15")
 #: One of each kind, in the quick tier.
-QUICK = ("dtln_1", "keyword_net", "predictor_net")
+QUICK = ("dtln_1", "keyword_net")
 #: Larger ones, whose gradients in float64 PyTorch's stand for.
-PYTORCH = tuple(name for name in NETS if name not in QUICK)
+PYTORCH = tuple(name for name in NETS if name not in (*QUICK, "predictor_net"))
 #: Of each kind of network one, each small enough to be compiled for several derivatives.
 SMALL = ("dtln_1", "silero_vad_16k_op15", "wave_net")
 
