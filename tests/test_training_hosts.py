@@ -166,7 +166,7 @@ def test_an_agreed_interrupt_leaves_a_checkpoint(tmp_path, monkeypatch):
 
 FUNCTIONS = """
 import os
-import numpy as np
+import time
 from training_cases import examples
 
 class Made:
@@ -177,6 +177,7 @@ class Made:
         return len(self.examples)
 
     def __getitem__(self, index):
+        time.sleep(float(os.environ.get("DELAY", 0)))
         if self.log is not None:
             with open(f"{self.log}.{os.environ['NUMBER']}", "a") as file:
                 file.write(f"{index}\\n")
@@ -205,7 +206,7 @@ def settings(tmp_path):
     return path
 
 
-def start(settings, run, count, devices, slurm=False):
+def start(settings, run, count, devices, slurm=False, delay=0):
     """So many processes with so many CPU devices each; they find each other by options, or as Slurm starts them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -215,7 +216,7 @@ def start(settings, run, count, devices, slurm=False):
     common["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     processes = []
     for number in range(count):
-        own = {"NUMBER": str(number)}
+        own = {"NUMBER": str(number), "DELAY": str(delay)}
         options = ["--coordinator", f"127.0.0.1:{port}", "--processes", str(count), "--process", str(number)]
         if slurm:
             options = []
@@ -239,7 +240,8 @@ def finish(processes):
 @pytest.mark.thorough
 def test_processes_train_as_one(settings, tmp_path, monkeypatch):
     """Two with two devices each to what one process gives, up to rounding. Four with one device each, the first of
-    which is killed while it writes a checkpoint, and two that continue, to the same bits.
+    which is killed while it writes a checkpoint, and two that continue, one of which is interrupted, and two that
+    continue again, to the same bits.
     """
     (said, *_), *others = finish(start(settings, tmp_path / "two", 2, 2, slurm=True))
     assert others == [("", "", 0)], "process 0 alone prints"
@@ -270,6 +272,16 @@ def test_processes_train_as_one(settings, tmp_path, monkeypatch):
             r"to continue from \S+/four/checkpoints\n",
             error,
         )
+
+    running = start(settings, tmp_path / "four", 2, 2, delay=0.6)  # JAX looks for a signal every second
+    while not (tmp_path / "four" / "checkpoints" / "6").exists():
+        assert all(process.poll() is None for process in running), finish(running)
+        time.sleep(0.001)
+    running[1].send_signal(signal.SIGINT)
+    (_, first, status), second = finish(running)
+    assert (first.partition(";")[0], status) == ("interrupted", 130)
+    assert second == ("", "ending after this update; Ctrl-C again ends at once\n", 130)
+
     assert [status for *_, status in finish(start(settings, tmp_path / "four", 2, 2))] == [0, 0]
     assert (tmp_path / "two" / "out.onnx").read_bytes() == (tmp_path / "four" / "out.onnx").read_bytes()
 
