@@ -1,22 +1,25 @@
 #!/bin/bash
 # A training on four nodes of a Slurm cluster: sbatch configs/finetune_slurm.sh settings.yaml
-# One task for each GPU; without GPUs, one for each node. Slurm puts the job back where a node fails, or where it is
-# preempted, and it goes on from its last checkpoint. The settings name a folder of checkpoints that all nodes see.
+# One task for each GPU; without GPUs, one for each node. The settings name a folder of checkpoints that all nodes see.
+# Where a process or a node is lost, the job is queued again, and continues from the last checkpoint.
 #SBATCH --job-name=jaxrnn-finetune
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=8
 #SBATCH --requeue
+#SBATCH --open-mode=append
 set -euo pipefail
 
 settings=${1:?give a file of settings}
-lost=75  # the exit status of the command where one of its processes was lost
+tries=5
 
-# The first of the processes to fail ends all others.
+# Processes end by themselves when one is lost, and say which: Slurm is not to be faster.
 status=0
-srun --kill-on-bad-exit=1 --label jaxrnn finetune "$settings" || status=$?
-if [ "$status" = "$lost" ]; then
+srun --kill-on-bad-exit=0 --label jaxrnn finetune "$settings" || status=$?
+
+# 75: another process was lost; 137: this one was killed.
+if [[ $status == 75 || $status == 137 ]] && (( ${SLURM_RESTART_COUNT:-0} < tries )); then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

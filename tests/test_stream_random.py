@@ -22,7 +22,7 @@ import jaxrnn
 CHANNELS = 2
 
 #: Programs in all, and in one test.
-PROGRAMS, GROUP = 40, 8
+PROGRAMS, GROUP = 24, 8
 
 
 def convolution(x, seed, length, pad, **distances):

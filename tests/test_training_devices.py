@@ -1,10 +1,9 @@
-"""Data parallelism: two devices and two processes train to what one device does with the same batches."""
+"""Data parallelism: two devices train to what one device does with the same batches."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from training_cases import examples, flat_fit, furthest, in_order, mean_square, recurrent_model
+from training_cases import examples, flat_fit, furthest, mean_square, recurrent_model
 
 SCRIPT = Path(__file__).parent / "training_run.py"
 LENGTHS = [5, 9, 7, 4, 6, 8]
@@ -68,36 +67,3 @@ def test_two_devices_train_as_one(alone, tmp_path):
     )
     last = {name.removeprefix("last/"): value for name, value in even.items() if name.startswith("last/")}
     assert furthest(expected.last_params, last) < 1e-5
-
-
-@pytest.mark.thorough
-def test_two_processes_train_as_one(alone, tmp_path):
-    """With one global batch, each making its own half; a checkpoint of both goes on in one that has two devices."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-
-    def pair(steps):
-        return [
-            start(
-                processes=2,
-                process=index,
-                address=address,
-                folder=str(tmp_path / "folder"),
-                out=str(tmp_path / f"{index}.npz"),
-                fit={**OPTIONS, "steps": steps},
-            )
-            for index in range(2)
-        ]
-
-    finish(*pair(6))  # inside a batch: the carry of both processes is in the checkpoint
-    partial, extra = zip(*(read(tmp_path / f"{index}.npz") for index in range(2)), strict=True)
-    assert furthest(*partial) == 0
-    assert all(each["devices"] == 2 for each in extra)
-    # Of batches of 3 the second process makes row 2, and row 0 again to fill its part; and it sees the first example.
-    batches = list(in_order(6, 3, 9))
-    own = [batches[0][0], *(batch[row] for batch in batches for row in (2, 0))]
-    assert extra[1]["loaded"] == own[: len(extra[1]["loaded"])]
-    finish(start(2, out=str(tmp_path / "end.npz"), folder=str(tmp_path / "folder"), fit=OPTIONS))
-    found, _ = read(tmp_path / "end.npz")
-    assert furthest(alone, found) < 1e-5

@@ -19,9 +19,6 @@ def main(options: dict) -> None:
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     # As in quick_compiling.py: other machine code rounds in other places, and results are compared to the last bit.
     jax.config.update("jax_disable_most_optimizations", True)
-    if "processes" in options:
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(options["address"], options["processes"], options["process"])
     if "file_limit" in options:
         import resource
 

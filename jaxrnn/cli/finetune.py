@@ -80,8 +80,7 @@ def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume
     with busy(f"reading {path.name}"):
         training = prepare_training(path, overrides)
     checkpoints = training.settings.checkpoints
-    if checkpoints is not None:
-        member.tell(checkpoints=str(checkpoints.folder))
+    member.tell(checkpoints=None if checkpoints is None else str(checkpoints.folder))
     training.check_alike()
     before = _measured(training, training.arguments["params"], "measuring the model as it is")
     began = time.monotonic()

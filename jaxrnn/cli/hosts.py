@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -181,17 +180,19 @@ def _explain(ended: Ended, hosts: Hosts) -> int:
         return ended.facts["ended"]
     number = ended.facts.get("process")
     this = "this process" if number is None else f"process {number}"
-    folder = ended.facts.get("checkpoints")
-    rerun = f"run the same command again to continue from {Path(folder)}" if folder else "there are no checkpoints"
+    again = ""
+    if "checkpoints" in ended.facts:  # else it has not read its settings
+        folder = ended.facts["checkpoints"]
+        again = f"; run the same command again to continue from {folder}" if folder else "; there are no checkpoints"
     if ended.asked:
-        click.echo(f"{this}: interrupted; {rerun}", err=True)
+        click.echo(f"{this}: interrupted{again}", err=True)
         return INTERRUPTED
-    cause = _cause(ended.log, ended.facts.get("hosts", []), hosts)
-    if cause is None:
-        _print(f"{this} was ended by {signal.Signals(-ended.code).name}; {rerun}", number)
+    if (cause := _cause(ended.log, ended.facts.get("hosts", []), hosts)) is None:
+        _print(f"{this} was ended by {signal.Signals(-ended.code).name}{again}", number)
         return 128 - ended.code
-    _print(f"{this}: {cause}; all processes end. {rerun[0].upper()}{rerun[1:]}", number)
-    return LOST
+    text, status = cause
+    _print(f"{this}: {text}; all processes end{again if status == LOST else ''}", number)
+    return status
 
 
 def _print(message: str, number: int | None) -> None:
@@ -201,23 +202,25 @@ def _print(message: str, number: int | None) -> None:
         print_error(message)
 
 
-def _cause(log: str, names: list[str], hosts: Hosts) -> str | None:
-    """What JAX's runtime says of the end of other processes; None if it is not by them that this one has ended."""
+def _cause(log: str, names: list[str], hosts: Hosts) -> tuple[str, int] | None:
+    """What JAX's runtime says of the end of other processes, and the exit status that this means; None for nothing."""
 
     def named(numbers: list[int]) -> str:
         listed = [f"{number} on {names[number]}" if number < len(names) else str(number) for number in numbers]
         return f"process{'es' if len(listed) > 1 else ''} {', '.join(listed)}"
 
-    if silent := re.search(r"stopped sending heartbeats\):\n([\d,\s]+)", log):
+    silent = re.search(r"stopped sending heartbeats\):\n([\d,\s]+)", log) or re.search(
+        r"Task (\d+) heartbeat timeout", log
+    )
+    if silent:
         lost = sorted({int(number) for number in re.findall(r"\d+", silent[1])})
-        return f"{named(lost)} {'is' if len(lost) == 1 else 'are'} lost: ended, or not reached for {hosts.lost_after} s"
+        are = "is" if len(lost) == 1 else "are"
+        return f"{named(lost)} {are} lost: ended, or not reached for {hosts.lost_after} s", LOST
     if "RegisterTask" in log:
         where = f" at {hosts.address}" if hosts.address else ""
-        return f"the other processes were not found{where} in five minutes, or one of them was started twice"
+        return f"the other processes were not found{where} in five minutes, or one of them was started twice", LOST
     if "Failed to send RPC to coordination service" in log:
-        return f"{named([0])} is lost: it has ended, or is not reached any more"
-    if silent := re.search(r"Task (\d+) heartbeat timeout", log):
-        return f"{named([int(silent[1])])} is lost: ended, or not reached for {hosts.lost_after} s"
+        return f"{named([0])} is lost: it has ended, or is not reached any more", LOST
     if first := re.search(r"The first task at the barrier: (\d+)", log):
-        return f"{named([int(first[1])])} has ended with an error, which its output says"
-    return "another process is lost" if "client.h:" in log else None
+        return f"{named([int(first[1])])} has ended with an error, which its output says", MISTAKE
+    return ("another process is lost", LOST) if "client.h:" in log else None

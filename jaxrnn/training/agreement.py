@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +14,7 @@ from jaxrnn.errors import TrainingError
 from jaxrnn.training.examples import ExampleSource
 from jaxrnn.training.facts import differences, digest_of_all
 from jaxrnn.training.layout import ExampleLayout
-from jaxrnn.training.sharding import Placement, gather_texts
+from jaxrnn.training.sharding import Placement, gather_texts, is_primary
 from jaxrnn.version import __version__
 
 
@@ -36,6 +38,35 @@ def check_alike(placement: Placement, facts: Mapping[str, Any]) -> None:
             raise TrainingError(
                 f"process {number} differs from process 0: {'; '.join(differing[:5])}{more}. "
                 "Start all processes with the same settings, model, examples and versions"
+            )
+
+
+def check_shared(placement: Placement, folder: Path) -> None:
+    """See that all processes see what process 0 writes to a folder, which it makes; nothing where there is one process.
+
+    Raises:
+        TrainingError: one does not; in all of them.
+    """
+    if placement.processes == 1:
+        return
+    # The errors of one process must reach the others.
+    problem, mark = None, folder / f".seen-by-all-{uuid.uuid4().hex}"
+    try:
+        if is_primary():
+            folder.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+    except OSError as error:
+        problem = TrainingError(f"checkpoints: the folder {folder} cannot be used: {error.strerror or error}")
+    placement.agree([], problem)
+    name = gather_texts(mark.name)[0]
+    views = [json.loads(view) for view in gather_texts(json.dumps([str(folder), (folder / name).exists()]))]
+    if is_primary():
+        mark.unlink(missing_ok=True)
+    for number, (path, seen) in enumerate(views):
+        if not seen:
+            raise TrainingError(
+                f"process {number} does not see in {path} what process 0 writes to {views[0][0]}: checkpoints need one "
+                "folder that all processes see, such as one on a network file system"
             )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 from jaxrnn.checks import check_count
 from jaxrnn.errors import InputError, TrainingError
 from jaxrnn.precision import compute_type
-from jaxrnn.training.agreement import check_alike, digest_of_examples
+from jaxrnn.training.agreement import check_alike, check_shared, digest_of_examples
 from jaxrnn.training.arguments import Function, check_end, check_functions
 from jaxrnn.training.batches import Batches
 from jaxrnn.training.buffers import warn_of_buffers
@@ -189,6 +190,7 @@ def fit(
         state = TrainState(updates.begin({name: start[name] for name in trained}), facts, changed)
         folder = None
         if checkpoints is not None:
+            check_shared(placement, Path(checkpoints.folder).absolute())
             folder = stack.enter_context(closing(Folder(checkpoints)))
             _resume(state, placement, folder)
         loop = TrainingLoop(

@@ -31,11 +31,14 @@ def join(coordinator: str | None, processes: int | None, process: int | None, lo
     """
     if process == 0 and coordinator is not None:
         _check_port(coordinator)
+    # Else JAX asks even where it needs no answer, and Kubernetes may refuse one.
+    known = None not in (coordinator, processes, process)
     try:
         jax.distributed.initialize(
             coordinator,
             processes,
             process,
+            cluster_detection_method="deactivate" if known else None,
             heartbeat_timeout_seconds=lost_after,
             shutdown_timeout_seconds=END_SECONDS,
         )

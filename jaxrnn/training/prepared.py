@@ -18,6 +18,7 @@ from jaxrnn.model.exporting import write_graph
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
 from jaxrnn.settings.functions import build
+from jaxrnn.settings.models import Settings
 from jaxrnn.settings.options import check_options
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.agreement import check_alike
@@ -88,7 +89,7 @@ class PreparedTraining:
             TrainingError: one has others than process 0.
         """
         placement = Placement(self.arguments["devices"], self.settings.batch_size)
-        check_alike(placement, _without_folders(self.settings.model_dump()))
+        check_alike(placement, _without_folders(self.settings))
 
     def evaluate(self, params: Mapping[str, Any]) -> dict[str, float] | None:
         """The mean loss and metrics over the validation examples, None where there are none."""
@@ -139,8 +140,8 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
 
 def _without_folders(value: Any) -> Any:
     """Settings whose paths are the names of files."""
-    if isinstance(value, dict):
-        return {key: _without_folders(each) for key, each in value.items()}
+    if isinstance(value, dict | Settings):
+        return {key: _without_folders(each) for key, each in dict(value).items()}
     return value.name if isinstance(value, Location) else value
 
 

@@ -1,0 +1,283 @@
+"""Several processes of ``jaxrnn finetune`` train as one, are refused where they differ, and end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import onnx
+import pytest
+import yaml
+from click.testing import CliRunner
+from training_cases import examples, flat_fit, in_order, mean_square, recurrent_model, same
+
+import jaxrnn
+from jaxrnn.cli import main
+from jaxrnn.cli.errors import LOST, MISTAKE
+from jaxrnn.cli.hosts import Hosts, _cause
+from jaxrnn.training import agreement, sharding
+from jaxrnn.training.agreement import check_alike
+from jaxrnn.training.prepared import prepare_training
+from jaxrnn.training.sharding import AgreedInterrupt, Placement
+
+LENGTHS = [5, 9, 7, 4, 6, 8]
+#: What JAX's runtime writes before it ends a process, shortened.
+RUNTIME = {
+    "processes 1 on b, 2 on c are lost: ended, or not reached for 30 s": """\
+        E1122 21:03:11.866749   23325 coordination_service_agent.cc:289] Polled an error from coordination service.
+        F1122 21:03:11.866861   23325 client.h:80] Terminating process. absl::Status: UNAVAILABLE:
+        The following tasks are unhealthy (stopped sending heartbeats):
+        1
+        2
+        The tasks have crashed.
+        *** Check failure stack trace: ***
+            @     0x7f7398020634  absl::lts_20260107::log_internal::LogMessage::SendToLog()
+        """,
+    "process 0 on a is lost: it has ended, or is not reached any more": """\
+        F1122 21:00:00.785741   18747 client.h:80] Terminating process. absl::Status: UNAVAILABLE:
+        Failed to send RPC to coordination service.
+        """,
+    "process 1 on b has ended with an error, which its output says": """\
+        F1122 21:08:25.856208   32373 client.h:80] Terminating process. absl::Status: INTERNAL: Shutdown
+        barrier has failed.
+        # of tasks that reached the barrier: 1/3.
+        The first task at the barrier: 1. Some timed out task names:
+        0
+        2
+        """,
+    "the other processes were not found at a:1234 in five minutes, or one of them was started twice": """\
+        F1122 21:10:21.010200    2444 client.h:80] Terminating process. absl::Status: DEADLINE_EXCEEDED:
+        Deadline Exceeded
+
+        RPC: /xla.coordination.CoordinationService/RegisterTask
+        """,
+}
+
+
+@pytest.mark.parametrize("cause", RUNTIME)
+def test_the_cause_of_an_end_is_named(cause):
+    log = textwrap.dedent(RUNTIME[cause])
+    assert _cause(log, ["a", "b", "c"], Hosts("a:1234", 3, 0, 30)) == (cause, MISTAKE if "error" in cause else LOST)
+
+
+def test_a_command_is_supervised():
+    """What a library writes passes, what the runtime says of others does not, and the fork ends with its supervisor."""
+    script = textwrap.dedent(f"""
+        import os, sys, time
+        from jaxrnn.cli.supervision import Ended, fork
+        ended = fork(lambda: print("asked", flush=True))
+        if isinstance(ended, Ended):
+            print(ended.code, ended.facts, ended.asked, "heartbeats" in ended.log)
+            sys.exit()
+        ended.tell(process=3)
+        print("by Python", flush=True)
+        os.write(1, b"[Gloo] Rank 0 is connected\\nby a library\\n")
+        if sys.argv[1] == "wait":
+            print(os.getpid(), flush=True)
+            time.sleep(60)
+        os.write(2, {textwrap.dedent(next(iter(RUNTIME.values()))).encode()!r})
+        os.abort()
+    """)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run([*command, "abort"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"by Python\n{-signal.SIGABRT} {{'process': 3}} False True\n"
+    assert done.stderr == "by a library\n"
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        running = subprocess.Popen([*command, "wait"], stdout=subprocess.PIPE, text=True)
+        assert running.stdout is not None
+        fork = int([running.stdout.readline() for _ in range(2)][1])
+        running.send_signal(number)
+        said = running.communicate(timeout=60)[0]
+        assert said == ("" if number == signal.SIGKILL else f"asked\n{-signal.SIGTERM} {{'process': 3}} True False\n")
+        deadline = time.monotonic() + 60
+        while Path(f"/proc/{fork}").exists() and time.monotonic() < deadline:
+            os.sched_yield()
+        assert not Path(f"/proc/{fork}").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--processes 2", "--processes and --process need --coordinator HOST:PORT"),
+        ("--coordinator here --processes 2 --process 0", "HOST:PORT of process 0, 'auto' or 'none', not 'here'"),
+        ("--coordinator here:1 --processes 2", "Give both --processes"),
+        ("--coordinator here:1 --processes 2 --process 2", "--process 2: the last of 2 is 1"),
+    ],
+)
+def test_bad_options_are_refused(options, said):
+    result = CliRunner().invoke(main, ["finetune", "settings.yaml", *options.split()])
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_processes_that_differ_are_refused(monkeypatch):
+    placement = Placement(None, 2)
+    placement.processes = 2
+    facts = {"steps": 3, "trained": ["a"], "parameters": "12"}
+
+    def others(**changes):
+        def gather(text):
+            return [text, json.dumps({**json.loads(text), **changes})]
+
+        monkeypatch.setattr(agreement, "gather_texts", gather)
+        check_alike(placement, facts)
+
+    others()
+    for change, said in (
+        ({"steps": 4}, "process 1 differs from process 0: steps is 3 in process 0 and 4 in process 1"),
+        ({"trained": []}, "trained: 'a' only in process 0"),
+        ({"parameters": "21"}, "the parameters have other values"),
+        ({"versions": {"jaxrnn": "0", "jax": jax.__version__}}, 'and "0" in process 1'),
+    ):
+        with pytest.raises(jaxrnn.TrainingError, match=said):
+            others(**change)
+    monkeypatch.undo()
+    assert sharding.gather_texts("alone") == ["alone"]
+
+
+def test_an_agreed_interrupt_leaves_a_checkpoint(tmp_path, monkeypatch):
+    """Of the update after which it came; the rerun ends as a training that nobody interrupted."""
+    model, options = recurrent_model("time"), {"time_axis": 1, "batch_size": 3, "learning_rate": 0.02}
+
+    def train(steps, **rest):
+        return flat_fit(model, examples(LENGTHS), mean_square, steps=steps, **options, **rest)
+
+    def interrupt(self, step):
+        if step == 3:
+            raise AgreedInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Placement, "check_interrupt", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(6, checkpoints=tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["3"]
+    assert same(train(6, checkpoints=tmp_path / "run").params, train(6).params)
+
+
+FUNCTIONS = """
+import os
+import numpy as np
+from training_cases import examples
+
+class Made:
+    def __init__(self, lengths, log=None):
+        self.examples, self.log = examples(lengths), log
+
+    def __len__(self):
+        return len(self.examples)
+
+    def __getitem__(self, index):
+        if self.log is not None:
+            with open(f"{self.log}.{os.environ['NUMBER']}", "a") as file:
+                file.write(f"{index}\\n")
+        return self.examples[index]
+"""
+
+
+@pytest.fixture
+def settings(tmp_path):
+    onnx.save(recurrent_model("time").proto, tmp_path / "net.onnx")
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    content = {
+        "model": "net.onnx",
+        "data": {"function": "functions.py:Made", "arguments": {"lengths": LENGTHS, "log": str(tmp_path / "read")}},
+        "loss": {"name": "mse", "output": "y", "target": "target", "time_axis": 1},
+        "sequences": {"time_axis": 1, "chunk": 4, "bucket": 12},
+        "steps": 12,
+        "batch_size": 3,
+        "optimizer": {"learning_rate": 0.02, "clip_norm": 0.5},
+        "validation": {"function": "functions.py:Made", "arguments": {"lengths": [4, 6, 5]}, "every": 4},
+        "checkpoints": {"folder": "${RUN}/checkpoints", "every": 2},
+        "export": "${RUN}/out.onnx",
+    }
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def start(settings, run, count, devices, slurm=False):
+    """So many processes with so many CPU devices each; they find each other by options, or as Slurm starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    flags = f"--xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count={devices}"
+    common = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "RUN": str(run)}
+    common["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    processes = []
+    for number in range(count):
+        own = {"NUMBER": str(number)}
+        options = ["--coordinator", f"127.0.0.1:{port}", "--processes", str(count), "--process", str(number)]
+        if slurm:
+            options = []
+            own |= {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_LOCALID": str(number)}
+            own |= {"SLURM_NTASKS": str(count), "SLURM_PROCID": str(number), "JAX_COORDINATOR_PORT": port}
+        command = [sys.executable, "-m", "jaxrnn", "finetune", str(settings), "--no-cache", "--json"]
+        command += ["--lost-after", "10", *options]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen(command, env={**os.environ, **common, **own}, **pipes))
+    return processes
+
+
+def finish(processes):
+    """What each process printed, its errors and its exit status."""
+    outputs = [process.communicate(timeout=300) for process in processes]
+    # Grain warns of a JAX that is older than itself.
+    outputs = [(said, re.sub(r"^WARNING:absl:Grain .*\n", "", error, flags=re.MULTILINE)) for said, error in outputs]
+    return [(*output, process.returncode) for output, process in zip(outputs, processes, strict=True)]
+
+
+@pytest.mark.thorough
+def test_processes_train_as_one(settings, tmp_path, monkeypatch):
+    """Two with two devices each to what one process gives, up to rounding. Four with one device each, the first of
+    which is killed while it writes a checkpoint, and two that continue, to the same bits.
+    """
+    (said, *_), *others = finish(start(settings, tmp_path / "two", 2, 2, slurm=True))
+    assert others == [("", "", 0)], "process 0 alone prints"
+    assert json.loads(said)["steps"] == 12
+    # Each makes its own rows of a batch of 3, which 4 devices fill up with the first; and all see three examples.
+    batches = list(in_order(6, 3, 9))
+    for number, rows in enumerate([(0, 1), (2, 0)]):
+        own = [batches[0][0], 0, 3, 5, *(batch[row] for batch in batches for row in rows)]
+        read = [int(line) for line in (tmp_path / f"read.{number}").read_text().split()]
+        assert read == own[: len(read)]
+        assert len(read) > 4
+
+    running = start(settings, tmp_path / "four", 4, 1)
+    while not any((tmp_path / "four").glob("checkpoints/6.orbax-checkpoint-tmp*")):
+        assert all(process.poll() is None for process in running), finish(running)
+        time.sleep(0.001)
+    fork = Path(f"/proc/{running[0].pid}/task/{running[0].pid}/children").read_text()
+    os.kill(int(fork), signal.SIGKILL)
+    (_, killed, status), *others = finish(running)
+    assert status == 128 + signal.SIGKILL
+    assert re.fullmatch(
+        r"error: process 0 was ended by SIGKILL; run the same command again .*four/checkpoints\n", killed
+    )
+    for number, (said, error, status) in enumerate(others, 1):
+        assert (said, status) == ("", 75)
+        assert re.fullmatch(
+            rf"error: process {number}: process 0 on \S+ is lost: .*; all processes end; run the same command again "
+            r"to continue from \S+/four/checkpoints\n",
+            error,
+        )
+    assert [status for *_, status in finish(start(settings, tmp_path / "four", 2, 2))] == [0, 0]
+    assert (tmp_path / "two" / "out.onnx").read_bytes() == (tmp_path / "four" / "out.onnx").read_bytes()
+
+    monkeypatch.setenv("RUN", str(tmp_path / "one"))
+    monkeypatch.setenv("NUMBER", "alone")
+    expected = prepare_training(settings).run(progress=False).params
+    found = jaxrnn.load(tmp_path / "two" / "out.onnx").params
+    # Sums over the three examples of a batch are added up in another order: a rounding of a gradient, 6e-8 of it, and
+    # adam divides gradients by their size: 12 updates of 0.02 with some roundings each.
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=12 * 0.02 * 8 * 6e-8 + 2e-7, err_msg=name)
