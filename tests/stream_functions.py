@@ -392,3 +392,29 @@ CASES: dict[str, Case] = {
     "embedding": Case(lambda x: jnp.asarray(TABLE, jnp.float32)[x[:, 0]], {"dtype": np.int32}, gradients=False),
     "sorted in a frame": Case(lambda x: (jnp.sort(x, -1), jnp.argmax(x, -1)), gradients=False),
 }
+
+#: What goes another way through a rule that another function is for.
+VARIANTS = (
+    "repeated edges in front, and of channels",
+    "mirrored edges with their frame",
+    "mirrored edges, the sign too",
+    "the first frames at the end, by hand",
+    "equal pads twice",
+    "valid",
+    "centred",
+    "wide kernel",
+    "front pad into a recurrence",
+    "transposed by 5, longer than its kernel",
+    "transposed, cropped",
+    "cut and pad with the end known late",
+    "every third from the second on",
+    "running mean",
+    "running minimum",
+    "layer norm",
+    "softmax of a frame",
+    "causal layers in a loop",
+    "average of the last frames",
+    "products of two streams",
+)
+#: Whose derivatives are looked at.
+DIFFERENTIATED = [name for name, case in CASES.items() if case.gradients and name not in VARIANTS]

@@ -85,7 +85,6 @@ def test_programs_are_kept_for_the_next_command(tmp_path):
     assert kept("home") == first
     told = kept("told", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "told"))
     assert len(told) == len(first)  # under other names, because JAX hashes the folder too
-    assert kept("home") == first
 
 
 def test_tables_write_values_by_their_kind(capsys):

@@ -48,6 +48,7 @@ def test_gives_the_same_results(compiled, batch):
     close(loaded.step(loaded.params, loaded.init(batch), one), expected)
 
 
+@pytest.mark.parametrize("compiled", ["dtln_1"], indirect=True)
 def test_needs_no_onnx_and_no_tracing_of_the_model(compiled):
     model, dims, path = compiled
     one = frame(recording(model, dims), 0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
+import signal
 import socket
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +240,47 @@ def test_a_cluster_that_answers_is_joined_and_what_it_says_is_said(monkeypatch):
     with pytest.raises(InputError, match=message), joining.joined(Workers(None, "ray://head:10001")):
         pass
     assert shut
+
+
+@pytest.mark.parametrize(("hello", "is_ray"), [(bytes([0, 0, 0, 4, 0]), True), (b"HTTP/1.1 400", False), (b"", False)])
+def test_what_answers_says_whether_it_is_ray(hello, is_ray):
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+
+        def answer():
+            line, _ = server.accept()
+            with line:
+                line.recv(len(joining.HELLO))
+                line.sendall(hello)
+
+        answered = threads.submit(answer)
+        with contextlib.nullcontext() if is_ray else pytest.raises(ValueError, match="what answers there is not Ray"):
+            joining._check_answer(f"127.0.0.1:{server.getsockname()[1]}")
+        answered.result()
+
+
+def test_a_ray_that_does_not_come_up_is_started_again(monkeypatch):
+    """And a signal while it starts is the user's."""
+    ray = FakeRay([])
+    ray.initialized, ray.shutdown = False, lambda: None
+    monkeypatch.setattr(joining, "PATIENT", {})
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    outcomes = iter([Exception("it timed out"), Exception("again"), None, *[Exception("The node timed out")] * 3])
+
+    def init(**options):
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        if (outcome := next(outcomes)) is not None:
+            raise outcome
+
+    ray.init = init
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with joining.joined(Workers(1)) as joined:
+            assert joined is ray
+        with pytest.raises(InputError, match="Ray cannot start here: The node timed out"), joining.joined(Workers(1)):
+            pass
+        ray.init = lambda **options: sys.exit(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt), joining.joined(Workers(1)):
+            pass
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -153,6 +153,12 @@ def test_without_ray_the_option_says_what_to_install(tmp_path, monkeypatch):
     assert CliRunner().invoke(main, ["evaluate", str(write_config(tmp_path))]).exit_code == 0
 
 
+def invoke(settings, out, *options):
+    """The command in this process."""
+    result = CliRunner().invoke(main, ["evaluate", str(settings), "--set", f"out={out}", *options])
+    assert result.exit_code == 0, result.output
+
+
 @pytest.mark.thorough
 def test_the_command_gives_the_same_in_every_way(environment, tmp_path):
     """Its report, slices, and a comparison with what another way has given; then it finds all of it finished."""
@@ -163,15 +169,14 @@ def test_the_command_gives_the_same_in_every_way(environment, tmp_path):
     (corpus / "corpus.csv").write_text(lines)
     text = CONFIG.replace("{folder: noisy, reference: clean}", "{manifest: corpus.csv}")
     settings = write_config(corpus, f"{text.replace('[si_sdr]', '[si_sdr, level]')}slices: [kind]\n")
-    ways = {"alone": [], "two": ["--workers", "2"]}
-    for name, options in ways.items():
-        finish(start(settings, tmp_path / name / "out", *options))
+    invoke(settings, tmp_path / "alone" / "out")
+    finish(start(settings, tmp_path / "two" / "out", "--workers", "2"))
     assert written(tmp_path / "two" / "out") == written(tmp_path / "alone" / "out")
-    pages = [(tmp_path / name / "out" / "report.html").read_text() for name in ways]
+    pages = [(tmp_path / name / "out" / "report.html").read_text() for name in ("alone", "two")]
     assert all("By kind" in page for page in pages)
     (found, _) = compare(tmp_path / "two" / "out", tmp_path / "alone" / "out").differences
     assert (found.n, found.mean) == (len(LENGTHS), 0.0)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "two" / "out" / "units").iterdir()}
-    finish(start(settings, tmp_path / "two" / "out", "--against", str(tmp_path / "alone" / "out")))
+    invoke(settings, tmp_path / "two" / "out", "--against", str(tmp_path / "alone" / "out"))
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "two" / "out" / "units").iterdir()} == before
     assert "paired by file" in (tmp_path / "two" / "out" / "report.html").read_text()

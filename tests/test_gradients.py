@@ -25,6 +25,10 @@ from verifier import assert_same
 
 #: Silero's other file is the same network behind a branch that folds.
 MODELS = tuple(name for name in CASES if name != "silero_vad_16k_op15")
+#: One of each kind, in the quick tier.
+QUICK = ("dtln_1", "keyword_net")
+#: Larger ones, whose gradients in float64 PyTorch's stand for.
+PYTORCH = tuple(name for name in NETS if name not in (*QUICK, "predictor_net"))
 #: Of each kind of network one, each small enough to be compiled for several derivatives.
 SMALL = ("dtln_1", "silero_vad_16k_op15", "wave_net")
 
@@ -69,7 +73,7 @@ def gradient_of(load, inputs_of):
     return gradient_of
 
 
-@pytest.mark.parametrize("name", of_tiers(MODELS, ("dtln_1", "keyword_net", "predictor_net")))
+@pytest.mark.parametrize("name", of_tiers([name for name in MODELS if name not in PYTORCH], QUICK))
 def test_networks(gradient_of, name):
     """Gradients of a whole network, of parameters and inputs (its state is among them), against forward mode, which
     sees every entry, and that against differences.

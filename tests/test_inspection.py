@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from inspected_models import HOSTILE, chain_model, loop_model, step_model
 from onnx import TensorProto, helper
-from small_models import look_ahead_model, make_model
+from small_models import layers_model, look_ahead_model, make_model
 
 import jaxrnn
 from jaxrnn.cli import main
@@ -87,6 +87,10 @@ def test_values_have_their_delays():
     assert known["y"].first is None
     kept = {graph.nodes[node].name: [entry.kind for entry in entries] for node, entries in stream.kept.items()}
     assert kept == {"enc/look_ahead": ["history"], "walk": ["carry"]}
+    # A batch has its name, though it is one stream while it is traced.
+    inspected = looked_at(layers_model(), streams="T")
+    known = {inspected.graph.values[number].name: value for number, value in inspected.graph_stream.values.items()}
+    assert (known["scaled"].shape, known["Y_h"].axis) == (("T", "batch", 3), None)
     # What only the end settles has no frames, and what is handed on is known as well.
     model = look_ahead_model()
     model.graph.node.append(helper.make_node("Identity", ["y"], ["again"], name="copy"))

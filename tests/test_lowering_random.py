@@ -134,7 +134,7 @@ OPERATIONS = [
 ]
 
 
-@pytest.mark.parametrize("programs", of_tiers([20, 100], quick=[20]))
+@pytest.mark.parametrize("programs", of_tiers([20, 60], quick=[20]))
 def test_random_graphs(programs):
     # Smaller programs are searched for by hand: each is compiled.
     @settings(max_examples=programs, deadline=None, database=None, phases=[Phase.generate])

@@ -56,7 +56,7 @@ def test_two_programs():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", [0, 1, 3, 4])
 def test_programs(number):
     """Others."""
     check(number)

@@ -14,7 +14,7 @@ from tests.tiers import of_tiers
 FLOATS = [np.float32, np.float16, np.float64]
 
 #: How many are drawn.
-EXAMPLES = of_tiers([25, 100], quick=[25])
+EXAMPLES = of_tiers([25, 60], quick=[25])
 
 
 @st.composite

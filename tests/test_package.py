@@ -113,6 +113,7 @@ MODULES = (
     "jaxrnn.specs",
     "jaxrnn.stepper",
     "jaxrnn.training.losses",
+    "jaxrnn.training.metrics",
 )
 
 
@@ -130,7 +131,7 @@ def test_pages_import_from_public_modules_alone():
     folder = pathlib.Path(jaxrnn.__file__).parent.parent
     imported = {
         found
-        for page in (folder / "README.md", *(folder / "docs").glob("*.md"))
+        for page in (folder / "README.md", *(folder / "docs").rglob("*.md"))
         for found in re.findall(r"^(?:from|import) (jaxrnn[\w.]*)", page.read_text(), re.MULTILINE)
     }
     assert imported <= set(MODULES)

@@ -24,7 +24,7 @@ from jaxrnn.streaming.transform import in_plain_forms
 
 #: By model, the smallest pulse.
 NETWORKS = {"dual_path_net": 1, "keyword_net": 2, "wave_net": 64}
-#: Rules that have a plain form of their own.
+#: Functions through rules that have a plain form of their own; all others run the same program, as test_stream.py does.
 QUICK = (
     "transposed with stride",
     "stride 3, dilation 2",
@@ -32,13 +32,27 @@ QUICK = (
     "running softmax",
     "frames by a table of numbers",
 )
+MORE = (
+    "linear recurrence",
+    "parallel resistors",
+    "LSTM and its final state",
+    "strides of several layers",
+    "transposed by 2",
+    "depthwise",
+    "convolution over frequency",
+    "over frequency",
+    "max pooling",
+    "spectrum of overlapping frames",
+    "running logsumexp",
+    "layers with look-ahead in a loop",
+)
 
 
 def primitives(function, *arguments):
     return Counter(equation.primitive.name for equation in walk(jax.make_jaxpr(function)(*arguments).jaxpr))
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+@pytest.mark.parametrize("name", of_tiers((*QUICK, *MORE), QUICK))
 def test_streams_are_exact(name):
     with plain_forms():
         check_values(CASES[name].function, (20, 3), **CASES[name].options)

@@ -103,3 +103,26 @@ def test_sequences_have_no_batch():
     for call in (lambda: model.step(model.params, model.init(2), {"x": x}), lambda: jaxrnn.Runner(model)({"x": x})):
         with pytest.raises(jaxrnn.InputError, match="input x: sequence or optional is no array of numbers"):
             call()
+
+
+def test_frames_that_are_not_stacked():
+    """A recording whose frames are joined says why it cannot be cut into steps, and what to do."""
+    x, state = TensorProto.FLOAT, {"h": [1, 4], "h2": [1, 4]}
+    for shape, batch, recording, why in (
+        ([1, "time", 4], None, (1, 6, 4), "the file leaves axis 1 open"),
+        ([1, 4], None, (1, 6), "axis 1 cannot be cut into frames of 4"),
+        ([1, 4], 2, (2, 3, 4), "axis 0 is that of the streams"),
+    ):
+        axes = list(range(1, len(shape) - 1))
+        nodes = [
+            helper.make_node("ReduceSum", ["x", "axes"], ["sum"], keepdims=0),
+            helper.make_node("Add", ["sum", "h"], ["h2"]),
+            helper.make_node("Identity", ["h2"], ["y"]),
+        ]
+        inputs, outputs = [info("x", x, shape), info("h", x, state["h"])], [info("y", x, [1, 4]), info("h2", x, [1, 4])]
+        tensors = [numpy_helper.from_array(np.array(axes, np.int64), "axes")]
+        nodes[0].attribute.append(helper.make_attribute("noop_with_empty_axes", 1))
+        model = jaxrnn.load(make_model(helper.make_graph(nodes, "sums", inputs, outputs, tensors)), state={"h": "h2"})
+        axis = 0 if batch else 1
+        with pytest.raises(jaxrnn.InputError, match=f"{why}.*stack the frames along an axis of their own"):
+            model.scan(model.params, model.init(batch), {"x": np.ones(recording, np.float32)}, time_axis=axis)

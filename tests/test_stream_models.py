@@ -78,7 +78,7 @@ def test_a_step_has_one_mask_for_all_chunks_of_a_delay(load):
     assert str(jax.make_jaxpr(streamed.step)(*arguments)).count(" = ge ") == 1
 
 
-@pytest.mark.parametrize("name", of_tiers(MODELS, ("filter_net",)))
+@pytest.mark.parametrize("name", of_tiers(MODELS, ("keyword_net",)))
 def test_every_length_and_pulse(load, name, monkeypatch):
     """Streamed equals offline for lengths 1 to 40 (times the strides, and in between) and pulses 1, 2, 3 and 7, with
     NaN in every frame that does not exist. Offline is ONNX Runtime, which needs no compiling for each length."""
@@ -116,7 +116,7 @@ def test_networks_that_are_built(name, monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", of_tiers(MODELS, ("keyword_net",)))
+@pytest.mark.parametrize("name", ["keyword_net", "dual_path_net"])
 def test_gradients(load, name):
     """Gradients through the streamed run, of inputs and parameters, are the offline ones."""
     model, (smallest, _) = load(name), MODELS[name]

@@ -289,11 +289,15 @@ REFUSED: dict[tuple[str, str], tuple[type[Exception], str]] = {}
 
 #: One cell of each row.
 DIAGONAL = set(zip(TRANSFORMATIONS, [*FUNCTIONS] * 3, strict=False))
-
+#: Rows of which a second cell is enough: other tests do it to all of these functions, or it is a setting.
+SHORT = {"jit", "grad", "jvp", "vmap", "pmap", "scan over it", "custom_jvp", "custom_vjp", "debug_nans"}
+SHORT |= {"numpy_rank_promotion=raise", "numpy_dtype_promotion=strict"}
+SECOND = set(zip(TRANSFORMATIONS, [*FUNCTIONS][2:] + [*FUNCTIONS] * 3, strict=False))
 
 CELLS = [
     pytest.param(*cell, marks=() if cell in DIAGONAL else pytest.mark.thorough)
     for cell in itertools.product(TRANSFORMATIONS, FUNCTIONS)
+    if cell[0] not in SHORT or cell in DIAGONAL | SECOND
 ]
 
 

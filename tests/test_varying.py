@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
-from stream_functions import CASES
+from stream_functions import CASES, DIFFERENTIATED
 from tiers import of_tiers
 
 import jaxrnn
@@ -45,7 +45,7 @@ def total(tree):
     return sum(jnp.sum(jnp.sin(leaf)) for leaf in floats(tree))
 
 
-@pytest.mark.parametrize("name", of_tiers([name for name, case in CASES.items() if case.gradients], QUICK))
+@pytest.mark.parametrize("name", of_tiers(DIFFERENTIATED, QUICK))
 def test_every_rule_of_streams(name):
     """Steps, scans and flushes, and their gradients, are traced: their types are right, or JAX says that they are not.
 

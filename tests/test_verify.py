@@ -25,8 +25,6 @@ NAN, INF = np.nan, np.inf
 #: What the real models need besides the defaults, and the engine that is to agree.
 REAL = {
     "dtln_1": {},
-    "dtln_2": {"engine": "reference"},
-    "silero_vad": {"static": {"sr": 16000}, "dims": {"input_dim_1": 576, "state_dim_1": 1}},
     "silero_vad_16k_op15": {"static": {"sr": 16000}, "dims": {"sequence": 576, "batch": 2}, "engine": "reference"},
     "filter_net": {"dims": {"S": 7}},
     "dual_path_net": {"dims": {"S": 3}, "engine": "reference"},

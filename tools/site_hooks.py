@@ -58,6 +58,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """The page with its links to files outside of ``docs`` leading to their pages."""
     folder = posixpath.dirname(page.file.src_uri)
+    if page.parent is None:  # a tab of one page has nothing to list at its side
+        page.meta.setdefault("hide", ["navigation"])
 
     def moved(link: re.Match[str]) -> str:
         target = repository_path(page.file.src_uri, link[1])

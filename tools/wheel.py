@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 #: What the README's first command installs, and what the page of a file needs.
-EXTRAS = "verify,plot"
+EXTRAS = "verify,plot,graph"
 
 
 def main() -> None:

@@ -51,6 +51,18 @@ def note(ax: Axes, x: float, y: float, text: str, **options: Any) -> None:
     ax.text(x, y, text, **{"color": INK, "fontsize": 10, "va": "center", "ha": "left", **options})
 
 
+def named_part(
+    ax: Axes, x: float, y: float, width: float, name: str, kind: str, words: str = "", height: float = 1.9
+) -> None:
+    """A part with its name and, below it, what it does."""
+    ax.add_patch(
+        FancyBboxPatch((x, y), width, height, "round,pad=0,rounding_size=0.2", facecolor=FILLS[kind], edgecolor=INK)
+    )
+    lines = words.count("\n") + 1 if words else 0
+    note(ax, x + width / 2, y + height / 2 + 0.38 * lines, name, ha="center", weight="bold", fontsize=12.5)
+    note(ax, x + width / 2, y + height / 2 - (0.38 if words else 0), words, ha="center", fontsize=11)
+
+
 def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], color: str = INK) -> None:
     """An arrow from one point to another."""
     ax.annotate(
@@ -232,22 +244,15 @@ def overview() -> Figure:
     """What goes in, what it becomes, and what leaves."""
     figure, ax = canvas(20, 8.8)
 
-    def part(x: float, y: float, width: float, text: str, kind: str, words: str) -> None:
-        ax.add_patch(
-            FancyBboxPatch((x, y), width, 1.9, "round,pad=0,rounding_size=0.2", facecolor=FILLS[kind], edgecolor=INK)
-        )
-        note(ax, x + width / 2, y + 1.3, text, ha="center", weight="bold", fontsize=12.5)
-        note(ax, x + width / 2, y + 0.55, words, ha="center", fontsize=11)
-
     top, middle, bottom = 6.6, 3.5, 0.4
-    part(0.2, middle, 5.0, "model.onnx", "input", "PyTorch, Keras, ...")
-    part(0.2, bottom, 5.0, "a JAX function", "input", "Flax, Equinox, ...")
-    part(6.9, top, 5.9, "jit, grad, vmap", "state", "JAX, as always")
-    part(6.9, middle, 5.9, "apply, step, scan", "state", "state in and out")
-    part(6.9, bottom, 5.9, "stream", "state", "in pulses, exactly")
-    part(14.5, top, 5.3, "the file, tuned", "output", "the same graph")
-    part(14.5, middle, 5.3, "live streams", "output", "NumPy in and out")
-    part(14.5, bottom, 5.3, "a streaming file", "output", "where no JAX runs")
+    named_part(ax, 0.2, middle, 5.0, "model.onnx", "input", "PyTorch, Keras, ...")
+    named_part(ax, 0.2, bottom, 5.0, "a JAX function", "input", "Flax, Equinox, ...")
+    named_part(ax, 6.9, top, 5.9, "jit, grad, vmap", "state", "JAX, as always")
+    named_part(ax, 6.9, middle, 5.9, "apply, step, scan", "state", "state in and out")
+    named_part(ax, 6.9, bottom, 5.9, "stream", "state", "in pulses, exactly")
+    named_part(ax, 14.5, top, 5.3, "the file, tuned", "output", "the same graph")
+    named_part(ax, 14.5, middle, 5.3, "live streams", "output", "NumPy in and out")
+    named_part(ax, 14.5, bottom, 5.3, "a streaming file", "output", "where no JAX runs")
     half = 0.95
     for y in (middle, bottom):
         arrow(ax, (5.2, y + half), (6.9, y + half))
@@ -255,6 +260,69 @@ def overview() -> Figure:
     arrow(ax, (9.85, middle), (9.85, bottom + 1.9))
     for start, end in ((top, top), (middle, middle), (bottom, middle), (bottom, bottom)):
         arrow(ax, (12.8, start + half), (14.5, end + half))
+    return figure
+
+
+def parts() -> Figure:
+    """The parts of the package, each above those that it imports."""
+    rows = [
+        [("base modules", "errors, arrays, precision, specs, the protocol of a step, recordings", "nothing")],
+        [("cells", "LSTM, GRU, RNN: one step, one sequence, derivatives; no ONNX", "input")],
+        [("jaxprs", "evaluate, slice, walk; the schedule of a step; recognised cells", "input")],
+        [("onnx", "file, graph, program, state", "state"), ("streaming", "chunks, a rule for each primitive", "state")],
+        [("model", "load, Model", "state"), ("lowering", "jaxpr to ONNX graph", "state")],
+        [("runtime", "what runs a pure step: Runner, StreamPool, compiled files", "state")],
+        [("verification", "against another engine, pulses against the whole", "output")],
+        [("exporting", "a pure step as a file: names, metadata, first state, flush", "output")],
+        [("nnx, training, evaluation, profiling, inspection, demo", "do not know each other", "output")],
+        [("cli", "one command: jaxrnn", "output")],
+    ]
+    figure, ax = canvas(20, 2.1 * len(rows))
+    for level, row in enumerate(rows):
+        width = (19.6 - 0.3 * (len(row) - 1)) / len(row)
+        for place, (name, words, kind) in enumerate(row):
+            named_part(ax, 0.2 + place * (width + 0.3), 0.1 + 2.1 * level, width, name, kind, words, height=1.8)
+    return figure
+
+
+def flow() -> Figure:
+    """How one model flows from a file to what runs it."""
+    figure, ax = canvas(22, 16.2)
+    width, height = 6.0, 1.9
+    left, centre, right = 0.2, 8.0, 15.8
+    places = {
+        "file": (centre, 14.1, "model.onnx", "", "input"),
+        "graph": (centre, 11.4, "one graph", "onnx: reading, graph", "state"),
+        "program": (centre, 8.7, "Program", "bound nodes, params", "state"),
+        "state": (left, 8.7, "its state", "onnx: state", "state"),
+        "function": (right, 8.7, "a function", "of params and inputs", "state"),
+        "apply": (right, 11.4, "Model.apply", "", "output"),
+        "step": (left, 6.0, "a step", "pack, scan: Schedule", "state"),
+        "streamed": (right, 6.0, "Streamed", "streaming", "state"),
+        "protocol": (centre, 3.3, "Stepper", "spec, init, step, flush", "output"),
+        "exported": (left, 0.6, "step.onnx, flush.onnx", "exporting, lowering", "input"),
+        "compiled": (centre, 0.6, "compiled file", "", "input"),
+        "runner": (right, 0.6, "Runner, StreamPool", "evaluation, profile", "output"),
+    }
+    for x, y, name, words, kind in places.values():
+        named_part(ax, x, y, width, name, kind, words, height)
+
+    def side(name: str, across: float, up: float) -> tuple[float, float]:
+        x, y, *_ = places[name]
+        return x + across * width, y + up * height
+
+    for first, last in (("file", "graph"), ("graph", "program"), ("state", "step"), ("function", "streamed")):
+        arrow(ax, side(first, 0.5, 0), side(last, 0.5, 1))
+    arrow(ax, side("program", 0, 0.5), side("state", 1, 0.5))
+    arrow(ax, side("program", 1, 0.5), side("function", 0, 0.5))
+    arrow(ax, side("function", 0.5, 1), side("apply", 0.5, 0))
+    arrow(ax, side("function", 0.2, 0), side("step", 1, 0.8))
+    arrow(ax, side("step", 0.8, 0), side("protocol", 0, 0.8))
+    arrow(ax, side("streamed", 0.2, 0), side("protocol", 1, 0.8))
+    arrow(ax, side("protocol", 0.2, 0), side("exported", 0.8, 1))
+    arrow(ax, side("protocol", 0.45, 0), side("compiled", 0.45, 1))
+    arrow(ax, side("compiled", 0.55, 1), side("protocol", 0.55, 0))
+    arrow(ax, side("protocol", 0.8, 0), side("runner", 0.2, 1))
     return figure
 
 
@@ -351,6 +419,8 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "folding": folding,
     "schedule": schedule,
     "overview": overview,
+    "parts": parts,
+    "flow": flow,
     "look_ahead": look_ahead,
     "branches": branches,
     "timeline": timeline,

@@ -105,7 +105,8 @@ def _join(ray: Any, address: str, tries: int) -> None:
         if "://" not in where:
             # It also finds the cluster of this machine.
             where = ray._private.services.canonicalize_bootstrap_address(where) or where
-        _check_answer(where.removeprefix("ray://"))
+        if "://" not in where or where.startswith("ray://"):  # others are of plugins
+            _check_answer(where.removeprefix("ray://"))
         hint = "a cluster that asks for a token needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in the environment"
         # Of "auto", Ray finds the token itself. A server for clients may fail to start its process for this one.
         _tried(ray, tries, ConnectionAbortedError, address=address)
@@ -128,7 +129,9 @@ def _check_answer(address: str) -> None:
         if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
             return
         line.sendall(HELLO)
-        if line.recv(4)[3:] != bytes([SETTINGS]):
+        with line.makefile("rb") as answer:
+            kind = answer.read(4)[3:]
+        if kind != bytes([SETTINGS]):
             raise ValueError("what answers there is not Ray")
 
 

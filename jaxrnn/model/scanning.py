@@ -75,14 +75,22 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
             f"joined along axis {axis}"
         )
     axis %= rank
-    size = "?" if batched and axis == 0 else info.shape[axis - batched]
-    if not isinstance(size, int) or value.shape[axis] % size:
-        raise InputError(
-            f"{info.as_input} got {describe(value)}: axis {axis} cannot be cut into frames of {size}; stack the frames "
-            "along an axis of their own"
-        )
+    size = None if batched and axis == 0 else info.shape[axis - batched]
+    if isinstance(size, int) and size and not value.shape[axis] % size:
+        return _cut(value, axis, size), False
+    why = {
+        int: f"axis {axis} cannot be cut into frames of {size}",
+        str: f"the file leaves axis {axis} open, so that one step takes all of these frames",
+    }.get(type(size), f"axis {axis} is that of the streams")
+    raise InputError(
+        f"{info.as_input} got {describe(value)}: {why}; to scan, stack the frames along an axis of their own"
+    )
+
+
+def _cut(value: jax.Array, axis: int, size: int) -> jax.Array:
+    """Frames that are joined along an axis, as ``[frames, ...]``."""
     cut = value.reshape((*value.shape[:axis], value.shape[axis] // size, size, *value.shape[axis + 1 :]))
-    return jnp.moveaxis(cut, axis, 0), False
+    return jnp.moveaxis(cut, axis, 0)
 
 
 def _existing(lengths: jax.Array, frames: int, batch: int) -> jax.Array:

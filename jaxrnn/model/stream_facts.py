@@ -131,6 +131,7 @@ def _values(
     graph: GraphInfo, paths: Mapping[str, int], found: Watched, symbol: str
 ) -> Iterator[tuple[int, StreamedValue]]:
     """What is known of the outputs of nodes: of each the last value with its shape that its node computed."""
+    opened = {size for value in graph.graphs[0].inputs for size in graph.values[value].shape or ()}
     by_node: dict[int, list[StreamedValue]] = {}
     for scope, values in found.items():
         node = _node_at(scope, paths)
@@ -140,9 +141,15 @@ def _values(
         named = [_in_terms_of(symbol, value) for value in values]
         outputs = [output for output in graph.nodes[number].outputs if graph.values[output].name]
         for output in outputs:
-            fitting = [value for value in named if _fits(value, graph.values[output])]
-            if fitting or len(outputs) == 1:
-                yield output, (fitting or named)[-1]
+            declared = graph.values[output]
+            fitting = [value for value in named if _fits(value, declared)]
+            if fitting and declared.shape is not None:
+                # A batch is one stream while it is traced, and has its name all the same.
+                pairs = zip(declared.shape, fitting[-1].shape, strict=True)
+                shape = tuple(name if name in opened and isinstance(size, int) else size for name, size in pairs)
+                yield output, dataclasses.replace(fitting[-1], shape=shape)
+            elif len(outputs) == 1:
+                yield output, named[-1]
 
 
 def _handed_on(graph: GraphInfo, known: dict[int, StreamedValue]) -> None:
