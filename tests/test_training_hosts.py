@@ -26,7 +26,7 @@ from jaxrnn.cli import main
 from jaxrnn.cli.errors import LOST, MISTAKE
 from jaxrnn.cli.hosts import Hosts, _cause
 from jaxrnn.training import agreement, sharding
-from jaxrnn.training.agreement import check_alike
+from jaxrnn.training.agreement import check_alike, check_shared
 from jaxrnn.training.prepared import prepare_training
 from jaxrnn.training.sharding import AgreedInterrupt, Placement
 
@@ -143,6 +143,27 @@ def test_processes_that_differ_are_refused(monkeypatch):
             others(**change)
     monkeypatch.undo()
     assert sharding.gather_texts("alone") == ["alone"]
+
+
+def test_a_folder_that_not_all_see_is_refused(tmp_path, monkeypatch):
+    placement = Placement(None, 2)
+    placement.processes = 2
+    views = []
+
+    def gather(text):
+        views.append(text)
+        return [text, text if len(views) % 2 else json.dumps(["/elsewhere", seen])]
+
+    monkeypatch.setattr(agreement, "gather_texts", gather)
+    monkeypatch.setattr(Placement, "agree", lambda *_: None)
+    seen = True
+    check_shared(placement, tmp_path / "run")
+    seen = False
+    with pytest.raises(
+        jaxrnn.TrainingError, match=r"process 1 does not see in /elsewhere what process 0 writes to .*run:"
+    ):
+        check_shared(placement, tmp_path / "run")
+    assert not any((tmp_path / "run").iterdir())
 
 
 def test_an_agreed_interrupt_leaves_a_checkpoint(tmp_path, monkeypatch):

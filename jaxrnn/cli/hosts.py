@@ -123,12 +123,13 @@ def among_hosts(hosts: Hosts) -> Iterator[Member]:
 
     member = Member(report, hosts.process or 0)
     member.tell(process=hosts.process)
+    numbered = hosts.process is not None
     try:
         join(hosts.address, hosts.processes, hosts.process, hosts.lost_after)
         names = host_names()
         import jax
 
-        member.index = jax.process_index()
+        member.index, numbered = jax.process_index(), True
         member.tell(process=member.index, hosts=names)
         yield member
         wait_for_others()
@@ -137,7 +138,7 @@ def among_hosts(hosts: Hosts) -> Iterator[Member]:
         if report is not None and _is_of_others(error):
             time.sleep(hosts.lost_after + 15)  # until the runtime knows which process is lost, and ends this one
         member.tell(ended=_status(error))
-        if isinstance(error, JaxrnnError):
+        if numbered and isinstance(error, JaxrnnError):
             raise type(error)(f"process {member.index}: {error}") from error
         raise
 

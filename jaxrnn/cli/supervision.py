@@ -114,7 +114,10 @@ def fork(on_signal: Callable[[], None]) -> Report | Ended:
     for number, handler in {**handlers, signal.SIGINT: before}.items():
         signal.signal(number, handler)
     os.close(alive[1])
-    return Ended(os.waitstatus_to_exitcode(status), facts, b"".join(log).decode(errors="replace"), bool(asked))
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0 and sys.stderr.isatty():
+        os.write(2, b"\x1b[?25h\n")  # a progress bar has hidden the cursor
+    return Ended(code, facts, b"".join(log).decode(errors="replace"), bool(asked))
 
 
 def _redirect(fd: int) -> None:

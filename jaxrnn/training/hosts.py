@@ -44,8 +44,9 @@ def join(coordinator: str | None, processes: int | None, process: int | None, lo
         )
     except (ValueError, RuntimeError, LookupError, OSError) as error:
         raise InputError(
-            f"JAX does not find the other processes: {first_line(error)}. It asks Slurm, Open MPI, TPU pods and "
-            "Kubernetes by itself; anywhere else give --coordinator HOST:PORT --processes COUNT --process NUMBER"
+            f"JAX does not find the other processes: {first_line(error).rstrip('.')}. It asks Slurm, Open MPI, TPU "
+            "pods and Kubernetes by itself; anywhere else give --coordinator HOST:PORT --processes COUNT "
+            "--process NUMBER"
         ) from error
 
 
