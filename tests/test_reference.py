@@ -58,7 +58,10 @@ def members(item: type) -> Iterator[tuple[str, Any]]:
         if base.__module__.startswith("jaxrnn"):
             for name, member in vars(base).items():
                 kinds = (property, functools.cached_property, classmethod, staticmethod)
-                if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, kinds)):
+                if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, kinds)):
+                    continue
+                # ``nnx.tabulate`` leaves methods of Flax on classes that it has looked at.
+                if getattr(member, "__module__", base.__module__).startswith("jaxrnn"):
                     yield name, member
 
 
