@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
@@ -44,6 +48,24 @@ def opened(browser: Any, path: Path) -> None:
     while not browser.execute_script("return document.body.dataset.drawn !== undefined"):
         assert time.monotonic() < end, browser.get_log("browser")
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def screen(browser: Any, width: int) -> Iterator[Callable[[str], np.ndarray]]:
+    """A screen of this width, a phone's below 600; gives what is seen in "light" or "dark", from 0, black, to 1."""
+    emulate = browser.execute_cdp_cmd
+
+    def seen(scheme: str) -> np.ndarray:
+        emulate("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        return np.asarray(Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("L"), float) / 255
+
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+    emulate("Emulation.setDeviceMetricsOverride", size)
+    try:
+        yield seen
+    finally:
+        emulate("Emulation.clearDeviceMetricsOverride", {})
+        emulate("Emulation.setEmulatedMedia", {"features": []})
 
 
 def requests_of(browser: Any, path: Path) -> set[str]:

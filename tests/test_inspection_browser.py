@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
 import pytest
-from browsers import opened, requests_of, started, webdriver
+from browsers import opened, requests_of, screen, started, webdriver
 from inspected_models import HOSTILE, chain_model, loop_model, step_model
-from PIL import Image
 
 from jaxrnn.inspection import write_page
 
@@ -145,10 +143,7 @@ def test_browser_shows_hostile_names_as_text(browser, page):
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_browser_on_phone_and_desk(browser, page, width):
-    emulate = browser.execute_cdp_cmd
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
-    emulate("Emulation.setDeviceMetricsOverride", size)
-    try:
+    with screen(browser, width) as seen:
         page(loop_model())
         assert browser.execute_script("return document.documentElement.scrollWidth") == width
         # All of the drawing is in the window at first.
@@ -158,9 +153,5 @@ def test_browser_on_phone_and_desk(browser, page, width):
         assert window["left"] <= drawing["left"] < drawing["right"] <= window["right"]
         assert window["top"] <= drawing["top"] < drawing["bottom"] <= window["bottom"]
         for scheme in ("light", "dark"):
-            emulate("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-            picture = np.asarray(Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("L"), float) / 255
+            picture = seen(scheme)
             assert np.median(picture) > 0.9 if scheme == "light" else np.median(picture) < 0.2
-    finally:
-        emulate("Emulation.clearDeviceMetricsOverride", {})
-        emulate("Emulation.setEmulatedMedia", {"features": []})

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from browsers import opened, requests_of, started, webdriver
-from PIL import Image
+from browsers import opened, requests_of, screen, started, webdriver
 from report_cases import HOSTILE, SDR, Page, make_report, make_results, named, results, row_of
 
 from jaxrnn.evaluation.report import write_report
@@ -237,15 +236,11 @@ def cells_of(browser: Any, name: str) -> list[str]:
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_browser_on_phone_and_desk(browser, report, width):
-    emulate = browser.execute_cdp_cmd
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
-    emulate("Emulation.setDeviceMetricsOverride", size)
-    try:
+    with screen(browser, width) as seen:
         opened(browser, report)
         assert browser.execute_script("return document.documentElement.scrollWidth") == width
         for scheme in ("light", "dark"):
-            emulate("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-            picture = np.asarray(Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("L"), float) / 255
+            picture = seen(scheme)
             assert picture.shape == (800, width)
             assert np.median(picture) > 0.95 if scheme == "light" else np.median(picture) < 0.15
             for name in ("ink", "muted", "link", "first", "second"):
@@ -254,9 +249,6 @@ def test_browser_on_phone_and_desk(browser, report, width):
             # Plots have the page's colours.
             axis = browser.execute_script("return getComputedStyle(document.querySelector('.plot text')).fill")
             assert axis == browser.execute_script("return getComputedStyle(document.body).color")
-    finally:
-        emulate("Emulation.clearDeviceMetricsOverride", {})
-        emulate("Emulation.setEmulatedMedia", {"features": []})
 
 
 def contrast(browser: Any, one: str, two: str) -> float:

@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from jaxrnn.inspection.library import credit, library
@@ -16,6 +15,7 @@ from jaxrnn.inspection.sections import sections_of
 from jaxrnn.messages import bytes_of
 from jaxrnn.model.inspection import Inspection
 from jaxrnn.plain import plain
+from jaxrnn.templates import environment
 from jaxrnn.version import __version__
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -25,20 +25,13 @@ _SCRIPTS = ("graph", "text", "cards", "layout", "draw", "view", "hover", "detail
 
 def render(inspection: Inspection) -> str:
     """The page as text."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["bytes"] = bytes_of
+    page = environment(_TEMPLATES)
+    page.filters["bytes"] = bytes_of
     facts = facts_of(inspection)
     own = "\n".join(_file(f"{name}.js") for name in _SCRIPTS)
     # Names of the library's own stay apart from the page's.
     script = f"{library()}\n{{\n{own}}}\n"
-    return environment.get_template("page.html").render(
+    return page.get_template("page.html").render(
         title=Path(inspection.label).name,
         facts=facts,
         data=_embedded(facts),

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from jaxrnn.evaluation.report.comparing import differences, paired
 from jaxrnn.evaluation.report.content import Content
 from jaxrnn.evaluation.report.figures import errors, files, slices, summary, tiles
@@ -18,22 +16,16 @@ from jaxrnn.evaluation.report.plots import PlotData, library
 from jaxrnn.evaluation.report.sections import compared, curves, distributions, listening
 from jaxrnn.evaluation.report.sounds import Player
 from jaxrnn.evaluation.report.wording import duration, flat, is_number, number, size, text, whole
+from jaxrnn.templates import environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render(content: Content, title: str | None, times: Mapping[str, Any]) -> str:
     """The page as text."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {each.__name__: each for each in (duration, flat, number, size, text, whole)}
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
+    page = environment(TEMPLATES)
+    page.filters |= {each.__name__: each for each in (duration, flat, number, size, text, whole)}
+    page.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
     player = Player(content.rate)
     heard = listening(content, player)
     sounding = {each.file for group in heard.values() for each in group if any(sound.uri for sound in each.sounds)}
@@ -41,7 +33,7 @@ def render(content: Content, title: str | None, times: Mapping[str, Any]) -> str
     data = PlotData(file=names, sound=sounds)
     # The browser runs these scripts and no others, whatever text is in the page.
     scripts = [library(), _file("report.js")]
-    return environment.get_template("report.html").render(
+    return page.get_template("report.html").render(
         title=text(title or f"Evaluation of {content.results.name}"),
         is_named=title is not None,
         content=content,
