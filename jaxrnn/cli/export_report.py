@@ -9,11 +9,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from jaxrnn.cli.output import Block, Table, TextLine, fields, plain, verdict
+from jaxrnn.cli.output import Block, Table, TextLine, fields, verdict
 from jaxrnn.cli.verify import difference
 from jaxrnn.exporting import Exported, ExportedGraph
 from jaxrnn.exporting.verification import ExportReport
 from jaxrnn.messages import bytes_of
+from jaxrnn.plain import plain
 from jaxrnn.stepper import StepSpec
 
 

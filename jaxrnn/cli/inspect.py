@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxrnn.cli.options import file_argument, json_option, parsed, writable
-from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, plain, show
+from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show
 from jaxrnn.messages import bytes_of
+from jaxrnn.plain import plain
 from jaxrnn.voices import SIZE, argument
 
 if TYPE_CHECKING:

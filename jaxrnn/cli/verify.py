@@ -10,8 +10,9 @@ import click
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.inputs import Inputs, input_options
 from jaxrnn.cli.options import ModelFile, NumberRange, json_option, stateless_file
-from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, plain, show, text_of, verdict
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict
 from jaxrnn.messages import pairs_of
+from jaxrnn.plain import plain
 
 
 @click.command()
