@@ -79,8 +79,7 @@ def _recordings(plan: Plan, entry: Entry, count: int) -> Iterator[Row]:
     steps = round(seconds * RATE) // entry.hop
     frames = jax.device_put(stacked_frames(model, entry, steps, count))
     packed, start = model.pack(model.params, dims=entry.dims), model.init(count)
-    options = jaxrnn.compiler_options(large_products=True)
-    scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0], compiler_options=options)
+    scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0])
     name = f"{entry.file}, {count} recordings"
     row = timed(name, "recordings", {"jaxrnn": lambda: jax.block_until_ready(scan(frames))}, plan.effort(9))
     one = {key: value[0] for key, value in frames.items()}
@@ -93,7 +92,7 @@ def _recordings(plan: Plan, entry: Entry, count: int) -> Iterator[Row]:
 def _layer(plan: Plan, kind: str, hidden: int, frames: int, batch: int) -> Iterator[Row]:
     model, x = jaxrnn.load(onnx_layer(kind, hidden)), sequence(hidden, frames, batch)
     placed = jax.device_put(x)
-    run = jax.jit(lambda x: model.apply(model.params, {"X": x})["Y"], compiler_options=jaxrnn.compiler_options())
+    run = jax.jit(lambda x: model.apply(model.params, {"X": x})["Y"])
     calls: dict[str, Call] = {"jaxrnn": lambda: jax.block_until_ready(run(placed))}
     outputs: dict[str, Any] = {"jaxrnn": {"Y": np.asarray(run(placed))}}
     if is_installed("PyTorch"):

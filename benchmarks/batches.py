@@ -69,7 +69,7 @@ def stacked_frames(model: jaxrnn.Model, entry: Entry, steps: int, count: int) ->
 def _scan(model: jaxrnn.Model, packed: Any, count: int, frames: dict[str, np.ndarray]) -> Call:
     alone = count == 1 and model.spec.batch_symbol is None
     start = model.init(None if alone else count)
-    scan = jax.jit(model.scan, compiler_options=jaxrnn.compiler_options(large_products=count > 1))
+    scan = jax.jit(model.scan)
     if alone:
         frames = {name: array[:, 0] for name, array in frames.items()}
     frames = {name: np.ascontiguousarray(array) for name, array in frames.items()}

@@ -43,7 +43,7 @@ def _rows(plan: Plan, seconds: float) -> Iterator[Row]:
         first, second = (over_blocks(over, model) for over, model in zip(overs, models, strict=True))
         return lambda: {"samples": denoise(samples, first, second)}
 
-    whole = jax.jit(functools.partial(denoise_traced, *models), compiler_options=jaxrnn.compiler_options())
+    whole = jax.jit(functools.partial(denoise_traced, *models))
     scans = [scanner(model, entry.dims) for model, entry in zip(models, entries, strict=True)]
     calls: dict[str, Call] = {
         "jaxrnn": lambda: {"samples": np.asarray(whole(samples))},

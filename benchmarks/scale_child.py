@@ -35,7 +35,7 @@ def main(job: dict[str, Any]) -> None:
 
     function = forward if job["direction"] == "forward" else jax.grad(loss, (0, 1))
     params = jax.device_put(dict(model.params))
-    compiled = jax.jit(function, compiler_options=jaxrnn.compiler_options()).lower(params, x).compile()
+    compiled = jax.jit(function).lower(params, x).compile()
     planned = compiled.memory_analysis()
     before = forget_peak()
     samples = []

@@ -15,7 +15,7 @@ from benchmarks.peers import Arrays, Stepper
 def scanner(model: jaxrnn.Model, dims: Mapping[str, int]) -> Callable[[Arrays], dict[str, np.ndarray]]:
     """A function from the frames of a recording to their outputs by ``Model.scan``, the parameters compiled in."""
     packed, start = model.pack(model.params, dims=dims), model.init()
-    scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0], compiler_options=jaxrnn.compiler_options())
+    scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0])
 
     def over(frames: Arrays) -> dict[str, np.ndarray]:
         return {name: np.asarray(value) for name, value in scan(frames).items()}

@@ -91,7 +91,7 @@ def _row(
 ) -> Row:
     model = jaxrnn.load(proto)
     compiled, arguments = (
-        jax.jit(function, compiler_options=jaxrnn.compiler_options())
+        jax.jit(function)
         for function in (
             lambda x: _apply(model, model.pack(model.params), x),
             functools.partial(_apply, model),

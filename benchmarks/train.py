@@ -59,7 +59,7 @@ class Here:
 
     def __init__(self, kind: str, x: np.ndarray, wanted: np.ndarray):
         model = jaxrnn.load(onnx_layer(kind, x.shape[-1]))
-        self._both = jax.jit(jax.value_and_grad(loss_of(model), (0, 1)), compiler_options=jaxrnn.compiler_options())
+        self._both = jax.jit(jax.value_and_grad(loss_of(model), (0, 1)))
         self._arguments = jax.device_put((dict(model.params), x, wanted))
 
     def __call__(self) -> Any:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from jaxrnn import streaming as streaming
     from jaxrnn import training as training
     from jaxrnn import verification as verification
-    from jaxrnn.compiling import compiler_options
     from jaxrnn.exporting import export_onnx
     from jaxrnn.model import Model
     from jaxrnn.model.loading import load
@@ -69,7 +68,6 @@ __all__ = [
     "TrainingError",
     "UnsupportedError",
     "associative_scan",
-    "compiler_options",
     "export_onnx",
     "load",
     "load_compiled",
@@ -83,7 +81,6 @@ _LAZY = {
     "StateVar": "jaxrnn.onnx.state",
     "Runner": "jaxrnn.runtime.runner",
     "StreamPool": "jaxrnn.runtime.pool",
-    "compiler_options": "jaxrnn.compiling",
     "export_onnx": "jaxrnn.exporting",
     "load": "jaxrnn.model.loading",
     "load_compiled": "jaxrnn.runtime.compiled",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__version__ = "0.2.0"
+__version__ = "0.2.1"
 
 #: The first version of JAX that the tests run on, and the first that nobody has tried yet.
 JAX_RANGE = ("0.10", "0.11")

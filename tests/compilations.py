@@ -7,13 +7,10 @@ from collections.abc import Iterator
 
 import jax
 
-import jaxrnn
-
 
 @contextlib.contextmanager
 def compilations() -> Iterator[list[str]]:
     """A list that has one entry for each program that JAX compiles inside, cached ones included."""
-    jaxrnn.compiler_options()  # which asks XLA, once in a process
     counted: list[str] = []
 
     def listen(event: str, *_: object, **__: object) -> None:

@@ -19,7 +19,7 @@ import jaxrnn
 from jaxrnn.cells import convolve
 from jaxrnn.cells.geometry import windows_of
 from jaxrnn.cells.window_products import WindowProduct
-from jaxrnn.compiling import unmapped
+from jaxrnn.tracing import unmapped
 
 
 def with_gradients(function, x, kernel, weight):

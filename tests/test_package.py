@@ -39,7 +39,6 @@ PUBLIC = {
     "TrainingError",
     "UnsupportedError",
     "associative_scan",
-    "compiler_options",
     "export_onnx",
     "load",
     "load_compiled",

@@ -20,7 +20,7 @@ from jaxrnn.cells.depthwise import depthwise, is_depthwise
 from jaxrnn.cells.geometry import Windows, windows_of
 from jaxrnn.cells.platforms import by_platform, is_plain
 from jaxrnn.cells.window_products import WindowProduct
-from jaxrnn.compiling import is_unmapped
+from jaxrnn.tracing import is_unmapped
 
 #: The elements of either side of the product of a dense convolution, at most.
 ELEMENTS = 2**17

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import signal
 
-from jaxrnn import compiling
 from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.frames import complex_of, cut_frames, features_of, join_frames, with_mask
@@ -153,7 +152,7 @@ class Chain:
 
     @functools.cached_property
     def _compiled(self) -> Any:
-        return compiling.jit(self._run, static_argnames="ending")
+        return jax.jit(self._run, static_argnames="ending")
 
     def _run(
         self, packed: tuple[Any, ...], carry: Any, samples: jax.Array, frames: jax.Array, *, ending: bool

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxrnn import compiling
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.systems import System
 from jaxrnn.guards import exact_types
@@ -52,7 +51,7 @@ class Devices:
             return run
         sharded = PartitionSpec("streams")
         carry = self._carry_axes(streams)
-        compiled = compiling.jit(
+        compiled = jax.jit(
             jax.shard_map(
                 run,
                 mesh=Mesh(np.array(self.devices), ("streams",)),

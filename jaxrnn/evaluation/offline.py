@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from jaxrnn import compiling
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.limits import MAX_FRAMES, check_rate
 from jaxrnn.evaluation.networks import Network
@@ -115,4 +114,4 @@ class Offline:
 
     @functools.cached_property
     def _advance(self) -> Any:
-        return compiling.jit(self._network.advance, static_argnames="ending")
+        return jax.jit(self._network.advance, static_argnames="ending")

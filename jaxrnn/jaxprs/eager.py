@@ -10,8 +10,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from jaxrnn import compiling
-from jaxrnn.compiling import is_staged
+import jax
+
+from jaxrnn.tracing import is_staged
 from jaxrnn.varying import alike
 
 
@@ -41,7 +42,7 @@ class compiled:  # noqa: N801 (a decorator)
 
 def _compiled_eagerly(function: Callable[..., Any]) -> Callable[..., Any]:
     # What contexts of the library ask for is read while tracing, and tells programs apart.
-    @functools.partial(compiling.jit, static_argnums=0)
+    @functools.partial(jax.jit, static_argnums=0)
     def jitted(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
         return function(*arrays, **dict(known))
 

@@ -14,7 +14,6 @@ from jax.core import Tracer
 
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.cells.products import matrix_products_in, product_type
-from jaxrnn.compiling import is_staged
 from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.eager import compiled
@@ -34,6 +33,7 @@ from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import is_text, traced, unstacked
 from jaxrnn.precision import cast_params, check_params
 from jaxrnn.specs import ArraySpec
+from jaxrnn.tracing import is_staged
 from jaxrnn.varying import alike
 
 Arrays = Mapping[str, Any]

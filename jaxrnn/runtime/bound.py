@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
-from jaxrnn import compiling
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.messages import describe
@@ -59,7 +59,7 @@ class Bound:
         symbol = stepper.spec.batch_symbol
         self.spec = stepper.spec if symbol is None else stepper.spec.sized({symbol: 1})
         flush = self.ready("flush")
-        self._flush = flush or compiling.jit(lambda state, tail, valid: stepper.flush(self.params, state, tail, valid))
+        self._flush = flush or jax.jit(lambda state, tail, valid: stepper.flush(self.params, state, tail, valid))
 
     def ready(self, name: str) -> Callable[..., Any] | None:
         """A function of the stepper that is machine code already, its parameters in it; None where there is none.

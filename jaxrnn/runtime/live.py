@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jaxrnn.compiling import unmapped
 from jaxrnn.layout import Layout
 from jaxrnn.placing import placed
+from jaxrnn.tracing import unmapped
 
 Arrays = Mapping[str, Any]
 Vectors = tuple[Any, ...]

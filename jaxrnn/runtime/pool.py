@@ -13,7 +13,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import jax
 import numpy as np
 
-from jaxrnn import compiling
 from jaxrnn.checks import check_count
 from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
@@ -97,7 +96,7 @@ class StreamPool:
         compiled = {name: self._stream.ready(f"pool_{name}_{capacity}") for name in functions}
         self._functions = SlotFunctions(
             **{
-                name: compiled[name] or compiling.jit(function, donate_argnums=0 if name in DONATING else ())
+                name: compiled[name] or jax.jit(function, donate_argnums=0 if name in DONATING else ())
                 for name, function in functions.items()
             }
         )

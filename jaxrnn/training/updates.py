@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn import compiling
 from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.forward import Forward
 from jaxrnn.training.optimizers import Optimizer, learning_rate
@@ -51,7 +50,7 @@ class Updates:
         everywhere: Any = placement.everywhere
         split: Any = placement.split
         states = UpdateState(everywhere, everywhere, split)
-        self._update = compiling.jit(
+        self._update = jax.jit(
             self._plain_update, static_argnames="ragged", out_shardings=(states, placement.everywhere)
         )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn import compiling
 from jaxrnn.checks import check_count
 from jaxrnn.precision import compute_type
 from jaxrnn.training.agreement import check_alike, digest_of_examples
@@ -98,7 +97,7 @@ class Validator:
             return {**metrics, "loss": loss}
 
         everywhere = self.placement.everywhere
-        self._sums: Callable[..., Any] = compiling.jit(sums, static_argnames="ragged", out_shardings=everywhere)
+        self._sums: Callable[..., Any] = jax.jit(sums, static_argnames="ragged", out_shardings=everywhere)
 
     def __call__(self, params: Mapping[str, Any]) -> dict[str, float]:
         """The mean loss and metrics with these parameters, which are replicated."""

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn import compiling
 from jaxrnn.briefs import brief
 from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.guards import exact_types
@@ -201,7 +200,7 @@ def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[B
     with exact_types():
         bound = bind_inputs(model.inputs, inputs)
         try:
-            values = compiling.jit(traced_values)(model.params, bound)
+            values = jax.jit(traced_values)(model.params, bound)
         except StaticValueError:
             return model.intermediates(model.params, bound)
     return {name: (node, values.get(name, value)) for name, (node, value) in seen.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -31,7 +31,6 @@ def code_of(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     donated: tuple[int, ...] = (),
-    options: Mapping[str, Any] | None = None,
 ) -> tuple[bytes, Any]:
     """The machine code of a function for this machine, and what it returns.
 
@@ -39,7 +38,6 @@ def code_of(
         function: of arrays alone.
         arguments: trees of shapes and element types.
         donated: the numbers of those that it may overwrite.
-        options: the compiler's.
 
     Returns:
         The code; the results, as trees of shapes and element types.
@@ -52,8 +50,8 @@ def code_of(
         return function(*arrays)
 
     # What is not used stays an argument, so that nobody needs to know which those are.
-    how: dict[str, Any] = {"keep_unused": True, "donate_argnums": donated, "compiler_options": options or None}
-    lowered = jax.jit(jaxrnn_machine_code, **how).lower(*arguments)
+    jitted = jax.jit(jaxrnn_machine_code, keep_unused=True, donate_argnums=donated)
+    lowered = jitted.lower(*arguments)
     # What comes from JAX's persistent cache has lost the names of its parts, and cannot be kept again. A function of
     # this name is in no cache.
     with config.persistent_cache_min_compile_time_secs(math.inf):

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxrnn import compiling
 from jaxrnn.errors import InputError, JaxrnnError, ModelError
 from jaxrnn.guards import exact_types
 from jaxrnn.messages import first_line
@@ -108,7 +107,7 @@ class Functions:
                     return ready(*arguments)
             function = self.portable(name)
             if params is None and name not in self._bound:
-                self._bound[name] = compiling.jit(functools.partial(function, list(self.params)))
+                self._bound[name] = jax.jit(functools.partial(function, list(self.params)))
             try:
                 return self._bound[name](*arguments) if params is None else function(list(params), *arguments)
             except JaxrnnError:
@@ -147,7 +146,7 @@ class Functions:
             call = exported.call
             if not name.endswith(BATCHED) and name + BATCHED in self._serialised:
                 call = _mappable(call, lambda *arguments: self.portable(name + BATCHED)(*arguments))
-            self._loaded[name] = compiling.jit(call)
+            self._loaded[name] = jax.jit(call)
         return self._loaded[name]
 
     def _unusable(self, name: str, error: Exception) -> ModelError:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxrnn.compiling import compiler_options
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.guards import exact_types
 from jaxrnn.runtime.bound import Bound
@@ -37,7 +36,7 @@ def native(archive: Archive, batches: Sequence[int]) -> Native:
         for name, source in _sources(archive, batches).items():
             arguments = arguments_of(archive.spec, name)
             try:
-                code[name], returned = code_of(source.function, arguments, source.donated, source.options)
+                code[name], returned = code_of(source.function, arguments, source.donated)
                 results[name] = results_of(returned)
                 ready = function_of(code[name], arguments, structs_of(results[name]))
                 # It has been seen to run.
@@ -54,20 +53,19 @@ class _Source(NamedTuple):
 
     function: Callable[..., Any]
     donated: tuple[int, ...] = ()
-    options: Mapping[str, Any] | None = None
 
 
 def _sources(archive: Archive, batches: Sequence[int]) -> dict[str, _Source]:
-    """By name, as `arguments_of` takes it. Steps of one stream have no options, as those of a `Runner`."""
+    """Functions to compile, by the names that `arguments_of` takes."""
     stepper = CompiledStepper(archive)
-    held, options = list(stepper.params), compiler_options()
+    held = list(stepper.params)
     names = [name for name in ("init", "step", "flush") if name in archive.functions]
     sources = {name: _Source(functools.partial(stepper.portable(name), held)) for name in names}
     ending = BATCHED if archive.spec.batch_symbol is None else ""
     pool = slot_functions(Bound(stepper).step)._asdict()
     for batch in batches:
         for name in (f"{name}{ending}" for name in names if name != "init"):
-            sources[f"{name}_{batch}"] = _Source(functools.partial(stepper.portable(name), held), (), options)
+            sources[f"{name}_{batch}"] = _Source(functools.partial(stepper.portable(name), held))
         for name, function in pool.items():
-            sources[f"pool_{name}_{batch}"] = _Source(function, (0,) if name in DONATING else (), options)
+            sources[f"pool_{name}_{batch}"] = _Source(function, (0,) if name in DONATING else ())
     return sources
