@@ -1,4 +1,7 @@
-"""Random step models with a known state: kinds of update, names, layouts and sizes, among data that looks similar."""
+"""Random step models with known state variables.
+
+`case` draws kinds of update (`state_updates`), names, layouts, fixed or open sizes, and data that resembles state.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,30 @@ from state_updates import CHUNKED, EVIDENT, FIXED_BY_WEIGHTS, UPDATES
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
-#: Pairs of names by convention, of the input and of the output.
+#: A value of a graph and its layout, ``"BF"`` for one frame or ``"TBF"`` for several.
+Signal = tuple[str, str]
+
+#: Naming conventions, for the input and the output.
 CONVENTIONS = (
     *("{}|{}_out", "{}|out_{}", "{}|{}_next", "{}|next_{}", "{}|new_{}", "{}|{}_new", "{}|updated_{}"),
     *("past_{}|present_{}", "prev_{}|{}", "{}_prev|{}", "{}_in|{}_out", "in_{}|out_{}", "input_{}|output_{}"),
     *("old_{}|new_{}", "{}In|{}Out", "initial_{}|final_{}"),
 )
-LETTERS = ("{}|{}n", "{}0|{}n", "{}_0|{}_n")  # PyTorch's, for h and c
+#: PyTorch's conventions for h and c.
+LETTERS = ("{}|{}n", "{}0|{}n", "{}_0|{}_n")
 STATE_WORDS = "h s state hidden hidden_state memory cache carry buf enc_state rnn_h conv_cache lstm_state"
-#: Of these a state is called, or a frame that is not state.
+#: Words for data that are names of state variables in some cases.
 DATA_WORDS = "k v x key value audio frames mask mel noisy tokens"
 INPUTS = "x inp mic frame features mel audio noisy spec input signal obs far_end"
 OUTPUTS = "y out output logits enhanced prob mask clean scores pred embedding hidden_features"
-#: Names that say nothing, by exporter.
+#: Names without meaning, as exporters number them.
 NEUTRAL = (
     *("input_{}|output_{}", "input_{}|output_{}", "t{}|t{}", "onnx::Gather_{}|{}", "{}|{}", "arg{}|out{}"),
     *("args_{}|Identity_{}", "input.{}|add_{}"),
 )
-#: Layers and outputs that are data, without an input of their own, and with one.
+#: Extra data: without a further input, and all.
 PLAIN_EXTRAS = ("features", "frequency", "joined", "mask", "residual")
-EXTRAS = (*PLAIN_EXTRAS, "condition", "gain", "handed on", "reset", "speaker", "speaker")
+EXTRAS = (*PLAIN_EXTRAS, "condition", "gain", "handed on", "reset", "speaker", "speaker", "unread")
 #: Names of open sizes.
 SYMBOLS = {
     "B": ("batch", "batch_size", "N"),
@@ -46,17 +53,18 @@ NAMES = ("conventional", "data word", "neutral", "one side")
 
 @dataclasses.dataclass
 class Case:
-    """A step model and what its state is.
+    """A step model and its state variables.
 
     Attributes:
-        seed: makes this case again.
+        seed: argument of `case`.
         proto: the model.
-        truth: input to output of every state variable.
-        conventional: all of these pair by name and no others do, so that the finder may not ask.
-        evident: somebody who reads names and graph can tell.
-        updates, names, extras, sizes: what was drawn.
-        compiles: no size depends on a value, so that a step can be compiled.
-        growing: every step has a larger state than the last.
+        truth: output by input, for each state variable.
+        conventional: exactly the names of state variables pair by convention, so the finder must not ask.
+        evident: a reader of the names and the graph knows the state variables.
+        updates, names, extras, sizes: the choices.
+        compiles: no shape depends on a value.
+        growing: the state grows with each step.
+        ports: the inputs by name.
     """
 
     seed: int
@@ -78,19 +86,18 @@ class Case:
         return f"{self.seed}: " + ", ".join(parts)
 
     def start(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """A state to begin with."""
+        """Draw an initial state."""
         return {name: self.ports[name].sample(rng) for name in self.truth}
 
     def frame(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """The data of one step."""
+        """Draw the data inputs of one step."""
         return {name: port.sample(rng) for name, port in self.ports.items() if name not in self.truth}
 
 
 @dataclasses.dataclass
 class Port:
-    """An input: its element type, the letters and sizes of its axes, and the values it takes."""
+    """An input: element type, shape, and ``"zero"``, ``"positive"`` or any values."""
 
-    name: str
     kind: int
     shape: tuple[int, ...]
     values: str
@@ -107,7 +114,7 @@ class Port:
 
 
 class Names:
-    """Names for inputs and outputs, each of them once."""
+    """A source of distinct names for inputs and outputs."""
 
     def __init__(self, rng: random.Random, mode: str, data_pairs: bool, states: int):
         self.rng, self.mode, self.data_pairs = rng, mode, data_pairs
@@ -135,7 +142,7 @@ class Names:
                 return self.take(name)
 
     def pair(self, words: str) -> tuple[str, str]:
-        """The names of a state variable; ``words`` are those of its kind."""
+        """Name the input and the output of a state variable; ``words`` suit its kind of update."""
         rng = self.rng
         if self.mode == "neutral":
             return self.numbered(0), self.numbered(1)
@@ -150,6 +157,7 @@ class Names:
         return self.conventional(words)
 
     def conventional(self, words: str) -> tuple[str, str]:
+        """Name a state variable by convention."""
         rng = self.rng
         own, general = ([word for word in pool.split() if word not in self.words] for pool in (words, STATE_WORDS))
         form = self.convention or rng.choice(CONVENTIONS)
@@ -161,12 +169,12 @@ class Names:
             form = form.replace("{}", "{}" + number) if self.inside else form.replace("|", number + "|") + number
         elif word in ("h", "c") and rng.random() < 0.3:
             form = rng.choice(LETTERS)
-        if "|" in word:  # the whole pair
+        if "|" in word:  # a pair, not a word
             form = word
         return tuple(self.take(side.format(word)) for side in form.split("|"))
 
     def data(self, side: int, word: str = "") -> str:
-        """The name of an input (0) or output (1) that is data."""
+        """Name an input (side 0) or output (side 1) that is data."""
         if not self.natural:
             return self.numbered(side)
         if word:
@@ -184,10 +192,11 @@ class Names:
 
 
 class Graph:
-    """A graph that grows: values are named by ``op``, axes by letters, as in ``"1BF"``.
+    """A builder of a graph.
 
-    ``B`` is the batch, ``F`` the features of a frame, ``T`` the frames of one step, ``P`` the length of a cache that
-    grows, ``S`` that of a memory, ``1`` an axis of one element. Other letters are sizes of a state.
+    Layouts are strings with a letter for each axis: ``B`` batch, ``F`` features of a frame, ``H`` features of a state,
+    ``T`` frames of a step, ``K`` frames of a buffer, ``P`` frames of a growing cache, ``S`` frames of a memory, ``1``
+    for an axis of size 1, ``DE`` for features in two rows.
     """
 
     def __init__(
@@ -235,7 +244,7 @@ class Graph:
         return self.const((scale * self.numbers.normal(size=shape)).astype(np.float32))
 
     def linear(self, x: str, given: int, wanted: int) -> str:
-        """A product of a matrix with weights."""
+        """Multiply a matrix by weights."""
         if self.chance(0.3):
             return self.op("Gemm", x, self.weight(wanted, given), self.weight(wanted), transB=1)
         return self.op("MatMul", x, self.weight(given, wanted))
@@ -251,7 +260,7 @@ class Graph:
         return self.op("Slice", x, *bounds, self.const(np.array([axis])))
 
     def turn(self, x: str, old: str, new: str) -> str:
-        """The value with other axes; what only one of the layouts has is of one element."""
+        """Change the layout; axes in only one of the layouts have size 1."""
         if "D" in old and "D" not in new:
             x, old = self.op("Reshape", x, self.const(np.array([0, -1]))), "BF"
         if "D" in new and "D" not in old:
@@ -268,29 +277,29 @@ class Graph:
             x = self.op("Transpose", x, perm=[rest.index(letter) for letter in wanted])
         return self.op("Unsqueeze", x, self.const(np.array(added))) if added else x
 
-    def frame(self, value: tuple[str, str]) -> str:
-        """One frame, as ``"BF"``, of a signal: a value and its layout, ``"BF"`` or ``"TBF"``."""
-        x, order = value
+    def frame(self, signal: Signal) -> str:
+        """Return the frame of a signal, or the mean of its frames, as ``"BF"``."""
+        x, order = signal
         if order == "BF":
             return x
         if self.size["T"] == 1 and "T" not in self.open_letters:
             return self.squeeze(x, 0)
         return self.op("ReduceMean", x, axes=[0], keepdims=0)
 
-    def frames(self, value: tuple[str, str]) -> str:
-        """The frames of a step, as ``"TBF"``."""
-        return self.turn(*value, "TBF")
+    def frames(self, signal: Signal) -> str:
+        """Return the frames of a signal as ``"TBF"``."""
+        return self.turn(*signal, "TBF")
 
-    def like(self, signal: tuple[str, str], frames: str) -> tuple[str, str]:
-        """Frames ``"TBF"`` as a signal like another."""
+    def like(self, signal: Signal, frames: str) -> Signal:
+        """Return frames ``"TBF"`` in the layout of ``signal``."""
         return (self.squeeze(frames, 0), "BF") if signal[1] == "BF" else (frames, "TBF")
 
-    def count(self, value: tuple[str, str]) -> int:
-        """How many frames a signal has."""
-        return 1 if value[1] == "BF" else self.size["T"]
+    def count(self, signal: Signal) -> int:
+        """Return the number of frames of a signal."""
+        return 1 if signal[1] == "BF" else self.size["T"]
 
     def order(self, letters: str) -> str:
-        """A layout of these axes."""
+        """Draw a layout of two axes."""
         if self.by_weights or self.chance(0.4):
             return letters
         forms = [letters, "1" + letters, letters[0] + "1" + letters[1:], letters + "1", letters + "11"]
@@ -303,7 +312,9 @@ class Graph:
 
     # Inputs and outputs.
 
-    def dims(self, order: str, grown: bool) -> list[int | str]:
+    def dims(self, order: str, grown: bool = False) -> list[int | str]:
+        """Return the declared dimensions; a growing cache has ``grown`` in an output."""
+
         def dim(letter):
             is_open = letter in self.open_letters
             if (is_open and self.opened != "one") or (self.by_weights and letter in "FH"):
@@ -315,8 +326,8 @@ class Graph:
         return [dim(letter) for letter in order]
 
     def input(self, name: str, order: str, kind: int = F32, values: str = "") -> str:
-        self.inputs.append(helper.make_tensor_value_info(name, kind, self.dims(order, False)))
-        self.ports[name] = Port(name, kind, tuple(self.size[letter] for letter in order), values)
+        self.inputs.append(helper.make_tensor_value_info(name, kind, self.dims(order)))
+        self.ports[name] = Port(kind, tuple(self.size[letter] for letter in order), values)
         return name
 
     def data(self, order: str, kind: int = F32, word: str = "") -> str:
@@ -326,7 +337,7 @@ class Graph:
         if value in self.final or value in self.ports or value.startswith("/const"):
             value = self.op("Identity", value)
         self.final[value] = name
-        self.outputs.append(helper.make_tensor_value_info(name, kind, self.dims(order, True)))
+        self.outputs.append(helper.make_tensor_value_info(name, kind, self.dims(order, grown=True)))
 
     def result(self, value: str, order: str, word: str = "") -> None:
         self.output(self.names.data(1, word), value, order)
@@ -341,7 +352,7 @@ class Graph:
         return value
 
     def layout(self, state: str) -> str:
-        """The layout of what ``state`` gave."""
+        """Return the layout of a state variable."""
         return self.pairs[self.given[state]][1]
 
     def update(self, state: str, value: str) -> None:
@@ -362,24 +373,24 @@ class Graph:
         return make_model(helper.make_graph(self.nodes, "step", self.inputs, self.outputs, self.constants))
 
 
-def read_frame(g: Graph, chunk: bool) -> tuple[tuple[str, str], str, str]:
-    """The signal of the frame, and the input that it comes from with its layout."""
+def read_frame(g: Graph, chunk: bool) -> tuple[Signal, str]:
+    """Add the first data input; return its signal and its layout, ``""`` for a token."""
     if chunk:
         order = g.rng.choice(("TBF", "BTF", "BFT", "B1TF"))
         x = g.data(order)
-        return (g.turn(x, order, "TBF"), "TBF"), x, order
+        return (g.turn(x, order, "TBF"), "TBF"), order
     if g.chance(0.1):
         token = g.data("B", I64, "token")
-        return (g.op("Gather", g.weight(7, 4), token), "BF"), "", ""
+        return (g.op("Gather", g.weight(7, 4), token), "BF"), ""
     order = g.order("BF")
     x = g.data(order)
     if order == "BF" and g.batch is None and g.opened == "baked":
-        return (g.op("Reshape", x, g.const(np.array([1, 4]))), "BF"), x, order
-    return (g.turn(x, order, "BF"), "BF"), x, order
+        return (g.op("Reshape", x, g.const(np.array([1, 4]))), "BF"), order
+    return (g.turn(x, order, "BF"), "BF"), order
 
 
-def before(g: Graph, extra: str, signal: tuple[str, str]) -> tuple[str, str]:
-    """What comes between the data and the state."""
+def before(g: Graph, extra: str, signal: Signal) -> Signal:
+    """Add the part of an extra that precedes the updates."""
     x, order = signal
     if extra in ("speaker", "condition"):
         given = g.order("BF")
@@ -396,11 +407,13 @@ def before(g: Graph, extra: str, signal: tuple[str, str]) -> tuple[str, str]:
         other = g.data(given, word=g.rng.choice(("bias", "style_vector")))
         g.result(g.op("Identity", other), given, g.rng.choice(("used", "target")))
         x = g.either_way("Add", x, g.turn(other, given, "BF"))
+    if extra == "unread":
+        g.data(g.rng.choice(("", "1")), I64, "sample_rate")
     if extra == "reset":
         g.reset = g.data("1", BOOL, "reset")
     if extra == "gain":
         x = g.op("Mul", x, g.data("1", word="gain_db"))
-    if extra == "frequency":  # from zeros, over the features of this frame
+    if extra == "frequency":  # a recurrence over the features of one frame
         bins = g.turn(g.frame(signal), "BF", "FB1")
         direction, count = g.rng.choice((("forward", 1), ("bidirectional", 2)))
         swept = g.op(
@@ -412,11 +425,10 @@ def before(g: Graph, extra: str, signal: tuple[str, str]) -> tuple[str, str]:
     return x, order
 
 
-def after(g: Graph, extra: str, signal: tuple[str, str], source: tuple[str, str, tuple[str, str]]) -> None:
-    """Outputs besides the first."""
-    x, order, read = source
+def after(g: Graph, extra: str, signal: Signal, read: Signal, order: str) -> None:
+    """Add the part of an extra that follows the updates; ``read`` and ``order`` are from `read_frame`."""
     v = g.frame(signal)
-    if extra in ("residual", "mask") and x:
+    if extra in ("residual", "mask") and order:
         made = g.op("MatMul", v, g.weight(4, 4))
         made = g.op("Add", read[0], made) if extra == "residual" else g.op("Mul", read[0], g.op("Sigmoid", made))
         g.result(g.turn(made, read[1], order), order)
@@ -430,9 +442,9 @@ def after(g: Graph, extra: str, signal: tuple[str, str], source: tuple[str, str,
 
 
 def case(seed: int) -> Case:
-    """Return the case of this number.
+    """Draw a step model.
 
-    Most cases whose names do not say what is state have a graph that does.
+    Most cases without conventional names have only updates and extras that the graph makes evident.
     """
     rng = random.Random(seed)
     mode = rng.choices(NAMES, (60, 14, 14, 12))[0]
@@ -442,15 +454,18 @@ def case(seed: int) -> Case:
         updates = ()
     extras = tuple(rng.sample(PLAIN_EXTRAS if shown else EXTRAS, rng.choice((0, 0, 1, 1, 2))))
     data_pairs = mode == "conventional" and rng.random() < 0.06
+    if data_pairs:
+        extras = (rng.choice(("mask", "residual")), *extras[:1])
     for attempt in range(100):
         try:
             return build(seed, random.Random(f"{seed} {attempt}"), updates, extras, mode, data_pairs)
-        except ValueError:  # a name for two
+        except ValueError:  # a name is taken
             continue
     raise AssertionError(f"no names for case {seed}")
 
 
 def build(seed, rng, updates, extras, mode, data_pairs) -> Case:
+    """Build the model of these choices, or raise ValueError if two values get one name."""
     names = Names(rng, mode, data_pairs, len(updates))
     by_weights = bool(updates) and set(updates) <= FIXED_BY_WEIGHTS and rng.random() < 0.3
     opened = "each" if by_weights else rng.choice(("one", "each", "each", "baked"))
@@ -459,7 +474,7 @@ def build(seed, rng, updates, extras, mode, data_pairs) -> Case:
     g = Graph(rng, names, batch=batch, opened=opened, chunk=3 if chunk else 1, by_weights=by_weights)
     if chunk and set(updates) <= {"LSTM node", "GRU node", "RNN node", "Scan", "Loop"} and g.chance(0.3):
         g.open_letters.add("T")
-    signal, x, order = read_frame(g, chunk)
+    signal, order = read_frame(g, chunk)
     read = signal
     if g.chance(0.4) or mode != "conventional":
         signal = g.op("Tanh", g.op("MatMul", signal[0], g.weight(4, 4))), signal[1]
@@ -470,7 +485,7 @@ def build(seed, rng, updates, extras, mode, data_pairs) -> Case:
         if mode != "conventional" or g.chance(0.4):
             signal = g.op("Tanh", g.op("MatMul", signal[0], g.weight(4, 4))), signal[1]
     for extra in extras:
-        after(g, extra, signal, (x, order, read))
+        after(g, extra, signal, read, order)
     wanted = rng.choice((2, 4, 4))
     g.size["Y"] = wanted
     direct = mode == "conventional" and wanted == 4 and g.chance(0.3)

@@ -1,4 +1,4 @@
-"""Kinds of update of a state, each as a layer of a random step model: it takes a signal and gives one."""
+"""Kinds of state update, as layers of a random step model (`state_generator`)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from onnx import TensorProto, helper
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
-#: By name, a function of a `state_generator.Graph` and a signal, a value with its layout ``"BF"`` or ``"TBF"``.
+#: By name, a function from a `state_generator.Graph` and a signal to a signal.
 UPDATES: dict[str, Callable] = {}
-#: Those that the graph alone shows to somebody who reads it.
+#: Updates that a reader recognizes in the graph without names.
 EVIDENT: set[str] = set()
-#: Those that take several frames in one step.
+#: Updates by several frames in one step.
 CHUNKED: set[str] = set()
-#: Those whose weights fix the features of state and data.
+#: Updates whose weights determine the features of state and data.
 FIXED_BY_WEIGHTS: set[str] = set()
 
 
 def update(name: str, *, evident: bool = False, chunked: bool = False, by_weights: bool = False):
+    """Register a kind of update."""
+
     def register(function):
         UPDATES[name] = function
         for wanted, names in ((evident, EVIDENT), (chunked, CHUNKED), (by_weights, FIXED_BY_WEIGHTS)):
@@ -104,7 +106,7 @@ def loop(g, signal):
 
 
 def gates(g, count, x, h):
-    """What enters each of ``count`` gates."""
+    """Return the pre-activations of ``count`` gates."""
     hidden = g.size["H"]
     if g.chance(0.35):
         return [g.either_way("Add", g.linear(x, 4, hidden), g.linear(h, hidden, hidden)) for _ in range(count)]
@@ -118,7 +120,7 @@ def gates(g, count, x, h):
 
 
 def new_of_cell(g, kind, x, carried):
-    """The carry after a step, of values ``"BH"``."""
+    """Return the new carry of a cell; all values are ``"BH"``."""
     h, hidden = carried[0], g.size["H"]
     if kind == "RNN":
         return [g.op(g.rng.choice(("Tanh", "Tanh", "Sigmoid")), *gates(g, 1, x, h))]
@@ -133,7 +135,7 @@ def new_of_cell(g, kind, x, carried):
 
 
 def mixed(g, z, old, new):
-    """``z * old + (1 - z) * new``, in one of its forms."""
+    """Return ``z * old + (1 - z) * new``."""
     if g.chance(0.3):
         return g.op("Add", new, g.op("Mul", z, g.op("Sub", old, new)))
     rest = g.op("Sub", 1.0, z)
@@ -149,7 +151,7 @@ def written_out(g, signal, kind):
     return (g.linear(new[0], g.size["H"], 4) if g.size["H"] != 4 else new[0]), "BF"
 
 
-# Not evident for RNN: where names say nothing, ``tanh(x W + h R)`` treats data and state alike.
+# Not evident for RNN: without names, x and h are alike in ``tanh(x W + h R)``.
 for kind in ("LSTM", "GRU", "RNN"):
     update(f"{kind} written out", evident=kind != "RNN", by_weights=True)(functools.partial(written_out, kind=kind))
 
@@ -168,7 +170,7 @@ def minimal_gru(g, signal):
 
 
 def elementwise(name, words, **options):
-    """Register an update from a function of the graph, the old value and a frame, both in the layout of the state."""
+    """Register a kind of update whose function takes and returns values in the layout of the state."""
 
     def register(function):
         @update(name, **options)
@@ -217,7 +219,7 @@ def decay(g, s, x):
     return new, g.op("Add", x, new)
 
 
-@elementwise("sum", "total phase integral")
+@elementwise("sum", "total angle integral")
 def sum_(g, s, x):
     new = g.either_way("Add", s, x)
     return new, g.op("Sin", new)
@@ -230,14 +232,14 @@ def maximum(g, peak, x):
     return new, g.op("Div", x, g.op("Add", new, 1.0))
 
 
-@elementwise("replaced", "last previous_frame delayed")
+@elementwise("replaced", "delayed held one_back")
 def replaced(g, last, x):
     return (g.op("Mul", x, 0.5) if g.chance(0.3) else g.op("Identity", x)), g.op("Sub", x, last)
 
 
 @elementwise("cascade", "stage slow")
 def cascade(g, slow, x):
-    """Two averages, one of the other."""
+    """An average of an average."""
     order = g.layout(slow)
     fast = g.state(order, "fast first")
     new = average_of(g, fast, x, 0.2)
@@ -245,18 +247,18 @@ def cascade(g, slow, x):
     return average_of(g, slow, new, 0.1), g.op("Sub", x, new)
 
 
-@elementwise("averages that read each other", "v slow")
+@elementwise("averages that read each other", "slow m2")
 def mutual(g, v, x):
     order = g.layout(v)
-    m = g.state(order, "m fast")
+    m = g.state(order, "fast m1")
     g.update(m, g.op("Add", g.op("Mul", v, 0.9), g.op("Mul", x, 0.05)))
     return g.op("Add", g.op("Mul", m, 0.9), g.op("Mul", x, 0.1)), g.op("Sub", x, v)
 
 
-@elementwise("two histories", "x2 older")
+@elementwise("two histories", "older d2")
 def two_histories(g, second, x):
     order = g.layout(second)
-    first = g.state(order, "x1 newer")
+    first = g.state(order, "newer d1")
     y = g.op("Sum", x, g.op("Mul", first, 0.5), g.op("Mul", second, 0.25))
     g.update(first, g.op("Identity", x))
     return g.op("Identity", first), y
@@ -285,7 +287,7 @@ def kalman(g, estimate, x):
 
 
 def contraction(g):
-    """A square matrix whose powers vanish slowly."""
+    """Draw a square matrix with singular values 0.9."""
     return g.const((0.9 * np.linalg.qr(g.numbers.normal(size=(4, 4)))[0]).astype(np.float32))
 
 
@@ -302,7 +304,6 @@ def matrix(g, signal):
 
 @update("Kalman filter of matrices")
 def kalman_of_matrices(g, signal):
-    """The covariance follows from itself alone."""
     order, x, a = g.order("BF"), g.frame(signal), contraction(g)
     s, p = g.state(order, "estimate S"), g.state("FF", "P covariance")
     predicted = g.op("MatMul", g.op("MatMul", a, p), g.op("Transpose", a, perm=[1, 0]))
@@ -317,7 +318,7 @@ def kalman_of_matrices(g, signal):
 
 @update("outer products")
 def outer_products(g, signal):
-    """The memory of linear attention."""
+    """Linear attention."""
     order, x = g.rng.choice(("BFH", "BHF", "B1FH", "1BFH")), g.frame(signal)
     s = g.state(order, "S kv memory wkv")
     k, q = (g.op("Unsqueeze", g.linear(x, 4, 4), g.const(np.array([2]))) for _ in "kq")
@@ -349,7 +350,7 @@ def constant(g, signal):
 @update("counter", evident=True)
 def counter(g, signal):
     x, order = g.frame(signal), g.rng.choice(("1", "1", ""))
-    n = g.state(order, "count n pos frame_index", I64, "zero")
+    n = g.state(order, "count n pos step_index", I64, "zero")
     up = g.either_way("Add", n, g.const(np.ones([1] * len(order), np.int64)))
     if g.chance(0.3):
         up = g.op("Mod", up, g.const(np.array(8)))
@@ -367,14 +368,14 @@ def buffer_order(g, axis="K"):
 
 
 def frames_in(g, signal, order, axis):
-    """The frames of a step in the layout of a buffer."""
+    """Return the frames of a signal in the layout of a buffer."""
     return g.turn(g.frames(signal), "TBF", order.replace(axis, "T"))
 
 
 @update("sliding buffer", evident=True, chunked=True)
 def sliding_buffer(g, signal):
     order = buffer_order(g)
-    buffer, axis, count = g.state(order, "buffer context fifo past_frames"), order.index("K"), g.count(signal)
+    buffer, axis, count = g.state(order, "buffer context fifo left_pad"), order.index("K"), g.count(signal)
     old_first = g.chance(0.7)
     new = frames_in(g, signal, order, "K")
     window = g.op("Concat", *((buffer, new) if old_first else (new, buffer)), axis=axis)
@@ -408,7 +409,7 @@ def convolution_cache(g, signal):
 
 @update("growing cache", evident=True, chunked=True)
 def growing_cache(g, signal):
-    """Keys and values of attention, or one cache for both."""
+    """Attention over all past frames, with keys and values in one cache or two."""
     order = g.rng.choice(("BPF", "BPF", "B1PF", "PBF", "BFP"))
     axis, frames = order.index("P"), g.frames(signal)
     caches = []
@@ -426,8 +427,7 @@ def growing_cache(g, signal):
     return g.turn(g.op("MatMul", g.op("Softmax", scores, axis=-1), caches[-1]), "B1F", "BF"), "BF"
 
 
-@update("ring buffer", evident=True)
-def ring_buffer(g, signal):
+def ring_buffer(g, signal, form):
     order = buffer_order(g)
     ring, axis = g.state(order, "ring buffer delay_line"), order.index("K")
     new = g.turn(g.frame(signal), "BF", order.replace("K", "1"))
@@ -436,13 +436,11 @@ def ring_buffer(g, signal):
         place = g.state("1", "pos write_index ptr", I64, "zero")
         g.update(place, g.op("Mod", g.op("Add", place, g.const(np.array([1]))), g.const(np.array([3]))))
     else:
-        place = g.const(np.array([1])) if kind == "constant" else g.input(g.names.data(0, "position"), "1", I64)
-    form = g.rng.choice(("ScatterND", "ScatterElements", "Where", "slices"))
+        place = g.const(np.array([1])) if kind == "constant" else g.data("1", I64, "position")
     if form == "ScatterND":
-        turned = g.turn(ring, order, "KBF")
         at = g.op("Unsqueeze", place, g.const(np.array([1])))
-        written = g.op("ScatterND", turned, at, g.turn(new, order.replace("K", "1"), "1BF"))
-        written = g.turn(written, "KBF", order)
+        frame = g.turn(new, order.replace("K", "1"), "1BF")
+        written = g.turn(g.op("ScatterND", g.turn(ring, order, "KBF"), at, frame), "KBF", order)
     elif form == "ScatterElements":
         at = g.op("Expand", place, g.op("Shape", new))
         written = g.op("ScatterElements", ring, at, new, axis=axis)
@@ -456,6 +454,10 @@ def ring_buffer(g, signal):
     g.update(ring, written)
     taps = g.turn(g.op("ReduceMean", written, axes=[axis], keepdims=1), order.replace("K", "1"), "BF")
     return g.op("Add", g.op("Tanh", taps), g.frame(signal)), "BF"
+
+
+for form in ("ScatterND", "ScatterElements", "Where", "slices"):
+    update(f"ring by {form}", evident=True)(functools.partial(ring_buffer, form=form))
 
 
 # Several in one, and attention.
@@ -499,7 +501,7 @@ def packed_averages(g, signal):
 
 @update("attention weights")
 def attention_weights(g, signal):
-    """Attention that knows where it looked, over a memory that is data."""
+    """Location-sensitive attention over a memory that is data."""
     if g.batch is None and g.chance(0.5):
         g.open_letters.add("S")
     order, x = g.rng.choice(("BS", "BS", "1BS", "B1S")), g.frame(signal)
