@@ -412,14 +412,13 @@ def growing_cache(g, signal):
     """Attention over all past frames, with keys and values in one cache or two."""
     order = g.rng.choice(("BPF", "BPF", "B1PF", "PBF", "BFP"))
     axis, frames = order.index("P"), g.frames(signal)
-    caches = []
-    for words in ("keys past_key|present_key past_key_values.0.key|present.0.key", "values past_value|present_value")[
-        : g.rng.choice((1, 2))
-    ]:
+    caches, old_first = [], g.chance(0.8)
+    words_of_both = ("keys past_key|present_key past_key_values.0.key|present.0.key", "values past_value|present_value")
+    for words in words_of_both[: g.rng.choice((1, 2))]:
         cache = g.state(order, words)
         made = g.op("MatMul", frames, g.weight(4, 4)) if g.chance(0.7) else frames
         new = g.turn(made, "TBF", order.replace("P", "T"))
-        joined = g.op("Concat", *((cache, new) if g.chance(0.8) else (new, cache)), axis=axis)
+        joined = g.op("Concat", *((cache, new) if old_first else (new, cache)), axis=axis)
         g.update(cache, joined)
         caches.append(g.turn(joined, order, "BPF"))
     query = g.turn(g.frame(signal), "BF", "B1F")

@@ -146,7 +146,7 @@ def main() -> None:
         if name == "wrong" or (name == "asked" and (given.asked or each.conventional)):
             must = " (must be found)" if each.conventional else ""
             told.append(f"{name} {each.description}{must}\n    truth {each.truth}\n    {words[:400]}")
-    columns = sorted({names for _, names, _ in table} - {"all names"}) + ["all names"]
+    columns = [*sorted({names for _, names, _ in table} - {"all names"}), "all names"]
     print(" / ".join(VERDICTS))
     print(f"{'':32}" + "".join(f"{names:>24}" for names in columns))
     for kind in [*sorted({kind for kind, _, _ in table} - {"all"}), "all"]:
