@@ -29,7 +29,7 @@ CONVENTIONS = (
 LETTERS = ("{}|{}n", "{}0|{}n", "{}_0|{}_n")
 STATE_WORDS = "h s state hidden hidden_state memory cache carry buf enc_state rnn_h conv_cache lstm_state"
 #: Words for data that are names of state variables in some cases.
-DATA_WORDS = "k v x key value audio frames mask mel noisy tokens"
+DATA_WORDS = "k v key value x audio frames mask mel noisy tokens"
 INPUTS = "x inp mic frame features mel audio noisy spec input signal obs far_end"
 OUTPUTS = "y out output logits enhanced prob mask clean scores pred embedding hidden_features"
 #: Names without meaning, as exporters number them.
@@ -180,7 +180,7 @@ class Names:
         if word:
             return self.take(word)
         if side == 0 and self.data_pairs:
-            self.paired = self.rng.choice([word for word in DATA_WORDS.split() if word not in self.words])
+            self.paired = self.rng.choice(DATA_WORDS.split()[4:])
             self.words.add(self.paired)
             return self.take(self.paired)
         if self.paired and self.data_pairs:
@@ -455,7 +455,10 @@ def case(seed: int) -> Case:
     extras = tuple(rng.sample(PLAIN_EXTRAS if shown else EXTRAS, rng.choice((0, 0, 1, 1, 2))))
     data_pairs = mode == "conventional" and rng.random() < 0.06
     if data_pairs:
-        extras = (rng.choice(("mask", "residual")), *extras[:1])
+        extras = (
+            rng.choice(("mask", "residual")),
+            *rng.sample(("features", "frequency", "joined"), rng.choice((0, 1))),
+        )
     for attempt in range(100):
         try:
             return build(seed, random.Random(f"{seed} {attempt}"), updates, extras, mode, data_pairs)
