@@ -125,7 +125,11 @@ def test_state_is_carried(first):
         each = case(seed)
         assert_sound(each)
         if verdict(each)[0] == "found" and each.truth:
-            carry(each)
+            try:
+                carry(each)
+            except Exception as error:
+                error.add_note(each.description)
+                raise
 
 
 def main() -> None:
