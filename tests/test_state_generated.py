@@ -1,0 +1,163 @@
+"""`model.state` of random step models is found or asked for, never wrong."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from state_generator import Case, case
+from verifier import assert_same
+
+import jaxrnn
+
+COUNT, QUICK, GROUP = 2000, 150, 100
+STEPS = 30
+VERDICTS = ("found", "asked", "wrong")
+
+
+def verdict(case: Case) -> tuple[str, str]:
+    """Judge `model.state`: one of `VERDICTS`, and the pairs or the error."""
+    try:
+        state = jaxrnn.load(case.proto).state
+    except jaxrnn.StateError as error:
+        lists = "' -> '" in str(error) and "state={" in str(error)
+        return ("asked" if lists else "wrong"), f"StateError: {error}"
+    except Exception as error:
+        return "wrong", f"{type(error).__name__}: {error}"
+    pairs = {variable.input: variable.output for variable in state if variable.kind == "external"}
+    internal = [variable.name for variable in state if variable.kind != "external"]
+    return ("found" if pairs == case.truth and not internal else "wrong"), f"{pairs}, internal: {internal}"
+
+
+def assert_judged(cases: list[Case], verdicts: list[tuple[str, str]]) -> None:
+    """Check that no case is wrong, at most one in eight is asked, and no conventional one is."""
+    told = [
+        f"{case.description}: {words}" for case, (name, words) in zip(cases, verdicts, strict=True) if name == "wrong"
+    ]
+    assert not told, "\n".join([f"{len(told)} wrong", *told[:10]])
+    asked = [case for case, (name, _) in zip(cases, verdicts, strict=True) if name == "asked"]
+    conventional = [case.description for case in asked if case.conventional]
+    assert not conventional, "\n".join([f"{len(conventional)} asked", *conventional[:10]])
+    assert len(asked) <= len(cases) / 8, "\n".join(case.description for case in asked)
+
+
+def session_of(case: Case) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads, options.inter_op_num_threads = 4, 1, 1
+    return ort.InferenceSession(case.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def peer_step(session, case, state, frame):
+    """Return the data outputs and the new state of ONNX Runtime."""
+    names = [output.name for output in session.get_outputs()]
+    values = dict(zip(names, session.run(None, {**state, **frame}), strict=True))
+    state = {given: values.pop(new) for given, new in case.truth.items()}
+    return values, state
+
+
+def carry(case: Case) -> None:
+    """Compare steps with ONNX Runtime: one compiled scan, or a few single steps if shapes change."""
+    model, session, rng = jaxrnn.load(case.proto), session_of(case), np.random.default_rng(case.seed)
+    compiles = case.compiles and not case.growing
+    frames = [case.frame(rng) for _ in range(STEPS if compiles else 4)]
+    ours = theirs = start = case.start(rng)
+    expected, actual = [], []
+    for frame in frames:
+        values, theirs = peer_step(session, case, theirs, frame)
+        expected.append(values)
+    if compiles:
+        inputs = {name: np.stack([frame[name] for frame in frames]) for name in frames[0]}
+        outputs, ours = model.scan(model.params, start, inputs)
+        actual = [{name: value[index] for name, value in outputs.items()} for index in range(len(frames))]
+    else:
+        for frame in frames:
+            outputs, ours = model.step(model.params, ours, frame)
+            actual.append(outputs)
+    largest = max(np.abs(value).max() for values in (*expected, theirs) for value in values.values() if value.size)
+    atol = STEPS * 1e-6 * (1 + float(largest))
+    for index, values in enumerate(expected):
+        assert_same(actual[index], values, atol)
+    assert_same(ours, theirs, atol)
+
+
+def assert_sound(case: Case) -> None:
+    """Check that the model is valid, and that ONNX Runtime carries its state with finite values."""
+    onnx.checker.check_model(case.proto, full_check=True)
+    session, rng = session_of(case), np.random.default_rng(case.seed)
+    state = case.start(rng)
+    for _ in range(4):
+        values, state = peer_step(session, case, state, case.frame(rng))
+        assert all(np.all(np.isfinite(value)) for value in (*values.values(), *state.values())), case.description
+
+
+def test_state_is_found_or_asked_for():
+    cases = [case(seed) for seed in range(QUICK)]
+    assert_judged(cases, [verdict(each) for each in cases])
+
+
+def test_cases_are_sound():
+    cases = [case(seed) for seed in range(QUICK)]
+    assert sum(not each.evident for each in cases) <= QUICK / 8
+    for each in cases:
+        assert_sound(each)
+
+
+def test_cases_are_deterministic():
+    assert case(3).proto == case(3).proto
+
+
+@pytest.mark.thorough
+def test_state_of_all_is_found_or_asked_for():
+    cases = [case(seed) for seed in range(COUNT)]
+    assert sum(not each.evident for each in cases) <= COUNT / 8
+    assert_judged(cases, [verdict(each) for each in cases])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", range(0, COUNT, GROUP))
+def test_state_is_carried(first):
+    for seed in range(first, first + GROUP):
+        each = case(seed)
+        assert_sound(each)
+        if verdict(each)[0] == "found" and each.truth:
+            try:
+                carry(each)
+            except Exception as error:
+                error.add_note(each.description)
+                raise
+
+
+def main() -> None:
+    """Print the verdicts by kind of update and of names, and list wrong ones."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("count", nargs="?", type=int, default=COUNT)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--asked", action="store_true", help="also list asked ones")
+    given = parser.parse_args()
+    table = collections.Counter()
+    told = []
+    for seed in range(given.first, given.first + given.count):
+        each = case(seed)
+        name, words = verdict(each)
+        for kind in (*(each.updates or ("stateless",)), "all"):
+            table[kind, each.names, name] += 1
+            table[kind, "all names", name] += 1
+        if name == "wrong" or (name == "asked" and (given.asked or each.conventional)):
+            must = " (must be found)" if each.conventional else ""
+            told.append(f"{name} {each.description}{must}\n    truth {each.truth}\n    {words[:400]}")
+    columns = [*sorted({names for _, names, _ in table} - {"all names"}), "all names"]
+    print(" / ".join(VERDICTS))
+    print(f"{'':32}" + "".join(f"{names:>24}" for names in columns))
+    for kind in [*sorted({kind for kind, _, _ in table} - {"all"}), "all"]:
+        cells = ("/".join(str(table[kind, names, name]) for name in VERDICTS) for names in columns)
+        print(f"{kind:32}" + "".join(f"{cell:>24}" for cell in cells))
+    print("\n".join(told))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
