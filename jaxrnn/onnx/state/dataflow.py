@@ -114,7 +114,7 @@ class _Walk(Elements):
             raise
         except Exception as error:  # JAX raises errors of many types while it evaluates shapes
             if self.strict:
-                raise NotFollowedError(f"node {node.name!r}: {error}") from error
+                raise NotFollowedError(f"node {node.name!r}: {error}", node, inputs) from error
             if is_recurrent(node):
                 self.result.lost.append((node.name, first_line(error)))
         read = union(present)

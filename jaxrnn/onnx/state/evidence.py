@@ -1,4 +1,4 @@
-"""The evidence that an output is the updated value of an input: the flow of elements, and names."""
+"""The evidence that an output is the next value of an input: the flow of elements, and names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from jaxrnn.onnx.state.provenance import (
     COPY,
     DENSE,
     EXPOSED,
-    GATED,
     MIXED,
     RETAINED,
     SCALED,
@@ -20,25 +19,32 @@ from jaxrnn.onnx.state.provenance import (
     SQUASHED,
     SUMMED,
     UPDATED,
+    WRITTEN,
     grades,
     positions,
 )
 
-#: Kinds of evidence, the strongest last. A `SUSPECT` edge is no pair, but too close to one to be ignored silently.
-SUSPECT, NAMED, CELL, KEPT, LAST_OUTPUT, BUFFER, CARRIED, GROWN = range(8)
+#: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a recurrence
+#: but not to where it would go on. The others are arithmetic: `KEPT` and `GATED` as averages and written-out cells do.
+POSSIBLE, SUSPECT, GATED, KEPT, CELL, LAST_OUTPUT, BUFFER, CARRIED, GROWN = range(9)
+
+
+_REFILLED = "holds new elements in the places of the old ones: a buffer that every step fills"
+_OVERWRITTEN = "keeps elements of it in their places and overwrites the others: a buffer"
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A possible pair of an input and its updated value.
+    """A possible pair of an input and its next value.
 
     Attributes:
         source: the input.
         output: the output.
         rank: the kind of evidence.
         closeness: the share of elements that the evidence holds for, and the negated distance that they were moved.
-        why: for `SUSPECT`, why it is no pair; else the reason, where the rank does not say it.
+        why: the reason, where the rank does not say it.
         joins: the labels of the nodes that concatenate an old buffer with new elements.
+        unchanged: whether the output is the input itself.
     """
 
     source: str
@@ -47,37 +53,36 @@ class Edge:
     closeness: tuple[float, float] = (0, 0)
     why: str = ""
     joins: tuple[str, ...] = ()
+    unchanged: bool = False
 
     @property
     def affinity(self) -> int:
-        """2 if the names differ only in their direction, 1 if they also differ in numbers, else 0."""
+        """As `names.affinity`: 2 if the names pair by convention."""
         return names.affinity(self.source, self.output)
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the flow of elements proves the pair: alone, or an overwritten buffer with its name."""
+        return self.rank >= CELL or (self.rank == KEPT and self.why == _OVERWRITTEN and self.affinity == 2)
 
 
 def find_edge(flow: DataFlow, source: str, output: str) -> Edge | None:
-    """The evidence that an output is the updated value of an input of the same shape and dtype."""
-    target = flow.outputs[output]
+    """Return the evidence for a pair of one dtype whose shapes can agree; None if the output has no elements."""
+    before, target = flow.inputs[source], flow.outputs[output]
     if 0 in (target.shape or ()):
-        return None  # without elements there is no state
-    if target.ids is None or not target.deps:
-        return _by_name(source, output)  # it may be a flag that every step sets
+        return None
+    if target.value is not None:
+        return Edge(source, output, POSSIBLE, why=_copied(flow, source, output))
+    if target.ids is None or before.shape is None:
+        return Edge(source, output, POSSIBLE)
+    if before.shape != target.shape:
+        return _growth(flow, source, output)
     codes = target.codes.get(source, np.zeros(target.shape or (), np.int64)).ravel()
-    edge = _by_flow(flow, source, output, codes)
-    if edge is not None:
-        return edge
-    # A value that every step replaces, such as attention weights or the last input, does not depend on the old one.
-    named = _by_name(source, output)
-    return named if named is not None and may_be_state(flow, named) else None
+    return _by_flow(flow, source, output, codes)
 
 
-def _by_name(source: str, output: str) -> Edge | None:
-    """The evidence of names alone."""
-    edge = Edge(source, output, NAMED)
-    return edge if edge.affinity == 2 and not names.says_data(source) else None
-
-
-def find_growth(flow: DataFlow, source: str, output: str) -> Edge | None:
-    """The evidence that an output is an input extended at its end or its beginning, such as a growing cache of keys."""
+def _growth(flow: DataFlow, source: str, output: str) -> Edge | None:
+    """Return the evidence that an output is an input extended at an end, such as a growing cache of keys."""
     old, new, codes = flow.inputs[source].shape, flow.outputs[output].shape, flow.outputs[output].codes.get(source)
     if old is None or new is None or codes is None or len(old) != len(new) or 0 in old:
         return None
@@ -85,31 +90,19 @@ def find_growth(flow: DataFlow, source: str, output: str) -> Edge | None:
     if min(growth, default=0) < 0 or sum(size > 0 for size in growth) != 1:
         return None
     copied = np.sort(positions(codes[grades(codes) == COPY]))
-    complete = np.array_equal(copied, np.arange(np.prod(old)))
-    return Edge(source, output, GROWN) if complete and not names.says_data(source) else None
+    return Edge(source, output, GROWN) if np.array_equal(copied, np.arange(np.prod(old))) else None
 
 
-def may_be_state(flow: DataFlow, edge: Edge) -> bool:
-    """Whether an output could be an updated value: it depends on data, and is not just the input under a mask."""
-    target = flow.outputs[edge.output]
-    if target.ids is None or not target.deps or 0 in (target.shape or ()):
-        return False
-    codes = target.codes.get(edge.source, np.zeros(target.shape or (), np.int64)).ravel()
-    masked = (positions(codes) == np.arange(codes.size)) & np.isin(grades(codes), (COPY, GATED))
-    return not masked.all()
-
-
-def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge | None:
-    """The evidence of where the elements of the input went."""
+def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
+    """Return the evidence of where the elements of the input went."""
     target = flow.outputs[output]
     place, grade = positions(codes), grades(codes)
     own = place == np.arange(codes.size)
-    copied = own & (grade == COPY)
-    carried = own & (grade == UPDATED)
+    copied, carried = own & (grade == COPY), own & (grade == UPDATED)
     misplaced = ~own & (grade == UPDATED)
     if misplaced.any():
         why = "holds final values of the recurrence that it starts, but not at the places where it is read"
-        return Edge(source, output, SUSPECT, why=why) if (misplaced | carried).all() else None
+        return Edge(source, output, SUSPECT if (misplaced | carried).all() else POSSIBLE, why=why)
     scaled = own & (grade == SCALED)
     if scaled.any() and (scaled | carried).all():
         why = "holds final values of the recurrence that it starts, but after arithmetic with constants"
@@ -118,46 +111,59 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
         return Edge(source, output, CARRIED, (float(carried.mean()), 0))
     linked, distance, joins = _joined(flow, source, target)
     moved_on = _moved_on(codes, target)
-    if linked.any() or (moved_on.any() and target.deps - {source}):
-        share = float((linked | moved_on | copied).mean())
-        return Edge(source, output, BUFFER, (share, -distance), joins=joins)
-    if not codes.any():
-        return _replaced(flow, source, output)
+    written = own & (grade == WRITTEN)
+    if linked.any() or (moved_on.any() and target.deps - {source}) or written.any():
+        share = float((linked | moved_on | copied | written).mean())
+        # Without an old element, new frames fill the whole buffer, or an output is joined to the data it comes from.
+        kept = written.any() or moved_on.any() or bool((grade == COPY).any())
+        return Edge(source, output, BUFFER if kept else KEPT, (share, -distance), _REFILLED * (not kept), joins)
+    if copied.any() and (codes == 0).any() and (copied | (codes == 0)).all() and target.deps - {source}:
+        return Edge(source, output, KEPT, why=_OVERWRITTEN)
     if (own & (grade == SHOWN)).any():
         return Edge(source, output, LAST_OUTPUT)
-    return None if copied.all() else _computed(flow, source, output, codes)
+    if copied.all():
+        return Edge(source, output, POSSIBLE, unchanged=True)
+    return _computed(flow, source, output, codes)
 
 
-def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge | None:
-    """The evidence of arithmetic, which a model may also apply to its data.
+def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
+    """Return the evidence of arithmetic, which a model may also apply to its data.
 
-    So there must be more: a name, another output that is computed from the updated value, or an integer that counts. A
-    sum that keeps the whole input is most often a residual connection, which only a name can turn into state.
+    It proves a pair only where it is the hidden state of an LSTM written out, which comes from the next cell. Cells and
+    averages that another output is computed from, and integers that count, are `KEPT`.
     """
     target = flow.outputs[output]
-    edge = Edge(source, output, KEPT)
     place, grade = positions(codes), grades(codes)
     own = place == np.arange(codes.size)
     used = any(flow.derived(other, output) for other in flow.outputs if other != output)
     counts = target.dtype is not None and np.dtype(target.dtype).kind in "iu"
-    retained = own & (grade == RETAINED)
-    if retained.any() and (retained | (codes == 0)).all():
-        return edge if edge.affinity or used or counts else None  # the other elements are replaced
-    if (codes >= DENSE).all():
-        if retained.any():
-            return edge if edge.affinity or used or counts else None
-        if (own & ((grade == SUMMED) | (grade == MIXED))).any():
-            return edge if edge.affinity else None
+    retained, dense = own & (grade == RETAINED), codes == DENSE
     squashed = own & (grade == SQUASHED)
-    if not ((codes == DENSE) | squashed).all() or not target.deps - {source}:
-        return None
-    hidden = any(
-        (positions(other.ravel()) == np.arange(codes.size)).all() and (grades(other) == EXPOSED).all()
-        for name, other in target.codes.items()
-        if name != source
-    )
-    one_product = squashed.all() or target.depth[source] == 1
-    return Edge(source, output, CELL) if one_product and (edge.affinity or used or hidden) else None
+    if retained.any() and (retained | (codes == 0) | dense).all():
+        return Edge(source, output, KEPT if used or counts else GATED)
+    if own.all() and np.isin(grade, (SUMMED, MIXED)).any():
+        return Edge(source, output, GATED)
+    if (dense | squashed).all() and target.deps - {source}:
+        hidden = any(
+            (positions(other.ravel()) == np.arange(codes.size)).all() and (grades(other) == EXPOSED).all()
+            for name, other in target.codes.items()
+            if name != source
+        )
+        if hidden and dense.all() and target.depth[source] == 1:
+            return Edge(source, output, CELL)
+        one_product = squashed.all() or target.depth[source] == 1
+        return Edge(source, output, KEPT if one_product and (used or hidden) else POSSIBLE)
+    return Edge(source, output, POSSIBLE, why="" if codes.any() else _copied(flow, source, output))
+
+
+def _copied(flow: DataFlow, source: str, output: str) -> str:
+    """Return the reason why an output that ignores an input may replace it: it has no other purpose."""
+    target = flow.outputs[output]
+    if not target.deps:
+        return "is a constant: every step replaces it, as a flag that says that the stream has begun"
+    others = [other.ids for name, other in flow.inputs.items() if name != source and other.ids is not None]
+    copied = target.ids is not None and any(bool(np.isin(target.ids, other).all()) for other in others)
+    return "is a copy of another input: every step replaces it, as the last frame" if copied else ""
 
 
 def _moved_on(codes: np.ndarray, target: Flow) -> np.ndarray:
@@ -170,16 +176,6 @@ def _moved_on(codes: np.ndarray, target: Flow) -> np.ndarray:
         apart = np.subtract(np.unravel_index(place[old], shape), np.unravel_index(old, shape))
         mask[old] = (apart == apart[:, :1]).all()
     return mask
-
-
-def _replaced(flow: DataFlow, source: str, output: str) -> Edge | None:
-    """The evidence that an output, a copy of another input such as the last sample, replaces this one: a name."""
-    ids = flow.outputs[output].ids
-    others = [other.ids for name, other in flow.inputs.items() if name != source and other.ids is not None]
-    edge = Edge(source, output, CELL, why="is a copy of another input: every step replaces it, as the last frame")
-    used = any(source in other.deps for other in flow.outputs.values())
-    copied = ids is not None and any(bool(np.isin(ids, other).all()) for other in others)
-    return edge if used and copied and edge.affinity else None
 
 
 def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, float, tuple[str, ...]]:

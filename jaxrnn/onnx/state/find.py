@@ -13,20 +13,10 @@ from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.program import Program
-from jaxrnn.onnx.state import names
 from jaxrnn.onnx.state.declared import agree
-from jaxrnn.onnx.state.evidence import (
-    BUFFER,
-    CARRIED,
-    LAST_OUTPUT,
-    NAMED,
-    Edge,
-    find_edge,
-    find_growth,
-    may_be_state,
-)
+from jaxrnn.onnx.state.evidence import CARRIED, LAST_OUTPUT, POSSIBLE, Edge, find_edge
 from jaxrnn.onnx.state.flows import Site
-from jaxrnn.onnx.state.pairing import choose, incomplete
+from jaxrnn.onnx.state.pairing import Pairing
 from jaxrnn.onnx.state.probe import Probe
 from jaxrnn.onnx.state.provenance import STEP
 from jaxrnn.onnx.state.reasons import external_reason, internal_reason
@@ -143,50 +133,19 @@ class _Finder:
                 f"state: {argument('state', {INPUT: OUTPUT}, 'jaxrnn.load(path)')}"
             )
         declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
-        edges = [
-            edge
-            for name, updated in self.candidates
-            if (edge := (find_edge if self._same_size(name, updated) else find_growth)(self.flow, name, updated))
-            # A pair that the caller does not declare is no state, unless a recurrence or a buffer proves it.
-            if not self.is_complete or edge.rank >= BUFFER
-        ]
-        pairs = choose(edges, self.flow, declared, self._over_time, self.inputs)
-        if not self.is_complete:
-            self._check_complete(pairs)
+        edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair))]
+        pairing = Pairing(edges, self.flow, declared, self._over_time, self.inputs, self.outputs)
+        pairs = pairing.take_proved() if self.is_complete else pairing.find()
         for edge in pairs.values():
             self._note_growth(edge)
         external = [self._external(pairs[name]) for name in self.inputs if name in pairs]
         return (*external, *self._internal(pairs))
-
-    def _same_size(self, name: str, updated: str) -> bool:
-        shape = self.flow.inputs[name].shape
-        return shape is not None and shape == self.flow.outputs[updated].shape
 
     def _note_growth(self, edge: Edge) -> None:
         before, after = self.flow.inputs[edge.source].shape, self.flow.outputs[edge.output].shape
         for symbol, old, new in zip(self.inputs[edge.source].shape or (), before or (), after or (), strict=False):
             if old != new and isinstance(symbol, str):
                 self.growing.add(self.probe.dimensions[symbol])
-
-    def _check_complete(self, pairs: Mapping[str, Edge]) -> None:
-        """Refuse to ignore an input and an output that may be state too, where names do not decide.
-
-        Raises:
-            StateError: there are such pairs; the message lists them.
-        """
-        inputs = [name for name in self.inputs if name not in pairs]
-        outputs = [name for name in self.outputs if name not in {edge.output for edge in pairs.values()}]
-        if len(inputs) < 2:
-            return  # one input is data
-        candidates = [
-            edge
-            for name, updated in self.candidates
-            if name in inputs and updated in outputs and self._same_size(name, updated)
-            if names.says_state(name) or names.says_nothing(name)
-            if may_be_state(self.flow, edge := Edge(name, updated, NAMED))
-        ]
-        if not all(map(self._over_time, candidates)):
-            raise incomplete(candidates, list(pairs.values()))
 
     def _over_time(self, edge: Edge) -> bool:
         """Whether the input of a pair has a time axis, as data does.
@@ -205,7 +164,7 @@ class _Finder:
         return [
             output
             for output in self.outputs
-            if not any(Edge(name, output, NAMED).affinity == 2 for name in self.inputs)
+            if not any(Edge(name, output, POSSIBLE).affinity == 2 for name in self.inputs)
         ]
 
     def _grows(self, output: str, symbol: str) -> bool:
@@ -243,22 +202,14 @@ class _Finder:
         return variables
 
     def _is_internal(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> bool:
-        """Whether every call forgets what a recurrence carries."""
+        """Whether every call forgets what a recurrence carries: one along time, which starts from no state."""
         if any(_starts_from(site, source) for source in pairs):
             return False
-        if not site.forward and pairs and not self.probe.time:
-            return False  # a step whose state is in its inputs runs backwards along another axis than time
-        if site.length != 1 and not self._may_be_time(index, site, pairs):
-            return False
-        # One step from an initial value that the caller determines forgets nothing.
-        return not (site.length == 1 and site.initial is not None and site.initial.deps)
-
-    def _may_be_time(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> bool:
-        """Whether a recurrence may run along time: its axis grows with an open time dimension, if there is one."""
-        if self.probe.time:
+        if site.length == 1:  # one step from an initial value that the caller determines forgets nothing
+            return not pairs and (site.initial is None or not site.initial.deps)
+        if self.probe.time or pairs:
             return self.probe.grows_with_time(index)
-        steps = {other.length for other in self.flow.sites if any(_starts_from(other, source) for source in pairs)}
-        return not steps or site.length in steps
+        return True  # nothing is open, and nothing carried: a whole recording of fixed length
 
 
 def _starts_from(site: Site, source: str) -> bool:

@@ -14,7 +14,16 @@ from jaxrnn.onnx.state import provenance
 
 
 class NotFollowedError(Exception):
-    """The sizes given to the open dimensions do not fit the graph."""
+    """The sizes given to the open dimensions do not fit the graph.
+
+    Attributes:
+        node: the node that they do not fit, if one is known.
+        inputs: what is known of its inputs.
+    """
+
+    def __init__(self, message: str, node: Any = None, inputs: Sequence[Any] = ()):
+        super().__init__(message)
+        self.node, self.inputs = node, inputs
 
 
 @dataclass

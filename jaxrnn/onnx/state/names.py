@@ -1,4 +1,4 @@
-"""What the names of inputs and outputs tell: which two belong together, and whether an input is state or data."""
+"""Names of inputs and outputs: which two pair by convention, and which words mean state or data."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _STATE = set(
 #: Words for data that goes through a model.
 _DATA = set(
     """
-    x q k v query key value token tokens ids text label labels mask audio mic mix noisy ref wave waveform signal samples
-    frame frames image spec spectrum spectrogram mag magnitude phase feat feats feature features mel
+    x y q k v query key value token tokens ids text label labels mask audio mic mix noisy ref wave waveform signal
+    samples sample frame frames image spec spectrum spectrogram mag magnitude phase feat feats feature features mel
     """.split()  # noqa: SIM905
 )
 
 
 def _parts(name: str) -> list[str]:
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
     parts: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
     return [_FINAL.get(part, part) for part in parts]
 
 
 def words(name: str) -> tuple[str, ...]:
-    """The words that identify a value: hidden and state of ``hidden_state_out``, state of ``stateN``."""
+    """Return the words that identify a value: hidden and state of ``hidden_state_out``, state of ``stateN``."""
     parts = [word for word in _parts(name) if word not in _SIDES]
     for ignored in (_WHEN | _LETTERS, _WHEN, set()):  # a name may consist of "n" or "last" alone
         identifying = tuple(word for word in parts if word not in ignored)
@@ -49,26 +49,34 @@ def words(name: str) -> tuple[str, ...]:
 
 
 def affinity(first: str, second: str) -> int:
-    """2 if two names differ only in their direction, 1 if they also differ in numbers, else 0."""
+    """Return 2 if two names pair by convention, 1 if they would but for numbers, else 0.
+
+    Names pair if their words are equal without those for the side or the time of a value: ``h`` and ``h_out``,
+    ``past_key`` and ``present_key``, PyTorch's ``h0`` and ``hn``.
+    """
     one, other = words(first), words(second)
     if one and one == other:
+        return 2
+    if one[-1:] == ("0",) and one[:-1] == other and _parts(second) != _parts(first)[:-1]:
         return 2
     plain = [[word for word in each if not word.isdigit()] for each in (one, other)]
     return int(bool(plain[0]) and plain[0] == plain[1])
 
 
 def says_data(name: str) -> bool:
-    """Whether a name has a word for data, or is the input of something."""
-    identifying = words(name)
-    input_of = "input" in _parts(name) and bool(identifying)
-    return (input_of or bool(_DATA.intersection(identifying))) and not says_state(name)
+    """Return True if a name has a word for data and none for state."""
+    return bool(_DATA.intersection(words(name))) and not says_state(name)
 
 
 def says_state(name: str) -> bool:
-    """Whether a name has a word for state."""
+    """Return True if a name has a word for state."""
     return bool(_STATE.intersection(_parts(name)))
 
 
 def says_nothing(name: str) -> bool:
-    """Whether a name has no word, but a number or a letter without a meaning."""
-    return not any(len(word) > 1 and not word.isdigit() for word in words(name)) and not says_data(name)
+    """Return True if a name has no word, only numbers, single letters, and exporters' names of operators."""
+    return not any(len(word) > 1 and not word.isdigit() and word not in _OPERATORS for word in words(name))
+
+
+#: Words of names that exporters take from operators.
+_OPERATORS = {"identity", "gather", "add", "mul", "concat", "squeeze", "transpose", "slice", "reshape", "val", "getitem"}

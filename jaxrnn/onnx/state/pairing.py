@@ -1,12 +1,13 @@
-"""Which output carries the updated value of which input: the choice among all pairs by their evidence."""
+"""Which output is the next value of which input: proved by the flow of elements, said by names, or asked."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from jaxrnn.errors import StateError
-from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, NAMED, SUSPECT, Edge
+from jaxrnn.onnx.state import names
+from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, SUSPECT, Edge
 from jaxrnn.onnx.state.flows import DataFlow
 from jaxrnn.voices import argument
 
@@ -14,75 +15,140 @@ from jaxrnn.voices import argument
 _MAX_ALTERNATIVES = 6
 
 
-def choose(
-    edges: Iterable[Edge],
-    flow: DataFlow,
-    declared: dict[str, Edge],
-    over_time: Callable[[Edge], bool],
-    inputs: Collection[str],
-) -> dict[str, Edge]:
-    """The pairs that the evidence supports, by input.
+class Pairing:
+    """The pairs that the flow proves or names say.
 
-    The final value of a recurrence is sufficient evidence. Anything weaker a model without state may also do to its
-    data. There, an input must remain that is no state, an output too where names do not tell, and the input may have no
-    time axis.
-
-    Args:
-        edges: every possible pair.
-        flow: where the elements went.
-        declared: the pairs that are certain, by input.
-        over_time: whether the input of a pair has a time axis, as data does.
-        inputs: all inputs of the model.
-
-    Raises:
-        StateError: several choices are equally good; the message lists them.
+    Attributes:
+        edges: the evidence for every possible pair, but for those whose input has a time axis, unless the final value of
+            a recurrence proves them: a model without state treats its data that way too.
+        inputs, outputs: all of the model.
+        pairs: the pairs so far, by input.
     """
-    edges = list(edges)
-    chosen = dict(declared)
-    alike = [edge for edge in edges if edge.rank != SUSPECT and edge.affinity == 2 and not over_time(edge)]
-    for rank in (GROWN, CARRIED, BUFFER, LAST_OUTPUT, KEPT, CELL):
-        free = [edge for edge in edges if edge.rank == rank and not _uses(chosen.values(), edge)]
-        if rank < CARRIED:
-            free = [edge for edge in free if not over_time(edge)]
-        free = _first_hand(free, flow)
-        if rank < BUFFER:  # an output with a name like an input is the update of that input, or of none
-            free = [edge for edge in free if edge.affinity == 2 or not _uses(alike, edge)]
-        if rank < BUFFER and any(edge.affinity for edge in free):
-            free = [edge for edge in free if edge.affinity]
-        limit = len(free)
-        if rank < CARRIED:
-            named = all(edge.affinity for edge in free)
-            limit = min(len(inputs) - 1, len(flow.outputs) - (0 if named else 1)) - len(chosen)
-        if rank < BUFFER and not all(edge.affinity == 2 for edge in free):
-            # Names that are alike say more than arithmetic, which data go through, too.
-            limit -= len({edge.source for edge in alike if not _uses((*chosen.values(), *free), edge)})
-        groups = list(_groups(free))
-        if sum(min(len({e.source for e in g}), len({e.output for e in g})) for g in groups) > limit:
-            groups = [free]
-        for group in groups:
-            for edge in _best(group, limit):
-                chosen[edge.source] = edge
-    for edge in _named(alike, chosen, flow, inputs):
-        chosen[edge.source] = edge
-    for edge in edges:
-        if edge.rank == SUSPECT and not _uses(chosen.values(), edge):
+
+    def __init__(
+        self,
+        edges: Iterable[Edge],
+        flow: DataFlow,
+        declared: Mapping[str, Edge],
+        over_time: Callable[[Edge], bool],
+        inputs: Collection[str],
+        outputs: Collection[str],
+    ):
+        self.flow, self.inputs, self.outputs = flow, list(inputs), list(outputs)
+        self.pairs = dict(declared)
+        self.edges = [edge for edge in edges if edge.rank >= CARRIED or not over_time(edge)]
+
+    def find(self) -> dict[str, Edge]:
+        """Return the pairs by input.
+
+        Raises:
+            StateError: other pairs could be state as well; lists them, and shows what to write.
+        """
+        self._take_proved()
+        self._take_said()
+        self._take_arithmetic()
+        self._check_complete()
+        return self.pairs
+
+    def take_proved(self) -> dict[str, Edge]:
+        """Return the pairs that the flow proves, beside those that are declared."""
+        self._take_proved()
+        return self.pairs
+
+    def _free(self, edges: Iterable[Edge]) -> list[Edge]:
+        return [edge for edge in edges if not _uses(self.pairs.values(), edge)]
+
+    def _take(self, edges: Sequence[Edge]) -> None:
+        for group in _groups(edges):
+            for edge in _best(group):
+                self.pairs[edge.source] = edge
+
+    def _data(self) -> list[str]:
+        """Return the inputs that are not state so far."""
+        return [name for name in self.inputs if name not in self.pairs]
+
+    def _take_proved(self) -> None:
+        for rank in (CARRIED, GROWN, BUFFER, LAST_OUTPUT, CELL):
+            free = _first_hand(self._free(each for each in self.edges if each.rank == rank), self.flow)
+            named = [edge for edge in free if edge.affinity == 2]
+            if rank != CARRIED:  # a cache and what is joined to it both grow into the same output
+                free = [edge for edge in free if edge in named or not _uses(named, edge)]
+            self._take(free)
+        for edge in self._free(edge for edge in self.edges if edge.rank == SUSPECT):
             raise StateError(
                 f"output {edge.output!r} has the shape of input {edge.source!r} and {edge.why}; it is not clear that "
                 f"it is the state's updated value. If it is, say so: {_how([edge])}"
             )
-    return chosen
 
+    def _take_said(self) -> None:
+        """Take pairs whose names pair by convention, whatever arithmetic lies between."""
+        said = [edge for edge in self.edges if edge.affinity == 2 and not edge.unchanged]
+        self._check_agreement(said)
+        free = self._free(said)
+        doubtful = [edge for edge in free if names.says_data(edge.source) and not edge.is_proved]
+        certain = [edge for edge in free if edge not in doubtful]
+        left = set(self._data()) - {edge.source for edge in certain}
+        if doubtful and left - {edge.source for edge in doubtful}:
+            raise self._incomplete([*doubtful, *certain])
+        if not left and len(self._data()) == 1:
+            return  # what is left is data, because a step has some
+        if not left and certain:
+            raise self._incomplete(certain)
+        if len({edge.source for edge in doubtful}) > 1:
+            raise self._incomplete([*doubtful, *certain])
+        self._take(certain)
 
-def _named(edges: list[Edge], chosen: dict[str, Edge], flow: DataFlow, inputs: Collection[str]) -> list[Edge]:
-    """The pairs that names alone make; none where no input would be left for data.
+    def _check_agreement(self, said: Sequence[Edge]) -> None:
+        """Refuse pairs by name of which the flow proves that input or output belong to another pair."""
+        for edge in said:
+            proved = [other for other in self.pairs.values() if other != edge and _uses([other], edge)]
+            proved = [other for other in proved if other.is_proved and other.affinity < 2]
+            if proved and not edge.is_proved and len(self._data()) > 1:
+                raise _ambiguous([*proved, edge], proved)
 
-    No output need be left: what a step gives may be known only when a recording has ended.
-    """
-    free = [edge for edge in edges if edge.rank == NAMED and not _uses(chosen.values(), edge)]
-    limit = min(len(inputs) - 1, len(flow.outputs)) - len(chosen)
-    if len({edge.source for edge in free}) > limit:
-        return []
-    return [edge for group in _groups(free) for edge in _best(group, limit)]
+    def _take_arithmetic(self) -> None:
+        """Take cells, averages and counters without names that each have one possible place."""
+        if any(edge.affinity == 2 for edge in self.pairs.values()):
+            return
+        weak = [edge for edge in self._unnamed() if edge.rank == KEPT]
+        weak = _first_hand(weak, self.flow)
+        alone = [edge for edge in weak if not any(other != edge and _uses([other], edge) for other in weak)]
+        if len({edge.source for edge in alone}) < len(self._data()):
+            self._take(alone)
+
+    def _unnamed(self) -> list[Edge]:
+        """Return what else may be a pair, where names do not tell."""
+        flow = self.flow
+        found = []
+        for edge in self._free(self.edges):
+            target = flow.outputs[edge.output]
+            used = any(edge.source in other.deps for other in flow.outputs.values())
+            depends = edge.source in target.deps or bool(edge.why)
+            wordless = names.says_nothing(edge.source) and names.says_nothing(edge.output)
+            stateful = names.says_state(edge.source) or (
+                names.says_state(edge.output) and names.says_nothing(edge.source)
+            )
+            if used and not edge.unchanged and (stateful or (wordless and depends)):
+                found.append(edge)
+        return found
+
+    def _check_complete(self) -> None:
+        """Ask about pairs that may be state too, where names do not decide."""
+        if len(self._data()) < 2:
+            return  # one input is data
+        candidates = self._unnamed()
+        if candidates:
+            raise self._incomplete(candidates)
+
+    def _incomplete(self, candidates: Sequence[Edge]) -> StateError:
+        candidates = sorted(candidates, key=lambda edge: (-edge.rank, -edge.affinity))
+        pairs = list(self.pairs.values())
+        return StateError(
+            "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an "
+            f"input and an output of its shape are state: {_listed(candidates)}; found: {_listed(pairs) or 'none'}. "
+            f"Name all that are and no others, for instance: {_how([*pairs, candidates[0]])}; {argument('state', {})} "
+            "says that there is none"
+        )
 
 
 def _uses(chosen: Iterable[Edge], edge: Edge) -> bool:
@@ -90,24 +156,16 @@ def _uses(chosen: Iterable[Edge], edge: Edge) -> bool:
 
 
 def _first_hand(edges: list[Edge], flow: DataFlow) -> list[Edge]:
-    """The edges without the outputs that are computed from another candidate for the same input: they use the state.
-
-    Raises:
-        StateError: all names contradict.
-    """
+    """Return the edges without outputs that are computed from another candidate of the same input: they use the state."""
 
     def used(edge: Edge, other: Edge) -> bool:
         return edge.source == other.source and flow.derived(edge.output, other.output)
 
-    direct = [edge for edge in edges if not any(used(edge, other) and not used(other, edge) for other in edges)]
-    named = [edge for edge in edges if edge.affinity == 2 and edge not in direct]
-    if named and not any(edge.affinity for edge in direct):
-        raise _ambiguous([*named, *direct], named[:1])
-    return direct
+    return [edge for edge in edges if not any(used(edge, other) and not used(other, edge) for other in edges)]
 
 
-def _groups(edges: Sequence[Edge]) -> Iterable[list[Edge]]:
-    """The edges in groups: edges of different groups share no input and no output."""
+def _groups(edges: Sequence[Edge]) -> Iterator[list[Edge]]:
+    """Yield the edges in groups: edges of different groups share no input and no output."""
     remaining = list(edges)
     while remaining:
         group = [remaining.pop(0)]
@@ -117,18 +175,16 @@ def _groups(edges: Sequence[Edge]) -> Iterable[list[Edge]]:
         yield group
 
 
-def _best(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
-    """The best choice of at most ``limit`` edges that share nothing: by number, then closeness, then names."""
-    if limit <= 0 or not edges:
-        return ()
+def _best(edges: list[Edge]) -> tuple[Edge, ...]:
+    """Return the best choice of edges that share nothing: by number, then closeness, then names."""
     sources = list(dict.fromkeys(edge.source for edge in edges))
     if len(sources) > _MAX_ALTERNATIVES:
-        return _by_name(edges, limit)
+        return _by_name(edges)
     options = [[None, *(edge for edge in edges if edge.source == source)] for source in sources]
     scored: dict[tuple[float, ...], list[tuple[Edge, ...]]] = {}
     for picked in itertools.product(*options):
         choice = tuple(edge for edge in picked if edge is not None)
-        if 0 < len(choice) <= limit and len({edge.output for edge in choice}) == len(choice):
+        if choice and len({edge.output for edge in choice}) == len(choice):
             columns = zip(*((*edge.closeness, edge.affinity) for edge in choice), strict=True)
             scored.setdefault((len(choice), *map(sum, columns)), []).append(choice)
     best = scored[max(scored)]
@@ -137,24 +193,14 @@ def _best(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
     return best[0]
 
 
-def _by_name(edges: list[Edge], limit: int) -> tuple[Edge, ...]:
-    """The choice among many inputs with equal evidence: each takes the one output with a name like its own."""
+def _by_name(edges: list[Edge]) -> tuple[Edge, ...]:
+    """Return the choice among many inputs with equal evidence: each takes the one output with a name like its own."""
     top = {edge.source: max(e.affinity for e in edges if e.source == edge.source) for edge in edges}
     named = [edge for edge in edges if 0 < edge.affinity == top[edge.source]]
     shared = [edge for edge in named if any(edge is not other and _uses([edge], other) for other in named)]
-    if not named or shared or len(named) > limit:
+    if not named or shared:
         raise _ambiguous(shared or named or edges, (shared or named or edges)[:1])
     return tuple(named)
-
-
-def incomplete(candidates: Sequence[Edge], pairs: Sequence[Edge]) -> StateError:
-    """The error for further pairs that may be state."""
-    return StateError(
-        "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an input "
-        f"and an output of its shape are state: {_listed(candidates)}; found: {_listed(pairs) or 'none'}. Name "
-        f"all that are and no others, for instance: {_how([*pairs, candidates[0]])}; {argument('state', {})} "
-        "says that there is none"
-    )
 
 
 def _listed(edges: Iterable[Edge]) -> str:

@@ -13,6 +13,7 @@ from jaxrnn.onnx.interface import is_batch_name, spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.dataflow import follow
 from jaxrnn.onnx.state.flows import DataFlow, NotFollowedError
+from jaxrnn.onnx.state.sizes import Sizes, solve
 from jaxrnn.specs import ArraySpec, Dimension
 
 #: Sizes to try for open dimensions until the graph accepts them; the first one is long enough for loops to be loops.
@@ -36,6 +37,7 @@ class Probe:
         self.symbols = list(dict.fromkeys(s for info in inputs for s in info.shape or () if isinstance(s, str)))
         #: The sizes that bound inputs have where a file leaves a dimension open.
         self._bound: dict[str, int] = {}
+        self.equations = Sizes(self.symbols)
         for info in map(spec_of, program.block.inputs):
             if info.name in static:
                 sizes = zip(info.shape or (), static[info.name].shape, strict=False)
@@ -44,22 +46,25 @@ class Probe:
         self._longer: dict[frozenset[str], DataFlow | None] = {}
 
     def _fit(self, sources: Sequence[str]) -> tuple[dict[str, int], DataFlow]:
-        trials = []
-        for size in _SIZES if self.symbols else _SIZES[:1]:
-            trials.append({name: _BATCH_SIZE if is_batch_name(name) else size for name in self.symbols})
-            trials.append(dict.fromkeys(self.symbols, size))
-        if self._bound:
-            trials = [*({**sizes, **self._bound} for sizes in trials), *trials]
-        for sizes in trials:
-            try:
-                return sizes, follow(self._program, sizes, self._static, sources, strict=True)
-            except NotFollowedError:
-                continue
-            except LimitError:
-                if sizes == trials[0]:
-                    raise
-                break  # larger sizes exceed the limits too
-        return trials[0], follow(self._program, trials[0], self._static, sources, strict=False)
+        for size in _SIZES if self.symbols else ():
+            self.equations = Sizes(self.symbols)
+            for name, bound in self._bound.items():
+                self.equations.unify(name, bound)
+            solve(self.equations, size, lambda sizes: follow(self._program, sizes, self._static, (), strict=True))
+            batches = {name: _BATCH_SIZE if is_batch_name(name) else size for name in self.equations.classes}
+            for of_class in (batches, dict.fromkeys(self.equations.classes, size)):
+                sizes = self.equations.numbers(of_class)
+                try:
+                    return sizes, follow(self._program, sizes, self._static, sources, strict=True)
+                except NotFollowedError:
+                    continue
+                except LimitError:
+                    if size == _SIZES[0]:
+                        raise
+                    break  # larger sizes exceed the limits too
+        self.equations = Sizes(self.symbols)
+        sizes = dict.fromkeys(self.symbols, _SIZES[0])
+        return sizes, follow(self._program, sizes, self._static, sources, strict=False)
 
     def longer(self, symbol: str) -> DataFlow | None:
         """The flow with the class of a dimension twice as long, or None if that does not fit."""
@@ -75,30 +80,15 @@ class Probe:
                 self._longer[names] = None
         return self._longer[names]
 
-    @functools.cached_property
-    def dimensions(self) -> dict[str, str]:
-        """By open dimension, the first name in its class: the nodes need all dimensions of a class to be equal.
-
-        Some exporters name the batch of each input differently. One of them alone cannot grow; all of them can.
-        """
-        first = {symbol: symbol for symbol in self.symbols}
-        tied = [symbol for symbol in self.symbols if self._doubled(frozenset((symbol,))) is None]
-        while tied:
-            name, *others = tied
-            # A dimension with a single valid size cannot grow in any set.
-            trials = [set(tied), *({*tied} - {other} for other in others), *({name, other} for other in others)]
-            equal = next((names for names in trials if self._doubled(frozenset(names)) is not None), {name})
-            for other in others:
-                if other in equal and self._doubled(frozenset(equal - {other})) is not None:
-                    equal.remove(other)
-            first.update(dict.fromkeys(equal, name))
-            tied = [symbol for symbol in tied if symbol not in equal]
-        return first
+    @property
+    def dimensions(self) -> dict[str, Dimension]:
+        """By open dimension, the first name of its class, or the constant that the nodes need it to be."""
+        return self.equations.value
 
     @functools.cached_property
     def time(self) -> tuple[str, ...]:
         """The open dimensions that a recurrence or a window slides along."""
-        flows = {symbol: self.longer(symbol) for symbol in self.symbols}
+        flows = {symbol: self.longer(symbol) for symbol in self.symbols if isinstance(self.dimensions[symbol], str)}
         return tuple(s for s, flow in flows.items() if flow is not None and flow.lengths != self.flow.lengths)
 
     def grows_with_time(self, index: int) -> bool:
@@ -110,7 +100,7 @@ class Probe:
         """The shape of what the site with this number carries, with open dimensions by name."""
         sizes = self.flow.sites[index].final.shape or ()
         shape: list[Any] = list(sizes)
-        for symbol in dict.fromkeys(self.dimensions.values()):
+        for symbol in self.equations.classes:
             longer = self.longer(symbol)
             others = sizes if longer is None else longer.sites[index].final.shape or ()
             for axis, (size, other) in enumerate(zip(sizes, others, strict=True)):

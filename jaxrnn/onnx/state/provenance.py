@@ -20,10 +20,11 @@ import numpy as np
 Codes = np.ndarray
 
 #: How an element came from one element of a source, the most direct last.
-OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, SHOWN, UPDATED, COPY = range(1, 12)
+OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, WRITTEN, SHOWN, UPDATED, COPY = range(1, 13)
 # COPY      only moved
 # UPDATED   through a recurrence, from its initial to its final value, and otherwise only moved
 # SHOWN     the same, but read from the recurrence's sequence of outputs at its last step
+# WRITTEN   kept, unless this step overwrites it at a place that depends on data
 # RETAINED  kept in part and added to, as in an average or the cell of an LSTM; or an integer counted up
 # SQUASHED  retained or summed, then through a function of one argument
 # EXPOSED   that, then multiplied, as the hidden state of an LSTM comes from its cell
@@ -62,14 +63,15 @@ def _table(entries: dict[int, int]) -> np.ndarray:
     return table
 
 
-_ADDED = {COPY: SUMMED, SUMMED: SUMMED, GATED: RETAINED, MIXED: RETAINED, RETAINED: RETAINED}
-_OFFSET = {COPY: SUMMED, SUMMED: SUMMED, GATED: GATED, MIXED: MIXED, RETAINED: RETAINED}
+_ADDED = {COPY: SUMMED, SUMMED: SUMMED, GATED: RETAINED, MIXED: RETAINED, RETAINED: RETAINED, WRITTEN: RETAINED}
+_OFFSET = {COPY: SUMMED, SUMMED: SUMMED, GATED: GATED, MIXED: MIXED, RETAINED: RETAINED, WRITTEN: RETAINED}
 _MULTIPLIED = {
     COPY: GATED,
     GATED: GATED,
     SUMMED: MIXED,
     MIXED: MIXED,
     RETAINED: RETAINED,
+    WRITTEN: RETAINED,
     SQUASHED: EXPOSED,
     EXPOSED: EXPOSED,
 }
@@ -83,7 +85,7 @@ _ALONE = {
     "multiply": _table(_MULTIPLIED),
     "select": _table(_ADDED | _SELECTED),
     "keep": _table(_ADDED | {SQUASHED: SQUASHED}),
-    "write": _table(dict.fromkeys((*_ADDED, COPY, SUMMED), RETAINED) | _SELECTED),
+    "write": _table(dict.fromkeys(_ADDED, RETAINED) | {COPY: WRITTEN, WRITTEN: WRITTEN} | _SELECTED),
     "count": _table(dict.fromkeys((COPY, SUMMED, RETAINED), RETAINED)),
     "other": _table(_SQUASHED),
 }

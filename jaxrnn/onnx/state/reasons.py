@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, NAMED, Edge
+from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, Edge
 from jaxrnn.onnx.state.flows import DataFlow, Site
 
 _EXTERNAL = {
@@ -17,9 +17,9 @@ _EXTERNAL = {
     CELL: "{output!r} has the shape of {input!r} and follows from it through one product with weights, as in a "
     "recurrent cell made of single operators",
     GROWN: "{output!r} is {input!r} with new elements joined to it: a cache that grows with every step",
-    NAMED: "{output!r} has the shape of {input!r} and a name like it: a value that every step replaces",
     CARRIED: "{sites} {start} from {input!r} and {end} in {output!r}, at the same places",
 }
+_SAID = "{output!r} has the shape of {input!r} and a name that pairs with it by convention"
 
 
 def external_reason(edge: Edge, sites: Sequence[Site]) -> str:
@@ -28,7 +28,7 @@ def external_reason(edge: Edge, sites: Sequence[Site]) -> str:
     if edge.why:
         return f"{edge.output!r} has the shape of {edge.source!r} and {edge.why}"
     words = {"input": edge.source, "output": edge.output, "sites": _listed(sites), "start": start, "end": end}
-    return _EXTERNAL[edge.rank].format(**words)
+    return _EXTERNAL.get(edge.rank, _SAID).format(**words)
 
 
 def internal_reason(site: Site, flow: DataFlow) -> str:
