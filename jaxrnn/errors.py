@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 __all__ = [
     "InputError",
@@ -31,6 +32,9 @@ class JaxrnnError(Exception):
 
     #: Whether the message already says which node of the graph it is about.
     located: bool = False
+    #: The node, and of its operands the arrays that are known while tracing, or the shapes.
+    node: Any = None
+    operands: tuple[Any, ...] = ()
 
 
 class ModelError(JaxrnnError, ValueError):

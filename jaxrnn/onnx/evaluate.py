@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import onnx_ir as ir
 from jax.extend.core import InconclusiveDimensionOperation
 
@@ -180,4 +181,6 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     shown = ", ".join(describe(value) for value in inputs) or "no inputs"
     located = kind(f"node {node.name!r} ({node.operator}) on {shown}: {reason}")
     located.located = True
+    located.node = node
+    located.operands = tuple(value if isinstance(value, np.ndarray) else getattr(value, "shape", None) for value in inputs)
     return located

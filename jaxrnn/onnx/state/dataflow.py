@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax
 import numpy as np
 
-from jaxrnn.errors import LimitError
+from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.messages import first_line
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.evaluate import Scope, call, check_outputs
@@ -28,6 +28,7 @@ from jaxrnn.onnx.state.flows import (
     NotFollowedError,
     combined,
     constant,
+    operand,
     is_all,
     union,
     without_neutral,
@@ -113,6 +114,11 @@ class _Walk(Elements):
         except LimitError:
             raise
         except Exception as error:  # JAX raises errors of many types while it evaluates shapes
+            if self.strict and isinstance(error, NotFollowedError) and error.node is not None:
+                raise  # of a node in a branch
+            if self.strict and isinstance(error, JaxrnnError) and error.node is not None:  # of one in a loop
+                operands = [None if each is None else operand(each) for each in error.operands]
+                raise NotFollowedError(str(error), error.node, operands) from error
             if self.strict:
                 raise NotFollowedError(f"node {node.name!r}: {error}", node, inputs) from error
             if is_recurrent(node):

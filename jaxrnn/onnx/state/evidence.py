@@ -24,9 +24,10 @@ from jaxrnn.onnx.state.provenance import (
     positions,
 )
 
-#: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a recurrence
-#: but not to where it would go on. The others are arithmetic: `KEPT` and `GATED` as averages and written-out cells do.
-POSSIBLE, SUSPECT, GATED, KEPT, CELL, LAST_OUTPUT, BUFFER, CARRIED, GROWN = range(9)
+#: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a recurrence,
+#: but not to where it would go on. The others are arithmetic: `KEPT` as in averages and written-out GRUs, `PRODUCT` as in
+#: a written-out RNN, `GATED` as in products and sums.
+POSSIBLE, SUSPECT, GATED, PRODUCT, KEPT, CELL, LAST_OUTPUT, BUFFER, CARRIED, GROWN = range(10)
 
 
 _REFILLED = "holds new elements in the places of the old ones: a buffer that every step fills"
@@ -45,6 +46,7 @@ class Edge:
         why: the reason, where the rank does not say it.
         joins: the labels of the nodes that concatenate an old buffer with new elements.
         unchanged: whether the output is the input itself.
+        counts: whether the output is an integer that follows from the input alone.
     """
 
     source: str
@@ -54,6 +56,7 @@ class Edge:
     why: str = ""
     joins: tuple[str, ...] = ()
     unchanged: bool = False
+    counts: bool = False
 
     @property
     def affinity(self) -> int:
@@ -62,8 +65,8 @@ class Edge:
 
     @property
     def is_proved(self) -> bool:
-        """Whether the flow of elements proves the pair: alone, or an overwritten buffer with its name."""
-        return self.rank >= CELL or (self.rank == KEPT and self.why == _OVERWRITTEN and self.affinity == 2)
+        """Whether the flow of elements proves the pair, alone or with its names."""
+        return self.rank >= CELL or (self.rank == KEPT and self.affinity == 2)
 
 
 def find_edge(flow: DataFlow, source: str, output: str) -> Edge | None:
@@ -112,7 +115,7 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
     linked, distance, joins = _joined(flow, source, target)
     moved_on = _moved_on(codes, target)
     written = own & (grade == WRITTEN)
-    if linked.any() or (moved_on.any() and target.deps - {source}) or written.any():
+    if (linked.any() or moved_on.any() or written.any()) and target.deps - {source}:
         share = float((linked | moved_on | copied | written).mean())
         # Without an old element, new frames fill the whole buffer, or an output is joined to the data it comes from.
         kept = written.any() or moved_on.any() or bool((grade == COPY).any())
@@ -129,8 +132,8 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
 def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
     """Return the evidence of arithmetic, which a model may also apply to its data.
 
-    It proves a pair only where it is the hidden state of an LSTM written out, which comes from the next cell. Cells and
-    averages that another output is computed from, and integers that count, are `KEPT`.
+    It proves a pair only where it is an LSTM written out: the cell is kept in part and added to, and the hidden state
+    comes from the next cell. Other arithmetic says more if another output is computed from the result, or if it counts.
     """
     target = flow.outputs[output]
     place, grade = positions(codes), grades(codes)
@@ -139,21 +142,33 @@ def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Ed
     counts = target.dtype is not None and np.dtype(target.dtype).kind in "iu"
     retained, dense = own & (grade == RETAINED), codes == DENSE
     squashed = own & (grade == SQUASHED)
-    if retained.any() and (retained | (codes == 0) | dense).all():
-        return Edge(source, output, KEPT if used or counts else GATED)
+    if retained.any() and used and not (retained | (codes == 0)).all():
+        return Edge(source, output, CELL)  # hidden state and cell in one array
+    if retained.any() and (retained | (codes == 0)).all():
+        hidden = any(_comes_from_the_cell(flow, other, source, output) for other in flow.outputs)
+        rank = CELL if hidden else KEPT if used or counts else GATED
+        return Edge(source, output, rank, counts=counts and target.deps == {source})
     if own.all() and np.isin(grade, (SUMMED, MIXED)).any():
         return Edge(source, output, GATED)
     if (dense | squashed).all() and target.deps - {source}:
-        hidden = any(
-            (positions(other.ravel()) == np.arange(codes.size)).all() and (grades(other) == EXPOSED).all()
-            for name, other in target.codes.items()
-            if name != source
-        )
-        if hidden and dense.all() and target.depth[source] == 1:
+        cells = ((name, cell) for name in target.codes for cell in flow.outputs if name != source)
+        if (
+            dense.all()
+            and target.depth[source] == 1
+            and any(_comes_from_the_cell(flow, output, *each) for each in cells)
+        ):
             return Edge(source, output, CELL)
-        one_product = squashed.all() or target.depth[source] == 1
-        return Edge(source, output, KEPT if one_product and (used or hidden) else POSSIBLE)
+        return Edge(source, output, PRODUCT if used and (squashed.all() or target.depth[source] == 1) else POSSIBLE)
     return Edge(source, output, POSSIBLE, why="" if codes.any() else _copied(flow, source, output))
+
+
+def _comes_from_the_cell(flow: DataFlow, hidden: str, source: str, cell: str) -> bool:
+    """Return True if an output is a gate times a function of the next cell of an LSTM, which is another output."""
+    outer, inner = (flow.outputs[name].codes.get(source) for name in (hidden, cell))
+    if outer is None or inner is None or outer.shape != inner.shape or not flow.derived(hidden, cell):
+        return False
+    own = positions(outer.ravel()) == np.arange(outer.size)
+    return bool(own.all() and (grades(outer) == EXPOSED).all() and (grades(inner) == RETAINED).all())
 
 
 def _copied(flow: DataFlow, source: str, output: str) -> str:

@@ -113,6 +113,11 @@ def constant(value: Any) -> Flow:
     return Flow(value.shape, value.dtype, value)
 
 
+def operand(known: Any) -> Flow:
+    """Return a value of which the array or the shape is known."""
+    return Flow(known.shape, known.dtype, known) if isinstance(known, np.ndarray) else Flow(tuple(known), None)
+
+
 def union(flows: Iterable[Flow]) -> Flow:
     """A value of which only is known what it was computed from: everything that these were."""
     flow = Flow(None, None)

@@ -30,6 +30,13 @@ _DATA = set(
     samples sample frame frames image spec spectrum spectrogram mag magnitude phase feat feats feature features mel
     """.split()  # noqa: SIM905
 )
+#: Words of names that exporters take from operators.
+_OPERATORS = set(
+    """
+    identity gather add mul concat squeeze transpose slice reshape val getitem tf op layer stack functional model
+    statefulpartitionedcall partitionedcall
+    """.split()  # noqa: SIM905
+)
 
 
 def _parts(name: str) -> list[str]:
@@ -74,9 +81,6 @@ def says_state(name: str) -> bool:
 
 
 def says_nothing(name: str) -> bool:
-    """Return True if a name has no word, only numbers, single letters, and exporters' names of operators."""
-    return not any(len(word) > 1 and not word.isdigit() and word not in _OPERATORS for word in words(name))
-
-
-#: Words of names that exporters take from operators.
-_OPERATORS = {"identity", "gather", "add", "mul", "concat", "squeeze", "transpose", "slice", "reshape", "val", "getitem"}
+    """Return True if a name has no word, only numbers, letters without a meaning, and exporters' names of operators."""
+    wordy = any(len(word) > 1 and not word.isdigit() and word not in _OPERATORS for word in words(name))
+    return not wordy and not says_data(name)

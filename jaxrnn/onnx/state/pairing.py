@@ -7,7 +7,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from jaxrnn.errors import StateError
 from jaxrnn.onnx.state import names
-from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, SUSPECT, Edge
+from jaxrnn.onnx.state.evidence import (
+    BUFFER,
+    CARRIED,
+    CELL,
+    GROWN,
+    KEPT,
+    LAST_OUTPUT,
+    PRODUCT,
+    SUSPECT,
+    Edge,
+)
 from jaxrnn.onnx.state.flows import DataFlow
 from jaxrnn.voices import argument
 
@@ -19,8 +29,8 @@ class Pairing:
     """The pairs that the flow proves or names say.
 
     Attributes:
-        edges: the evidence for every possible pair, but for those whose input has a time axis, unless the final value of
-            a recurrence proves them: a model without state treats its data that way too.
+        edges: the evidence for every possible pair. If the input has a time axis, only the final value of a recurrence
+            counts: a model without state treats its data in all other ways too.
         inputs, outputs: all of the model.
         pairs: the pairs so far, by input.
     """
@@ -107,28 +117,31 @@ class Pairing:
                 raise _ambiguous([*proved, edge], proved)
 
     def _take_arithmetic(self) -> None:
-        """Take cells, averages and counters without names that each have one possible place."""
-        if any(edge.affinity == 2 for edge in self.pairs.values()):
-            return
-        weak = [edge for edge in self._unnamed() if edge.rank == KEPT]
-        weak = _first_hand(weak, self.flow)
-        alone = [edge for edge in weak if not any(other != edge and _uses([other], edge) for other in weak)]
-        if len({edge.source for edge in alone}) < len(self._data()):
-            self._take(alone)
+        """Take cells, averages and counters whose names say nothing, where each has one possible place."""
+        for rank in (KEPT, PRODUCT):
+            weak = _first_hand([edge for edge in self._unnamed() if edge.rank == rank], self.flow)
+            others = weak if rank == KEPT else self._free(self.edges)
+            alone = [edge for edge in weak if not any(other != edge and _uses([other], edge) for other in others)]
+            if len({edge.source for edge in alone}) < len(self._data()):
+                self._take(alone)
 
-    def _unnamed(self) -> list[Edge]:
-        """Return what else may be a pair, where names do not tell."""
-        flow = self.flow
+    def _unnamed(self, arithmetic: bool = False) -> list[Edge]:
+        """Return what else may be a pair: where names say nothing, or say state and pair with nothing.
+
+        A file that names one pair by convention names all of them. In another, arithmetic as cells have is asked about
+        whatever the names are.
+        """
+        named = any(edge.affinity == 2 for edge in self.pairs.values())
         found = []
         for edge in self._free(self.edges):
-            target = flow.outputs[edge.output]
-            used = any(edge.source in other.deps for other in flow.outputs.values())
-            depends = edge.source in target.deps or bool(edge.why)
-            wordless = names.says_nothing(edge.source) and names.says_nothing(edge.output)
-            stateful = names.says_state(edge.source) or (
-                names.says_state(edge.output) and names.says_nothing(edge.source)
-            )
-            if used and not edge.unchanged and (stateful or (wordless and depends)):
+            used = any(edge.source in other.deps for other in self.flow.outputs.values())
+            wordless = [names.says_nothing(name) for name in (edge.source, edge.output)]
+            stateful = names.says_state(edge.source) or (names.says_state(edge.output) and wordless[0])
+            if (
+                used
+                and not edge.unchanged
+                and (stateful or all(wordless) or (arithmetic and not named and edge.rank >= PRODUCT))
+            ):
                 found.append(edge)
         return found
 
@@ -136,12 +149,14 @@ class Pairing:
         """Ask about pairs that may be state too, where names do not decide."""
         if len(self._data()) < 2:
             return  # one input is data
-        candidates = self._unnamed()
+        candidates = _first_hand(self._unnamed(arithmetic=True), self.flow)
         if candidates:
             raise self._incomplete(candidates)
 
     def _incomplete(self, candidates: Sequence[Edge]) -> StateError:
-        candidates = sorted(candidates, key=lambda edge: (-edge.rank, -edge.affinity))
+        candidates = sorted(
+            candidates, key=lambda edge: (-edge.rank, -edge.affinity, not names.says_state(edge.source))
+        )
         pairs = list(self.pairs.values())
         return StateError(
             "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an "
@@ -156,7 +171,7 @@ def _uses(chosen: Iterable[Edge], edge: Edge) -> bool:
 
 
 def _first_hand(edges: list[Edge], flow: DataFlow) -> list[Edge]:
-    """Return the edges without outputs that are computed from another candidate of the same input: they use the state."""
+    """Return the edges without those to outputs that are computed from another candidate of the same input."""
 
     def used(edge: Edge, other: Edge) -> bool:
         return edge.source == other.source and flow.derived(edge.output, other.output)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,25 +48,37 @@ class Probe:
         self._longer: dict[frozenset[str], DataFlow | None] = {}
 
     def _fit(self, sources: Sequence[str]) -> tuple[dict[str, int], DataFlow]:
-        for size in _SIZES if self.symbols else ():
-            self.equations = Sizes(self.symbols)
-            for name, bound in self._bound.items():
-                self.equations.unify(name, bound)
-            solve(self.equations, size, lambda sizes: follow(self._program, sizes, self._static, (), strict=True))
-            batches = {name: _BATCH_SIZE if is_batch_name(name) else size for name in self.equations.classes}
-            for of_class in (batches, dict.fromkeys(self.equations.classes, size)):
-                sizes = self.equations.numbers(of_class)
-                try:
-                    return sizes, follow(self._program, sizes, self._static, sources, strict=True)
-                except NotFollowedError:
-                    continue
-                except LimitError:
-                    if size == _SIZES[0]:
-                        raise
-                    break  # larger sizes exceed the limits too
-        self.equations = Sizes(self.symbols)
-        sizes = dict.fromkeys(self.symbols, _SIZES[0])
+        """Solve the equations with numbers that the graph takes, and follow it with small ones."""
+        size = self._solve()
+        for of_class in ({name: _BATCH_SIZE if is_batch_name(name) else size for name in self.equations.classes}, {}):
+            sizes = self.equations.numbers(dict.fromkeys(self.equations.classes, size) | of_class)
+            with contextlib.suppress(NotFollowedError):
+                return sizes, follow(self._program, sizes, self._static, sources, strict=True)
         return sizes, follow(self._program, sizes, self._static, sources, strict=False)
+
+    def _solve(self) -> int:
+        """Solve the equations, and return a size that dimensions can have together."""
+        if not self.symbols or self._solves(_SIZES[0], False):
+            return _SIZES[0]
+        # Windows and loops want some length, and some graphs a multiple.
+        accepted = next((size for size in _SIZES if self._accepts(dict.fromkeys(self.symbols, size))), None)
+        for size, spread in itertools.product(_SIZES[::2] if accepted is None else (accepted,), (False, True)):
+            if self._solves(size, spread):
+                return size
+        return accepted or _SIZES[0]
+
+    def _solves(self, size: int, spread: bool) -> bool:
+        self.equations = Sizes(self.symbols)
+        for name, bound in self._bound.items():
+            self.equations.unify(name, bound)
+        return solve(self.equations, size, spread, lambda sizes: follow(self._program, sizes, self._static, (), True))
+
+    def _accepts(self, sizes: Mapping[str, int]) -> bool:
+        try:
+            follow(self._program, {**sizes, **self._bound}, self._static, (), strict=True)
+        except (NotFollowedError, LimitError):
+            return False
+        return True
 
     def longer(self, symbol: str) -> DataFlow | None:
         """The flow with the class of a dimension twice as long, or None if that does not fit."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, Edge
+from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, PRODUCT, Edge
 from jaxrnn.onnx.state.flows import DataFlow, Site
 
 _EXTERNAL = {
@@ -14,8 +14,9 @@ _EXTERNAL = {
     LAST_OUTPUT: "{output!r} is the last output of {sites}, which {start} from {input!r}",
     KEPT: "every element of {output!r} keeps a part of the same element of {input!r} and adds to it, as an average, a "
     "counter or the cell of an LSTM does",
-    CELL: "{output!r} has the shape of {input!r} and follows from it through one product with weights, as in a "
+    PRODUCT: "{output!r} has the shape of {input!r} and follows from it through one product with weights, as in a "
     "recurrent cell made of single operators",
+    CELL: "{output!r} follows from {input!r} as the state of an LSTM made of single operators does",
     GROWN: "{output!r} is {input!r} with new elements joined to it: a cache that grows with every step",
     CARRIED: "{sites} {start} from {input!r} and {end} in {output!r}, at the same places",
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -48,25 +49,31 @@ class Sizes:
         """Return a number for every open dimension."""
         return {name: of_class[value] if isinstance(value, str) else value for name, value in self.value.items()}
 
-    def distinct(self, base: int) -> dict[str, int]:
-        """Return a number for each class that tells it from all others and from constants."""
-        factors = itertools.cycle(_FACTORS)
-        return {name: next(factors) * (1 if is_batch_name(name) else base) for name in self.classes}
+    def distinct(self, base: int, spread: bool) -> dict[str, int]:
+        """Return a number for each class that tells it from all others and from constants.
+
+        Args:
+            base: the least number of a class that is not called a batch.
+            spread: multiples of ``base``, where graphs divide a length; otherwise the numbers after it.
+        """
+        numbers = (factor * base for factor in itertools.cycle(_FACTORS)) if spread else itertools.count(base + 1)
+        batches = itertools.cycle(_FACTORS)
+        return {name: next(batches) if is_batch_name(name) else next(numbers) for name in self.classes}
 
 
-def solve(sizes: Sizes, base: int, attempt: Callable[[Mapping[str, int]], object]) -> bool:
+def solve(sizes: Sizes, base: int, spread: bool, attempt: Callable[[Mapping[str, int]], object]) -> bool:
     """Unify what the operators of a graph need to be equal, until the graph can be followed.
 
     Args:
         sizes: the classes so far; changed in place.
-        base: the least size of dimensions that are not called a batch; loops and windows need some length.
+        base, spread: as in `Sizes.distinct`; loops and windows need some length.
         attempt: follow the graph with numbers for its open dimensions.
 
     Returns:
         False if an operator fails for a reason that no equation mends; what was unified before it stays.
     """
     for _ in range(len(sizes.value) + 1):
-        of_class = sizes.distinct(base)
+        of_class = sizes.distinct(base, spread)
         try:
             attempt(sizes.numbers(of_class))
         except NotFollowedError as error:
@@ -79,29 +86,19 @@ def solve(sizes: Sizes, base: int, attempt: Callable[[Mapping[str, int]], object
     return False
 
 
-def _unify_at(
-    sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, inputs: Sequence[Flow | None]
-) -> bool:
+def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, inputs: Sequence[Flow | None]) -> bool:
     """Unify the sizes that a node needs to be equal and are not; return False if there are none."""
     class_of = {number: name for name, number in of_class.items()}
+    shapes = [None if flow is None else flow.shape for flow in inputs]
+    if node.operator.name in ("Squeeze", "Reshape"):
+        shapes[1:] = [_known(inputs)]
     changed = False
-    for pair in _equal_sizes(node, inputs):
-        first, second = ([sizes.value.get(class_of.get(size, ""), size)][0] for size in pair)
+    for pair in _RULES.get(node.operator.name, _broadcast)(node, shapes, class_of):
+        first, second = (sizes.value[class_of[size]] if size in class_of else size for size in pair)
         if first != second and (isinstance(first, str) or isinstance(second, str)):
             sizes.unify(first, second)
             changed = True
     return changed
-
-
-def _equal_sizes(node: BoundNode, inputs: Sequence[Flow | None]) -> Iterator[Pair]:
-    """Yield pairs of sizes that a node needs to be equal, with constants first."""
-    shapes = [None if flow is None else flow.shape for flow in inputs]
-    name = node.operator.name
-    rule = _RULES.get(name, _broadcast)
-    pairs = [pair for pair in rule(node, shapes) if pair[0] != pair[1]] if any(shapes) else []
-    if name in ("Squeeze", "Reshape", "Expand"):
-        pairs = [pair for pair in _RULES[name](node, [shapes[0], _known(inputs)])]
-    yield from pairs
 
 
 def _known(inputs: Sequence[Flow | None]) -> tuple[int, ...] | None:
@@ -115,30 +112,32 @@ def _known(inputs: Sequence[Flow | None]) -> tuple[int, ...] | None:
 Shapes = Sequence[tuple[int, ...] | None]
 
 
-def _broadcast(node: BoundNode, shapes: Shapes) -> Iterator[Pair]:
+def _broadcast(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:
     """All sizes of one axis are equal, but for those that are 1."""
     for column in itertools.zip_longest(*([*reversed(shape)] for shape in shapes if shape is not None), fillvalue=1):
         yield from itertools.combinations([size for size in column if size != 1], 2)
 
 
-def _matmul(node: BoundNode, shapes: Shapes) -> Iterator[Pair]:
+def _matmul(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:
     first, second = shapes[:2]
     if first and second:
         yield first[-1], second[-2] if len(second) > 1 else second[-1]
         if len(first) > 2 and len(second) > 2:
-            yield from _broadcast(node, [first[:-2], second[:-2]])
+            yield from _broadcast(node, [first[:-2], second[:-2]], open_sizes)
 
 
-def _gemm(node: BoundNode, shapes: Shapes) -> Iterator[Pair]:
+def _gemm(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:
     first, second = shapes[:2]
     if first and second and len(first) == len(second) == 2:
-        a, b = (shape[::-1] if node.attributes.get(key) else shape for shape, key in ((first, "transA"), (second, "transB")))
+        a, b = (
+            shape[::-1] if node.attributes.get(key) else shape for shape, key in ((first, "transA"), (second, "transB"))
+        )
         yield a[1], b[0]
         if len(shapes) > 2 and shapes[2] is not None:
-            yield from _broadcast(node, [(a[0], b[1]), shapes[2]])
+            yield from _broadcast(node, [(a[0], b[1]), shapes[2]], open_sizes)
 
 
-def _concat(node: BoundNode, shapes: Shapes) -> Iterator[Pair]:
+def _concat(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:
     present = [shape for shape in shapes if shape is not None]
     axis = node.attributes["axis"] % len(present[0])
     for first, second in itertools.combinations(present, 2):
@@ -146,14 +145,14 @@ def _concat(node: BoundNode, shapes: Shapes) -> Iterator[Pair]:
         yield from (pair for index, pair in enumerate(pairs) if index != axis)
 
 
-def _convolution(node: BoundNode, shapes: Shapes) -> Iterator[Pair]:
+def _convolution(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:
     x, weight = shapes[:2]
     if x and weight and len(x) > 1:
         group = node.attributes.get("group", 1)
         yield x[1], weight[1] * group if node.operator.name == "Conv" else weight[0]
 
 
-def _recurrent(node: BoundNode, shapes: Shapes) -> Iterator[Pair]:
+def _recurrent(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:
     x, w, r, _, lengths, *initial = [*shapes, *[None] * 7][:7]
     batch = 0 if node.attributes.get("layout", 0) else 1
     if x is None or len(x) != 3:
@@ -169,45 +168,38 @@ def _recurrent(node: BoundNode, shapes: Shapes) -> Iterator[Pair]:
         yield lengths[0], x[batch]
 
 
-def _squeeze(node: BoundNode, shapes: Shapes) -> Iterator[Pair]:
+def _squeeze(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:
     shape, axes = shapes
     for axis in axes or node.attributes.get("axes") or ():
         if shape and -len(shape) <= axis < len(shape):
             yield shape[axis], 1
 
 
-def _reshape(node: BoundNode, shapes: Shapes) -> Iterator[Pair]:
-    """A reshape to constants keeps the number of elements, so that a single unknown size follows."""
+def _reshape(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:
+    """A reshape to constants keeps the number of elements, from which a single open size follows."""
     shape, target = shapes
-    if not shape or not target:
+    if not shape or not target or -1 in target:
         return
-    target = tuple(shape[index] if size == 0 and index < len(shape) else size for index, size in enumerate(target))
+    wanted = [shape[index] if size == 0 and index < len(shape) else size for index, size in enumerate(target)]
     rest = list(shape)
-    wanted = [size for size in target if size != -1]
-    for size in list(wanted):
+    for size in tuple(wanted):
         if size in rest:
             rest.remove(size)
             wanted.remove(size)
-    total, constant = int(np.prod(wanted)), [size for size in rest if size in _small(rest)]
-    open_sizes = [size for size in rest if size not in constant]
-    if len(open_sizes) == 1 and -1 not in target and total % max(1, int(np.prod(constant))) == 0:
-        yield open_sizes[0], total // int(np.prod(constant))
-    elif -1 not in target and total == 1:
-        yield from ((size, 1) for size in open_sizes)
+    unknown = [size for size in rest if size in open_sizes]
+    total, constant = math.prod(wanted), math.prod(size for size in rest if size not in open_sizes)
+    if len(unknown) == 1 and total % constant == 0:
+        yield unknown[0], total // constant
+    elif total == constant:
+        yield from ((size, 1) for size in unknown)
 
 
-def _small(sizes: Sequence[int]) -> set[int]:
-    """Return the sizes that are no multiple of a factor, and so are constants of the file."""
-    return {size for size in sizes if all(size % factor for factor in _FACTORS)}
-
-
-_RULES: dict[str, Callable[[BoundNode, Shapes], Iterator[Pair]]] = {
+_RULES: dict[str, Callable[[BoundNode, Shapes, Collection[int]], Iterator[Pair]]] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Concat": _concat,
     "Squeeze": _squeeze,
     "Reshape": _reshape,
-    "Expand": lambda node, shapes: _broadcast(node, shapes),
     **dict.fromkeys(("Conv", "ConvTranspose"), _convolution),
     **dict.fromkeys(CELLS, _recurrent),
 }
