@@ -453,6 +453,8 @@ def case(seed: int) -> Case:
     if rng.random() < 0.06:
         updates = ()
     extras = tuple(rng.sample(PLAIN_EXTRAS if shown else EXTRAS, rng.choice((0, 0, 1, 1, 2))))
+    if not updates:  # of fixed size, it could as well run over time
+        extras = tuple(extra for extra in extras if extra != "frequency")
     data_pairs = mode == "conventional" and rng.random() < 0.06
     if data_pairs:
         extras = (

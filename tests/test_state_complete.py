@@ -160,16 +160,23 @@ def test_flags_and_counters_by_name():
     assert pairs(model) == {"started": "started_out", "n": "n_new"}
 
 
-def test_masks_make_no_state():
-    """A denoiser's spectrum is its input times a mask, whatever it is called."""
+def masked_model(name, **load):
     nodes = [
         gru("gru", "frame", "h", "Y", "h_out"),
         node("Squeeze", ["h_out", "zero"], ["row"]),
         node("Sigmoid", ["row"], ["mask"]),
-        node("Mul", ["spec", "mask"], ["spec_out"]),
+        node("Mul", [name, "mask"], [f"{name}_out"]),
     ]
-    inputs = {"spec": ROW, "frame": ONE, "h": ONE}
-    assert pairs(model_of(nodes, inputs, {"spec_out": ROW, "mask": ROW, "h_out": ONE}, C)) == {"h": "h_out"}
+    inputs, outputs = {name: ROW, "frame": ONE, "h": ONE}, {f"{name}_out": ROW, "mask": ROW, "h_out": ONE}
+    return model_of(nodes, inputs, outputs, C, load=load)
+
+
+def test_masks_of_data_are_asked_about():
+    """A spectrum times a mask could be a gain that every step updates: its name pairs, but says data."""
+    with pytest.raises(jaxrnn.StateError, match=r"'spec' -> 'spec_out'; found: 'h' -> 'h_out'"):
+        _ = masked_model("spec").state
+    assert pairs(masked_model("spec", state={"h": "h_out"})) == {"h": "h_out"}
+    assert pairs(masked_model("gain")) == {"h": "h_out", "gain": "gain_out"}
 
 
 def test_neither_flow_nor_names():
@@ -184,7 +191,7 @@ def test_neither_flow_nor_names():
     with pytest.raises(jaxrnn.StateError) as caught:
         _ = load(None).state
     message = str(caught.value)
-    for given, updated in itertools.product(("in1", "in2"), ("out0", "out2")):
+    for given, updated in itertools.product(("in1", "in2"), ("out1", "out2")):
         assert f"'{given}' -> '{updated}'" in message
     assert "'in4' -> 'out4'" in message
     assert "state={'" in message

@@ -182,5 +182,7 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     located = kind(f"node {node.name!r} ({node.operator}) on {shown}: {reason}")
     located.located = True
     located.node = node
-    located.operands = tuple(value if isinstance(value, np.ndarray) else getattr(value, "shape", None) for value in inputs)
+    located.operands = tuple(
+        value if isinstance(value, np.ndarray) else getattr(value, "shape", None) for value in inputs
+    )
     return located

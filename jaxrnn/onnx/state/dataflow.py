@@ -28,8 +28,8 @@ from jaxrnn.onnx.state.flows import (
     NotFollowedError,
     combined,
     constant,
-    operand,
     is_all,
+    operand,
     union,
     without_neutral,
 )

@@ -24,9 +24,9 @@ from jaxrnn.onnx.state.provenance import (
     positions,
 )
 
-#: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a recurrence,
-#: but not to where it would go on. The others are arithmetic: `KEPT` as in averages and written-out GRUs, `PRODUCT` as in
-#: a written-out RNN, `GATED` as in products and sums.
+#: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a
+#: recurrence, but not to where it would go on. The others are arithmetic: `KEPT` as in averages and written-out GRUs,
+#: `PRODUCT` as in a written-out RNN, `GATED` as in products and sums.
 POSSIBLE, SUSPECT, GATED, PRODUCT, KEPT, CELL, LAST_OUTPUT, BUFFER, CARRIED, GROWN = range(10)
 
 

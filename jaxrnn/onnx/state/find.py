@@ -21,7 +21,7 @@ from jaxrnn.onnx.state.probe import Probe
 from jaxrnn.onnx.state.provenance import STEP
 from jaxrnn.onnx.state.reasons import external_reason, internal_reason
 from jaxrnn.specs import Dimension
-from jaxrnn.voices import INPUT, OUTPUT, argument, static_argument
+from jaxrnn.voices import argument, static_argument
 
 EXTERNAL, INTERNAL = "external", "internal"
 
@@ -125,16 +125,16 @@ class _Finder:
         self.flow = self.probe.flow
 
     def find(self) -> tuple[StateVar, ...]:
+        declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
+        edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair))]
+        pairing = Pairing(edges, self.flow, declared, self._over_time, self.inputs, self.outputs)
         if self.flow.lost and not self.declared:
             label, why = self.flow.lost[0]
             raise StateError(
                 f"the state of node {label!r} cannot be found, because its shapes depend on data ({why}). Bind the "
-                f"inputs that they depend on with {static_argument()}, or say which pairs are "
-                f"state: {argument('state', {INPUT: OUTPUT}, 'jaxrnn.load(path)')}"
+                f"inputs that they depend on with {static_argument()}, or say which of these pairs are state: "
+                f"{pairing.all_that_may_be()}"
             )
-        declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
-        edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair))]
-        pairing = Pairing(edges, self.flow, declared, self._over_time, self.inputs, self.outputs)
         pairs = pairing.take_proved() if self.is_complete else pairing.find()
         for edge in pairs.values():
             self._note_growth(edge)

@@ -65,6 +65,10 @@ class Pairing:
         self._take_proved()
         return self.pairs
 
+    def all_that_may_be(self) -> str:
+        """Return a list of all possible pairs, and what to write if they are state."""
+        return f"{_listed(self.edges)}; for instance {_how([*self.pairs.values(), *self._free(self.edges)][:1])}"
+
     def _free(self, edges: Iterable[Edge]) -> list[Edge]:
         return [edge for edge in edges if not _uses(self.pairs.values(), edge)]
 
@@ -132,18 +136,16 @@ class Pairing:
         whatever the names are.
         """
         named = any(edge.affinity == 2 for edge in self.pairs.values())
-        found = []
-        for edge in self._free(self.edges):
-            used = any(edge.source in other.deps for other in self.flow.outputs.values())
-            wordless = [names.says_nothing(name) for name in (edge.source, edge.output)]
-            stateful = names.says_state(edge.source) or (names.says_state(edge.output) and wordless[0])
-            if (
-                used
-                and not edge.unchanged
-                and (stateful or all(wordless) or (arithmetic and not named and edge.rank >= PRODUCT))
-            ):
-                found.append(edge)
-        return found
+
+        def may_be(edge: Edge) -> bool:
+            source, output = names.says_nothing(edge.source), names.says_nothing(edge.output)
+            if names.says_state(edge.source) or (names.says_state(edge.output) and source) or (source and output):
+                return True
+            counts = edge.counts and not names.says_data(edge.source)
+            return counts or (arithmetic and not named and edge.rank >= PRODUCT)
+
+        read = {name for output in self.flow.outputs.values() for name in output.deps}
+        return [edge for edge in self._free(self.edges) if edge.source in read and not edge.unchanged and may_be(edge)]
 
     def _check_complete(self) -> None:
         """Ask about pairs that may be state too, where names do not decide."""
