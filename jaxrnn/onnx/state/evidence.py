@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,8 +70,18 @@ class Edge:
         return self.rank >= CELL or (self.rank == KEPT and self.affinity == 2)
 
 
-def find_edge(flow: DataFlow, source: str, output: str) -> Edge | None:
-    """Return the evidence for a pair of one dtype whose shapes can agree; None if the output has no elements."""
+def find_edge(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
+    """Return the evidence for a pair of one dtype whose declared shapes can agree.
+
+    Args:
+        flow: where elements go.
+        source: the input.
+        output: the output.
+        is_open: for each axis of the input, whether the file leaves its size open and no equation fixes it.
+
+    Returns:
+        None if the output has no elements, or another shape that the input cannot have.
+    """
     before, target = flow.inputs[source], flow.outputs[output]
     if 0 in (target.shape or ()):
         return None
@@ -79,21 +90,24 @@ def find_edge(flow: DataFlow, source: str, output: str) -> Edge | None:
     if target.ids is None or before.shape is None:
         return Edge(source, output, POSSIBLE)
     if before.shape != target.shape:
-        return _growth(flow, source, output)
+        return _growth(flow, source, output, is_open)
     codes = target.codes.get(source, np.zeros(target.shape or (), np.int64)).ravel()
     return _by_flow(flow, source, output, codes)
 
 
-def _growth(flow: DataFlow, source: str, output: str) -> Edge | None:
+def _growth(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
     """Return the evidence that an output is an input extended at an end, such as a growing cache of keys."""
     old, new, codes = flow.inputs[source].shape, flow.outputs[output].shape, flow.outputs[output].codes.get(source)
-    if old is None or new is None or codes is None or len(old) != len(new) or 0 in old:
+    if old is None or new is None or len(old) != len(new) or 0 in old:
         return None
     growth = [after - before for before, after in zip(old, new, strict=True)]
-    if min(growth, default=0) < 0 or sum(size > 0 for size in growth) != 1:
+    if any(more and not free and size != 1 for more, free, size in zip(growth, is_open, old, strict=True)):
         return None
+    if min(growth, default=0) < 0 or sum(size > 0 for size in growth) != 1 or codes is None:
+        return Edge(source, output, POSSIBLE)
     copied = np.sort(positions(codes[grades(codes) == COPY]))
-    return Edge(source, output, GROWN) if np.array_equal(copied, np.arange(np.prod(old))) else None
+    free = all(free for more, free in zip(growth, is_open, strict=True) if more)
+    return Edge(source, output, GROWN if free and np.array_equal(copied, np.arange(np.prod(old))) else POSSIBLE)
 
 
 def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:

@@ -13,6 +13,7 @@ from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.program import Program
+from jaxrnn.onnx.state import names
 from jaxrnn.onnx.state.declared import agree
 from jaxrnn.onnx.state.evidence import CARRIED, LAST_OUTPUT, POSSIBLE, Edge, find_edge
 from jaxrnn.onnx.state.flows import Site
@@ -119,33 +120,37 @@ class _Finder:
             for updated, target in self.outputs.items()
             if (self.declared or not self.is_complete) and agree(source, target)
         ]
-        self.probe = Probe(
-            program, list(self.inputs.values()), static, list(dict.fromkeys(s for s, _ in self.candidates))
-        )
+        sources = list(dict.fromkeys(source for source, _ in self.candidates))
+        said = [pair for pair in self.candidates if names.affinity(*pair) == 2] if declared is None else []
+        said += self.declared.items()
+        self.probe = Probe(program, list(self.inputs.values()), static, sources, said)
         self.flow = self.probe.flow
 
     def find(self) -> tuple[StateVar, ...]:
         declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
-        edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair))]
+        edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair, self._open(pair[0])))]
         pairing = Pairing(edges, self.flow, declared, self._over_time, self.inputs, self.outputs)
-        if self.flow.lost and not self.declared:
+        pairs = pairing.take_proved() if self.is_complete else pairing.find()
+        if self.flow.lost and not pairs:
             label, why = self.flow.lost[0]
             raise StateError(
                 f"the state of node {label!r} cannot be found, because its shapes depend on data ({why}). Bind the "
                 f"inputs that they depend on with {static_argument()}, or say which of these pairs are state: "
                 f"{pairing.all_that_may_be()}"
             )
-        pairs = pairing.take_proved() if self.is_complete else pairing.find()
         for edge in pairs.values():
             self._note_growth(edge)
         external = [self._external(pairs[name]) for name in self.inputs if name in pairs]
         return (*external, *self._internal(pairs))
 
+    def _open(self, source: str) -> list[bool]:
+        return [isinstance(self.probe.dimensions.get(str(size)), str) for size in self.inputs[source].shape or ()]
+
     def _note_growth(self, edge: Edge) -> None:
         before, after = self.flow.inputs[edge.source].shape, self.flow.outputs[edge.output].shape
         for symbol, old, new in zip(self.inputs[edge.source].shape or (), before or (), after or (), strict=False):
             if old != new and isinstance(symbol, str):
-                self.growing.add(self.probe.dimensions[symbol])
+                self.growing.add(str(self.probe.dimensions[symbol]))
 
     def _over_time(self, edge: Edge) -> bool:
         """Whether the input of a pair has a time axis, as data does.
@@ -206,8 +211,8 @@ class _Finder:
         if any(_starts_from(site, source) for source in pairs):
             return False
         if site.length == 1:  # one step from an initial value that the caller determines forgets nothing
-            return not pairs and (site.initial is None or not site.initial.deps)
-        if self.probe.time or pairs:
+            return not (pairs or self.is_complete) and (site.initial is None or not site.initial.deps)
+        if self.probe.time or pairs or self.is_complete:
             return self.probe.grows_with_time(index)
         return True  # nothing is open, and nothing carried: a whole recording of fixed length
 

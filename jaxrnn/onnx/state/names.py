@@ -64,15 +64,15 @@ def affinity(first: str, second: str) -> int:
     one, other = words(first), words(second)
     if one and one == other:
         return 2
-    if one[-1:] == ("0",) and one[:-1] == other and _parts(second) != _parts(first)[:-1]:
+    if one[-1:] == ("0",) and one[:-1] == other and second.endswith("n"):
         return 2
     plain = [[word for word in each if not word.isdigit()] for each in (one, other)]
     return int(bool(plain[0]) and plain[0] == plain[1])
 
 
 def says_data(name: str) -> bool:
-    """Return True if a name has a word for data and none for state."""
-    return bool(_DATA.intersection(words(name))) and not says_state(name)
+    """Return True if a name has a word for data and none for state, or is a word for an input or output alone."""
+    return bool(_DATA.intersection(words(name)) or {*_parts(name)} <= _SIDES) and not says_state(name)
 
 
 def says_state(name: str) -> bool:

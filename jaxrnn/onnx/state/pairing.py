@@ -141,8 +141,9 @@ class Pairing:
             source, output = names.says_nothing(edge.source), names.says_nothing(edge.output)
             if names.says_state(edge.source) or (names.says_state(edge.output) and source) or (source and output):
                 return True
-            counts = edge.counts and not names.says_data(edge.source)
-            return counts or (arithmetic and not named and edge.rank >= PRODUCT)
+            if names.says_data(edge.source) or (named and not edge.counts):
+                return arithmetic and not named and edge.rank >= PRODUCT
+            return edge.counts or (arithmetic and (source or output or edge.rank >= PRODUCT))
 
         read = {name for output in self.flow.outputs.values() for name in output.deps}
         return [edge for edge in self._free(self.edges) if edge.source in read and not edge.unchanged and may_be(edge)]

@@ -33,23 +33,30 @@ class Probe:
     """
 
     def __init__(
-        self, program: Program, inputs: Sequence[ArraySpec], static: Mapping[str, np.ndarray], sources: Sequence[str]
+        self,
+        program: Program,
+        inputs: Sequence[ArraySpec],
+        static: Mapping[str, np.ndarray],
+        sources: Sequence[str],
+        said: Sequence[tuple[str, str]],
     ):
         self._program, self._static = program, static
         self.symbols = list(dict.fromkeys(s for info in inputs for s in info.shape or () if isinstance(s, str)))
         #: The sizes that bound inputs have where a file leaves a dimension open.
         self._bound: dict[str, int] = {}
         self.equations = Sizes(self.symbols)
+        self._solved: tuple[DataFlow, dict[int, str]] | None = None
         for info in map(spec_of, program.block.inputs):
             if info.name in static:
                 sizes = zip(info.shape or (), static[info.name].shape, strict=False)
                 self._bound.update({name: size for name, size in sizes if name in self.symbols})
-        self.sizes, self.flow = self._fit(sources)
+        self.sizes, self.flow = self._fit(sources, said)
         self._longer: dict[frozenset[str], DataFlow | None] = {}
 
-    def _fit(self, sources: Sequence[str]) -> tuple[dict[str, int], DataFlow]:
+    def _fit(self, sources: Sequence[str], said: Sequence[tuple[str, str]]) -> tuple[dict[str, int], DataFlow]:
         """Solve the equations with numbers that the graph takes, and follow it with small ones."""
         size = self._solve()
+        self._tie(said)
         for of_class in ({name: _BATCH_SIZE if is_batch_name(name) else size for name in self.equations.classes}, {}):
             sizes = self.equations.numbers(dict.fromkeys(self.equations.classes, size) | of_class)
             with contextlib.suppress(NotFollowedError):
@@ -71,7 +78,28 @@ class Probe:
         self.equations = Sizes(self.symbols)
         for name, bound in self._bound.items():
             self.equations.unify(name, bound)
-        return solve(self.equations, size, spread, lambda sizes: follow(self._program, sizes, self._static, (), True))
+        self._solved = solve(
+            self.equations, size, spread, lambda sizes: follow(self._program, sizes, self._static, (), strict=True)
+        )
+        return self._solved is not None
+
+    def _tie(self, said: Sequence[tuple[str, str]]) -> None:
+        """Make open dimensions of state 1 where its next value has one: the exporter wrote a batch of 1 into the graph.
+
+        Args:
+            said: pairs of an input and an output that names make.
+        """
+        if self._solved is None:
+            return
+        flow, class_of = self._solved
+        for name, updated in said:
+            shapes = [flow.inputs[name].shape, flow.outputs[updated].shape]
+            if None in shapes or len(shapes[0] or ()) != len(shapes[1] or ()):
+                continue
+            for pair in zip(*shapes, strict=True):
+                first, second = (self.equations.value[class_of[size]] if size in class_of else size for size in pair)
+                if first != second and 1 in (first, second):
+                    self.equations.unify(first, second)
 
     def _accepts(self, sizes: Mapping[str, int]) -> bool:
         try:

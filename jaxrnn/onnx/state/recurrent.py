@@ -20,8 +20,8 @@ _OPERATORS = frozenset({*(("", name) for name in (*CELLS, *LOOPS, *STATEFUL)), Q
 
 
 def is_recurrent(node: BoundNode) -> bool:
-    """Whether a node carries something from step to step."""
-    return (node.operator.domain, node.operator.name) in _OPERATORS
+    """Return True if a node carries something from step to step; a user's own operator may do anything."""
+    return not node.operator.own and (node.operator.domain, node.operator.name) in _OPERATORS
 
 
 def follow_recurrent(elements: Elements, node: BoundNode, inputs: list[Flow | None]) -> list[Flow]:

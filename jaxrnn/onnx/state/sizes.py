@@ -12,7 +12,7 @@ from jaxrnn.errors import LimitError
 from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.carries import CELL_CARRIES, CELLS
 from jaxrnn.onnx.interface import is_batch_name
-from jaxrnn.onnx.state.flows import Flow, NotFollowedError
+from jaxrnn.onnx.state.flows import DataFlow, Flow, NotFollowedError
 from jaxrnn.specs import Dimension
 
 #: Factors that no graph has as a constant by accident: a size that is one of them times a base names its dimension.
@@ -61,7 +61,9 @@ class Sizes:
         return {name: next(batches) if is_batch_name(name) else next(numbers) for name in self.classes}
 
 
-def solve(sizes: Sizes, base: int, spread: bool, attempt: Callable[[Mapping[str, int]], object]) -> bool:
+def solve(
+    sizes: Sizes, base: int, spread: bool, attempt: Callable[[Mapping[str, int]], DataFlow]
+) -> tuple[DataFlow, dict[int, str]] | None:
     """Unify what the operators of a graph need to be equal, until the graph can be followed.
 
     Args:
@@ -70,20 +72,21 @@ def solve(sizes: Sizes, base: int, spread: bool, attempt: Callable[[Mapping[str,
         attempt: follow the graph with numbers for its open dimensions.
 
     Returns:
-        False if an operator fails for a reason that no equation mends; what was unified before it stays.
+        The flow with these numbers, and the class of each of them; None if an operator fails for a reason that no
+        equation mends. What was unified before it stays.
     """
     for _ in range(len(sizes.value) + 1):
         of_class = sizes.distinct(base, spread)
         try:
-            attempt(sizes.numbers(of_class))
+            flow = attempt(sizes.numbers(of_class))
         except NotFollowedError as error:
             if error.node is None or not _unify_at(sizes, of_class, error.node, error.inputs):
-                return False
+                return None
         except LimitError:
-            return False
+            return None
         else:
-            return True
-    return False
+            return flow, {number: name for name, number in of_class.items()}
+    return None
 
 
 def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, inputs: Sequence[Flow | None]) -> bool:
