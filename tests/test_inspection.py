@@ -203,7 +203,7 @@ class Page(HTMLParser):
 
 
 def test_names_are_text_in_the_page():
-    model = step_model(f"h{HOSTILE}", f"g{HOSTILE}", HOSTILE)
+    model = step_model(f"h{HOSTILE}", f"h{HOSTILE}_out", HOSTILE)
     model.producer_name = HOSTILE
     inspected = looked_at(model)
     page = Page(render(inspected))
