@@ -13,6 +13,7 @@ from jaxrnn.model import Model
 from jaxrnn.onnx.checking import check_proto
 from jaxrnn.onnx.graph import read_graph
 from jaxrnn.onnx.inference import check_shapes
+from jaxrnn.onnx.interface import name_dimensions
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.loop_bounds import bound_loops
 from jaxrnn.onnx.own_operators import OwnOperators, own_operators
@@ -26,6 +27,7 @@ def load(
     *,
     static: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
+    dims: Mapping[str, int | str] | None = None,
     max_trip_count: int | Mapping[str, int] | None = None,
     limits: Limits | None = None,
     operators: OwnOperators | None = None,
@@ -46,6 +48,9 @@ def load(
             names tell. What a recurrence or a buffer carries is found besides; ``{}`` says that there is no state.
             An input that the file also gives a value (an initializer of the same name) is state only if it is named
             here; the value is then where it starts.
+        dims: names and sizes of dimensions that the file leaves open, by the names that ``model.inputs`` shows. A name
+            renames a dimension, one name for several ties them, a number fixes a dimension, and a multiple relates it:
+            ``{"unk__351": "time", "unk__353": "time", "unk__350": 1, "T": "4*U"}``.
         max_trip_count: how many trips an ONNX ``Loop`` makes at most where that depends on data: one number, or one
             for each node by name. Such a loop then has reverse-mode derivatives, and takes the time of so many trips.
             A loop that goes on beyond it raises a `NodeError` where it can. Under a transformation, in compiled code
@@ -64,10 +69,11 @@ def load(
         ModelError: the file is malformed, inconsistent or unsafe, or its metadata say of another graph what is state.
         LimitError: it asks for more than its limits; so may every call of the model.
         UnsupportedError: the file uses operators that neither jaxrnn has nor ``operators``; lists all of them.
-        InputError: ``static``, ``state`` or ``max_trip_count`` does not fit the file, or one of ``operators`` is none.
+        InputError: ``static``, ``state``, ``dims`` or ``max_trip_count`` does not fit the file, or one of ``operators``
+            is none.
     """
     label, own = label_of(source), own_operators(operators)
-    options = {"max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
+    options = {"dims": dims, "max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
     with labelled(label), exact_types():
         return model_of(*read_model(source, limits), label, options, static=static, state=state)
 
@@ -98,6 +104,7 @@ def model_of(
     state: Mapping[str, str] | None = None,
 ) -> Model:
     """The model of a file and its graph; ``options`` is what else `load` takes, whose errors it raises."""
+    name_dimensions(graph.graph, options["dims"] or {})
     initial = _take_initial_values(graph.graph, state or {})
     facts = read_facts(file.proto, graph.graph)
     if facts is not None:

@@ -65,6 +65,7 @@ class Steps:
         """Zeros or the file's values for every state variable."""
         check_batch(batch)
         symbol = self.spec.batch_symbol
+        self._check_dims(dims or {})
         sizes = {**({} if symbol is None else {symbol: 1 if batch is None else batch}), **(dims or {})}
         missing = [name for name in self._open if name not in sizes]
         if missing:
@@ -84,6 +85,17 @@ class Steps:
                         f"{list(start.shape)}"
                     ) from error
             return in_batch(self.spec, state, batch)
+
+    def _check_dims(self, dims: Mapping[str, int]) -> None:
+        """Refuse sizes that nothing reads: of unknown dimensions, and of those that equations fix or tie to others."""
+        tied = self.model.dimensions
+        known = {size for info in (*self.spec.inputs, *self.spec.state) for size in info.shape or ()}
+        for name in dims:
+            if name not in known:
+                value = tied.get(name)
+                why = "no array has it open" if value is None else f"the nodes need it to be {value!r}"
+                listed = ", ".join(sorted(size for size in known if isinstance(size, str))) or "none"
+                raise InputError(f"{argument('dims', {name: SIZE}, 'init()')}: {why}; open dimensions: {listed}")
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """One step, mapped over a leading axis where the state has one."""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn.errors import InputError, NodeError, StreamError
+from jaxrnn.errors import InputError, NodeError, StateError, StreamError
 from jaxrnn.guards import exact_types
 from jaxrnn.onnx.reading import labelled
+from jaxrnn.specs import Dimension
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.voices import SIZE, argument, called
 
@@ -53,6 +54,14 @@ def check_symbol(model: Model, symbol: str) -> list[str]:
     return names
 
 
+def tied_dimensions(model: Model) -> Mapping[str, Dimension]:
+    """Return what the operators need open dimensions to be equal to; nothing where the state has to be asked about."""
+    try:
+        return model.dimensions
+    except StateError:
+        return {}
+
+
 def stream_model(
     model: Model,
     symbol: str,
@@ -70,11 +79,14 @@ def stream_model(
         raise InputError(
             f"{model.label}: {called('dims')} gives {unknown[0]!r}; dimensions left open: {', '.join(names)}"
         )
+    tied = tied_dimensions(model)
+    sizes = {tied.get(name, name): size for name, size in dims.items()}
+    time = tied.get(symbol, symbol)
     example, axes = {}, {}
-    for info in model.inputs:
+    for info in (info.sized(tied) for info in model.inputs):
         if info.shape is None or info.dtype is None:
             raise InputError(f"{model.label}: {info.as_input} has no declared rank, so its time axis is not known")
-        times = {axis: _times(size, symbol) for axis, size in enumerate(info.shape)}
+        times = {axis: _times(size, str(time)) for axis, size in enumerate(info.shape)}
         places = [axis for axis, count in times.items() if count]
         if len(places) > 1:
             raise InputError(
@@ -82,7 +94,7 @@ def stream_model(
             )
         axes[info.name] = places[0] if places else None
         shape = [
-            times[axis] or (size if isinstance(size, int) else dims.get(size, 1))
+            times[axis] or (size if isinstance(size, int) else sizes.get(size, 1))
             for axis, size in enumerate(info.shape)
         ]
         example[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)

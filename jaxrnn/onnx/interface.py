@@ -35,6 +35,39 @@ def spec_of(value: ir.Value) -> ArraySpec:
 _BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
 
 
+def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
+    """Rename, tie, fix or relate open dimensions of a graph's inputs and outputs, in place.
+
+    Args:
+        graph: the graph.
+        dims: by the name of a dimension, as `spec_of` gives it, another name, a size, or a multiple such as ``"4*U"``.
+
+    Raises:
+        InputError: a key is no open dimension of an input, or a value is neither a name nor a size.
+    """
+    known = {size for value in graph.inputs for size in spec_of(value).shape or () if isinstance(size, str)}
+    for name, given in dims.items():
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise InputError(f"dims={{{name!r}: {given!r}}}: no input has such an open dimension; there are: {listed}")
+        if isinstance(given, str) and _MULTIPLE.fullmatch(given.strip()):
+            continue
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise InputError(
+                f"dims={{{name!r}: {given!r}}}: expected a name, a size from 1 on, or a multiple such as '4*U'"
+            )
+    if not dims:
+        return
+    for value in (*graph.inputs, *graph.outputs):
+        shape = spec_of(value).shape
+        if shape is not None and any(size in dims for size in shape):
+            value.shape = ir.Shape([dims.get(str(size), size) for size in shape])
+
+
+#: A name of a dimension, or a multiple of one.
+_MULTIPLE = re.compile(r"(\d+\s*\*\s*)?[A-Za-z_][\w.:/]*")
+
+
 def is_batch_name(dimension: str) -> bool:
     """Whether a dimension's name is one of a batch, and so neither time nor a number of features."""
     return _BATCH.fullmatch(dimension) is not None

@@ -1,0 +1,217 @@
+"""State by principle: proved by flow, said by names, asked, declared; and sizes by equations."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import jaxrnn
+
+WORDS = "k v x key value audio frames mask mel noisy tokens keys cache".split()  # noqa: SIM905
+
+
+def load(graph, weights=None, **options):
+    """The model of a graph in ONNX's text format, with random weights by shape."""
+    proto = onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 18]>' + graph)
+    rng = np.random.default_rng(0)
+    for name, shape in (weights or {}).items():
+        proto.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
+    return jaxrnn.load(proto, **options)
+
+
+def external(model):
+    return {variable.input: variable.output for variable in model.state if variable.kind == "external"}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_growing_cache_is_proved_under_any_name(word):
+    graph = f"""g (float[1,1,4] inp, float[1,past,4] {word}) => (float[1,1,4] y, float[1,longer,4] {word}_out) {{
+      {word}_out = Concat <axis = 1> ({word}, inp)
+      y = ReduceMean <keepdims = 1> ({word}_out, axis)
+    }}"""
+    graph = graph.replace(") {", ") <int64[1] axis = {1}> {", 1)
+    assert external(load(graph)) == {word: f"{word}_out"}
+
+
+@pytest.mark.parametrize(
+    "update", ["Mul (gain, f)", "Mul (gain, old)", "MatMul (gain, A)", "Max (gain, f)", "Identity (f)"]
+)
+def test_any_arithmetic_is_state_where_names_pair(update):
+    graph = f"""g (float[1,4] inp, float[1,4] speaker, float[1,4] gain) => (float[1,4] y, float[1,4] gain_out)
+    <float[1] old = {{0.9}}> {{
+      f = Sigmoid (inp)
+      gain_out = {update}
+      z = Add (gain, speaker)
+      y = Mul (z, inp)
+    }}"""
+    assert external(load(graph, {"A": (4, 4)})) == {"gain": "gain_out"}
+
+
+def test_a_ring_with_a_known_place_is_state_by_its_name_and_asked_about_without():
+    graph = """g (float[1,1] inp, float[1,1] other, float[1,5] NAME) => (float[1,1] y, float[1,5] NEW)
+    <int64[1] zero = {0}, int64[1] two = {2}, int64[1] three = {3}, int64[1] five = {5}, int64[1] one = {1}> {
+      before = Slice (NAME, zero, two, one)
+      after = Slice (NAME, three, five, one)
+      NEW = Concat <axis = 1> (before, inp, after)
+      mean = ReduceMean <keepdims = 1> (NEW, one)
+      y = Add (mean, other)
+    }"""
+    assert external(load(graph.replace("NAME", "buf").replace("NEW", "buf_out"))) == {"buf": "buf_out"}
+    unnamed = load(graph.replace("NAME", "t1").replace("NEW", "t2").replace("inp", "t3").replace("other", "t4"))
+    with pytest.raises(jaxrnn.StateError, match=r"'t3' -> 'y'.*found: 't1' -> 't2'"):
+        _ = unnamed.state
+
+
+def test_data_that_another_output_comes_from_is_no_state():
+    graph = """g (float[1,4] x, float[1,4] speaker, float[1,4] h)
+    => (float[1,4] emb, float[1,2] logits, float[1,4] h_out) {
+      by_speaker = MatMul (speaker, W)
+      emb = Add (x, by_speaker)
+      sum = Add (emb, h)
+      h_out = Tanh (sum)
+      logits = MatMul (h_out, V)
+    }"""
+    assert external(load(graph, {"W": (4, 4), "V": (4, 2)})) == {"h": "h_out"}
+
+
+def test_averages_that_read_each_other():
+    graph = """g (float[1,4] x, float[1,4] m, float[1,4] v) => (float[1,4] y, float[1,4] m_out, float[1,4] v_out)
+    <float[1] old = {0.9}, float[1] new = {0.1}> {
+      a = Mul (v, old)
+      b = Mul (x, new)
+      m_out = Add (a, b)
+      c = Mul (m, old)
+      v_out = Add (c, b)
+      y = Sub (m_out, v_out)
+    }"""
+    with pytest.raises(jaxrnn.StateError, match="'v' -> 'v_out'"):  # v also stands for the values of an attention
+        _ = load(graph).state
+    assert external(load(graph.replace("v", "w"))) == {"m": "m_out", "w": "w_out"}
+
+
+STEP = """step (float[1,1,FEATURES] spec, float[1,4] state) => (float[1,1,FEATURES] y, float[1,4] state_out)
+<int64[3] rows = {FEATURES,1,1}, int64[3] flat = {1,1,FEATURES}, int64[1] one = {1}> {
+  by_frequency = Reshape (spec, rows)
+  ["bands"] bands, _ = GRU <hidden_size = 1> (by_frequency, W, R)
+  features = Reshape (bands, flat)
+  row = Squeeze (features, one)
+  a = MatMul (row, A)
+  b = MatMul (state, B)
+  sum = Add (a, b)
+  state_out = Tanh (sum)
+  c = MatMul (state_out, C)
+  d = Unsqueeze (c, one)
+  y = Mul (spec, d)
+}""".replace("FEATURES", "6")
+STEP_WEIGHTS = {"W": (1, 3, 1), "R": (1, 3, 1), "A": (6, 4), "B": (4, 4), "C": (4, 6)}
+
+
+def test_a_recurrence_over_frequency_forgets_nothing():
+    model = load(STEP, STEP_WEIGHTS)
+    assert [(variable.kind, variable.input) for variable in model.state] == [("external", "state")]
+    frames = np.random.default_rng(0).normal(size=(5, 1, 1, 6)).astype(np.float32)
+    outputs, _ = model.scan(model.params, model.init(), {"spec": frames})
+    state = model.init()
+    for frame, expected in zip(frames, outputs["y"], strict=True):
+        y, state = model.step(model.params, state, {"spec": frame})
+        np.testing.assert_allclose(y["y"], expected, atol=1e-6)
+
+
+def test_an_operator_of_the_user_carries_what_its_function_says():
+    """A function that ignores the initial state gives no state, whatever the operator's name is."""
+    graph = """g (float[1,1,4] x, float[1,1,4] h) => (float[1,1,1,4] y, float[1,1,4] h_last) {
+      y, h_last = RNN <hidden_size = 4> (x, W, R, "", "", h)
+    }"""
+    shapes = {"W": (1, 4, 4), "R": (1, 4, 4)}
+    assert "RNN" in load(graph, shapes).state[0].reason
+
+    def ignoring(X, W, R, B=None, sequence_lens=None, initial_h=None, *, hidden_size=0):
+        y = jnp.tanh(X @ W[0].T)
+        return [y[:, None], y]
+
+    model = load(graph, shapes, operators={("", "RNN"): ignoring})
+    assert "RNN" not in "".join(variable.reason for variable in model.state)
+
+
+CELL = "a = MatMul (f, W) b = MatMul (h, R) s = Add (a, b) h_out = Tanh (s) y = MatMul (h_out, V)"
+EQUATIONS = {
+    "one batch under three names": (
+        "g (float[b,4] x, float[b2,4] h) => (float[b,2] y, float[b3,4] h_out)",
+        f"f = Identity (x) {CELL}",
+        {"b": "b", "b2": "b"},
+    ),
+    "features by weights": (
+        "g (float[u1,u2] x, float[u3,u4] h) => (float[o1,2] y, float[o2,4] h_out)",
+        f"f = Identity (x) {CELL}",
+        {"u1": "u1", "u2": 4, "u3": "u1", "u4": 4},
+    ),
+    "a squeezed axis": (
+        "g (float[u1,u9,4] x, float[u1,4] h) => (float[o1,2] y, float[o2,4] h_out)",
+        f"f = Squeeze (x, one) {CELL}",
+        {"u1": "u1", "u9": 1},
+    ),
+    "a batch that the exporter wrote into a reshape": (
+        "g (float[u1,4] x, float[u2,4] h) => (float[o1,2] y, float[o2,4] h_out)",
+        f"f = Reshape (x, shape) {CELL}",
+        {"u1": 1, "u2": "u2"},
+    ),
+    "two ties": (
+        "g (float[b,t,4] x, float[b2,t2,4] far, float[b3,4] h) => (float[b,t,4] y, float[b3,4] h_out)",
+        "s = Add (x, far) m = ReduceMean <keepdims = 0> (s, one) n = Add (m, h) h_out = Tanh (n) y = Tanh (s)",
+        {"b": "b", "t": "t", "b2": "b", "t2": "t", "b3": "b"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_sizes_by_equations(name):
+    head, body, expected = EQUATIONS[name]
+    constants = "<int64[1] one = {1}, int64[2] shape = {1, 4}>"
+    model = load(f"{head} {constants} {{ {body} }}", {"W": (4, 4), "R": (4, 4), "V": (4, 2)})
+    assert model.dimensions == expected
+    assert external(model) == {"h": "h_out"}
+
+
+def test_a_size_that_nothing_reads_is_an_error():
+    head, body, _ = EQUATIONS["one batch under three names"]
+    graph, shapes = f"{head} {{ {body} }}", {"W": (4, 4), "R": (4, 4), "V": (4, 2)}
+    with pytest.raises(jaxrnn.InputError, match="the nodes need it to be 'b'"):
+        load(graph, shapes).init(dims={"b2": 5})
+    with pytest.raises(jaxrnn.InputError, match=r"no input has such an open dimension; there are: b, b2"):
+        load(graph, shapes, dims={"batch": 5})
+    for given in (0, True, "4+b", 2.5):
+        with pytest.raises(jaxrnn.InputError, match="expected a name, a size from 1 on, or a multiple"):
+            load(graph, shapes, dims={"b": given})
+    model = load(graph, shapes, dims={"b": "batch", "b2": "batch"})
+    assert (model.inputs[0].shape, model.dimensions, model.spec.batch_symbol) == (
+        ("batch", 4), {"batch": "batch"}, "batch",
+    )  # fmt: skip
+    assert load(graph, shapes, dims={"b": 3}).inputs[0].shape == (3, 4)
+
+
+STREAMED = {
+    "two inputs by equations": ("keras_two_inputs", "unk__5035", {}),
+    "two inputs by name": ("keras_two_inputs", "time", {"unk__5033": "time", "unk__5035": "time", "unk__5032": 1}),
+    "a first state that is an input": ("keras_two_inputs_state", "unk__168", {}),
+    "two rates": ("tworates_script", "U", {"T": "4*U"}),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_streams_over_all_inputs(models, name):
+    """Every input of a class of dimensions is streamed, at its rate; the framework's outputs at every length."""
+    file, symbol, dims = STREAMED[name]
+    model = jaxrnn.load(models / "speech" / f"{file}.onnx", dims=dims)
+    streamed = model.stream(symbol)
+    with np.load(models / "speech" / f"{file}.npz") as arrays:
+        for length in sorted({key.split(".")[0] for key in arrays.files}, key=int):
+            given, expected = (
+                {key.split(f".{side}.")[1]: arrays[key] for key in arrays.files if key.startswith(f"{length}.{side}.")}
+                for side in ("in", "out")
+            )
+            outputs = streamed.run(model.params, given)
+            for key, value in expected.items():
+                np.testing.assert_allclose(outputs[key], value, atol=2e-6, err_msg=f"{length}: {key}")
