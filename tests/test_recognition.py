@@ -109,6 +109,19 @@ def pair(function):
     return step
 
 
+@jax.custom_jvp
+def straight_through(x):
+    """The values of relu with another derivative, as in networks of spikes."""
+    return jnp.maximum(x, 0)
+
+
+straight_through.defjvp(lambda primals, tangents: (straight_through(*primals), *tangents))
+
+
+def simple(h, x, activation=jnp.tanh):
+    return activation(x @ W[:, :4] + h @ P)
+
+
 NEAR_MISSES = {
     "a gate that sees c": pair(lambda h, c, x: lstm(h, c, x, forget=lambda gate, c: jax.nn.sigmoid(gate + c))),
     "a relu gate": pair(lambda h, c, x: lstm(h, c, x, forget=lambda gate, c: jax.nn.relu(gate))),
@@ -125,6 +138,12 @@ NEAR_MISSES = {
     "no product": pair(lambda h, c, x: (jnp.tanh(h + x @ W[:, :4]), c)),
     "an unknown one": pair(lambda h, c, x: ((lambda z: (P[0, 0] - z) * jnp.tanh(x @ W[:, :4]) + z * h)(
         jax.nn.sigmoid(h @ P)), c)),
+    "relu of a negative": pair(lambda h, c, x: (simple(h, x) + jax.nn.relu(-(x @ W[:, 4:8])), c)),
+    "a negative relu": pair(lambda h, c, x: (jax.nn.relu(-0.5 * simple(h, x, lambda gate: gate)), c)),
+    "relu with a derivative of its own": pair(lambda h, c, x: (simple(h, x, straight_through), c)),
+    "zero times a frame": pair(lambda h, c, x: (simple(h, x) + 0 * (x @ W[:, 4:8]), c)),
+    "a frame less itself": pair(lambda h, c, x: (simple(h, x) + (lambda y: y - y)(x @ W[:, 4:8]), c)),
+    "an infinite scale": pair(lambda h, c, x: (jnp.tanh((x @ W[:, :4] + h @ P) * jnp.inf), c)),
 }  # fmt: skip
 
 
