@@ -38,6 +38,18 @@ def compile_quickly() -> None:
         os.environ["XLA_FLAGS"] = flags
 
 
+def as_users_compile(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The results of a function that is compiled with the optimisations that `compile_quickly` leaves out."""
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    jax.config.update(name, False)
+    try:
+        compiled = jax.jit(function).lower(*arguments).compile({"xla_cpu_use_fusion_emitters": True})
+    finally:
+        jax.config.update(name, before)
+    return compiled(*arguments)
+
+
 def _shared(make_context: Callable[[], Any]) -> Callable[[], Any]:
     """JAX makes a context of MLIR for every program that it lowers, in four times the time of a small program.
 
