@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from unittest import mock
 
+import changed_cells
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from jax import lax
 from onnx import numpy_helper
+from tiers import of_tiers
 from verifier import peer_outputs
 from written_out_cells import CHOICES, FEATURES, written_out
 
@@ -153,6 +155,34 @@ def test_near_misses_are_left_alone(name):
     carry, frames = tuple(arrays((3, HIDDEN), (3, HIDDEN), seed=1)), arrays((5, 3, FEATURES), seed=2)[0]
     found, expected = (jax.make_jaxpr(lambda *given, run=run: run(step, *given)) for run in (scan_cells, lax.scan))
     assert str(found(carry, frames)) == str(expected(carry, frames))
+
+
+@pytest.mark.parametrize(("seed", "count"), of_tiers([(0, 40), (1, 600)], [(0, 40)]))
+def test_changed_cells_are_the_loop(seed, count):
+    """Whatever is recognised in cells with changes at random, values and gradients are those of the loop."""
+    with jax.enable_x64(True):
+        draw = np.random.default_rng(seed).normal
+        carry = tuple(jnp.asarray(draw(size=(changed_cells.ROWS, changed_cells.UNITS))) for _ in range(2))
+        frames = jnp.asarray(draw(size=(4, *carry[0].shape)))
+        recognised = 0
+
+        def outcome(run, step):
+            def loss(carry, frames):
+                outputs = run(step, carry, frames)
+                return sum(jnp.sum(jnp.sin(value)) for value in jax.tree.leaves(outputs)), outputs
+
+            return jax.value_and_grad(loss, (0, 1), has_aux=True)(carry, frames)
+
+        for terms, step in changed_cells.steps(seed, count):
+            if scanning.scan_recognised(step, carry, frames) is None:
+                continue
+            recognised += 1
+            pair = jax.jit(lambda step=step: [outcome(run, step) for run in (scan_cells, lax.scan)])()
+            try:
+                assert_close(*pair, 1e-9)
+            except AssertionError as error:
+                raise AssertionError(f"{terms}") from error
+        assert recognised > count / 15
 
 
 def two_carries_of_one(carry, x):
