@@ -11,6 +11,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import one_operator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +33,9 @@ from jaxrnn.compiling import unmapped
 from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.known import split
 from jaxrnn.jaxprs.recognition.arrays import elements, taken
-from jaxrnn.onnx.operators import arithmetic, convolution, logic
+from jaxrnn.onnx.operators import arithmetic, convolution, logic, normalization
+from jaxrnn.onnx.operators.quantization import quotient
+from jaxrnn.onnx.operators.reduction import first_extreme
 from jaxrnn.onnx.operators.types import convert
 
 
@@ -142,6 +145,21 @@ def test_a_transposed_convolution_over_time_is_one_product(pulse):
     assert (step.count("stablehlo.dot_general"), step.count("stablehlo.convolution")) == (1, 0)
     assert [each.shape for each in streamed.state if each.name.endswith("sums")] == [(16, 1, 1)]
     np.testing.assert_allclose(jax.jit(streamed.run)(kernel, x), synthesis(kernel, x), atol=1e-5)
+
+
+@pytest.mark.parametrize("pulse", of_tiers([1, 7], [7]))
+def test_a_dense_convolution_of_large_windows_keeps_sums(pulse):
+    """And not frames: its stream is the function on the whole recording."""
+    rng = np.random.default_rng(0)
+    kernel = jnp.array(rng.normal(size=(65, 70, 33)) / 48, jnp.float32)  # sums of 2310 products near 1
+    x = jnp.array(rng.normal(size=(1, 70, 50)), jnp.float32)
+
+    def causal(kernel, x):
+        return lax.conv_general_dilated(x, kernel, (1,), [(32, 0)], dimension_numbers=("NCH", "OIH", "NCH"))
+
+    streamed = jaxrnn.stream(causal, x, axes=2, params=kernel, pulse=pulse)
+    assert streamed.state[0].name.endswith("sums")
+    np.testing.assert_allclose(jax.jit(streamed.run)(kernel, x), causal(kernel, x), atol=1e-5)
 
 
 def depthwise_model():
@@ -322,7 +340,7 @@ def test_layers_of_many_units(name, batch, hidden, lengths, monkeypatch):
         found = as_users_compile(fast, *narrow, jnp.asarray(exists))
         wide = jax.tree.map(lambda array: jnp.asarray(array, jnp.float64), narrow)
         expected = jax.jit(loss(lambda *given: loop_of_steps(*given, directions)))(*wide, exists)
-    # A step adds some roundings of sums of as many products as units, and hands on earlier ones; gradients are sums over
+    # A step adds roundings of sums of as many products as units, and hands on earlier ones; gradients are sums over
     # all frames and rows.
     assert_near(found, expected, 100 * hidden**0.5 * float(jnp.finfo(jnp.float32).eps))
 
@@ -525,3 +543,66 @@ def test_elements_by_slices_are_elements_by_index(data):
     np.testing.assert_array_equal(found, array.reshape(*lead, -1)[..., at])
     flat = array.reshape(*lead, -1)
     np.testing.assert_array_equal(taken(jnp.asarray(flat), at[0], -1), np.take(flat, at[0], -1))
+
+
+# -- other operators
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_maxima_of_dilated_windows(data):
+    """Windows are doubled, so that large ones take few steps: values and indices are those of ONNX Runtime."""
+    rank = data.draw(st.integers(1, 2))
+    draw = lambda low, high: [data.draw(st.integers(low, high)) for _ in range(rank)]  # noqa: E731
+    taps, strides, dilations = draw(1, 7), draw(1, 3), draw(1, 3)
+    low, high = ([data.draw(st.integers(0, min(t - 1, 2))) for t in taps] for _ in range(2))
+    sizes = [(t - 1) * d + data.draw(st.integers(1, 9)) for t, d in zip(taps, dilations, strict=True)]
+    x = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-4, 5, (2, 3, *sizes)).astype(np.float32)
+    options = {"kernel_shape": taps, "strides": strides, "dilations": dilations, "pads": [*low, *high]}
+    one_operator.check("MaxPool", {"x": x}, outputs=2, kinds=[TensorProto.FLOAT, TensorProto.INT64], **options)
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0, 1e4])
+@pytest.mark.parametrize("deviation", [1e-2, 1.0, 1e3])
+def test_batch_normalisation_is_a_factor_and_an_offset(mean, deviation):
+    """As in ONNX Runtime. A mean of many deviations costs as many roundings of the result."""
+    rng = np.random.default_rng(0)
+    x = (mean + deviation * rng.normal(size=(3, 65, 33))).astype(np.float32)
+    scale, bias = (rng.uniform(-2, 2, 65).astype(np.float32) for _ in range(2))
+    means, variances = np.full(65, mean, np.float32), np.full(65, deviation**2, np.float32)
+    (y,) = as_users_compile(lambda *of: normalization.batch_normalization(*of), x, scale, bias, means, variances)
+    wide = [each.astype(np.float64)[:, None] for each in (scale, bias, means, variances)]
+    slope = wide[0] / np.sqrt(wide[3] + np.float64(np.float32(1e-5)))
+    expected = (x - wide[2]) * slope + wide[1]
+    sizes = (np.abs(x) + np.abs(wide[2])) * np.abs(slope) + np.abs(wide[1])
+    assert (np.abs(y - expected) <= 6 * np.finfo(np.float32).eps * sizes).all()
+
+
+@pytest.mark.parametrize("exponent", [-64, -3, -1, 0, 1, 2, 3, 7, 31, 64])
+def test_constant_powers_are_products(exponent):
+    x = np.concatenate([np.random.default_rng(0).uniform(0.3, 3, 200), [0, -0.0, 1, -1, -2, np.inf, -np.inf, np.nan]])
+    x = x.astype(np.float32)
+    found = as_users_compile(lambda x: arithmetic.power(x, np.array(exponent, np.float32)), x)
+    with np.errstate(all="ignore"):
+        expected = (x.astype(np.float64) ** exponent).astype(np.float32)
+    np.testing.assert_allclose(found, expected, rtol=2 * max(1, abs(exponent)) * np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint64])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_the_first_extreme(name, dtype):
+    """Of 64 bits, it is found by another way than JAX's; NaN counts as an extreme."""
+    x = np.random.default_rng(0).integers(0, 40, (5, 130, 3)).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        x[2, 60:, 1], x[3, 5, 0], x[4, 7:9] = np.nan, np.inf, -np.inf
+    with exact_types():
+        found = as_users_compile(lambda x: first_extreme(x, 1, name), jnp.asarray(x))
+    np.testing.assert_array_equal(found, getattr(np, name)(x, 1))
+
+
+@pytest.mark.parametrize("scale", [0.1, 5 / 255, 1 / 3, 0.25, 1e-3])
+def test_quotients_are_rounded_once(scale):
+    """Also where XLA would multiply with the inverse: a half more or less moves a quantised value to the next one."""
+    x = (np.arange(-4000, 4000) * (scale / 2)).astype(np.float32)
+    found = as_users_compile(lambda x, scale: quotient(x, scale, np.dtype(np.float32)), x, np.float32(scale))
+    np.testing.assert_array_equal(found, x / np.float32(scale))
