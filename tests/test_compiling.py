@@ -19,6 +19,7 @@ import pytest
 import test_backend_suite as suite
 from conftest import MODELS
 from jax import lax
+from quick_compiling import OPTIMISED
 from tiers import of_tiers
 from verifier import in_float64, peer_outputs
 
@@ -26,12 +27,6 @@ import jaxrnn
 from jaxrnn.guards import exact_types
 from jaxrnn.streaming.rules.elementwise import NAMES
 
-#: What users compile with: the tests themselves compile without optimisation (quick_compiling.py).
-OPTIMISED = {
-    "xla_cpu_use_fusion_emitters": True,
-    "xla_backend_optimization_level": 3,
-    "xla_llvm_disable_expensive_passes": False,
-}
 WIDE = {"xla_cpu_prefer_vector_width": 512}
 
 SHAPES = [(1,), (15,), (17,), (63,), (64,), (65,), (128,), (300,), (512,), (561,), (1, 17, 33)]

@@ -125,3 +125,27 @@ def test_pictures_are_those_of_the_script(tmp_path):
         # Another matplotlib may place a glyph elsewhere.
         if f"Matplotlib v{mpl.__version__}".encode() in kept:
             assert path.read_bytes() == kept, f"run docs/pictures/draw.py: {path.name} has changed"
+
+
+#: Words that mark a module with a shortcut: private names of JAX, derivative rules and forms by platform.
+SHORTCUTS = re.compile(r"jax\._src|xla_client|@jax\.custom_[jv][vj]p|partial\(jax\.custom|by_platform\(")
+
+
+def test_every_shortcut_has_tests_that_exist():
+    """The table names modules and tests that exist, and every module that `SHORTCUTS` finds."""
+    _, table = (DOCS / "architecture.md").read_text(encoding="utf-8").split("\n## Shortcuts")
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    package, tests = DOCS.parent / "jaxrnn", DOCS.parent / "tests"
+    named = set()
+    for shortcut, where, equal, by in rows[2:]:
+        modules, functions = re.findall(r"`([\w/]+\.py)`", where), re.findall(r"`(\w+\.py)::(\w+)`", by)
+        assert modules, shortcut
+        assert functions, shortcut
+        assert equal, shortcut
+        assert [name for name in modules if not (package / name).is_file()] == [], shortcut
+        for name, function in functions:
+            assert f"\ndef {function}(" in (tests / name).read_text(encoding="utf-8"), f"{name}::{function}"
+        named.update(modules)
+    found = (path for path in package.rglob("*.py") if SHORTCUTS.search(path.read_text(encoding="utf-8")))
+    assert {path.relative_to(package).as_posix() for path in found} - named == set()

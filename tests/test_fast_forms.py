@@ -1,4 +1,7 @@
-"""Operators that take a faster form where they can: it equals the plain one, and is taken where it should be."""
+"""Operators that take a faster form where they can: it equals the plain one, and is taken where it should be.
+
+The larger ones are compiled as users compile them, since vector code begins at some number of elements.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,43 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import one_operator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from onnx import TensorProto, helper, numpy_helper
+from quick_compiling import as_users_compile
+from tiers import of_tiers
 from verifier import verify
 
 import jaxrnn
-from jaxrnn.cells import convolve
+from jaxrnn.cells import GRU, LSTM, RNN, Weights, chunks, convolve
 from jaxrnn.cells.geometry import windows_of
+from jaxrnn.cells.linear_attention import linear_attention
+from jaxrnn.cells.linear_attention import step as attention_step
+from jaxrnn.cells.linear_attention_chunks import AttentionFrames
+from jaxrnn.cells.recurrence import run
 from jaxrnn.cells.window_products import WindowProduct
+from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.known import split
+from jaxrnn.jaxprs.recognition.arrays import elements, taken
+from jaxrnn.onnx.operators import arithmetic, convolution, logic, normalization
+from jaxrnn.onnx.operators.quantization import quotient
+from jaxrnn.onnx.operators.reduction import first_extreme
+from jaxrnn.onnx.operators.types import convert
 from jaxrnn.tracing import unmapped
 
 
 def with_gradients(function, x, kernel, weight):
     value, pull = jax.vjp(function, x, kernel)
     return value, *pull(weight)
+
+
+def assert_near(found, expected, limit):
+    """Leaf by leaf, as a part of the largest number of the leaf, or of 1."""
+    for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=limit * max(1.0, np.abs(np.asarray(b)).max(initial=0)))
 
 
 @settings(max_examples=12, deadline=None)
@@ -124,6 +147,21 @@ def test_a_transposed_convolution_over_time_is_one_product(pulse):
     np.testing.assert_allclose(jax.jit(streamed.run)(kernel, x), synthesis(kernel, x), atol=1e-5)
 
 
+@pytest.mark.parametrize("pulse", of_tiers([1, 7], [7]))
+def test_a_dense_convolution_of_large_windows_keeps_sums(pulse):
+    """And not frames: its stream is the function on the whole recording."""
+    rng = np.random.default_rng(0)
+    kernel = jnp.array(rng.normal(size=(65, 70, 33)) / 48, jnp.float32)  # sums of 2310 products near 1
+    x = jnp.array(rng.normal(size=(1, 70, 50)), jnp.float32)
+
+    def causal(kernel, x):
+        return lax.conv_general_dilated(x, kernel, (1,), [(32, 0)], dimension_numbers=("NCH", "OIH", "NCH"))
+
+    streamed = jaxrnn.stream(causal, x, axes=2, params=kernel, pulse=pulse)
+    assert streamed.state[0].name.endswith("sums")
+    np.testing.assert_allclose(jax.jit(streamed.run)(kernel, x), causal(kernel, x), atol=1e-5)
+
+
 def depthwise_model():
     """Two depthwise convolutions over time, one of them dilated, a tanh between them."""
     rng = np.random.default_rng(0)
@@ -205,3 +243,366 @@ def test_scatter_nd_of_known_indices(name, reduction):
             more = inputs[which].copy()
             more[place] += 1
             np.testing.assert_allclose(gradient[which][place], loss(inputs | {which: more}) - loss(inputs), atol=1e-4)
+
+
+# -- recurrent layers, against a loop of steps
+
+
+#: Numbers that activations meet at the ends of their range.
+EXTREME = [0.0, -0.0, 1e-30, -1e-6, 1.0, -1.0, 17.0, -17.0, 90.0, -90.0, 1e30, -1e30, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, jnp.bfloat16])
+@pytest.mark.parametrize("hidden", [1, 5, 15, 16, 63, 64, 129])
+def test_gates_by_one_tanh(hidden, dtype):
+    """Values and slopes: a sigmoid by tanh is right to some roundings of 1, also where its argument is infinite."""
+    with exact_types():
+        rng = np.random.default_rng(hidden)
+        gates = np.concatenate([np.array(EXTREME * 8), 3 * rng.normal(size=12 * hidden)])[: 12 * hidden]
+        gates = jnp.asarray(rng.permutation(gates).reshape(3, 4 * hidden), dtype)
+        ones = jnp.ones_like(gates)
+        found = as_users_compile(lambda x, t: jax.jvp(LSTM()._gates, (x,), (t,)), gates, ones)
+        wide = np.asarray(gates, np.float64)
+        with np.errstate(over="ignore"):
+            sigmoid, tanh = 1 / (1 + np.exp(-wide)), np.tanh(wide)
+        is_tanh = np.arange(4 * hidden) >= 3 * hidden
+        expected = np.where(is_tanh, tanh, sigmoid), np.where(is_tanh, 1 - tanh**2, sigmoid * (1 - sigmoid))
+        for a, b in zip(found, expected, strict=True):
+            assert a.dtype == gates.dtype
+            np.testing.assert_allclose(np.asarray(a, np.float64), b, rtol=0, atol=8 * float(jnp.finfo(dtype).eps))
+
+
+def loop_of_steps(cells, weights, x, initial, exists, directions):
+    """A layer as a loop of steps, whose derivative is JAX's own."""
+    outputs, finals = [], []
+    for cell, each, start, backwards in zip(cells, weights, initial, directions, strict=True):
+        prepared, recurrent = cell.prepare(each, x.dtype)
+
+        def step(carry, frame, cell=cell, prepared=prepared, recurrent=recurrent):
+            new = cell.step(recurrent, carry, cell.split_gates(cell.project(prepared, frame[0])))
+            new = tuple(jnp.where(frame[1], *pair) for pair in zip(new, carry, strict=True))
+            return new, jnp.where(frame[1], new[0], 0)
+
+        final, y = lax.scan(step, start, (x, exists), reverse=backwards)
+        outputs.append(y)
+        finals.append(final)
+    return jnp.stack(outputs, 1), tuple(jnp.stack(arrays) for arrays in zip(*finals, strict=True))
+
+
+LAYERS = {
+    "LSTM": LSTM(),
+    "LSTM with peepholes": LSTM(),
+    "coupled LSTM": LSTM(input_forget=True, clip=2.0),
+    "GRU": GRU(),
+    "GRU, linear before reset": GRU(linear_before_reset=True),
+    "RNN": RNN(),
+}
+
+
+#: A layer, rows, hidden units, and whether rows have lengths.
+SIZES = list(itertools.product(LAYERS, (1, 5), (33, 200), (False, True)))
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "hidden", "lengths"),
+    of_tiers(SIZES, [("LSTM", 1, 200, False), ("GRU", 5, 33, True), ("LSTM with peepholes", 1, 33, True)]),
+)
+def test_layers_of_many_units(name, batch, hidden, lengths, monkeypatch):
+    """One loop for two directions, blocks, products for all frames, and a derivative rule: in float32 as users compile.
+
+    The loop of steps is computed in float64.
+    """
+    cell, directions, time = LAYERS[name], (False, True), 35
+    rng = np.random.default_rng(0)
+    draw = lambda *shape, size=1.0: size * rng.normal(size=shape)  # noqa: E731
+    gates, scale = cell.gates * hidden, hidden**-0.5
+    peephole = draw(3 * hidden, size=0.3) if "peepholes" in name else None
+    parts = draw(gates, 7, size=0.4), draw(gates, hidden, size=scale), draw(2 * gates, size=0.3), peephole
+    weights = [Weights(*(None if part is None else sign * part for part in parts)) for sign in (1, -1)]
+    initial = [tuple(draw(batch, hidden, size=0.5) for _ in range(cell.carries)) for _ in directions]
+    exists = (
+        np.arange(time)[:, None, None] < (rng.integers(0, time, batch) if lengths else np.full(batch, time))[:, None]
+    )
+    if batch > 1:
+        monkeypatch.setattr(chunks, "BLOCK", 9 * cell.gates * batch * hidden * 4)  # nine frames, and a remainder
+
+    def loss(function):
+        def of(weights, x, initial, about):
+            y, final = function([cell] * 2, weights, x, initial, about)
+            return sum(jnp.sum(jnp.sin(part)) for part in (y, *final)), (y, final)
+
+        return jax.value_and_grad(of, (0, 1, 2), has_aux=True)
+
+    fast = loss(lambda *given: run(*given[:-1], direction="bidirectional", exists=given[-1] if lengths else None))
+    arguments = weights, draw(time, batch, 7), initial
+    with exact_types():
+        narrow = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), arguments)
+        found = as_users_compile(fast, *narrow, jnp.asarray(exists))
+        wide = jax.tree.map(lambda array: jnp.asarray(array, jnp.float64), narrow)
+        expected = jax.jit(loss(lambda *given: loop_of_steps(*given, directions)))(*wide, exists)
+    # A step adds roundings of sums of as many products as units, and hands on earlier ones; gradients are sums over
+    # all frames and rows.
+    assert_near(found, expected, 100 * hidden**0.5 * float(jnp.finfo(jnp.float32).eps))
+
+
+@pytest.mark.parametrize(
+    ("decays", "delta"), of_tiers([(None, False), (1, True), (40, False), (40, True)], [(40, True)])
+)
+def test_linear_attention_of_many_frames(decays, delta):
+    """Several chunks and a remainder: values and gradients are those of the loop of frames in float64."""
+    time, keys, size, width = 53, 2, 40, 33
+    rng = np.random.default_rng(0)
+    frames = AttentionFrames(
+        rng.normal(size=(time, 1, keys, 2, size)),
+        rng.normal(size=(time, 1, keys, size)) / size**0.5,
+        rng.normal(size=(time, 1, keys, width)),
+        -np.abs(rng.normal(size=(time, 1, keys, decays))) if decays else None,
+        rng.uniform(size=(time, 1, keys, 1)) if delta else None,
+    )
+    state = rng.normal(size=(1, keys, size, width))
+
+    def loss(function):
+        def of(frames, state):
+            y, last = function(frames, state)
+            return jnp.sum(jnp.sin(y)) + jnp.sum(jnp.sin(last)), (y, last)
+
+        return jax.value_and_grad(of, (0, 1), has_aux=True)
+
+    with exact_types():
+        given_arrays = jax.tree.map(jnp.asarray, (frames, state))
+        found = as_users_compile(loss(linear_attention), *given_arrays)
+        expected = jax.jit(loss(lambda frames, state: lax.scan(attention_step, state, frames)[::-1]))(*given_arrays)
+    assert_near(found, expected, 1e-11)
+
+
+# -- convolutions of many elements
+
+
+#: Shape, kernel, strides, padding, dilation of the operand and of the kernel, groups.
+LARGER = {
+    "depthwise": ((2, 65, 301), (65, 1, 5), (1,), [(4, 0)], (1,), (2,), 65),
+    "depthwise, several each": ((1, 16, 33, 35), (48, 1, 3, 3), (2, 1), [(1, 1), (0, 2)], (1, 1), (1, 1), 16),
+    "depthwise, dilated": ((1, 40, 65), (40, 1, 7), (1,), [(6, 6)], (3,), (1,), 40),
+    "transposed": ((1, 67, 40), (33, 67, 32), (1,), [(31, 31)], (16,), (1,), 1),
+    "transposed images": ((1, 24, 9, 17), (12, 24, 4, 4), (1, 1), [(3, 3), (2, 3)], (2, 2), (1, 1), 1),
+    "transposed, in groups": ((3, 32, 29), (64, 8, 9), (1,), [(8, 8)], (4,), (1,), 4),
+    "groups": ((1, 48, 65), (96, 12, 3), (1,), [(2, 0)], (1,), (1,), 4),
+    "one window": ((1, 70, 33), (129, 70, 33), (1,), [(0, 0)], (1,), (1,), 1),
+    "few windows": ((1, 65, 5), (61, 65, 3), (1,), [(1, 1)], (1,), (1,), 1),
+    "many windows": ((1, 17, 67), (33, 17, 5), (1,), [(4, 0)], (1,), (1,), 1),
+}
+
+
+@pytest.mark.parametrize("name", of_tiers(LARGER, ("depthwise", "transposed, in groups", "few windows")))
+def test_larger_convolutions(name):
+    """Values and gradients in float32 as users compile them, against the plain convolution in float64."""
+    shape, taps, *distances, groups = LARGER[name]
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=shape), rng.normal(size=taps)
+    kernel /= np.prod(taps[1:]) ** 0.5
+
+    def plain(x, kernel):
+        return lax.conv_general_dilated(x, kernel, *distances, feature_group_count=groups)
+
+    def fast(x, kernel):
+        with unmapped():
+            return convolve(x, kernel, *distances, groups)
+
+    with exact_types():
+        narrow = [jnp.asarray(array, jnp.float32) for array in (x, kernel)]
+        wide = [array.astype(jnp.float64) for array in narrow]
+        weight = rng.normal(size=jax.eval_shape(plain, *wide).shape)
+        found = as_users_compile(lambda *of: with_gradients(fast, *of), *narrow, jnp.asarray(weight, jnp.float32))
+        expected = jax.jit(lambda *of: with_gradients(plain, *of))(
+            *wide, jnp.asarray(weight, jnp.float32).astype(float)
+        )
+    text = str(jax.make_jaxpr(fast)(*narrow))
+    assert "platform_index" in text, "it took no faster form"
+    assert_near(found, expected, 3e-6)  # sums of at most some thousand products of numbers near 1
+
+
+@pytest.mark.parametrize("shape", [(3, 70, 129), (1, 65, 1), (1, 33, 9, 15), (2, 5, 0), (0, 5, 3)])
+def test_a_kernel_of_one_element_is_a_product(shape):
+    """Whichever side comes first, also of no elements, and of infinite ones."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=shape), jnp.float32)
+    if x.size > 10:
+        x = x.at[0, 2].set(jnp.inf)
+    w = jnp.asarray(rng.normal(size=(37, shape[1], *[1] * (len(shape) - 2))), jnp.float32)
+    found = as_users_compile(lambda x, w: convolution.conv(x, w), x, w)
+    expected = lax.conv_general_dilated(x, w, (1,) * (len(shape) - 2), "VALID")
+    np.testing.assert_allclose(found, expected, atol=1e-5 * shape[1] ** 0.5)
+
+
+# -- what is known before a program runs
+
+
+def edges(dtype):
+    """Numbers of a type: its ends, some small ones and some of any size. No subnormal one: XLA takes it for zero."""
+    rng, dtype = np.random.default_rng(0), np.dtype(dtype)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        ends = np.array([0, 1, 2, 7, info.max, info.max - 1, info.min, info.min + 1], dtype)
+        return np.concatenate([ends, rng.integers(info.min, info.max, 20, dtype, endpoint=True)])
+    info = jnp.finfo(dtype)
+    ends = [0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 7, np.inf, -np.inf, np.nan, float(info.max), -float(info.max), 1e-4]
+    return np.concatenate([np.array(ends), 3 * rng.normal(size=20)]).astype(dtype)
+
+
+FLOATS = [np.dtype(kind) for kind in (np.float16, jnp.bfloat16, np.float32, np.float64)]
+INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+ONE, TWO = ("Abs", "Ceil", "Floor", "Neg", "Sqrt"), ("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Sum")
+TWO += ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+
+
+def folded_and_compiled(function, cases):
+    """The results of a function of arrays in NumPy, and compiled."""
+    with exact_types():
+        return [function(*case) for case in cases], jax.jit(lambda cases: [function(*case) for case in cases])(cases)
+
+
+def assert_equal_but_for_roundings(found, expected, cases, roundings=0):
+    for one, other, case in zip(found, expected, cases, strict=True):
+        assert isinstance(one, np.ndarray | np.generic), "it was not folded"
+        assert one.dtype == other.dtype
+        wide, rtol = [np.asarray(one), np.asarray(other)], 0.0
+        if one.dtype in FLOATS:
+            info = jnp.finfo(one.dtype)
+            wide = [np.where(np.abs(x) < float(info.tiny), 0, x) for x in (array.astype(np.float64) for array in wide)]
+            rtol = roundings * float(info.eps)
+        np.testing.assert_allclose(*wide, rtol=rtol, atol=0, err_msg=str([x.dtype for x in case]))
+
+
+@pytest.mark.parametrize("name", [*ONE, *TWO])
+def test_constants_are_folded_to_what_compiled_code_computes(name):
+    """Of every type, at the ends of its range."""
+    versions = (arithmetic.OPERATORS | logic.OPERATORS)[name]
+    function, options = versions[max(versions)], {}
+    if name == "Mod":
+        options["fmod"] = 1
+    cases = []
+    for dtype in FLOATS if name in ("Ceil", "Floor", "Sqrt") else [*FLOATS, *INTEGERS]:
+        x = edges(dtype)
+        if name in ONE:
+            cases.append((x,))
+            continue
+        a, b = (each.ravel() for each in np.meshgrid(x, x))
+        if name == "Pow" and dtype.kind in "iu":
+            b = b % 7
+        elif name in ("Div", "Mod") and dtype.kind in "iu":
+            a, b = a[b != 0], b[b != 0]
+        cases.append((a, b))
+    results = folded_and_compiled(lambda *arrays: function(*arrays, **options), cases)
+    # A power is an exponential of a logarithm to XLA.
+    assert_equal_but_for_roundings(*results, cases, roundings=300 if name == "Pow" else 1)
+
+
+@pytest.mark.parametrize("to", [*FLOATS, *INTEGERS, np.dtype(bool)], ids=str)
+def test_constants_are_cast_as_compiled_code_casts(to):
+    """Floats out of the range of integers too, of which NumPy promises nothing."""
+    cases = [(edges(dtype),) for dtype in (*FLOATS, *INTEGERS)]
+    assert_equal_but_for_roundings(*folded_and_compiled(lambda x: convert(x, to), cases), cases)
+
+
+KNOWN = {
+    "product of zeros": (lambda w: jnp.zeros((4, 3)) @ w, True),
+    "factor of zeros": (lambda w: jnp.zeros((3, 3)) * jnp.exp(w), True),
+    "convolution of zeros": (lambda w: lax.conv(jnp.zeros((1, 3, 8)), w[..., None], (1,), "SAME"), True),
+    "moved": (lambda w: jnp.pad(jnp.arange(6.0).reshape(2, 3).T[::-1], 1) + 0 * w.sum(), False),
+    "a known factor that is infinite": (lambda w: jnp.zeros(3) * jnp.array([1, jnp.inf, jnp.nan]), False),
+    "chosen": (lambda w: jnp.where(jnp.array([True, False, True]), jnp.ones(3), jnp.zeros(3)) @ w, False),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_known_of_a_function_is_what_it_computes(name):
+    """Products of zeros are zeros whatever finite number a parameter is; a known infinity is not multiplied away."""
+    function, known = KNOWN[name]
+    w = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3)), jnp.float32)
+    values, rest, depends = split(jax.make_jaxpr(lambda w: function(w))(w))
+    (value,) = values if values[0] is not None else jax.core.eval_jaxpr(rest.jaxpr, rest.consts, w)
+    np.testing.assert_allclose(value, function(w), atol=1e-6)
+    assert (values[0] is not None) == known or not depends[0]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_elements_by_slices_are_elements_by_index(data):
+    """Rows and columns of arrays as recognised cells read them, regular or not."""
+    number = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    rows, columns = number(1, 4), number(1, 5)
+    down, along, first = number(-6, 6), number(-6, 6), number(0, 9)
+    at = first + down * np.arange(rows)[:, None] + along * np.arange(columns)
+    if data.draw(st.booleans()):
+        at[number(0, rows - 1), number(0, columns - 1)] += number(-2, 2)
+    at -= min(at.min(), 0)
+    rest = data.draw(st.sampled_from([(n, -(-(at.max() + 1) // n) + number(0, 2)) for n in (1, 2, 3, rows, columns)]))
+    lead = (2,) if data.draw(st.booleans()) else ()
+    array = np.arange(np.prod((*lead, *rest)), dtype=np.float32).reshape(*lead, *rest)
+    found = np.broadcast_to(elements(jnp.asarray(array), at, lead), (*lead, rows, columns))
+    np.testing.assert_array_equal(found, array.reshape(*lead, -1)[..., at])
+    flat = array.reshape(*lead, -1)
+    np.testing.assert_array_equal(taken(jnp.asarray(flat), at[0], -1), np.take(flat, at[0], -1))
+
+
+# -- other operators
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_maxima_of_dilated_windows(data):
+    """Windows are doubled, so that large ones take few steps: values and indices are those of ONNX Runtime."""
+    rank = data.draw(st.integers(1, 2))
+    draw = lambda low, high: [data.draw(st.integers(low, high)) for _ in range(rank)]  # noqa: E731
+    taps, strides, dilations = draw(1, 7), draw(1, 3), draw(1, 3)
+    low, high = ([data.draw(st.integers(0, min(t - 1, 2))) for t in taps] for _ in range(2))
+    sizes = [(t - 1) * d + data.draw(st.integers(1, 9)) for t, d in zip(taps, dilations, strict=True)]
+    x = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-4, 5, (2, 3, *sizes)).astype(np.float32)
+    options = {"kernel_shape": taps, "strides": strides, "dilations": dilations, "pads": [*low, *high]}
+    one_operator.check("MaxPool", {"x": x}, outputs=2, kinds=[TensorProto.FLOAT, TensorProto.INT64], **options)
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0, 1e4])
+@pytest.mark.parametrize("deviation", [1e-2, 1.0, 1e3])
+def test_batch_normalisation_is_a_factor_and_an_offset(mean, deviation):
+    """As in ONNX Runtime. A mean of many deviations costs as many roundings of the result."""
+    rng = np.random.default_rng(0)
+    x = (mean + deviation * rng.normal(size=(3, 65, 33))).astype(np.float32)
+    scale, bias = (rng.uniform(-2, 2, 65).astype(np.float32) for _ in range(2))
+    means, variances = np.full(65, mean, np.float32), np.full(65, deviation**2, np.float32)
+    (y,) = as_users_compile(lambda *of: normalization.batch_normalization(*of), x, scale, bias, means, variances)
+    wide = [each.astype(np.float64)[:, None] for each in (scale, bias, means, variances)]
+    slope = wide[0] / np.sqrt(wide[3] + np.float64(np.float32(1e-5)))
+    expected = (x - wide[2]) * slope + wide[1]
+    sizes = (np.abs(x) + np.abs(wide[2])) * np.abs(slope) + np.abs(wide[1])
+    assert (np.abs(y - expected) <= 6 * np.finfo(np.float32).eps * sizes).all()
+
+
+@pytest.mark.parametrize("exponent", [-64, -3, -1, 0, 1, 2, 3, 7, 31, 64])
+def test_constant_powers_are_products(exponent):
+    x = np.concatenate([np.random.default_rng(0).uniform(0.3, 3, 200), [0, -0.0, 1, -1, -2, np.inf, -np.inf, np.nan]])
+    x = x.astype(np.float32)
+    found = as_users_compile(lambda x: arithmetic.power(x, np.array(exponent, np.float32)), x)
+    with np.errstate(all="ignore"):
+        expected = (x.astype(np.float64) ** exponent).astype(np.float32)
+    np.testing.assert_allclose(found, expected, rtol=2 * max(1, abs(exponent)) * np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint64])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_the_first_extreme(name, dtype):
+    """Of 64 bits, it is found by another way than JAX's; NaN counts as an extreme."""
+    x = np.random.default_rng(0).integers(0, 40, (5, 130, 3)).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        x[2, 60:, 1], x[3, 5, 0], x[4, 7:9] = np.nan, np.inf, -np.inf
+    with exact_types():
+        found = as_users_compile(lambda x: first_extreme(x, 1, name), jnp.asarray(x))
+    np.testing.assert_array_equal(found, getattr(np, name)(x, 1))
+
+
+@pytest.mark.parametrize("scale", [0.1, 5 / 255, 1 / 3, 0.25, 1e-3])
+def test_quotients_are_rounded_once(scale):
+    """Also where XLA would multiply with the inverse: a half more or less moves a quantised value to the next one."""
+    x = (np.arange(-4000, 4000) * (scale / 2)).astype(np.float32)
+    found = as_users_compile(lambda x, scale: quotient(x, scale, np.dtype(np.float32)), x, np.float32(scale))
+    np.testing.assert_array_equal(found, x / np.float32(scale))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from unittest import mock
 
+import changed_cells
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from jax import lax
 from onnx import numpy_helper
+from tiers import of_tiers
 from verifier import peer_outputs
 from written_out_cells import CHOICES, FEATURES, written_out
 
@@ -109,6 +111,19 @@ def pair(function):
     return step
 
 
+@jax.custom_jvp
+def straight_through(x):
+    """The values of relu with another derivative, as in networks of spikes."""
+    return jnp.maximum(x, 0)
+
+
+straight_through.defjvp(lambda primals, tangents: (straight_through(*primals), *tangents))
+
+
+def simple(h, x, activation=jnp.tanh):
+    return activation(x @ W[:, :4] + h @ P)
+
+
 NEAR_MISSES = {
     "a gate that sees c": pair(lambda h, c, x: lstm(h, c, x, forget=lambda gate, c: jax.nn.sigmoid(gate + c))),
     "a relu gate": pair(lambda h, c, x: lstm(h, c, x, forget=lambda gate, c: jax.nn.relu(gate))),
@@ -125,6 +140,12 @@ NEAR_MISSES = {
     "no product": pair(lambda h, c, x: (jnp.tanh(h + x @ W[:, :4]), c)),
     "an unknown one": pair(lambda h, c, x: ((lambda z: (P[0, 0] - z) * jnp.tanh(x @ W[:, :4]) + z * h)(
         jax.nn.sigmoid(h @ P)), c)),
+    "relu of a negative": pair(lambda h, c, x: (simple(h, x) + jax.nn.relu(-(x @ W[:, 4:8])), c)),
+    "a negative relu": pair(lambda h, c, x: (jax.nn.relu(-0.5 * simple(h, x, lambda gate: gate)), c)),
+    "relu with a derivative of its own": pair(lambda h, c, x: (simple(h, x, straight_through), c)),
+    "zero times a frame": pair(lambda h, c, x: (simple(h, x) + 0 * (x @ W[:, 4:8]), c)),
+    "a frame less itself": pair(lambda h, c, x: (simple(h, x) + (lambda y: y - y)(x @ W[:, 4:8]), c)),
+    "an infinite scale": pair(lambda h, c, x: (jnp.tanh((x @ W[:, :4] + h @ P) * jnp.inf), c)),
 }  # fmt: skip
 
 
@@ -134,6 +155,34 @@ def test_near_misses_are_left_alone(name):
     carry, frames = tuple(arrays((3, HIDDEN), (3, HIDDEN), seed=1)), arrays((5, 3, FEATURES), seed=2)[0]
     found, expected = (jax.make_jaxpr(lambda *given, run=run: run(step, *given)) for run in (scan_cells, lax.scan))
     assert str(found(carry, frames)) == str(expected(carry, frames))
+
+
+@pytest.mark.parametrize(("seed", "count"), of_tiers([(0, 40), (1, 600)], [(0, 40)]))
+def test_changed_cells_are_the_loop(seed, count):
+    """Whatever is recognised in cells with changes at random, values and gradients are those of the loop."""
+    with jax.enable_x64(True):
+        draw = np.random.default_rng(seed).normal
+        carry = tuple(jnp.asarray(draw(size=(changed_cells.ROWS, changed_cells.UNITS))) for _ in range(2))
+        frames = jnp.asarray(draw(size=(4, *carry[0].shape)))
+        recognised = 0
+
+        def outcome(run, step):
+            def loss(carry, frames):
+                outputs = run(step, carry, frames)
+                return sum(jnp.sum(jnp.sin(value)) for value in jax.tree.leaves(outputs)), outputs
+
+            return jax.value_and_grad(loss, (0, 1), has_aux=True)(carry, frames)
+
+        for terms, step in changed_cells.steps(seed, count):
+            if scanning.scan_recognised(step, carry, frames) is None:
+                continue
+            recognised += 1
+            pair = jax.jit(lambda step=step: [outcome(run, step) for run in (scan_cells, lax.scan)])()
+            try:
+                assert_close(*pair, 1e-9)
+            except AssertionError as error:
+                raise AssertionError(f"{terms}") from error
+        assert recognised > count / 15
 
 
 def two_carries_of_one(carry, x):

@@ -161,6 +161,23 @@ def test_many_regions():
             np.testing.assert_allclose(found, found_each, atol=1e-5)
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_an_infinite_element_is_in_regions_that_hold_it_and_in_no_other(value):
+    """Whether the regions are known, and samples counted, or not, and axes multiplied with matrices."""
+    x = normal(1, 2, 9, 9)
+    x[0, 0, 5, 5] = value
+    rois = np.array([[0.2, 0.3, 3.3, 3.2], [2.1, 2.3, 6.3, 6.2]], np.float32)  # no sample lies on an element
+    inputs = {"x": x, "rois": rois, "batch": np.array([0, 0])}
+    model, arrays = one_node("RoiAlign", inputs, opset=16, constants=("batch",), output_height=2, output_width=2)
+    expected = by_onnx_runtime(model, arrays)
+    assert np.isfinite(expected[0]).all()
+    assert not np.isfinite(expected[1]).all()
+    np.testing.assert_allclose(computed(model, arrays), expected, atol=1e-5)
+    with exact_types():
+        found = jax.jit(lambda x: roi_align(x, inputs["rois"], inputs["batch"], output_height=2, output_width=2))(x)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_adaptive_maxima_need_known_regions():
     x, rois, batch = normal(1, 1, 4, 4), np.array([[0, 0, 3, 3]], np.float32), np.array([0])
     with pytest.raises(jaxrnn.StaticValueError, match="sampling_ratio"):

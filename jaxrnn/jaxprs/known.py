@@ -109,7 +109,7 @@ def _known(equation: JaxprEqn, operands: list[Any], computing: bool) -> list[Any
     if any(not isinstance(type_of(each), np.dtype) for each in (*equation.invars, *equation.outvars)):
         return None
     known = [np.asarray(value) for value in operands if not isinstance(value, Tracer)]
-    if name in _PRODUCTS and any(not np.any(value) for value in known):
+    if name in _PRODUCTS and any(not np.any(value) for value in known) and all(map(_is_finite, known)):
         return [np.zeros(shape_of(result), type_of(result))]
     if len(known) < len(operands) or equation.effects:
         return None
@@ -119,6 +119,11 @@ def _known(equation: JaxprEqn, operands: list[Any], computing: bool) -> list[Any
         return None
     with jax.ensure_compile_time_eval():
         return list(map(np.asarray, bind(equation, list(map(jnp.asarray, known)))))
+
+
+def _is_finite(value: np.ndarray) -> bool:
+    """Whether a product of these elements with zeros is zeros. Of elements that are not known it is assumed."""
+    return not jnp.issubdtype(value.dtype, jnp.inexact) or bool(np.isfinite(value).all())
 
 
 def _without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:

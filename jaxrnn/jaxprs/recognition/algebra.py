@@ -10,12 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal
 
-from jaxrnn.jaxprs.equations import variables
+from jaxrnn.jaxprs.equations import bind, trace, variables
+from jaxrnn.jaxprs.fingerprints import fingerprint_of_equations
 from jaxrnn.jaxprs.recognition.body import Body, operands_of
 from jaxrnn.jaxprs.recognition.positions import Elements
+from jaxrnn.jaxprs.slices import needed
+from jaxrnn.varying import struct_of
 
 #: By the factors of a monomial, which are numbers of terms in order: its coefficient.
 Polynomial = dict[tuple[int, ...], float]
@@ -95,23 +99,26 @@ class Algebra:
                 continue
             for mine, other in ((0, 1), (1, 0)) if name == "mul" else ((0, 1),):
                 number = self.body.number(operands[other])
-                if number:
+                if number and np.isfinite(number):
                     elements, scale = operands[mine], scale * number if name == "mul" else scale / number
                     break
             else:
                 return elements, scale
 
-    def activated(self, kind: str, elements: Elements, scale: float = 1.0) -> Polynomial:
-        """The activation of a number times elements."""
+    def tanh(self, elements: Elements, scale: float = 1.0) -> Polynomial:
+        """``tanh(scale x)``."""
         source, factor = self.scaled_source(elements)
         scale *= factor
-        if kind == "relu":
-            return {(self.number_of(Term(kind, source, scale)),): 1.0} if scale > 0 else {}
-        return {(self.number_of(Term(kind, source, abs(scale))),): float(np.sign(scale))}
+        return {(self.number_of(Term("tanh", source, abs(scale))),): float(np.sign(scale))}
+
+    def relu(self, elements: Elements) -> Polynomial | None:
+        """``max(x, 0)``; None where a negative number multiplies the source, as relu is not odd."""
+        source, scale = self.scaled_source(elements)
+        return {(self.number_of(Term("relu", source, scale)),): 1.0} if scale > 0 else None
 
     def sigmoid(self, elements: Elements, scale: float = 1.0) -> Polynomial:
         """``1 / (1 + exp(-scale x))``."""
-        return _sum({(): 0.5}, _times(self.activated("tanh", elements, 0.5 * scale), {(): 0.5}))
+        return _sum({(): 0.5}, _times(self.tanh(elements, 0.5 * scale), {(): 0.5}))
 
 
 def _sum(a: Polynomial, b: Polynomial, sign: float = 1.0) -> Polynomial:
@@ -131,17 +138,22 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
 Rule = Callable[[Algebra, JaxprEqn, np.ndarray], Polynomial | None]
 
 
+def _whole(total: Polynomial, *parts: Polynomial) -> Polynomial | None:
+    """A sum, or None where it lost a term of its parts: ``0 * x`` and ``x - x`` are NaN where x is infinite."""
+    return total if {monomial for part in parts for monomial in part if monomial} <= total.keys() else None
+
+
 def _linear(sign: float) -> Rule:
-    def rule(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
+    def rule(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
         a, b = (algebra.polynomial(part) for part in operands_of(equation, at))
-        return _sum(a, b, sign)
+        return _whole(_sum(a, b, sign), a, b)
 
     return rule
 
 
-def _product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
+def _product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
     a, b = (algebra.polynomial(part) for part in operands_of(equation, at))
-    return _times(a, b)
+    return _whole(_times(a, b), {tuple(sorted((*x, *y))): 1.0 for x in a for y in b})
 
 
 def _negative(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
@@ -151,7 +163,7 @@ def _negative(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomia
 def _quotient(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
     above, below = operands_of(equation, at)
     number = algebra.body.number(below)
-    if number:
+    if number and np.isfinite(number):
         return _times(algebra.polynomial(above), {(): 1 / number})
     sigmoid = _inverse(algebra, below)
     return None if sigmoid is None else _times(algebra.polynomial(above), sigmoid)
@@ -179,7 +191,7 @@ def _inverse(algebra: Algebra, elements: Elements) -> Polynomial | None:
 
 
 def _tanh(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
-    return algebra.activated("tanh", operands_of(equation, at)[0])
+    return algebra.tanh(operands_of(equation, at)[0])
 
 
 def _logistic(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
@@ -187,17 +199,27 @@ def _logistic(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomia
 
 
 def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
-    """``jax.nn.relu``, whose derivative at 0 is 0; a plain maximum has another."""
+    """``jax.nn.relu``, whose derivative at 0 is 0: a plain maximum has another, a custom rule may have any."""
     inner = equation.params["call_jaxpr"].jaxpr
     while len(inner.eqns) == 1 and "jaxpr" in inner.eqns[0].params:
         inner = inner.eqns[0].params["jaxpr"].jaxpr
-    named = equation.params.get("name", "relu") == "relu"
-    if not named or len(inner.eqns) != 1 or inner.eqns[0].primitive.name != "max":
+    if len(inner.eqns) != 1 or inner.eqns[0].primitive.name != "max":
         return None
     numbers = [atom.val for atom in inner.eqns[0].invars if isinstance(atom, Literal)]
     if len(numbers) != 1 or numbers[0] != 0 or len(variables(equation.invars)) != 1:
         return None
-    return algebra.activated("relu", operands_of(equation, at)[0])
+    struct = struct_of(equation.invars[0].aval)
+    if _slope_of(lambda x: bind(equation, [x]), struct) != _slope_of(jax.nn.relu, struct):
+        return None
+    return algebra.relu(operands_of(equation, at)[0])
+
+
+def _slope_of(function: Callable[..., Any], struct: jax.ShapeDtypeStruct) -> str:
+    """The fingerprint of a function's derivative, without its value."""
+    traced, _ = trace(lambda x, tangent: jax.jvp(function, (x,), (tangent,))[1], struct, struct)
+    jaxpr = traced.jaxpr
+    constants = dict(zip(jaxpr.constvars, traced.consts, strict=True))
+    return fingerprint_of_equations(needed(jaxpr.eqns, jaxpr.outvars), jaxpr.invars, constants, jaxpr.outvars)
 
 
 def _choice(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:

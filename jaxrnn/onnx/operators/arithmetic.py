@@ -68,8 +68,9 @@ def divide(a: Value, b: Value) -> Value:
         return a // b  # sizes are not negative, so the floor is the truncation
     if np.any(b == 0):
         raise ZeroDivisionError("integer division by zero")
-    quotient = np.abs(a) // np.abs(b)
-    return np.where((a < 0) != (b < 0), -quotient, quotient).astype(a.dtype)
+    # Not by absolute values: the least integer has none.
+    floor, rest = np.divmod(a, b)
+    return (floor + ((rest != 0) & ((a < 0) != (b < 0)))).astype(a.dtype)
 
 
 def modulo(a: Value, b: Value, *, fmod: int = 0) -> Value:

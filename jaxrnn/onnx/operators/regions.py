@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn import varying
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.limits import current
@@ -75,13 +76,14 @@ def roi_align(
             f"{static_or_eager()}"
         )
     images = jnp.moveaxis(traced(x).astype(working), 1, -1)
+    are_finite = jnp.isfinite(images).all()
 
     def region(start: Any, size: Any, image_index: Any) -> Any:
         numbers = jnp.ceil(size) if sampling_ratio == 0 else jnp.full((2,), sampling_ratio, working)
         taps = [_bin_taps(start[k], size[k], numbers[k], cells[k], most[k], sizes[k]) for k in range(2)]
         image = _image(images, image_index)
         if None in most:
-            return _mean_by_products(image, taps, numbers)
+            return _mean_by_products(image, taps, numbers, are_finite)
         return (_mean if mode == "avg" else _maximum)(image, taps, numbers)
 
     y = _for_each(region, starts, bins, traced(batch_indices))
@@ -155,15 +157,25 @@ def _mean(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
     return (values / total).reshape(cells, width, -1)
 
 
-def _mean_by_products(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
+def _mean_by_products(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any, is_finite: Any) -> Any:
     """The mean of the samples of every bin as one product for each axis: for any number of samples."""
     shares = []
     for (part, exists), size in zip(taps, image.shape, strict=False):
         weight = jnp.where(exists[..., None], part.weight, 0)
         hit = part.index[..., None] == jnp.arange(size, dtype=part.index.dtype)
         shares.append(jnp.sum(jnp.where(hit, weight[..., None], 0), (1, 2)))
-    total = jnp.maximum(number[0] * number[1], 1)
-    return jnp.einsum("ph,qw,hwc->pqc", *shares, image, precision=lax.Precision.HIGHEST) / total
+
+    def product(image: Any) -> Any:
+        return jnp.einsum("ph,qw,hwc->pqc", *shares, image, precision=lax.Precision.HIGHEST)
+
+    def apart(image: Any) -> Any:
+        """As `sample`: an element without weight does not count, even where it is infinite."""
+        total = product(jnp.where(jnp.isfinite(image), image, 0))
+        for value, where in ((jnp.inf, image == jnp.inf), (-jnp.inf, image == -jnp.inf), (jnp.nan, image != image)):
+            total = total + jnp.where(product(where.astype(image.dtype)) > 0, jnp.asarray(value, image.dtype), 0)
+        return total
+
+    return varying.cond(is_finite, product, apart, image) / jnp.maximum(number[0] * number[1], 1)
 
 
 def _maximum(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:

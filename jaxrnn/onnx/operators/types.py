@@ -68,7 +68,18 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
         if bit_width(dtype) < 8:
             # A value out of range loses its high bits, as between integers; XLA would clamp it.
             return x.astype(np.int32).astype(dtype)
+        if isinstance(x, np.ndarray):
+            return _truncated(x, dtype)
     return x.astype(dtype)
+
+
+def _truncated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Floats as integers, as XLA has it: out of range the nearest one, and 0 for NaN. NumPy promises nothing."""
+    info, whole = np.iinfo(dtype), np.trunc(x.astype(np.float64))
+    # The largest integer of 64 bits is no float64, the power of two above it is.
+    below, above = whole < float(info.min), whole >= 2.0 ** (info.bits - (info.min < 0))
+    inside = np.where(below | above | np.isnan(whole), 0, whole).astype(dtype)
+    return np.where(below, dtype.type(info.min), np.where(above, dtype.type(info.max), inside))
 
 
 def written(x: np.ndarray) -> np.ndarray:
