@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,21 +12,26 @@ import click
 import numpy as np
 
 from jaxrnn.cli.files import load_archive, load_array
-from jaxrnn.cli.options import Decorator, grouped, parsed, split_pairs
+from jaxrnn.cli.options import DIMENSION_NAMES, Decorator, grouped, parsed, split_pairs
 
 
-def _dims(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    result = {}
+def _dims(ctx: click.Context, pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes, and leave names and multiples of dimensions to `ModelFile`."""
+    result, names = {}, {}
     for name, text in split_pairs(pairs).items():
         try:
             result[name] = tuple(int(part) for part in text.split(","))
         except ValueError:
-            raise click.BadParameter(f"{text!r} is not a size, such as {name}=50") from None
+            if not re.match(r"[A-Za-z_]|\d+\s*\*", text):
+                message = f"{text!r} is neither a size, such as {name}=50, nor a name, such as {name}=time"
+                raise click.BadParameter(message) from None
+            names[name] = text
+    ctx.meta[DIMENSION_NAMES] = names
     return result
 
 
-def _single_dims(pairs: Sequence[str]) -> dict[str, int]:
-    sizes = _dims(pairs)
+def _single_dims(ctx: click.Context, pairs: Sequence[str]) -> dict[str, int]:
+    sizes = _dims(ctx, pairs)
     for name, several in sizes.items():
         if len(several) != 1:
             raise click.BadParameter(f"{name} needs one size; only verify and export take several")
@@ -39,8 +45,9 @@ def dim_option(text: str, *, several: bool = False) -> Decorator:
         "dims",
         metavar="NAME=SIZE,..." if several else "NAME=SIZE",
         multiple=True,
-        callback=parsed(_dims if several else _single_dims),
-        help=text,
+        callback=lambda ctx, parameter, pairs: (_dims if several else _single_dims)(ctx, pairs),
+        help=f"{text} A name in place of a size renames the dimension, the same name ties several, and a multiple "
+        "relates them: --dim T=4*U.",
     )
 
 

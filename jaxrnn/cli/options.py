@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,25 +107,36 @@ def split_pairs(pairs: Sequence[str]) -> dict[str, str]:
     return result
 
 
+#: Where a command's context keeps the names and multiples that ``--dim`` gives beside sizes.
+DIMENSION_NAMES = "jaxrnn.dimension_names"
+
+
+def _dimension_names() -> dict[str, str]:
+    context = click.get_current_context(silent=True)
+    return {} if context is None else dict(context.meta.get(DIMENSION_NAMES, {}))
+
+
 @dataclass(frozen=True)
 class ModelFile:
-    """What ``FILE``, ``--static`` and ``--state`` say.
+    """What ``FILE``, ``--static``, ``--state`` and the names of ``--dim`` say.
 
     Attributes:
         path: the file.
         static: values of inputs that are fixed, by name.
         state: outputs by the state inputs that they update; None where nothing is said.
+        dims: other names of open dimensions, and multiples of them.
     """
 
     path: Path
     static: dict[str, Any]
     state: dict[str, str] | None = None
+    dims: dict[str, str] = field(default_factory=_dimension_names, init=False)
 
     def load(self) -> Model:
         """The model in the file."""
         from jaxrnn.model.loading import load
 
-        return load(self.path, static=self.static, state=self.state)
+        return load(self.path, static=self.static, state=self.state, dims=self.dims)
 
 
 def _static(pairs: Sequence[str]) -> dict[str, Any]:
