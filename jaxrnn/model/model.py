@@ -22,6 +22,7 @@ from jaxrnn.model.steps import Steps
 from jaxrnn.model.streaming import stream_model
 from jaxrnn.model.whole_graph import WholeGraph
 from jaxrnn.onnx.state import Findings, StateVar, find_state, stated_state
+from jaxrnn.specs import Dimension
 from jaxrnn.stepper import Flushed, StepSpec, nothing_left
 from jaxrnn.streaming import Streamed
 
@@ -63,10 +64,11 @@ class Model(WholeGraph):
         return self._findings.variables
 
     @property
-    def dimensions(self) -> Mapping[str, str]:
+    def dimensions(self) -> Mapping[str, Dimension]:
         """For every open dimension of the inputs, the first name of those that the nodes need to be equal to it.
 
-        Some exporters give the batch another name in every input; `state` and `spec` show one.
+        Some exporters give the batch another name in every input; `state` and `spec` show one. If the nodes need a
+        dimension to be a constant, it is that number.
         """
         return self._findings.dimensions
 

@@ -77,13 +77,13 @@ class Findings:
 
     Attributes:
         variables: the external variables in the order of the inputs, then the internal ones.
-        dimensions: by open dimension of the inputs, the name of its class: the nodes need all dimensions of a class to
-            be equal.
+        dimensions: by open dimension of the inputs, the name of its class, or the constant that it has to be: the nodes
+            need all dimensions of a class to be equal.
         growing: the classes of dimensions along which a variable becomes longer with every step.
     """
 
     variables: tuple[StateVar, ...]
-    dimensions: Mapping[str, str]
+    dimensions: Mapping[str, Dimension]
     growing: frozenset[str]
 
 

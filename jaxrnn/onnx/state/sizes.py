@@ -124,7 +124,7 @@ def _broadcast(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> 
 def _matmul(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:
     first, second = shapes[:2]
     if first and second:
-        yield first[-1], second[-2] if len(second) > 1 else second[-1]
+        yield first[-1], second[max(0, len(second) - 2)]
         if len(first) > 2 and len(second) > 2:
             yield from _broadcast(node, [first[:-2], second[:-2]], open_sizes)
 
