@@ -1,0 +1,222 @@
+"""Running totals that do not drift: a total of floats is carried as the sum of two of them.
+
+A float32 total of hours of audio is so large that a frame changes only its last digits, or none. Here, `high` is the
+total as its type holds it, and `low` is what rounding took from it, so a total has twice the digits. Totals of types
+below float32 are two float32. Integers, extremes and bits need none of that: they have no `low`.
+
+The arithmetic holds as long as compilers keep the order of additions, as XLA and ONNX Runtime do. No product may be
+rounded in two ways: where a compiler fuses products with additions, products here are exact.
+
+Sources: Knuth, "The Art of Computer Programming", volume 2, section 4.2.2 (`_two_sum`); Dekker, "A Floating-Point
+Technique for Extending the Available Precision", 1971 (`_product`); Rump, Ogita and Oishi, "Accurate Floating-Point
+Summation", 2008 (`_exact_parts`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.cells import is_plain
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.timeline import Timeline
+
+
+class Wide(NamedTuple):
+    """Numbers as the sum of two arrays of one type; None for a `low` of zeros."""
+
+    high: Any
+    low: Any = None
+
+
+def _two_sum(a: Any, b: Any) -> Wide:
+    """Add two arrays: the rounded sum, and its rounding error, which is exact."""
+    total = a + b
+    part = total - a
+    return Wide(total, (a - (total - part)) + (b - part))
+
+
+def _rounded(high: Any, error: Any) -> Wide:
+    """Make `high` the rounded sum of both. What is not finite has an error of NaN, and stays as it is."""
+    lost = jnp.isnan(error)
+    total = jnp.where(lost, high, high + error)
+    return Wide(total, jnp.where(lost, jnp.zeros_like(error), error - (total - high)))
+
+
+def _lows(*numbers: Wide) -> list[Any]:
+    return [number.low for number in numbers if number.low is not None]
+
+
+def _sum(a: Wide, b: Wide) -> Wide:
+    high, error = _two_sum(a.high, b.high)
+    return _rounded(high, sum(_lows(a, b), start=error))
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """Split numbers into two of half the digits, whose products are exact."""
+    info = jnp.finfo(x.dtype)
+    bits = (info.nmant - 1) // 2
+    if is_plain():  # engines have no rounding to fewer bits, and they do not fuse these operations
+        scaled = x * (2.0 ** (info.nmant - bits) + 1)
+        half = scaled - (scaled - x)
+    else:
+        half = lax.reduce_precision(x, info.nexp, bits)
+    return half, x - half
+
+
+def _product(a: Wide, b: Wide) -> Wide:
+    (a_first, a_second), (b_first, b_second) = _halves(a.high), _halves(b.high)
+    high, error = _two_sum(a_first * b_first, a_first * b_second)
+    high, more = _two_sum(high, a_second * b_first)
+    crossed = [x * y.low for x, y in ((a.high, b), (b.high, a)) if y.low is not None]
+    error = sum([more, a_second * b_second, *crossed], start=error)
+    return _rounded(jnp.where(jnp.isnan(error), a.high * b.high, high), error)
+
+
+def _logaddexp(a: Wide, b: Wide) -> Wide:
+    """Add ``log(1 + exp(smaller - larger))`` to the larger one."""
+    swapped = a.high < b.high
+    larger, smaller = jnp.where(swapped, b.high, a.high), jnp.where(swapped, a.high, b.high)
+    gap = jnp.where(a.high == b.high, jnp.zeros_like(larger), smaller - larger)  # infinities are equal, too
+    lows = [jnp.zeros_like(each.high) if each.low is None else each.low for each in (a, b)]
+    low, other = jnp.where(swapped, lows[1], lows[0]), jnp.where(swapped, lows[0], lows[1])
+    high, error = _two_sum(larger, jnp.log1p(jnp.exp(gap + (other - low))))
+    return _rounded(high, error + low)
+
+
+def _lowest(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, np.bool_):
+        return False
+    return -np.inf if jnp.issubdtype(dtype, np.inexact) else jnp.iinfo(dtype).min
+
+
+def _highest(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, np.bool_):
+        return True
+    return np.inf if jnp.issubdtype(dtype, np.inexact) else jnp.iinfo(dtype).max
+
+
+class _Monoid(NamedTuple):
+    """How two parts join, what joins without effect, and how wide numbers join, if they need to be."""
+
+    join: Callable[[Any, Any], Any]
+    identity: Callable[[Any], Any]
+    wide: Callable[[Wide, Wide], Wide] | None = None
+
+
+#: By the last part of a primitive's name.
+_MONOIDS = {
+    "sum": _Monoid(lax.add, lambda dtype: 0, _sum),
+    "prod": _Monoid(lax.mul, lambda dtype: 1, _product),
+    "max": _Monoid(lax.max, _lowest),
+    "min": _Monoid(lax.min, _highest),
+    "logsumexp": _Monoid(jnp.logaddexp, _lowest, _logaddexp),
+    "and": _Monoid(lax.bitwise_and, lambda dtype: np.invert(np.zeros((), dtype))),
+    "or": _Monoid(lax.bitwise_or, lambda dtype: 0),
+    "xor": _Monoid(lax.bitwise_xor, lambda dtype: 0),
+}
+
+
+def identity_of(name: str, dtype: Any) -> Any:
+    """What joins without effect: 0 for sums, the lowest value for maxima."""
+    return _MONOIDS[name].identity(dtype)
+
+
+def _wide_join(kind: str, dtype: Any) -> Callable[[Wide, Wide], Wide] | None:
+    """How wide totals of a type join; None for those that are exact, and for products of complex numbers."""
+    return _MONOIDS[kind].wide if jnp.issubdtype(dtype, jnp.inexact if kind == "sum" else jnp.floating) else None
+
+
+def carried_as(kind: str, dtype: Any) -> np.dtype:
+    """The type of the arrays in which a total of a type is carried."""
+    dtype = np.dtype(dtype)
+    return np.dtype(np.float32) if dtype.itemsize < 4 and _wide_join(kind, dtype) else dtype
+
+
+class Total:
+    """A total over the frames of a stream, which its state holds.
+
+    Args:
+        run: the pass.
+        kind: what it is of: "sum", "prod", "max" and others.
+        shape: of the total.
+        dtype: of its results.
+        timeline, delay: of the frames.
+    """
+
+    def __init__(self, run: Pass, kind: str, shape: Sequence[int], dtype: Any, timeline: Timeline, delay: int):
+        self._run, self._frames, self._dtype = run, (timeline, delay), np.dtype(dtype)
+        self._join, self._wide = _MONOIDS[kind].join, _wide_join(kind, dtype)
+        self._carried = carried_as(kind, dtype)
+        starts = {"total": identity_of(kind, self._carried), **({"remainder": 0} if self._wide else {})}
+        entries = [
+            run.carry(name, functools.partial(jnp.full, shape, value, self._carried)) for name, value in starts.items()
+        ]
+        self._names = [name for name, _ in entries]
+        self._before = Wide(*(value for _, value in entries))
+
+    def after_each(self, x: Any, axis: int, cumulate: Callable[[Any], Any]) -> Any:
+        """The totals after each frame; ``cumulate`` gives those of an array along its axis of time, from 0."""
+        x = x.astype(self._carried)
+        if x.shape[axis] == 1:
+            part = Wide(x)
+        elif self._wide is _sum:
+            part = Wide(*map(cumulate, _exact_parts(x, (axis,))))
+        else:
+            part = Wide(cumulate(x)) if self._wide is None else _prefixes(self._wide, x, axis)
+        return self._add(part, lambda running: lax.slice_in_dim(running, x.shape[axis] - 1, None, axis=axis))
+
+    def after_all(self, x: Any, axes: Sequence[int], time: int, reduce: Callable[[Any, Sequence[int]], Any]) -> Any:
+        """The total after all frames; ``reduce`` gives that of an array over axes."""
+        x = x.astype(self._carried)
+        if self._wide is _sum:
+            return self.after(*(reduce(part, axes) for part in _exact_parts(x, axes)))
+        if self._wide is None:
+            return self.after(reduce(x, axes))
+        frames = reduce(jnp.moveaxis(x, time, 0), [axis + (axis < time) for axis in axes if axis != time])
+        return self.after(*(part[-1] for part in _prefixes(self._wide, frames, 0)))
+
+    def after(self, high: Any, low: Any = None) -> Any:
+        """The total after one more part, in the flush that of all frames."""
+        self._run.facts.sinks.append(self._frames)
+        return self._add(Wide(high.astype(self._carried), low), lambda total: total)
+
+    def _add(self, part: Wide, last: Callable[[Any], Any]) -> Any:
+        total = Wide(self._join(self._before.high, part.high)) if self._wide is None else self._wide(self._before, part)
+        for name, value in zip(self._names, total, strict=False):
+            self._run.store(name, last(value), *self._frames)
+        return total.high.astype(self._dtype)
+
+
+def _exact_parts(x: Any, axes: Sequence[int]) -> tuple[Any, ...]:
+    """Split numbers into two, so that no sum of the first ones along some axes is rounded, and the others are small.
+
+    They are not split where one of them is not finite, or is so large that the sum may overflow.
+    """
+    if math.prod(x.shape[axis] for axis in axes) == 1:
+        return (x,)
+    scale = lax.stop_gradient(jnp.sum(jnp.abs(x), tuple(axes), keepdims=True) * 4)
+    if jnp.iscomplexobj(x):
+        scale = lax.complex(scale, scale)
+    first = (x + scale) - scale
+    lost = jnp.isnan(first)
+    return jnp.where(lost, x, first), jnp.where(lost, jnp.zeros_like(x), x - first)
+
+
+def _prefixes(join: Callable[[Wide, Wide], Wide], x: Any, axis: int) -> Wide:
+    """Join each element with the one before it, then with what is two before it, then four, and so on."""
+    wide, length, shift = Wide(x, jnp.zeros_like(x)), x.shape[axis], 1
+    while shift < length:
+        first, earlier, later = (
+            Wide(*(lax.slice_in_dim(part, *bounds, axis=axis) for part in wide))
+            for bounds in ((0, shift), (0, length - shift), (shift, length))
+        )
+        wide = Wide(*(jnp.concatenate(pair, axis) for pair in zip(first, join(earlier, later), strict=True)))
+        shift *= 2
+    return wide
