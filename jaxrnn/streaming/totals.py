@@ -44,9 +44,9 @@ def _two_sum(a: Any, b: Any) -> Wide:
 
 def _rounded(high: Any, error: Any) -> Wide:
     """Make `high` the rounded sum of both. What is not finite has an error of NaN, and stays as it is."""
-    lost = jnp.isnan(error)
-    total = jnp.where(lost, high, high + error)
-    return Wide(total, jnp.where(lost, jnp.zeros_like(error), error - (total - high)))
+    known = lax.eq(error, error)
+    total = jnp.where(known, high + error, high)
+    return Wide(total, jnp.where(known, error - (total - high), jnp.zeros_like(error)))
 
 
 def _lows(*numbers: Wide) -> list[Any]:
@@ -76,7 +76,7 @@ def _product(a: Wide, b: Wide) -> Wide:
     high, more = _two_sum(high, a_second * b_first)
     crossed = [x * y.low for x, y in ((a.high, b), (b.high, a)) if y.low is not None]
     error = sum([more, a_second * b_second, *crossed], start=error)
-    return _rounded(jnp.where(jnp.isnan(error), a.high * b.high, high), error)
+    return _rounded(jnp.where(lax.eq(error, error), high, a.high * b.high), error)
 
 
 def _logaddexp(a: Wide, b: Wide) -> Wide:
@@ -169,7 +169,7 @@ class Total:
         elif self._wide is _sum:
             part = Wide(*map(cumulate, _exact_parts(x, (axis,))))
         else:
-            part = Wide(cumulate(x)) if self._wide is None else _prefixes(self._wide, x, axis)
+            part = _products(x, axis) if self._wide is _product else Wide(cumulate(x))
         return self._add(part, lambda running: lax.slice_in_dim(running, x.shape[axis] - 1, None, axis=axis))
 
     def after_all(self, x: Any, axes: Sequence[int], time: int, reduce: Callable[[Any, Sequence[int]], Any]) -> Any:
@@ -180,7 +180,7 @@ class Total:
         if self._wide is None:
             return self.after(reduce(x, axes))
         frames = reduce(jnp.moveaxis(x, time, 0), [axis + (axis < time) for axis in axes if axis != time])
-        return self.after(*(part[-1] for part in _prefixes(self._wide, frames, 0)))
+        return self.after(*(part[-1] for part in _products(frames, 0)))
 
     def after(self, high: Any, low: Any = None) -> Any:
         """The total after one more part, in the flush that of all frames."""
@@ -205,18 +205,16 @@ def _exact_parts(x: Any, axes: Sequence[int]) -> tuple[Any, ...]:
     if jnp.iscomplexobj(x):
         scale = lax.complex(scale, scale)
     first = (x + scale) - scale
-    lost = jnp.isnan(first)
-    return jnp.where(lost, x, first), jnp.where(lost, jnp.zeros_like(x), x - first)
+    known = lax.eq(first, first)
+    return jnp.where(known, first, x), jnp.where(known, x - first, jnp.zeros_like(x))
 
 
-def _prefixes(join: Callable[[Wide, Wide], Wide], x: Any, axis: int) -> Wide:
-    """Join each element with the one before it, then with what is two before it, then four, and so on."""
-    wide, length, shift = Wide(x, jnp.zeros_like(x)), x.shape[axis], 1
-    while shift < length:
-        first, earlier, later = (
-            Wide(*(lax.slice_in_dim(part, *bounds, axis=axis) for part in wide))
-            for bounds in ((0, shift), (0, length - shift), (shift, length))
-        )
-        wide = Wide(*(jnp.concatenate(pair, axis) for pair in zip(first, join(earlier, later), strict=True)))
-        shift *= 2
-    return wide
+def _products(x: Any, axis: int) -> Wide:
+    """Multiply each element by all before it, as is usual, and find what each of these products is off by."""
+    high = lax.cumprod(x, axis)
+    before = lax.slice_in_dim(high, 0, x.shape[axis] - 1, axis=axis)
+    before = jnp.concatenate([jnp.ones_like(lax.slice_in_dim(x, 0, 1, axis=axis)), before], axis)
+    exact = _product(Wide(before), Wide(x))
+    off = ((exact.high - high) + exact.low) / high
+    low = high * lax.cumsum(jnp.where(lax.eq(off, off), off, jnp.zeros_like(off)), axis)
+    return Wide(high, lax.stop_gradient(jnp.where(lax.is_finite(low), low, jnp.zeros_like(low))))
