@@ -205,7 +205,7 @@ def test_gradients_where_totals_begin(name):
 
 @pytest.mark.thorough
 def test_complex_totals():
-    check_values(lambda x: jnp.abs(jnp.cumsum(x[:, :2] + 1j * x[:, 1:], 0)), (20, 3))
+    check_values(lambda x: jnp.abs(jnp.cumsum(lax.complex(x[:, :2], x[:, 1:]), 0)), (20, 3))
 
 
 def test_associative_sums():
@@ -232,9 +232,9 @@ def _kinds(function):
 # -- exported files
 
 EXPORTED = {
-    "running sum": (lambda x: jnp.cumsum(x, 0), np.cumsum),
-    "running product": (lambda x: jnp.cumprod(1 + x / 1024, 0), lambda x, axis: np.cumprod(1 + x / 1024, axis)),
-    "running logsumexp": (lambda x: lax.cumlogsumexp(x, 0), np.logaddexp.accumulate),
+    "running sum": (lax.cumsum, np.cumsum),
+    "running product": (lax.cumprod, np.cumprod),
+    "running logsumexp": (lax.cumlogsumexp, np.logaddexp.accumulate),
 }
 
 
@@ -256,13 +256,13 @@ def exported(folder, function, pulse, dtype, shape=(3,)):
 def test_files_by_type_and_pulse(tmp_path, name, dtype, pulse):
     """In ONNX Runtime with its optimisations: as in float64, rounded once; logarithms up to a rounding more."""
     function, reference = EXPORTED[name]
-    x = recordings(dtype)
+    x = (1 + recordings(np.float64) / 512).astype(dtype) if name == "running product" else recordings(dtype)
     found = ExportedStream(*exported(tmp_path, function, pulse, dtype)).run({"x": x})["y"]
     exact = reference(x.astype(np.float64), axis=0)
-    if name == "running sum":
-        np.testing.assert_array_equal(found, exact.astype(dtype))
+    if name == "running logsumexp":
+        np.testing.assert_allclose(found, exact, rtol=2 * np.finfo(dtype).eps)
     else:
-        np.testing.assert_allclose(found, exact, rtol=4 * np.finfo(dtype).eps)
+        np.testing.assert_array_equal(found, exact.astype(dtype))
 
 
 @pytest.mark.parametrize("pulse", PULSES)
