@@ -1,11 +1,11 @@
-"""Running totals that do not drift: a total of floats is carried as the sum of two of them.
+"""Running totals that do not drift: a total of floats is carried as the sum of two floats.
 
-A float32 total of hours of audio is so large that a frame changes only its last digits, or none. Here, `high` is the
-total as its type holds it, and `low` is what rounding took from it, so a total has twice the digits. Totals of types
-below float32 are two float32. Integers, extremes and bits need none of that: they have no `low`.
+After hours of audio, a float32 total is so large that adding a frame changes only its last digits, or none. So `high`
+holds the rounded total and `low` holds what rounding took from it, which doubles the digits. Totals of types below
+float32 are two float32. Totals of integers, extremes and bits are exact and have no `low`.
 
-The arithmetic holds as long as compilers keep the order of additions, as XLA and ONNX Runtime do. No product may be
-rounded in two ways: where a compiler fuses products with additions, products here are exact.
+Compilers must keep the order of additions, as XLA and ONNX Runtime do. They may fuse a product with an addition and
+round once in place of twice, so the products here are exact before they are added.
 
 Sources: Knuth, "The Art of Computer Programming", volume 2, section 4.2.2 (`_two_sum`); Dekker, "A Floating-Point
 Technique for Extending the Available Precision", 1971 (`_product`); Rump, Ogita and Oishi, "Accurate Floating-Point
@@ -29,21 +29,21 @@ from jaxrnn.streaming.timeline import Timeline
 
 
 class Wide(NamedTuple):
-    """Numbers as the sum of two arrays of one type; None for a `low` of zeros."""
+    """An array as the unevaluated sum of two arrays of one type; `low` is None where it is zero."""
 
     high: Any
     low: Any = None
 
 
 def _two_sum(a: Any, b: Any) -> Wide:
-    """Add two arrays: the rounded sum, and its rounding error, which is exact."""
+    """Return the rounded sum of two arrays and its exact rounding error."""
     total = a + b
     part = total - a
     return Wide(total, (a - (total - part)) + (b - part))
 
 
 def _rounded(high: Any, error: Any) -> Wide:
-    """Make `high` the rounded sum of both. What is not finite has an error of NaN, and stays as it is."""
+    """Return a sum whose `high` is rounded from both parts; where the error is NaN, `high` is not finite and stays."""
     known = lax.eq(error, error)
     total = jnp.where(known, high + error, high)
     return Wide(total, jnp.where(known, error - (total - high), jnp.zeros_like(error)))
@@ -59,10 +59,10 @@ def _sum(a: Wide, b: Wide) -> Wide:
 
 
 def _halves(x: Any) -> tuple[Any, Any]:
-    """Split numbers into two of half the digits, whose products are exact."""
+    """Split numbers into two with half the digits each, so that products of the halves are exact."""
     info = jnp.finfo(x.dtype)
     bits = (info.nmant - 1) // 2
-    if is_plain():  # engines have no rounding to fewer bits, and they do not fuse these operations
+    if is_plain():  # ONNX has no operator that rounds to fewer bits, and engines do not fuse these operations
         scaled = x * (2.0 ** (info.nmant - bits) + 1)
         half = scaled - (scaled - x)
     else:
@@ -80,7 +80,7 @@ def _product(a: Wide, b: Wide) -> Wide:
 
 
 def _logaddexp(a: Wide, b: Wide) -> Wide:
-    """Add ``log(1 + exp(smaller - larger))`` to the larger one."""
+    """Add ``log(1 + exp(smaller - larger))`` to the larger number."""
     swapped = a.high < b.high
     larger, smaller = jnp.where(swapped, b.high, a.high), jnp.where(swapped, a.high, b.high)
     gap = jnp.where(a.high == b.high, jnp.zeros_like(larger), smaller - larger)  # infinities are equal, too
@@ -103,7 +103,7 @@ def _highest(dtype: Any) -> Any:
 
 
 class _Monoid(NamedTuple):
-    """How two parts join, what joins without effect, and how wide numbers join, if they need to be."""
+    """How two parts join, the neutral element by dtype, and how `Wide` parts join; None if totals are exact."""
 
     join: Callable[[Any, Any], Any]
     identity: Callable[[Any], Any]
@@ -124,30 +124,30 @@ _MONOIDS = {
 
 
 def identity_of(name: str, dtype: Any) -> Any:
-    """What joins without effect: 0 for sums, the lowest value for maxima."""
+    """Return the neutral element: 0 for sums, the lowest value for maxima."""
     return _MONOIDS[name].identity(dtype)
 
 
 def _wide_join(kind: str, dtype: Any) -> Callable[[Wide, Wide], Wide] | None:
-    """How wide totals of a type join; None for those that are exact, and for products of complex numbers."""
+    """Return how `Wide` totals of a dtype join; None if totals are exact, and for products of complex numbers."""
     return _MONOIDS[kind].wide if jnp.issubdtype(dtype, jnp.inexact if kind == "sum" else jnp.floating) else None
 
 
 def carried_as(kind: str, dtype: Any) -> np.dtype:
-    """The type of the arrays in which a total of a type is carried."""
+    """Return the dtype in which a total is carried: float32 for lower precision, else its own."""
     dtype = np.dtype(dtype)
     return np.dtype(np.float32) if dtype.itemsize < 4 and _wide_join(kind, dtype) else dtype
 
 
 class Total:
-    """A total over the frames of a stream, which its state holds.
+    """A total over the frames of a stream: its entries of the state, read at the start and stored by each method.
 
     Args:
         run: the pass.
-        kind: what it is of: "sum", "prod", "max" and others.
-        shape: of the total.
-        dtype: of its results.
-        timeline, delay: of the frames.
+        kind: the last part of the primitive's name, such as "sum", "prod" or "max".
+        shape: the shape of the total.
+        dtype: the dtype of the results.
+        timeline, delay: those of the chunk of frames.
     """
 
     def __init__(self, run: Pass, kind: str, shape: Sequence[int], dtype: Any, timeline: Timeline, delay: int):
@@ -162,7 +162,7 @@ class Total:
         self._before = Wide(*(value for _, value in entries))
 
     def after_each(self, x: Any, axis: int, cumulate: Callable[[Any], Any]) -> Any:
-        """The totals after each frame; ``cumulate`` gives those of an array along its axis of time, from 0."""
+        """Return the total after each frame of a chunk; ``cumulate`` computes running totals of such an array."""
         x = x.astype(self._carried)
         if x.shape[axis] == 1:
             part = Wide(x)
@@ -173,7 +173,7 @@ class Total:
         return self._add(part, lambda running: lax.slice_in_dim(running, x.shape[axis] - 1, None, axis=axis))
 
     def after_all(self, x: Any, axes: Sequence[int], time: int, reduce: Callable[[Any, Sequence[int]], Any]) -> Any:
-        """The total after all frames; ``reduce`` gives that of an array over axes."""
+        """Return the total after a chunk, reduced over several axes by ``reduce``; ``time`` is the time axis."""
         x = x.astype(self._carried)
         if self._wide is _sum:
             return self.after(*(reduce(part, axes) for part in _exact_parts(x, axes)))
@@ -183,7 +183,7 @@ class Total:
         return self.after(*(part[-1] for part in _products(frames, 0)))
 
     def after(self, high: Any, low: Any = None) -> Any:
-        """The total after one more part, in the flush that of all frames."""
+        """Return the total after one more part, which a chunk was reduced to."""
         self._run.facts.sinks.append(self._frames)
         return self._add(Wide(high.astype(self._carried), low), lambda total: total)
 
@@ -195,9 +195,9 @@ class Total:
 
 
 def _exact_parts(x: Any, axes: Sequence[int]) -> tuple[Any, ...]:
-    """Split numbers into two, so that no sum of the first ones along some axes is rounded, and the others are small.
+    """Split numbers into large parts, whose sums along some axes need no rounding, and small rests.
 
-    They are not split where one of them is not finite, or is so large that the sum may overflow.
+    Numbers are not split if one of them is not finite, or if their sum may overflow.
     """
     if math.prod(x.shape[axis] for axis in axes) == 1:
         return (x,)
@@ -210,7 +210,7 @@ def _exact_parts(x: Any, axes: Sequence[int]) -> tuple[Any, ...]:
 
 
 def _products(x: Any, axis: int) -> Wide:
-    """Multiply each element by all before it, as is usual, and find what each of these products is off by."""
+    """Compute running products as usual, and their errors from each product and the one before it."""
     high = lax.cumprod(x, axis)
     before = lax.slice_in_dim(high, 0, x.shape[axis] - 1, axis=axis)
     before = jnp.concatenate([jnp.ones_like(lax.slice_in_dim(x, 0, 1, axis=axis)), before], axis)
