@@ -180,6 +180,7 @@ NOT_FINITE = {
     "no number": [1, 2, np.nan, 3, 4],
     "overflow": [3e38, 3e38, 1, 1, -3e38],
     "almost": [3e38, 1e37, -3e38, 1e38, 1],
+    "late overflow": [1.1, 1.3, 3e38, 1.7, -1.9],
     "zeros": [0, -0.0, 0, 0, 0],
 }
 
@@ -201,6 +202,11 @@ def test_what_is_not_finite(name):
 def test_gradients_where_totals_begin(name):
     """Beside frames that do not exist, of a total that is minus infinity at first."""
     check_gradients(lambda x: getattr(lax, name)(conv(x, (3, 2)), 0), (20, 3))
+
+
+def test_totals_wait_for_the_last_frames():
+    """Those that come long after the input has ended."""
+    check_values(lambda x: (conv(x, (0, 5)).sum(0), conv(x, (0, 5)).prod(0)), (20, 3))
 
 
 @pytest.mark.thorough

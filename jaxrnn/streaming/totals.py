@@ -80,14 +80,12 @@ def _product(a: Wide, b: Wide) -> Wide:
 
 
 def _logaddexp(a: Wide, b: Wide) -> Wide:
-    """Add ``log(1 + exp(smaller - larger))`` to the larger number."""
+    """Add ``log(1 + exp(smaller - larger))`` to the larger number. Parts of a chunk, ``b``, have no `low`."""
     swapped = a.high < b.high
     larger, smaller = jnp.where(swapped, b.high, a.high), jnp.where(swapped, a.high, b.high)
     gap = jnp.where(a.high == b.high, jnp.zeros_like(larger), smaller - larger)  # infinities are equal, too
-    lows = [jnp.zeros_like(each.high) if each.low is None else each.low for each in (a, b)]
-    low, other = jnp.where(swapped, lows[1], lows[0]), jnp.where(swapped, lows[0], lows[1])
-    high, error = _two_sum(larger, jnp.log1p(jnp.exp(gap + (other - low))))
-    return _rounded(high, error + low)
+    high, error = _two_sum(larger, jnp.log1p(jnp.exp(gap)))
+    return _rounded(high, error + jnp.where(swapped, jnp.zeros_like(error), a.low))
 
 
 def _lowest(dtype: Any) -> Any:
@@ -215,6 +213,5 @@ def _products(x: Any, axis: int) -> Wide:
     before = lax.slice_in_dim(high, 0, x.shape[axis] - 1, axis=axis)
     before = jnp.concatenate([jnp.ones_like(lax.slice_in_dim(x, 0, 1, axis=axis)), before], axis)
     exact = _product(Wide(before), Wide(x))
-    off = ((exact.high - high) + exact.low) / high
-    low = high * lax.cumsum(jnp.where(lax.eq(off, off), off, jnp.zeros_like(off)), axis)
-    return Wide(high, lax.stop_gradient(jnp.where(lax.is_finite(low), low, jnp.zeros_like(low))))
+    off = ((exact.high - high) + exact.low) / high  # not finite only from where on the products are not, or are 0
+    return Wide(high, lax.stop_gradient(high * lax.cumsum(off, axis)))
