@@ -104,6 +104,16 @@ def test_data_joined_to_its_features_is_no_cache():
         _ = load(graph, WEIGHTS).state
 
 
+def test_what_equations_fix_does_not_grow():
+    graph = """g (float[b,u,4] t1, float[b,1,4] t3) => (float[b,4] t5, float[b,w,4] t2) <int64[1] one = {1}> {
+      f = Squeeze (t1, one)
+      t5 = Tanh (f)
+      t2 = Concat <axis = 1> (t1, t3)
+    }"""
+    with pytest.raises(jaxrnn.StateError, match="'t1' -> 't2', 't3' -> 't2'; found: none"):
+        _ = load(graph).state
+
+
 def test_names_against_a_recurrence_are_asked_about():
     graph = """g (float[1,1,4] x, float[1,1,4] z, float[1,1,4] h)
     => (float[1,1,1,4] y, float[1,1,4] last, float[1,1,4] h_out) {
