@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError, NodeError, StreamError
 from jaxrnn.guards import exact_types
 from jaxrnn.onnx.reading import labelled
@@ -47,7 +48,7 @@ def check_symbol(model: Model, symbol: str) -> list[str]:
         InputError: it is none of them.
     """
     names = open_dimensions(model)
-    if not any(_times(name, symbol) for name in names):
+    if not isinstance(symbol, str) or not any(_times(name, symbol) for name in names):
         listed = ", ".join(names) or "none"
         raise InputError(f"no input has a dimension {symbol!r}; dimensions left open: {listed}")
     return names
@@ -58,33 +59,36 @@ def stream_model(
     symbol: str,
     pulse: int | None,
     *,
-    dims: Mapping[str, int],
+    dims: Mapping[str, int | str],
     multiple: int,
     constraints: Sequence[str],
 ) -> Streamed:
     """`Model.stream`."""
     with labelled(model.label):
         names = check_symbol(model, symbol)
-    unknown = [name for name in dims if name not in names or _times(name, symbol)]
-    if unknown:
-        raise InputError(
-            f"{model.label}: {called('dims')} gives {unknown[0]!r}; dimensions left open: {', '.join(names)}"
-        )
+    for name, size in dims.items():
+        if name not in names or _times(name, symbol):
+            raise InputError(
+                f"{model.label}: {called('dims')} gives {name!r}; dimensions left open: {', '.join(names)}"
+            )
+        if not is_count(size, 1) and not _times(size, symbol):
+            raise InputError(
+                f"{model.label}: {called('dims')} must give {name!r} a size from 1 on, or a multiple of {symbol} "
+                f"such as {f'4*{symbol}'!r}, not {size!r}"
+            )
     example, axes = {}, {}
     for info in model.inputs:
         if info.shape is None or info.dtype is None:
             raise InputError(f"{model.label}: {info.as_input} has no declared rank, so its time axis is not known")
-        times = {axis: _times(size, symbol) for axis, size in enumerate(info.shape)}
+        sizes = [dims.get(size, size) if isinstance(size, str) else size for size in info.shape]
+        times = {axis: _times(size, symbol) for axis, size in enumerate(sizes)}
         places = [axis for axis, count in times.items() if count]
         if len(places) > 1:
             raise InputError(
                 f"{model.label}: {info.as_input} has {symbol} on {len(places)} axes; time can be on one only"
             )
         axes[info.name] = places[0] if places else None
-        shape = [
-            times[axis] or (size if isinstance(size, int) else dims.get(size, 1))
-            for axis, size in enumerate(info.shape)
-        ]
+        shape = [times[axis] or (1 if isinstance(size, str) else int(size)) for axis, size in enumerate(sizes)]
         example[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
 
     try:
@@ -107,7 +111,7 @@ def stream_model(
         raise StreamError(f"{model.label}: {error}") from error
 
 
-def _times(size: int | str, symbol: str) -> int:
+def _times(size: Any, symbol: str) -> int:
     """How many frames of an axis go with one of the symbol's: k for ``k*S``, 0 where it is not a time axis."""
     if not isinstance(size, str):
         return 0

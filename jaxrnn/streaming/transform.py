@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ import jax
 import numpy as np
 
 from jaxrnn.cells.products import Types
+from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.messages import first_line, whole_message
 from jaxrnn.streaming.dimensions import UndecidedError
-from jaxrnn.streaming.lengths import advice, implied
+from jaxrnn.streaming.lengths import Lengths, advice, implied
 from jaxrnn.streaming.modules import as_function, check_params, explained
 from jaxrnn.streaming.passes import Absent
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
@@ -64,8 +66,9 @@ def stream(
         pulse: input frames in each step, those of the leaf with the fewest frames; None for the fewest that fit.
         multiple: what every length is a multiple of, for functions that work on such lengths only.
         constraints: what the function may take for granted of the number S of input frames (in units of ``multiple``),
-            such as ``"S >= 3"``; an error asks for them. `Streamed.run` then refuses shorter recordings, and
-            `Streamed.flush` gives NaN for them.
+            such as ``"S >= 3"``, ``"S <= 500"`` or ``"mod(S, 2) == 0"``; an error asks for them. Other recordings are
+            refused: by `Streamed.run`, by `Streamed.flush`, and by a step that goes beyond the largest number.
+            Compiled functions cannot raise errors, and give NaN (0 in types without it) there.
 
     Positions in time and lengths, where the function uses them as values, are counted in 64 bits if ``jax_enable_x64``
     is set here, else in 32.
@@ -87,16 +90,21 @@ def stream(
         raise StreamError(
             f"the leaves of the example have {lengths} frames; each number must be a multiple of the smallest"
         )
-    if multiple < 1:
-        raise StreamError(f"multiple must be at least 1, not {multiple}")
+    if not is_count(multiple, 1):
+        raise StreamError(f"multiple must be a number of frames from 1 up, not {multiple!r}")
+    multiple = operator.index(multiple)
+    allowed = Lengths(constraints)
     shapes, of_params = jax.tree.map(shape_of, (example, params))
     # 64-bit types and products are what they are here and now, whatever they are where the result is called.
     types = Types.here()
 
-    def plan(times: int = 1, more: tuple[str, ...] = ()) -> Plan:
-        """The plan for lengths that are ``times`` as large multiples, under more constraints."""
-        holding = (*constraints, *more)
-        scope = _scope_of(holding)
+    def plan(times: int = 1, more: tuple[str, ...] = (), facts: tuple[str, ...] = ()) -> Plan:
+        """The plan for lengths that are ``times`` as large multiples, under more constraints and with known facts."""
+        try:
+            lengths = Lengths((*allowed.constraints, *more)) if more else allowed
+        except StreamError as error:
+            raise UndecidedError(str(error)) from error
+        scope = _scope_of((*lengths.constraints, *facts))
         leaves = []
         for (path, leaf), axis in zip(paths, places, strict=True):
             shape = np.shape(leaf)
@@ -104,18 +112,18 @@ def stream(
             name = "x" + jax.tree_util.keystr(path)
             leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, frames, name, scope))
         closed, outputs = trace_over_time(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
-        equalities = tuple(each for each in implied(closed.jaxpr, holding) if each not in holding)
-        if equalities:
-            return plan(times, (*more, *equalities))
-        return Plan(closed, outputs, params, leaves, ABSENT, f"the stream of {_name_of(function)}", holding)
+        known = (*lengths.constraints, *facts)
+        if new := tuple(each for each in implied(closed.jaxpr, lengths) if each not in known):
+            return plan(times, more, (*facts, *new))
+        return Plan(closed, outputs, params, leaves, ABSENT, f"the stream of {_name_of(function)}", lengths)
 
     with types.in_force(), explained():
         try:
             made = plan()
         except UndecidedError as error:
-            mend = advice(error, plan, multiple) or mend_of(error, whole, of_params, shapes)
+            mend = advice(error, plan, multiple, allowed.most) or mend_of(error, whole, of_params, shapes)
             raise StreamError(whole_message(error, f"; {mend}" if mend else "")) from error.__cause__ or error
-    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), types)
+    again = Again(function, shapes, of_params, axes, multiple, allowed.constraints, types)
     return Streamed(made, structure, params, pulse=pulse, multiple=multiple, context=types.in_force, again=again)
 
 
