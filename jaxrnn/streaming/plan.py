@@ -142,6 +142,8 @@ class Plan:
                 raise value.error
             if is_length(value):
                 value = FinalValue(run.plain(value))
+            if jnp.issubdtype(shape_of(getattr(value, "array", value)).dtype, jax.dtypes.prng_key):
+                run.refuse("an output holds keys of random numbers", "return jax.random.key_data of them")
             if isinstance(value, Chunk):
                 if value.outer != 1:
                     run.refuse(
@@ -263,8 +265,17 @@ def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
-    """A leaf with the symbol in place of its length."""
+    """A leaf with the symbol in place of its length.
+
+    Raises:
+        StreamError: it holds keys of random numbers.
+    """
     sizes: list[Any] = list(shape)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise StreamError(
+            f"{name} holds keys of random numbers: give jax.random.key_data of them, and make keys of it in the "
+            "function with jax.random.wrap_key_data"
+        )
     if axis is not None:
         spelling = SYMBOL if times == 1 else f"{times}*{SYMBOL}"
         (sizes[axis],) = jax.export.symbolic_shape(spelling, scope=scope)
