@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import re
 from typing import Any
 
 import jax.numpy as jnp
@@ -76,9 +77,9 @@ def _period(node: ast.expr) -> int:
     inner = math.lcm(*(_period(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("floordiv", "mod"):
         divisor = node.args[1]
-        if not isinstance(divisor, ast.Constant) or not isinstance(divisor.value, int):
+        if any(isinstance(part, ast.Name) for part in ast.walk(divisor)):
             raise UndecidedError(f"a length is divided by one that depends on time itself: {ast.unparse(node)}")
-        return inner * divisor.value
+        return inner * abs(int(ast.literal_eval(divisor)))
     return inner
 
 
@@ -90,6 +91,28 @@ def magnitude_of(size: Any) -> int:
         if isinstance(node, ast.Constant) and isinstance(node.value, int)
     ]
     return (1 + sum(constants)) * period_of(size)
+
+
+def parts_of(text: str) -> list[str]:
+    """The divisions, remainders and extremes of S in a text, which may be that of an error, the shortest first."""
+    found = set()
+    for match in re.finditer(rf"\b(?:{'|'.join(FUNCTIONS)})\(", text):
+        depth, end = 1, match.end()
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        part = text[match.start() : end]
+        if not depth and _is_dimension(part):
+            found.add(part)
+    return sorted(found, key=lambda part: (len(part), part))
+
+
+def _is_dimension(text: str) -> bool:
+    try:
+        names = {node.id for node in ast.walk(_parsed(text)[0]) if isinstance(node, ast.Name)}
+        return names - set(FUNCTIONS) == {SYMBOL} and period_of(text) > 0
+    except (SyntaxError, ValueError, TypeError, IndexError, UndecidedError):
+        return False
 
 
 def settled(dimension: Any, size: Any) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -154,6 +154,59 @@ def implied(jaxpr: Any, lengths: Lengths) -> list[str]:
                 value = _settled_division(call, lengths)
                 equalities[spelling] = "" if value is None else f"{spelling} == {value}"
     return [equality for equality in equalities.values() if equality]
+
+
+def identities(parts: Sequence[str], allowed: Lengths) -> list[str]:
+    """Which parts of dimensions are others but for a number, whatever the length: ``floordiv(S - 8, 8) == ... - 1``.
+
+    JAX takes sizes for different ones that are spelled differently, and exporters and people spell them in many ways.
+    A part is held against those that are shorter, or come before it, over all lengths that can tell them apart.
+    """
+    equalities, known = [], [("", 0, 1)]
+    for part in parts:
+        period, far = period_of(part), magnitude_of(part)
+        for other, least_far, other_period in known:
+            cycle = math.lcm(period, other_period)
+            most = 2 * max(far, least_far) + 3 * cycle
+            if most > _MANY:
+                continue
+            lengths = np.arange(1, most)
+            lengths = lengths[allowed.allow(lengths)]
+            found = _as_sum(part, other, lengths)
+            if found is not None:
+                equality = f"{part} == {found}"
+                if _is_taken(equality):
+                    equalities.append(equality)
+                break
+        else:
+            known.append((part, far, period))
+    return equalities
+
+
+def _as_sum(part: str, other: str, lengths: np.ndarray) -> str | None:
+    """A part of a dimension as another one, or the length less that, and a number; None where it is not that."""
+    if len(lengths) < 2:
+        return None
+    values = np.broadcast_to(value_of(part, lengths), lengths.shape)
+    others = np.broadcast_to(value_of(other, lengths), lengths.shape) if other else np.zeros_like(lengths)
+    for sign in (1, -1) if other else (1,):
+        rest = values - sign * others
+        slope, odd = divmod(int(rest[-1] - rest[0]), int(lengths[-1] - lengths[0]))
+        number = int(rest[0]) - slope * int(lengths[0])
+        if odd == 0 and np.array_equal(rest, slope * lengths + number) and (slope == 0 or sign == -1 or not other):
+            terms = [f"{'-' if sign < 0 else ''}{other}"] if other else []
+            terms += [f"{slope}*{SYMBOL}"] if slope else []
+            return " + ".join([*terms, str(number)])
+    return None
+
+
+def _is_taken(equality: str) -> bool:
+    """Whether JAX takes an equality: its left side must be one term."""
+    try:
+        jax.export.SymbolicScope([equality])
+    except (ValueError, NotImplementedError):
+        return False
+    return True
 
 
 def _divisions(size: Any) -> Iterator[ast.Call]:

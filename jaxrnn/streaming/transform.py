@@ -17,8 +17,9 @@ from jaxrnn.cells.products import Types
 from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.messages import first_line, whole_message
-from jaxrnn.streaming.dimensions import UndecidedError
-from jaxrnn.streaming.lengths import Lengths, advice, implied
+from jaxrnn.streaming.access import symbolic_sizes
+from jaxrnn.streaming.dimensions import UndecidedError, parts_of
+from jaxrnn.streaming.lengths import Lengths, advice, identities, implied
 from jaxrnn.streaming.modules import as_function, check_params, explained
 from jaxrnn.streaming.passes import Absent
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
@@ -98,24 +99,33 @@ def stream(
     # 64-bit types and products are what they are here and now, whatever they are where the result is called.
     types = Types.here()
 
-    def plan(times: int = 1, more: tuple[str, ...] = (), facts: tuple[str, ...] = ()) -> Plan:
-        """The plan for lengths that are ``times`` as large multiples, under more constraints and with known facts."""
+    def plan(times: int = 1, more: tuple[str, ...] = ()) -> Plan:
+        """The plan for lengths that are ``times`` as large multiples, under more constraints."""
         try:
             lengths = Lengths((*allowed.constraints, *more)) if more else allowed
         except StreamError as error:
             raise UndecidedError(str(error)) from error
-        scope = _scope_of((*lengths.constraints, *facts))
-        leaves = []
-        for (path, leaf), axis in zip(paths, places, strict=True):
-            shape = np.shape(leaf)
-            frames = 1 if axis is None else shape[axis] // shortest * multiple * times
-            name = "x" + jax.tree_util.keystr(path)
-            leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, frames, name, scope))
-        closed, outputs = trace_over_time(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
-        known = (*lengths.constraints, *facts)
-        if new := tuple(each for each in implied(closed.jaxpr, lengths) if each not in known):
-            return plan(times, more, (*facts, *new))
-        return Plan(closed, outputs, params, leaves, ABSENT, f"the stream of {_name_of(function)}", lengths)
+        known = lengths.constraints
+        while True:  # as long as JAX does not know of sizes what follows from others
+            scope = _scope_of(known)
+            leaves = []
+            for (path, leaf), axis in zip(paths, places, strict=True):
+                shape = np.shape(leaf)
+                frames = 1 if axis is None else shape[axis] // shortest * multiple * times
+                name = "x" + jax.tree_util.keystr(path)
+                leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, frames, name, scope))
+            inputs, sizes = jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]), ""
+            try:
+                closed, outputs = trace_over_time(whole, params, inputs)
+                sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
+                facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
+                if not facts:
+                    return Plan(closed, outputs, params, leaves, ABSENT, f"the stream of {_name_of(function)}", lengths)
+            except StreamError as error:
+                facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
+                if not facts:
+                    raise
+            known = (*known, *facts)
 
     with types.in_force(), explained():
         try:
