@@ -5,13 +5,15 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
 from exported_files import ExportedStream, check_exported
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import model, node
 from streaming_verifier import check_values
+from test_cli import call_json
 
 import jaxrnn
 from jaxrnn.streaming.lengths import Lengths
@@ -210,3 +212,27 @@ def test_dimensions_that_are_related():
     assert {name: array.shape for name, array in outputs.items()} == {"y": (1, 12, 3), "z": (1, 3, 2)}
     with pytest.raises(jaxrnn.InputError, match="frames"):
         streamed.run({}, {"x": x[:, :11], "side": side})
+
+
+def test_the_smallest_pulse_is_what_one_gets():
+    assert jaxrnn.stream(lambda x: x[::6], X, axes=0).pulse == 6
+    assert jaxrnn.stream(lambda x: x.reshape(-1, 4, 3), X, axes=0, multiple=4).pulse == 4
+    strided = [node("Slice", ["x", "zero", "end", "one", "step"])]
+    constants = {"zero": [0], "end": [2**62], "one": [1], "step": [3]}
+    initializers = [numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", "S", 3])]
+    proto = model(*strided, inputs=inputs, initializers=initializers)
+    assert jaxrnn.load(proto).stream().pulse == 3
+
+
+def test_the_command_times_one_stream(tmp_path):
+    """Whatever the batch is called: tf2onnx names every dimension by a number."""
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["unk__1", "unk__2", 3])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["unk__1", "unk__2", 3])]
+    onnx.save(model(node("Relu", ["x"]), inputs=inputs, outputs=outputs), tmp_path / "m.onnx")
+    facts = call_json("stream", tmp_path / "m.onnx", "--symbol", "unk__2", "--random", "--frames", 4)
+    assert facts["dims"] == {"unk__1": 1, "unk__2": 4}
+    given = call_json(
+        "stream", tmp_path / "m.onnx", "--symbol", "unk__2", "--random", "--frames", 4, "--dim", "unk__1=2"
+    )
+    assert given["dims"] == {"unk__1": 2, "unk__2": 4}

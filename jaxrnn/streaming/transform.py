@@ -36,7 +36,7 @@ def stream(
     *,
     axes: Any,
     params: Any = None,
-    pulse: int | None = 1,
+    pulse: int | None = None,
     multiple: int = 1,
     constraints: Sequence[str] = (),
 ) -> Streamed:
@@ -64,7 +64,7 @@ def stream(
         axes: the time axis of each leaf of x, as an integer or a pytree of them (a prefix of x); None for leaves that
             are constant in time.
         params: an example of the parameters.
-        pulse: input frames in each step, those of the leaf with the fewest frames; None for the fewest that fit.
+        pulse: input frames in each step, those of the leaf with the fewest frames; by default the fewest that fit.
         multiple: what every length is a multiple of, for functions that work on such lengths only.
         constraints: what the function may take for granted of the number S of input frames (in units of ``multiple``),
             such as ``"S >= 3"``, ``"S <= 500"`` or ``"mod(S, 2) == 0"``; an error asks for them. Other recordings are
