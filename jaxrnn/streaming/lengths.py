@@ -26,6 +26,7 @@ from jaxrnn.streaming.dimensions import (
     UndecidedError,
     expression,
     magnitude_of,
+    parts_of,
     period_of,
     value_of,
 )
@@ -34,6 +35,8 @@ from jaxrnn.voices import argument, called, either
 
 #: A number of frames that is long enough for whatever a function asks, and one that many block sizes divide.
 _LONG, _DIVISIBLE = 1 << 16, 2**9 * 3**2 * 5**2 * 7
+#: A least length up to this is easy to keep, and so is one of these multiples.
+_PLAIN, _SMALL = 256, (2, 3, 4, 5, 6, 8, 10, 12, 16)
 #: Lengths below this are looked at one by one.
 _MANY = 2 * _LONG
 
@@ -245,13 +248,20 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | N
         StreamError: what cannot be streamed, whatever the length.
     """
     long = f"S >= {_LONG if most is None else most - 1}"
+
+    def least_of(times: int) -> int:
+        return 1 if _is_decided(attempt, times) else _least(lambda least: _is_decided(attempt, times, f"S >= {least}"))
+
     if _is_decided(attempt, 1, long):
-        times = 1
+        times, least = 1, least_of(1)
+        if least > _PLAIN:  # a multiple may be easier to keep
+            easier = (times for times in _SMALL if _is_decided(attempt, times))
+            times, least = next(((times, 1) for times in easier), (1, least))
     elif _is_decided(attempt, _DIVISIBLE, long):
         times = _divisor(lambda times: _is_decided(attempt, times, long))
+        least = least_of(times)
     else:
-        return ""
-    least = 1 if _is_decided(attempt, times) else _least(lambda length: _is_decided(attempt, times, f"S >= {length}"))
+        return _at_most(error, attempt, multiple)
     try:
         attempt(times, (f"S >= {least}",) if least > 1 else ())
     except StreamError as fundamental:
@@ -264,6 +274,37 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | N
         what.append(f"of {least * frames} frames or more")
         said.append(either(f"constraints=['S >= {least}']", f"--shortest {least * frames}"))
     return f"recordings {', '.join(what)} can be streamed: say {' and '.join(said)} if others need not work"
+
+
+def _at_most(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
+    """The advice for what works up to a length, such as that of a table; the error then shows ``min(S, 512)``."""
+    bounds = " ".join(part for part in parts_of(str(error)) if part.startswith("min("))
+    numbers = {int(number) for number in re.findall(r"\d+", bounds)}
+    for most in sorted(numbers, reverse=True):
+        if most > 1 and _is_streamed(attempt, f"S <= {most}"):
+            said = f"constraints=['S <= {most}']"
+            said = either(said, f"{said} of Model.stream, in Python,")
+            return (
+                f"recordings of {most * multiple} frames or fewer can be streamed: say {said} if others need not work"
+            )
+    return ""
+
+
+def _is_streamed(attempt: Attempt, constraint: str) -> bool:
+    try:
+        attempt(1, (constraint,))
+    except JaxrnnError:
+        return False
+    return True
+
+
+def fixed_length(error: BaseException, works: Callable[[int], bool]) -> int | None:
+    """The one number of frames that a function or a file was written for, among the numbers in an error."""
+    numbers = {int(each) for each in re.findall(r"\d+", str(error))}
+    for number in sorted(each for each in numbers if 1 < each < _LONG)[:32]:
+        if works(number) and not works(number + 1) and not works(2 * number):
+            return number
+    return None
 
 
 def _is_decided(attempt: Attempt, times: int, *constraints: str) -> bool:

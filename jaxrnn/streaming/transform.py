@@ -15,11 +15,11 @@ import numpy as np
 
 from jaxrnn.cells.products import Types
 from jaxrnn.checks import is_count
-from jaxrnn.errors import InputError, JaxrnnError, StreamError
+from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError
 from jaxrnn.messages import first_line, whole_message
 from jaxrnn.streaming.access import symbolic_sizes
 from jaxrnn.streaming.dimensions import UndecidedError, parts_of
-from jaxrnn.streaming.lengths import Lengths, advice, identities, implied
+from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied
 from jaxrnn.streaming.modules import as_function, check_params, explained
 from jaxrnn.streaming.passes import Absent
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
@@ -127,14 +127,47 @@ def stream(
                     raise
             known = (*known, *facts)
 
+    def works(count: int) -> bool:
+        """Whether the function can be traced on so many frames."""
+        inputs = []
+        for (_, leaf), axis in zip(paths, places, strict=True):
+            shape = list(np.shape(leaf))
+            if axis is not None:
+                shape[axis] = shape[axis] // shortest * count
+            inputs.append(jax.ShapeDtypeStruct(tuple(shape), shape_of(leaf).dtype))
+        try:
+            jax.eval_shape(whole, of_params, jax.tree.unflatten(structure, inputs))
+        except Exception:  # whatever a function raises on arrays that do not fit
+            return False
+        return True
+
     with types.in_force(), explained():
         try:
             made = plan()
         except UndecidedError as error:
-            mend = advice(error, plan, multiple, allowed.most) or mend_of(error, whole, of_params, shapes)
-            raise StreamError(whole_message(error, f"; {mend}" if mend else "")) from error.__cause__ or error
+            cause = error.__cause__
+            if mend := advice(error, plan, multiple, allowed.most):
+                # What JAX says of its own functions is no help with a file.
+                place = getattr(cause, "place", "")
+                said = f"{place}: it works for some lengths only" if place else first_line(error)
+                raise StreamError(f"{said}; {mend}") from cause or error
+            fixed = None if cause is None else fixed_length(error, works)
+            if fixed is not None:
+                mend = _about_fixed(fixed, is_file=isinstance(cause, NodeError))
+            mend = mend or mend_of(error, whole, of_params, shapes)
+            raise StreamError(whole_message(error, f"; {mend}" if mend else "")) from cause or error
     again = Again(function, shapes, of_params, axes, multiple, allowed.constraints, types)
     return Streamed(made, structure, params, pulse=pulse, multiple=multiple, context=types.in_force, again=again)
+
+
+def _about_fixed(frames: int, *, is_file: bool) -> str:
+    """What to do about a length that is written into a function or a file."""
+    if is_file:
+        return (
+            f"the exporter fixed the length {frames}: export the model with an open (dynamic) time axis, and sizes in "
+            "it taken from the shape of the input"
+        )
+    return f"the function works on {frames} frames only: take sizes from x.shape"
 
 
 def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:

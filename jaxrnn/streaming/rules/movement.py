@@ -70,7 +70,11 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     old, new = list(in_shape(equation)), list(out_shape(equation))
     axes = symbolic_axes(new)
     if not axes:
-        run.refuse("its result has no time axis", "keep the time axis")
+        run.refuse(
+            f"its result has one shape, {new}, whatever the length",
+            "take sizes from the shape of the input; where an exporter fixed the length, export with an open (dynamic) "
+            "time axis",
+        )
     (axis,) = axes
     before, after = math.prod(old[: x.axis]) * x.outer, math.prod(old[x.axis + 1 :])
     before_new, after_new = math.prod(new[:axis]), math.prod(new[axis + 1 :])
