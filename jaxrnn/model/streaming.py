@@ -17,7 +17,7 @@ from jaxrnn.onnx.reading import labelled
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.streaming.dimensions import SYMBOL
 from jaxrnn.streaming.sources import of_file
-from jaxrnn.voices import SIZE, argument, called, either
+from jaxrnn.voices import SIZE, argument, called, either, in_python
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -124,7 +124,7 @@ def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) ->
             for time, faster in ((symbol, other), (other, symbol)):
                 size = time if times == 1 else f"{times}*{time}"
                 if _fits(model, {time: SYMBOL, faster: f"{times}*{SYMBOL}"}):
-                    said = f"model.stream({time!r}, dims={{{faster!r}: {size!r}}})"
+                    said = in_python("dims", {faster: size}, f"model.stream({time!r})")
                     return f"{either('', 'in Python, ')}{said} says that {faster} is {size}"
     return ""
 

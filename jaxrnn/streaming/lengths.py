@@ -31,7 +31,7 @@ from jaxrnn.streaming.dimensions import (
     value_of,
 )
 from jaxrnn.streaming.timeline import LARGEST
-from jaxrnn.voices import argument, called, either
+from jaxrnn.voices import argument, called, either, in_python
 
 #: A number of frames that is long enough for whatever a function asks, and one that many block sizes divide.
 _LONG, _DIVISIBLE = 1 << 16, 2**9 * 3**2 * 5**2 * 7
@@ -282,7 +282,7 @@ def _at_most(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
     numbers = {int(number) for number in re.findall(r"\d+", bounds)}
     for most in sorted(numbers, reverse=True):
         if most > 1 and _is_streamed(attempt, f"S <= {most}"):
-            said = f"constraints=['S <= {most}']"
+            said = in_python("constraints", [f"S <= {most}"], "")
             said = either(said, f"{said} of Model.stream, in Python,")
             return (
                 f"recordings of {most * multiple} frames or fewer can be streamed: say {said} if others need not work"

@@ -149,8 +149,8 @@ def stream(
             if mend := advice(error, plan, multiple, allowed.most):
                 # What JAX says of its own functions is no help with a file.
                 place = getattr(cause, "place", "")
-                said = f"{place}: it works for some lengths only" if place else first_line(error)
-                raise StreamError(f"{said}; {mend}") from cause or error
+                said = f"{place}: it works for some lengths only; {mend}"
+                raise StreamError(said if place else whole_message(error, f"; {mend}")) from cause or error
             fixed = None if cause is None else fixed_length(error, works)
             if fixed is not None:
                 mend = _about_fixed(fixed, is_file=isinstance(cause, NodeError))
