@@ -220,3 +220,13 @@ def test_what_tf2onnx_writes(build):
         inputs = {"x": np.random.default_rng(frames).normal(size=(frames, 5, 2)).astype(np.float32)}
         expected = peer_outputs(proto, inputs)["y"]
         np.testing.assert_allclose(streamed.run({}, inputs)["y"], expected, atol=1e-5)
+
+
+def test_lengths_with_an_offset():
+    """Two frames and whole blocks: JAX is told what follows from the remainder."""
+    check_values(
+        lambda x: jnp.cumsum(x[2:].reshape(-1, 16, 3).sum(1), 0),
+        (20, 3),
+        constraints=["mod(S, 16) == 2", "S >= 18"],
+        lengths=(18, 34, 66),
+    )
