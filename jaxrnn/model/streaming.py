@@ -18,7 +18,7 @@ from jaxrnn.specs import Dimension
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.streaming.dimensions import SYMBOL
 from jaxrnn.streaming.sources import of_file
-from jaxrnn.voices import SIZE, argument, called, either, in_python
+from jaxrnn.voices import SIZE, argument, called, either
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -89,6 +89,8 @@ def stream_model(
                 f"such as {f'4*{symbol}'!r}, not {size!r}"
             )
     tied = tied_dimensions(model)
+    if not isinstance(tied.get(symbol, symbol), str):
+        tied = {}  # a constant length: tracing says which node has it
     time = str(tied.get(symbol, symbol))
     given = {
         tied.get(name, name): f"{times}*{time}" if (times := _times(size, symbol)) else size
@@ -117,14 +119,15 @@ def stream_model(
         others = [name for name in names if name != symbol and name not in dims]
         cause = error if isinstance(error, NodeError) else error.__cause__
         is_undecided = isinstance(cause, NodeError) and "can be streamed" not in str(error)
-        if is_undecided and (relation := _relation(model, symbol, others, str(cause))):
+        if is_undecided and (relation := _relation(model, symbol, names, str(cause))):
             where = _in_terms_of(symbol, getattr(cause, "place", "") or str(cause))
             raise StreamError(f"{model.label}: {where}: two inputs move in time; {relation}") from error
         if isinstance(error, StreamError):
             raise StreamError(_in_terms_of(symbol, f"{model.label}: {error}")) from error
         said = f"{model.label} cannot be traced over {symbol} of any length: {str(error).rstrip('.')}"
-        sizes = f". Sizes taken as 1: {', '.join(others)}; {argument('dims', {others[0]: SIZE})} gives another"
-        raise StreamError(_in_terms_of(symbol, said) + (sizes if others else "")) from error
+        if others:
+            said += f". Sizes taken as 1: {', '.join(others)}; {argument('dims', {others[0]: SIZE})} gives another"
+        raise StreamError(_in_terms_of(symbol, said)) from error
 
 
 def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) -> str:
@@ -139,8 +142,8 @@ def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) ->
             for time, faster in ((symbol, other), (other, symbol)):
                 size = time if times == 1 else f"{times}*{time}"
                 if _fits(model, {time: SYMBOL, faster: f"{times}*{SYMBOL}"}):
-                    said = in_python("dims", {faster: size}, f"model.stream({time!r})")
-                    return f"{either('', 'in Python, ')}{said} says that {faster} is {size}"
+                    said = argument("dims", {faster: size}, f"model.stream({time!r})")
+                    return f"{either('', f'with --symbol {time}, ')}{said} says that {faster} is {size}"
     return ""
 
 
