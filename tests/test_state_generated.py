@@ -15,7 +15,7 @@ from verifier import assert_same
 
 import jaxrnn
 
-COUNT, QUICK, CARRIED, GROUP = 2000, 150, 500, 100
+COUNT, QUICK, CARRIED, GROUP = 2000, 150, 300, 100
 STEPS = 30
 VERDICTS = ("found", "asked", "wrong")
 
@@ -112,9 +112,10 @@ def test_cases_are_deterministic():
 
 
 @pytest.mark.thorough
-def test_state_of_all_is_found_or_asked_for():
-    cases = [case(seed) for seed in range(COUNT)]
-    assert sum(not each.evident for each in cases) <= COUNT / 8
+@pytest.mark.parametrize("first", range(0, COUNT, COUNT // 8))
+def test_state_of_all_is_found_or_asked_for(first):
+    cases = [case(seed) for seed in range(first, first + COUNT // 8)]
+    assert sum(not each.evident for each in cases) <= len(cases) / 8
     assert_judged(cases, [verdict(each) for each in cases])
 
 
