@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxrnn.onnx.state import names
-from jaxrnn.onnx.state.flows import DataFlow, Flow
-from jaxrnn.onnx.state.provenance import (
+from jaxrnn.jaxprs.origins.codes import (
     COPY,
     DENSE,
     EXPOSED,
@@ -24,6 +22,8 @@ from jaxrnn.onnx.state.provenance import (
     grades,
     positions,
 )
+from jaxrnn.jaxprs.origins.flows import DataFlow, Flow
+from jaxrnn.onnx.state import names
 
 #: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a
 #: recurrence, but not to where it would go on. The others are arithmetic: `KEPT` as in averages and written-out GRUs,
@@ -233,7 +233,8 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
         apart = np.subtract(np.unravel_index(new[linked], join.shape), np.unravel_index(old[linked], join.shape))
         step = apart[:, :1]
         if (apart == step).all() and np.count_nonzero(step) == 1:
+            if (linked & ~mask).any():
+                labels.append(label)
             mask |= linked
             distance = max(distance, float(np.abs(step).sum()))
-            labels.append(label)
     return mask, distance, tuple(labels)

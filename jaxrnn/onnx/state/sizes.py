@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxrnn.errors import LimitError
+from jaxrnn.jaxprs.origins import DataFlow
 from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.carries import CELL_CARRIES, CELLS
 from jaxrnn.onnx.interface import is_batch_name
-from jaxrnn.onnx.state.flows import DataFlow, Flow, NotFollowedError
+from jaxrnn.onnx.state.tracing import NotFollowedError
 from jaxrnn.specs import Dimension
 
 #: Factors that no graph has as a constant by accident: a size that is one of them times a base names its dimension.
@@ -80,7 +82,7 @@ def solve(
         try:
             flow = attempt(sizes.numbers(of_class))
         except NotFollowedError as error:
-            if error.node is None or not _unify_at(sizes, of_class, error.node, error.inputs):
+            if error.node is None or not _unify_at(sizes, of_class, error.node, error.operands):
                 return None
         except LimitError:
             return None
@@ -89,12 +91,12 @@ def solve(
     return None
 
 
-def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, inputs: Sequence[Flow | None]) -> bool:
+def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, operands: Sequence[Any]) -> bool:
     """Unify the sizes that a node needs to be equal and are not; return False if there are none."""
     class_of = {number: name for name, number in of_class.items()}
-    shapes = [None if flow is None else flow.shape for flow in inputs]
+    shapes = [getattr(each, "shape", each) for each in operands]
     if node.operator.name in ("Squeeze", "Reshape"):
-        shapes[1:] = [_known(inputs)]
+        shapes[1:] = [_known(operands)]
     changed = False
     for pair in _RULES.get(node.operator.name, _broadcast)(node, shapes, class_of):
         first, second = (sizes.value[class_of[size]] if size in class_of else size for size in pair)
@@ -104,12 +106,10 @@ def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, inputs
     return changed
 
 
-def _known(inputs: Sequence[Flow | None]) -> tuple[int, ...] | None:
+def _known(operands: Sequence[Any]) -> tuple[int, ...] | None:
     """Return the integers of the second input of a node, if they are known while tracing."""
-    second = inputs[1] if len(inputs) > 1 else None
-    if second is None or not isinstance(second.value, np.ndarray):
-        return None
-    return tuple(int(each) for each in second.value.ravel())
+    second = operands[1] if len(operands) > 1 else None
+    return tuple(int(each) for each in second.ravel()) if isinstance(second, np.ndarray) else None
 
 
 Shapes = Sequence[tuple[int, ...] | None]
