@@ -301,7 +301,7 @@ MISTAKES = {
     "array for archive": (["run", "{model}", "--inputs", "{dir}/x.npy"], "--input NAME="),
     "no pair": (["run", "{model}", "--input", "x.npy"], "NAME=VALUE"),
     "unknown dimension": (["verify", "{model}", "--dim", "S=4"], "the open dimensions are: T, batch"),
-    "bad dimension": (["verify", "{model}", "--dim", "T=four"], "T=50"),
+    "bad dimension": (["verify", "{model}", "--dim", "T=4.5"], "T=50"),
     "several sizes": (["run", "{model}", "--random", "--dim", "T=4,5"], "one size"),
     "sizes for nothing": (["run", "{model}", "--dim", "T=4"], "--random"),
     "unknown static": (["run", "{model}", "--static", "sr=1"], "there is no input 'sr'"),

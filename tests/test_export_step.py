@@ -237,9 +237,8 @@ def test_complex_numbers_are_pairs(tmp_path):
     expected = turned(params, x)
     assert_close(found, {**expected, "y": np.stack([expected["y"].real, expected["y"].imag], -1)})
     model = jaxrnn.load(paths[0])
-    (state,) = (each for each in model.state if each.name != "count")
-    assert state.dtype == np.float32
-    assert state.shape[-1] == 2
+    states = [each for each in model.state if each.name != "count"]
+    assert [(each.dtype, each.shape[-1]) for each in states] == [(np.float32, 2)] * 2  # the two parts of a total
 
 
 # -- functions

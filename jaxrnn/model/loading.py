@@ -104,7 +104,7 @@ def model_of(
     state: Mapping[str, str] | None = None,
 ) -> Model:
     """The model of a file and its graph; ``options`` is what else `load` takes, whose errors it raises."""
-    name_dimensions(graph.graph, options["dims"] or {})
+    name_dimensions(graph.graph, options.get("dims") or {})
     initial = _take_initial_values(graph.graph, state or {})
     facts = read_facts(file.proto, graph.graph)
     if facts is not None:

@@ -1,7 +1,8 @@
 """`associative_scan`: the one of JAX, over lengths that are symbols too, so that `stream` can trace it.
 
-Where the length is a number, it is JAX's own. Where it is a symbol, it is a loop that carries the prefix, which JAX can
-transform like any other. The body of that loop bears a mark, by which `stream` knows that it may run in parallel.
+Where the length is a number, it is JAX's own. Where it is a symbol, sums are ``jax.lax.cumsum``, whose totals `stream`
+keeps from drifting, and the rest is a loop that carries the prefix, which JAX can transform like any other. The body of
+that loop bears a mark, by which `stream` knows that it may run in parallel.
 
 Source: Blelloch, "Prefix Sums and Their Applications", 1990.
 """
@@ -69,15 +70,21 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
             "broadcast what is the same for all elements, with jnp.broadcast_to"
         )
 
+    def joined(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+        """`fn` on leaves with one element each."""
+        operands = [jax.tree.unflatten(structure, part) for part in (first, second)]
+        return _checked(fn(*operands), operands[1])
+
     def combine(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
         """`fn` on one element each, without their axis."""
-        operands = [
-            jax.tree.unflatten(structure, [jnp.expand_dims(leaf, place) for leaf in part]) for part in (first, second)
-        ]
-        return [jnp.squeeze(leaf, place) for leaf in _checked(fn(*operands), operands[1])]
+        operands = [[jnp.expand_dims(leaf, place) for leaf in part] for part in (first, second)]
+        return [jnp.squeeze(leaf, place) for leaf in joined(*operands)]
 
+    element = [jax.eval_shape(lambda leaf: lax.slice_in_dim(leaf, 0, 1, axis=place), leaf) for leaf in leaves]
     frames = [jnp.moveaxis(leaf, place, 0) for leaf in leaves]
     with jax.named_scope("associative_scan"):
+        if not reverse and _is_sum(joined, element):
+            return jax.tree.unflatten(structure, [lax.cumsum(leaf, place) for leaf in leaves])
         prefixes = _in_a_loop(combine, frames, reverse)
     return jax.tree.unflatten(structure, [jnp.moveaxis(leaf, 0, place) for leaf in prefixes])
 
@@ -93,6 +100,14 @@ def _checked(result: Any, like: Any) -> list[Any]:
             f"it returned {described[1]}"
         )
     return jax.tree.leaves(result)
+
+
+def _is_sum(joined: Callable[..., list[Any]], element: Sequence[Any]) -> bool:
+    """Whether an associative function adds each leaf of two elements, and does nothing else."""
+    jaxpr = jax.make_jaxpr(joined)(element, element).jaxpr
+    pairs = zip(jaxpr.invars[: len(element)], jaxpr.invars[len(element) :], strict=True)
+    made = {equation.outvars[0]: {*equation.invars} for equation in jaxpr.eqns if equation.primitive is lax.add_p}
+    return [made.get(out) for out in jaxpr.outvars] == [{*pair} for pair in pairs]
 
 
 def _in_a_loop(combine: Callable[..., list[Any]], frames: Sequence[Any], reverse: bool) -> list[Any]:

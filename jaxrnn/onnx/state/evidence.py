@@ -131,9 +131,10 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
     written = own & (grade == WRITTEN)
     if (linked.any() or moved_on.any() or written.any()) and target.deps - {source}:
         share = float((linked | moved_on | copied | written).mean())
-        # Without an old element, new frames fill the whole buffer, or an output is joined to the data it comes from.
-        kept = written.any() or moved_on.any() or bool((grade == COPY).any())
-        return Edge(source, output, BUFFER if kept else KEPT, (share, -distance), _REFILLED * (not kept), joins)
+        if written.any() or moved_on.any() or (grade == COPY).any():
+            return Edge(source, output, BUFFER, (share, -distance), joins=joins)
+        if not codes.any():  # an output that depends on the input may be features that are joined to their data
+            return Edge(source, output, KEPT, (share, -distance), _REFILLED, joins)
     if copied.any() and (codes == 0).any() and (copied | (codes == 0)).all() and target.deps - {source}:
         return Edge(source, output, KEPT, why=_OVERWRITTEN)
     if (own & (grade == SHOWN)).any():

@@ -7,11 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.dimensions import symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.accumulation import accumulate
 from jaxrnn.streaming.rules.elementwise import align, known_by, reach_of
+from jaxrnn.streaming.totals import Total, carried_as
 from jaxrnn.streaming.values import Chunk, FinalValue, is_length, union
 
 
@@ -49,8 +50,14 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     paired = (left.axis, right.axis) in zip(summed_left, summed_right, strict=True)
     if not paired or left.outer != right.outer:
         run.refuse("it sums over one time axis while another stays", "sum over time on both sides alike")
-    (part,) = run.bind(equation, [run.fill(left, 0).array, run.fill(right, 0).array])
-    return accumulate(run, part, left.timeline, left.delay, jnp.add, 0)
+    assert left.delay is not None
+    arrays = [run.fill(left, 0).array, run.fill(right, 0).array]
+    if run.local:
+        return run.bind(equation, arrays)
+    dtype = type_of(equation.outvars[0])
+    (part,) = run.bind(equation, arrays, preferred_element_type=carried_as("sum", dtype))
+    total = Total(run, "sum", part.shape, dtype, left.timeline, left.delay)
+    return FinalValue(total.after(part))
 
 
 def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:

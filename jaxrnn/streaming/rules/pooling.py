@@ -10,9 +10,9 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.accumulation import identity_of
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.windows import Window, framed
+from jaxrnn.streaming.totals import identity_of
 from jaxrnn.streaming.values import Chunk, union
 
 

@@ -1,0 +1,217 @@
+"""Running totals that do not drift: a total of floats is carried as the sum of two floats.
+
+After hours of audio, a float32 total is so large that adding a frame changes only its last digits, or none. So `high`
+holds the rounded total and `low` holds what rounding took from it, which doubles the digits. Totals of types below
+float32 are two float32. Totals of integers, extremes and bits are exact and have no `low`.
+
+Compilers must keep the order of additions, as XLA and ONNX Runtime do. They may fuse a product with an addition and
+round once in place of twice, so the products here are exact before they are added.
+
+Sources: Knuth, "The Art of Computer Programming", volume 2, section 4.2.2 (`_two_sum`); Dekker, "A Floating-Point
+Technique for Extending the Available Precision", 1971 (`_product`); Rump, Ogita and Oishi, "Accurate Floating-Point
+Summation", 2008 (`_exact_parts`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxrnn.cells import is_plain
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.timeline import Timeline
+
+
+class Wide(NamedTuple):
+    """An array as the unevaluated sum of two arrays of one type; `low` is None where it is zero."""
+
+    high: Any
+    low: Any = None
+
+
+def _two_sum(a: Any, b: Any) -> Wide:
+    """Return the rounded sum of two arrays and its exact rounding error."""
+    total = a + b
+    part = total - a
+    return Wide(total, (a - (total - part)) + (b - part))
+
+
+def _rounded(high: Any, error: Any) -> Wide:
+    """Return a sum whose `high` is rounded from both parts; where the error is NaN, `high` is not finite and stays."""
+    known = lax.eq(error, error)
+    total = jnp.where(known, high + error, high)
+    return Wide(total, jnp.where(known, error - (total - high), jnp.zeros_like(error)))
+
+
+def _lows(*numbers: Wide) -> list[Any]:
+    return [number.low for number in numbers if number.low is not None]
+
+
+def _sum(a: Wide, b: Wide) -> Wide:
+    high, error = _two_sum(a.high, b.high)
+    return _rounded(high, sum(_lows(a, b), start=error))
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """Split numbers into two with half the digits each, so that products of the halves are exact."""
+    info = jnp.finfo(x.dtype)
+    bits = (info.nmant - 1) // 2
+    if is_plain():  # ONNX has no operator that rounds to fewer bits, and engines do not fuse these operations
+        scaled = x * (2.0 ** (info.nmant - bits) + 1)
+        half = scaled - (scaled - x)
+    else:
+        half = lax.reduce_precision(x, info.nexp, bits)
+    return half, x - half
+
+
+def _product(a: Wide, b: Wide) -> Wide:
+    (a_first, a_second), (b_first, b_second) = _halves(a.high), _halves(b.high)
+    high, error = _two_sum(a_first * b_first, a_first * b_second)
+    high, more = _two_sum(high, a_second * b_first)
+    crossed = [x * y.low for x, y in ((a.high, b), (b.high, a)) if y.low is not None]
+    error = sum([more, a_second * b_second, *crossed], start=error)
+    return _rounded(jnp.where(lax.eq(error, error), high, a.high * b.high), error)
+
+
+def _logaddexp(a: Wide, b: Wide) -> Wide:
+    """Add ``log(1 + exp(smaller - larger))`` to the larger number. Parts of a chunk, ``b``, have no `low`."""
+    swapped = a.high < b.high
+    larger, smaller = jnp.where(swapped, b.high, a.high), jnp.where(swapped, a.high, b.high)
+    gap = jnp.where(a.high == b.high, jnp.zeros_like(larger), smaller - larger)  # infinities are equal, too
+    high, error = _two_sum(larger, jnp.log1p(jnp.exp(gap)))
+    return _rounded(high, error + jnp.where(swapped, jnp.zeros_like(error), a.low))
+
+
+def _lowest(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, np.bool_):
+        return False
+    return -np.inf if jnp.issubdtype(dtype, np.inexact) else jnp.iinfo(dtype).min
+
+
+def _highest(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, np.bool_):
+        return True
+    return np.inf if jnp.issubdtype(dtype, np.inexact) else jnp.iinfo(dtype).max
+
+
+class _Monoid(NamedTuple):
+    """How two parts join, the neutral element by dtype, and how `Wide` parts join; None if totals are exact."""
+
+    join: Callable[[Any, Any], Any]
+    identity: Callable[[Any], Any]
+    wide: Callable[[Wide, Wide], Wide] | None = None
+
+
+#: By the last part of a primitive's name.
+_MONOIDS = {
+    "sum": _Monoid(lax.add, lambda dtype: 0, _sum),
+    "prod": _Monoid(lax.mul, lambda dtype: 1, _product),
+    "max": _Monoid(lax.max, _lowest),
+    "min": _Monoid(lax.min, _highest),
+    "logsumexp": _Monoid(jnp.logaddexp, _lowest, _logaddexp),
+    "and": _Monoid(lax.bitwise_and, lambda dtype: np.invert(np.zeros((), dtype))),
+    "or": _Monoid(lax.bitwise_or, lambda dtype: 0),
+    "xor": _Monoid(lax.bitwise_xor, lambda dtype: 0),
+}
+
+
+def identity_of(name: str, dtype: Any) -> Any:
+    """Return the neutral element: 0 for sums, the lowest value for maxima."""
+    return _MONOIDS[name].identity(dtype)
+
+
+def _wide_join(kind: str, dtype: Any) -> Callable[[Wide, Wide], Wide] | None:
+    """Return how `Wide` totals of a dtype join; None if totals are exact, and for products of complex numbers."""
+    return _MONOIDS[kind].wide if jnp.issubdtype(dtype, jnp.inexact if kind == "sum" else jnp.floating) else None
+
+
+def carried_as(kind: str, dtype: Any) -> np.dtype:
+    """Return the dtype in which a total is carried: float32 for lower precision, else its own."""
+    dtype = np.dtype(dtype)
+    return np.dtype(np.float32) if dtype.itemsize < 4 and _wide_join(kind, dtype) else dtype
+
+
+class Total:
+    """A total over the frames of a stream: its entries of the state, read at the start and stored by each method.
+
+    Args:
+        run: the pass.
+        kind: the last part of the primitive's name, such as "sum", "prod" or "max".
+        shape: the shape of the total.
+        dtype: the dtype of the results.
+        timeline, delay: those of the chunk of frames.
+    """
+
+    def __init__(self, run: Pass, kind: str, shape: Sequence[int], dtype: Any, timeline: Timeline, delay: int):
+        self._run, self._frames, self._dtype = run, (timeline, delay), np.dtype(dtype)
+        self._join, self._wide = _MONOIDS[kind].join, _wide_join(kind, dtype)
+        self._carried = carried_as(kind, dtype)
+        starts = {"total": identity_of(kind, self._carried), **({"remainder": 0} if self._wide else {})}
+        entries = [
+            run.carry(name, functools.partial(jnp.full, shape, value, self._carried)) for name, value in starts.items()
+        ]
+        self._names = [name for name, _ in entries]
+        self._before = Wide(*(value for _, value in entries))
+
+    def after_each(self, x: Any, axis: int, cumulate: Callable[[Any], Any]) -> Any:
+        """Return the total after each frame of a chunk; ``cumulate`` computes running totals of such an array."""
+        x = x.astype(self._carried)
+        if x.shape[axis] == 1:
+            part = Wide(x)
+        elif self._wide is _sum:
+            part = Wide(*map(cumulate, _exact_parts(x, (axis,))))
+        else:
+            part = _products(x, axis) if self._wide is _product else Wide(cumulate(x))
+        return self._add(part, lambda running: lax.slice_in_dim(running, x.shape[axis] - 1, None, axis=axis))
+
+    def after_all(self, x: Any, axes: Sequence[int], time: int, reduce: Callable[[Any, Sequence[int]], Any]) -> Any:
+        """Return the total after a chunk, reduced over several axes by ``reduce``; ``time`` is the time axis."""
+        x = x.astype(self._carried)
+        if self._wide is _sum:
+            return self.after(*(reduce(part, axes) for part in _exact_parts(x, axes)))
+        if self._wide is None:
+            return self.after(reduce(x, axes))
+        frames = reduce(jnp.moveaxis(x, time, 0), [axis + (axis < time) for axis in axes if axis != time])
+        return self.after(*(part[-1] for part in _products(frames, 0)))
+
+    def after(self, high: Any, low: Any = None) -> Any:
+        """Return the total after one more part, which a chunk was reduced to."""
+        self._run.facts.sinks.append(self._frames)
+        return self._add(Wide(high.astype(self._carried), low), lambda total: total)
+
+    def _add(self, part: Wide, last: Callable[[Any], Any]) -> Any:
+        total = Wide(self._join(self._before.high, part.high)) if self._wide is None else self._wide(self._before, part)
+        for name, value in zip(self._names, total, strict=False):
+            self._run.store(name, last(value), *self._frames)
+        return total.high.astype(self._dtype)
+
+
+def _exact_parts(x: Any, axes: Sequence[int]) -> tuple[Any, ...]:
+    """Split numbers into large parts, whose sums along some axes need no rounding, and small rests.
+
+    Numbers are not split if one of them is not finite, or if their sum may overflow.
+    """
+    if math.prod(x.shape[axis] for axis in axes) == 1:
+        return (x,)
+    scale = lax.stop_gradient(jnp.sum(jnp.abs(x), tuple(axes), keepdims=True) * 4)
+    if jnp.iscomplexobj(x):
+        scale = lax.complex(scale, scale)
+    first = (x + scale) - scale
+    known = lax.eq(first, first)
+    return jnp.where(known, first, x), jnp.where(known, x - first, jnp.zeros_like(x))
+
+
+def _products(x: Any, axis: int) -> Wide:
+    """Compute running products as usual, and their errors from each product and the one before it."""
+    high = lax.cumprod(x, axis)
+    before = lax.slice_in_dim(high, 0, x.shape[axis] - 1, axis=axis)
+    before = jnp.concatenate([jnp.ones_like(lax.slice_in_dim(x, 0, 1, axis=axis)), before], axis)
+    exact = _product(Wide(before), Wide(x))
+    off = ((exact.high - high) + exact.low) / high  # not finite only from where on the products are not, or are 0
+    return Wide(high, lax.stop_gradient(high * lax.cumsum(off, axis)))
