@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import bind, shape_of, type_of
 from jaxrnn.jaxprs.elements import ON_ELEMENTS, counted
+from jaxrnn.jaxprs.equations import bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move
 from jaxrnn.lowering.movement import thin
 from jaxrnn.lowering.writer import Operand

@@ -105,12 +105,8 @@ class Following:
             return self._recurrence(label, equation, flows)
         if name == "cond":
             return self._cond(label, equation, flows)
-        if name == "conv_general_dilated":
-            spatial = equation.params["dimension_numbers"].lhs_spec[2:]
-            self.result.lengths.append((label, tuple((flows[0].shape or ())[axis] for axis in spatial)))
-        elif name.startswith("reduce_window"):
-            window = zip(flows[0].shape or (), equation.params["window_dimensions"], strict=True)
-            self.result.lengths.append((label, tuple(size for size, length in window if length > 1)))
+        if (axes := _sliding(equation)) is not None:
+            self.result.lengths.append((label, tuple(shape_of(equation.invars[0])[axis] for axis in axes)))
         if all(flow.value is not None for flow in flows) and (found := _folded(equation, flows)) is not None:
             return found
         types = [(shape_of(variable), type_of(variable)) for variable in equation.outvars]
@@ -223,12 +219,24 @@ class Following:
                 carry(final, start)
             halves = [None if each is None else half_of(each, slot.half) for each in (start, final)]
             assert halves[1] is not None
-            self.result.sites.append(Site(label, self.operators.get(label, ""), slot.slot, steps, slot.forward, halves[0], halves[1]))
+            self.result.sites.append(
+                Site(label, self.operators.get(label, ""), slot.slot, steps, slot.forward, halves[0], halves[1])
+            )
         if params["shown"] is not None:
             last = (*[slice(None)] * params["shown"], -1)
             for source, codes in starts[0].codes.items():
                 results[0].codes[source][last] = of.shown(of.carried(codes))
         return results
+
+
+def _sliding(equation: JaxprEqn) -> Sequence[int] | None:
+    """The axes of the first operand that a window slides along; None where there is no window."""
+    name, params = equation.primitive.name, equation.params
+    if name == "conv_general_dilated":
+        return params["dimension_numbers"].lhs_spec[2:]
+    if not name.startswith("reduce_window"):
+        return None
+    return [axis for axis, size in enumerate(params["window_dimensions"]) if size > 1]
 
 
 def _argument(label: str, flow: Flow) -> Flow:
@@ -265,5 +273,3 @@ def _folded(equation: JaxprEqn, flows: Sequence[Flow]) -> list[Flow] | None:
         return None
     with jax.ensure_compile_time_eval():
         return [constant(each) for each in bind(equation, list(map(jnp.asarray, arrays)))]
-
-

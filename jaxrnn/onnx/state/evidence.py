@@ -216,8 +216,9 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
     """
     assert target.ids is not None
     target_ids = target.ids.ravel()
-    mask, distance, labels = np.zeros(target_ids.size, bool), 0.0, []
-    for label, join in flow.joins:
+    mask, distance, labels = np.zeros(target_ids.size, bool), 0.0, set[str]()
+    # The smallest ones: a larger one joins parts of the state.
+    for label, join in sorted(flow.joins, key=lambda each: np.prod(each[1].shape or ())):
         if source not in join.codes or join.ids is None or join.shape is None:
             continue
         codes, ids = join.codes[source].ravel(), join.ids.ravel()
@@ -233,9 +234,8 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
             continue
         apart = np.subtract(np.unravel_index(new[linked], join.shape), np.unravel_index(old[linked], join.shape))
         step = apart[:, :1]
-        if (apart == step).all() and np.count_nonzero(step) == 1:
-            if (linked & ~mask).any():
-                labels.append(label)
+        if (apart == step).all() and np.count_nonzero(step) == 1 and (linked & ~mask).any():
             mask |= linked
             distance = max(distance, float(np.abs(step).sum()))
-    return mask, distance, tuple(labels)
+            labels.add(label)
+    return mask, distance, tuple(dict.fromkeys(label for label, _ in flow.joins if label in labels))

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxrnn.cells import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError
@@ -102,7 +103,7 @@ class _Trace:
                 for name, flow in flows.items()
             ]
             outputs[:] = evaluate(block, values, Scope(params, caller=self._call))
-            return [leaf for leaf in _leaves(outputs) if isinstance(leaf, jax.core.Tracer)]
+            return [leaf for leaf in _leaves(outputs) if isinstance(leaf, Tracer)]
 
         structs = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in parameters.items()}
         try:
@@ -120,7 +121,7 @@ class _Trace:
         return self.result
 
     def _output(self, value: Value, followed: Iterator[Flow]) -> Flow:
-        if isinstance(value, jax.core.Tracer):
+        if isinstance(value, Tracer):
             return next(followed)
         if isinstance(value, np.ndarray):
             return Flow(value.shape, value.dtype, value)
@@ -128,7 +129,7 @@ class _Trace:
         for leaf in _leaves([value]):
             if isinstance(leaf, str):
                 deps.add(leaf)
-            elif isinstance(leaf, jax.core.Tracer):
+            elif isinstance(leaf, Tracer):
                 deps |= next(followed).deps
         return Flow(None, None, deps=frozenset(deps))
 
@@ -146,7 +147,7 @@ class _Trace:
                 raise
             if is_recurrent(node):
                 self.result.lost.append((node.name, first_line(error)))
-        reads = [leaf for leaf in _leaves(inputs) if isinstance(leaf, (str, jax.core.Tracer))]
+        reads = [leaf for leaf in _leaves(inputs) if isinstance(leaf, (str, Tracer))]
         return tuple(_Lost(reads) for _ in node.outputs)
 
     def _outputs(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
