@@ -5,7 +5,7 @@ values alone, such as parameters, has no elements; what is known before the jaxp
 index arithmetic fold.
 """
 
-from jaxrnn.jaxprs.origins.flows import DataFlow, Flow, Site
+from jaxrnn.jaxprs.origins.flows import DataFlow, Flow, Site, union
 from jaxrnn.jaxprs.origins.following import Following
 
-__all__ = ["DataFlow", "Flow", "Following", "Site"]
+__all__ = ["DataFlow", "Flow", "Following", "Site", "union"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from jax.core import Tracer
 
 from jaxrnn.cells import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError
-from jaxrnn.jaxprs.origins import DataFlow, Flow, Following
+from jaxrnn.jaxprs.origins import DataFlow, Flow, Following, union
 from jaxrnn.jaxprs.recurrences import visible_recurrences
 from jaxrnn.messages import first_line
 from jaxrnn.onnx.blocks import Block, BoundNode
@@ -121,17 +122,16 @@ class _Trace:
         return self.result
 
     def _output(self, value: Value, followed: Iterator[Flow]) -> Flow:
-        if isinstance(value, Tracer):
-            return next(followed)
         if isinstance(value, np.ndarray):
             return Flow(value.shape, value.dtype, value)
-        deps: set[str] = set()
-        for leaf in _leaves([value]):
-            if isinstance(leaf, str):
-                deps.add(leaf)
-            elif isinstance(leaf, Tracer):
-                deps |= next(followed).deps
-        return Flow(None, None, deps=frozenset(deps))
+        inputs = self.result.inputs
+        leaves = [next(followed) if isinstance(x, Tracer) else inputs.get(x) for x in _leaves([value])]
+        if isinstance(value, Tracer):
+            (flow,) = leaves
+            if not flow.deps and flow.ids is None:  # of parameters alone
+                flow = dataclasses.replace(flow, ids=np.zeros(flow.shape or (), np.int64))
+            return flow
+        return union(flow for flow in leaves if flow is not None)
 
     def _call(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
         try:
