@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
@@ -9,6 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 import jaxrnn
+from jaxrnn.cells import RNN, Weights, run_layer
 
 CELL = "a = MatMul (f, W) b = MatMul (h, R) s = Add (a, b) h_out = Tanh (s) y = MatMul (h_out, V)"
 WEIGHTS = {"W": (4, 4), "R": (4, 4), "V": (4, 2), "GW": (1, 12, 4), "GR": (1, 12, 4)}
@@ -180,6 +182,48 @@ def test_an_operator_of_the_user_carries_what_its_function_says():
 
     model = load(graph, shapes, operators={("", "RNN"): ignoring})
     assert "RNN" not in "".join(variable.reason for variable in model.state)
+
+
+@pytest.mark.parametrize("form", ["scan", "while", "layer", "counted", "unchanged", "forgetful"])
+def test_what_the_loops_of_a_users_operator_carry(form):
+    """Its loops tell: counters and values that no step changes are no state."""
+    graph = """g (float[t,1,4] x, float[1,1,4] a) => (float[t,1,4] y, float[1,1,4] b) {
+      ["mine"] y, b = Mine (x, W, a)
+    }"""
+
+    def mine(x, w, a):
+        def step(h, frame):
+            h = jnp.tanh(frame + h @ w)
+            return h, h
+
+        if form == "layer":
+            weights = Weights(w[None], w[None])
+            y, (h,) = run_layer([RNN()], weights, x, [a])
+            return [y[:, 0], h]
+        if form == "while":
+            body = lambda state: (state[0] + 1, step(state[1], x[0])[0])  # noqa: E731
+            _, h = jax.lax.while_loop(lambda state: state[0] < 3, body, (0, a[0]))
+            return [x + h, h[None]]
+        if form == "counted":
+            (_, h), y = jax.lax.scan(lambda c, f: ((c[0] + 1, step(c[1], f)[0]), f), (0, a[0]), x)
+            return [y, h[None]]
+        if form == "unchanged":
+            h, y = jax.lax.scan(lambda h, frame: (h, frame + h), a[0], x)
+            return [y, h[None]]
+        h, y = jax.lax.scan(step, jnp.zeros_like(a[0]) if form == "forgetful" else a[0], x)
+        return [y, h[None] + a if form == "forgetful" else h[None]]
+
+    options = {"state": {}} if form in ("unchanged", "forgetful") else {}
+    state = load(graph, {"W": (4, 4)}, operators={("", "Mine"): mine}, **options).state
+    if form == "unchanged":
+        assert not state
+    elif form == "forgetful":
+        assert [(each.name, each.kind) for each in state] == [("mine.carry", "internal")]
+    else:
+        slot = {"scan": "carry", "layer": "h"}.get(form, "carry 1")
+        (variable,) = state
+        assert (variable.input, variable.output, variable.node) == ("a", "b", "mine")
+        assert variable.reason == f"{slot} of Mine 'mine' starts from 'a' and ends in 'b', at the same places"
 
 
 EQUATIONS = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
 from jaxrnn.jaxprs.elements import ELEMENTWISE, ON_ELEMENTS, counted
@@ -30,6 +30,7 @@ from jaxrnn.jaxprs.origins.flows import (
     union,
     without_neutral,
 )
+from jaxrnn.jaxprs.recurrences import Carried
 from jaxrnn.jaxprs.slices import inner_jaxprs
 
 #: Equations that call a function on their operands.
@@ -47,6 +48,7 @@ class Following:
     """An evaluation that follows elements.
 
     Args:
+        written: the labels of nodes whose functions may hold loops of their own, which nobody declared.
         operators: the names of nodes, as they are on the name stacks of equations, with those of their operators.
         keep: is told the number of bytes that are held for a value.
         elements: whether to follow elements, or only what slides along which axis.
@@ -55,7 +57,15 @@ class Following:
         result: what was seen so far.
     """
 
-    def __init__(self, operators: Mapping[str, str], keep: Callable[[int], None], *, elements: bool = True):
+    def __init__(
+        self,
+        operators: Mapping[str, str],
+        written: Collection[str],
+        keep: Callable[[int], None],
+        *,
+        elements: bool = True,
+    ):
+        self.written = written
         self.operators, self.keep, self.elements = operators, keep, elements
         self.result = DataFlow()
         self._next = 1
@@ -103,6 +113,8 @@ class Following:
             return self.run(next(inner_jaxprs(equation)), flows, label)
         if name == "recurrence":
             return self._recurrence(label, equation, flows)
+        if name in _LOOPS and label in self.written:
+            return self._loop(label, equation, flows)
         if name == "cond":
             return self._cond(label, equation, flows)
         if (axes := _sliding(equation)) is not None:
@@ -206,27 +218,74 @@ class Following:
         return merged
 
     def _recurrence(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
-        """New elements, of which the final values continue the initial ones; adds the sites."""
+        """The results of what was declared to carry something."""
         params = equation.params
-        count, steps = params["count"], params["steps"]
-        starts = flows[count:]
+        results, starts = flows[: params["count"]], flows[params["count"] :]
+        return self._carried(label, results, starts, params["carried"], params["steps"], params["shown"])
+
+    def _loop(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
+        """The results of a loop or a layer, which carries what its jaxpr says."""
+        params, first = equation.params, 0
+        results = [Flow(shape_of(variable), type_of(variable)) for variable in equation.outvars]
+        if equation.primitive.name == "recurrent_layer":
+            places = jax.tree.unflatten(params["structure"], range(len(flows)))[1]
+            forward, steps = params["direction"] == "forward", shape_of(equation.invars[0])[0]
+            slots = [Carried("hc"[n], 1 + n, place, forward) for n, place in enumerate(places)]
+            return self._carried(label, results, flows, slots, steps)
+        if equation.primitive.name == "scan":
+            first, count, body = params["num_consts"], params["num_carry"], params["jaxpr"].jaxpr
+            before, steps, forward = body.invars[first : first + count], params["length"], not params["reverse"]
+        else:
+            body, steps, forward = params["body_jaxpr"].jaxpr, None, True
+            before = body.invars[params["body_nconsts"] :]
+            first = params["cond_nconsts"] + params["body_nconsts"]
+        pairs = list(enumerate(zip(before, body.outvars, strict=False)))
+        slots = [
+            Carried("carry" if len(pairs) == 1 else f"carry {n}", n, first + n, forward)
+            for n, (old, new) in pairs
+            if old is not new and not _counts(body, old, new)
+        ]
+        found = self._carried(label, results, flows, slots, steps)
+        for n, (old, new) in pairs:
+            if old is new:
+                found[n] = flows[first + n]
+        return found
+
+    def _carried(
+        self,
+        label: str,
+        results: Sequence[Flow],
+        starts: Sequence[Flow],
+        slots: Sequence[Carried],
+        steps: int | None,
+        shown: int | None = None,
+    ) -> list[Flow]:
+        """New elements, of which the final values continue the initial ones; adds the sites."""
         self.result.lengths.append((label, (steps,)))
-        results = [self._create((label,), flow.shape or (), flow.dtype, flows, 2) for flow in flows[:count]]
-        for slot in params["carried"]:
+        read = [*results, *starts]
+        results = [self._create((label,), flow.shape or (), flow.dtype, read, 2) for flow in results]
+        for slot in slots:
             start = None if slot.start is None else starts[slot.start]
             final = results[slot.result]
             if slot.forward and slot.half is None and self.elements:
                 carry(final, start)
-            halves = [None if each is None else half_of(each, slot.half) for each in (start, final)]
-            assert halves[1] is not None
-            self.result.sites.append(
-                Site(label, self.operators.get(label, ""), slot.slot, steps, slot.forward, halves[0], halves[1])
-            )
-        if params["shown"] is not None:
-            last = (*[slice(None)] * params["shown"], -1)
+            final = half_of(final, slot.half)
+            start = None if start is None else half_of(start, slot.half)
+            operator = self.operators.get(label, "")
+            self.result.sites.append(Site(label, operator, slot.slot, steps, slot.forward, start, final))
+        if shown is not None:
+            last = (*[slice(None)] * shown, -1)
             for source, codes in starts[0].codes.items():
                 results[0].codes[source][last] = of.shown(of.carried(codes))
         return results
+
+
+def _counts(body: Any, old: Var, new: Any) -> bool:
+    """Whether a step adds a number to an integer."""
+    maker = next((equation for equation in body.eqns if new in equation.outvars), None)
+    if maker is None or maker.primitive.name != "add" or np.dtype(type_of(old)).kind not in "iu":
+        return False
+    return any(atom is old for atom in maker.invars) and any(isinstance(atom, Literal) for atom in maker.invars)
 
 
 def _sliding(equation: JaxprEqn) -> Sequence[int] | None:

@@ -66,8 +66,10 @@ def follow(
         NotFollowedError: a node cannot be followed with these sizes, if ``strict``.
     """
     with spending(program.block.limits, loading=True) as budget:
-        operators = {node.name: node.operator.name for node in _nodes(program.block)}
-        following = Following(operators, budget.keep, elements=sources is not None)
+        nodes = list(_nodes(program.block))
+        operators = {node.name: node.operator.name for node in nodes}
+        written = {node.name for node in nodes if node.operator.own}
+        following = Following(operators, written, budget.keep, elements=sources is not None)
         return _Trace(program, strict, following).run(sizes, known, sources or ())
 
 
@@ -124,14 +126,14 @@ class _Trace:
     def _output(self, value: Value, followed: Iterator[Flow]) -> Flow:
         if isinstance(value, np.ndarray):
             return Flow(value.shape, value.dtype, value)
-        inputs = self.result.inputs
-        leaves = [next(followed) if isinstance(x, Tracer) else inputs.get(x) for x in _leaves([value])]
-        if isinstance(value, Tracer):
-            (flow,) = leaves
-            if not flow.deps and flow.ids is None:  # of parameters alone
-                flow = dataclasses.replace(flow, ids=np.zeros(flow.shape or (), np.int64))
+        if not isinstance(value, Tracer):
+            inputs = self.result.inputs
+            leaves = [x for x in _leaves([value]) if isinstance(x, (str, Tracer))]
+            return union([inputs[x] if isinstance(x, str) else next(followed) for x in leaves])
+        flow = next(followed)
+        if flow.deps or flow.ids is not None:
             return flow
-        return union(flow for flow in leaves if flow is not None)
+        return dataclasses.replace(flow, ids=np.zeros(flow.shape or (), np.int64))  # of parameters alone
 
     def _call(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
         try:
