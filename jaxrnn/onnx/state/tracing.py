@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn.cells import plain_forms
-from jaxrnn.errors import JaxrnnError, LimitError
+from jaxrnn.errors import JaxrnnError, LimitError, NodeError
 from jaxrnn.jaxprs.origins import DataFlow, Flow, Following, union
 from jaxrnn.jaxprs.recurrences import visible_recurrences
 from jaxrnn.messages import first_line
@@ -154,7 +154,9 @@ class _Trace:
 
     def _outputs(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
         if any(isinstance(value, _Lost) for value in inputs):
-            raise ValueError("an input is unknown")
+            error = NodeError("an input is unknown")
+            error.located = True  # nothing can be said of it
+            raise error
         if not node.blocks and all(map(is_known, jax.tree.leaves(list(inputs)))):
             with jax.ensure_compile_time_eval():
                 return tuple(jax.tree.map(_settled, each) for each in call(node, inputs, scope))
