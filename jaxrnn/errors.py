@@ -54,7 +54,13 @@ class InputError(JaxrnnError, ValueError):
 
 
 class NodeError(JaxrnnError, ValueError):
-    """Evaluating one node of the graph failed; the message names the node and its operands."""
+    """Evaluating one node of the graph failed; the message names the node and its operands.
+
+    Attributes:
+        place: the node and its operands, as the message begins; empty where that is not known.
+    """
+
+    place: str = ""
 
 
 class StaticValueError(NodeError):

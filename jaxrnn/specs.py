@@ -54,6 +54,14 @@ class ArraySpec:
     shape: tuple[Dimension, ...] | None
     time_axis: int | None = None
 
+    def __post_init__(self) -> None:
+        # Sizes and axes that a user computed may be NumPy's numbers, which JSON does not take.
+        if self.shape is not None:
+            sizes = tuple(int(size) if isinstance(size, np.integer) else size for size in self.shape)
+            object.__setattr__(self, "shape", sizes)
+        if self.time_axis is not None:
+            object.__setattr__(self, "time_axis", int(self.time_axis))
+
     def __str__(self) -> str:
         if self.dtype is None:
             return f"{self.name}: sequence or optional"

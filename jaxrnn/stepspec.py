@@ -61,6 +61,11 @@ class StateSpec(ArraySpec):
         return f"{self.name}: {self.kind}, {super().__str__().partition(': ')[2]}, {self.nbytes} bytes"
 
 
+def milliseconds(frames: int, frame_rate: float, rate: Fraction | int = 1) -> float:
+    """How long frames last, of which ``rate`` go with each of the ``frame_rate`` input frames a second."""
+    return round(1000 * frames / (float(rate) * frame_rate), 6)
+
+
 @brief
 @dataclasses.dataclass(frozen=True)
 class StepSpec:

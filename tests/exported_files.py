@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
+import jax
 import numpy as np
 import onnx
 import onnxruntime as ort
 from lowering_verifier import check_well_formed
+from streaming_verifier import assert_same, recording
+
+import jaxrnn
 
 
 def session(path):
@@ -100,3 +104,27 @@ def _joined(pieces, each):
     if axis is None:
         return pieces[-1] if pieces else None
     return np.concatenate(pieces, axis)[(slice(None),) * axis + (slice(each["delay"], None),)]
+
+
+def check_exported(function, shape, folder, *, lengths=(1, 2, 3, 8, 13), pulses=(1, 3), tolerance=1e-5, **options):
+    """A function of one array with time in front, streamed and written with its flush, equals itself in ONNX Runtime.
+
+    Args:
+        function: of one array.
+        shape: of the array; the size of the first axis does not matter.
+        folder: for the files.
+        lengths: recordings to try, in multiples of ``multiple``.
+        pulses: in multiples of the smallest.
+        tolerance: relative to the largest value, or to 1.
+        options: of ``jaxrnn.stream``.
+    """
+    example = {"x": jax.ShapeDtypeStruct(tuple(shape), np.float32)}
+    streamed = jaxrnn.stream(lambda arrays: {"y": function(arrays["x"])}, example, axes=0, pulse=None, **options)
+    for pulse in pulses:
+        step, flush = folder / f"step_{pulse}.onnx", folder / f"flush_{pulse}.onnx"
+        jaxrnn.export_onnx(streamed.with_pulse(pulse * streamed.smallest_pulse), None, step, flush=flush)
+        exported = ExportedStream(step, flush)
+        for length in lengths:
+            x = recording((length * streamed.multiple, *shape[1:]), seed=length)
+            found = exported.run({"x": x})["y"]
+            assert_same(found, jax.jit(function)(x), tolerance, f"{len(x)} frames, pulse {pulse}")

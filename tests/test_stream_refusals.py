@@ -149,15 +149,17 @@ def test_a_mistake_in_the_function_stays_what_it_is():
 
 
 def test_a_recording_that_is_too_short():
-    """It is refused, or where its length is known too late for that, NaN."""
+    """It is refused, or where its length is not known while it is compiled, NaN."""
     streamed = jaxrnn.stream(lambda x: jnp.roll(x, -2, 0), X, axes=0, constraints=["S >= 3"])
     x = jnp.ones((2, 3))
-    with pytest.raises(jaxrnn.InputError, match="a recording has 3 frames or more, not 2"):
+    with pytest.raises(jaxrnn.InputError, match=r"a recording of 2 frame\(s\) does not meet constraints=\['S >= 3'\]"):
         streamed.run(None, x)
     state = streamed.init()
     for frame in x:
         _, state = streamed.step(None, state, frame[None])
-    assert np.all(np.isnan(streamed.flush(None, state).outputs[: len(x)]))
+    with pytest.raises(jaxrnn.InputError, match="a recording of 2 frame"):
+        streamed.flush(None, state)
+    assert np.all(np.isnan(jax.jit(streamed.flush)(None, state).outputs[: len(x)]))
     _, state = streamed.step(None, state, x[:1])
     assert not np.any(np.isnan(streamed.flush(None, state).outputs))
 
@@ -203,9 +205,9 @@ def test_an_error_of_our_own_is_not_taken_for_one_of_the_function(monkeypatch):
         ({"axes": {"x": 0}}, "pytree of them that fits"),
         ({"axes": 0, "pulse": 0}, "pulse must be a number of input frames from 1 up"),
         ({"axes": 0, "pulse": 1.5}, "pulse must be a number of input frames from 1 up"),
-        ({"axes": 0, "multiple": 0}, "multiple must be at least 1"),
+        ({"axes": 0, "multiple": 0}, "multiple must be a number of frames from 1 up, not 0"),
         ({"axes": 0, "constraints": ["many"]}, "constraints must be such as 'S >= 3'"),
-        ({"axes": 0, "constraints": ["S >= 5", "S <= 4"]}, "meets the constraints|constraints must be"),
+        ({"axes": 0, "constraints": ["S >= 5", "S <= 4"]}, "no recording of any length meets|constraints must be"),
         ({"axes": 0, "multiple": 4, "pulse": 2}, "pulses that fit: 4, 8, 12"),
     ],
 )

@@ -10,7 +10,7 @@ import click
 
 from jaxrnn.cli.export_params import ParamsOptions, params_options
 from jaxrnn.cli.inputs import dim_option, seed_option
-from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option, parsed, writable
+from jaxrnn.cli.options import ModelFile, NumberRange, json_option, model_file, output_option, parsed, writable
 from jaxrnn.cli.pulses import PulseOptions, pulse_options
 
 
@@ -29,6 +29,14 @@ from jaxrnn.cli.pulses import PulseOptions, pulse_options
     callback=parsed(writable),
     help="Write a second graph beside OUT.onnx: it gives what is left when a recording has ended.",
 )
+@click.option(
+    "--rate",
+    type=NumberRange(0, min_open=True),
+    metavar="HZ",
+    help="With --symbol: input frames a second, or with --hop samples a second. The table and the metadata of the file "
+    "then say delay and look-ahead in milliseconds, too.",
+)
+@click.option("--hop", type=NumberRange(0, min_open=True), metavar="SAMPLES", help="With --rate: samples a frame.")
 @click.option("--as-step", is_flag=True, help="With --params or --checkpoint: the step, and not the graph of FILE.")
 @click.option("--opset", metavar="N", type=click.IntRange(min=1), help="Version of ONNX's operators. [default: 17]")
 @click.option(
@@ -55,6 +63,8 @@ def export(
     output: Path,
     pulses: PulseOptions,
     flush: Path | None,
+    rate: float | None,
+    hop: float | None,
     as_step: bool,
     opset: int | None,
     batch: int | None,
@@ -98,14 +108,24 @@ def export(
     if params and pulses.symbol is None and not as_step:
         from jaxrnn.cli.export_graph import write_graph_again
 
-        _refuse_of_steps({"--flush": flush, "--opset": opset, "--batch": batch})
+        _refuse_of_steps({"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate})
         write_graph_again(file, output, params, verify, dims, seed)
         return
     from jaxrnn.cli.export_step import write_step
 
     if as_step and pulses.symbol is not None:
         raise click.UsageError("--as-step is the model's own step; with --symbol NAME, a step is a pulse of its stream")
-    write_step(file, output, pulses, flush, params, _single(dims), seed if verify else None, opset=opset, batch=batch)
+    options = {"opset": opset, "batch": batch, "frame_rate": _frame_rate(pulses.symbol, rate, hop)}
+    write_step(file, output, pulses, flush, params, _single(dims), seed if verify else None, **options)
+
+
+def _frame_rate(symbol: str | None, rate: float | None, hop: float | None) -> float | None:
+    """Input frames a second."""
+    if hop is not None and rate is None:
+        raise click.UsageError("--hop goes with --rate: a frame lasts hop / rate seconds")
+    if rate is not None and symbol is None:
+        raise click.UsageError("--rate is about a stream: give --symbol NAME, the dimension that is time")
+    return None if rate is None else rate / (hop or 1)
 
 
 def _refuse_of_steps(options: Mapping[str, Any]) -> None:

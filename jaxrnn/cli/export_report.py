@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from jaxrnn.cli.output import Block, Table, TextLine, fields, verdict
+from jaxrnn.cli.output import Block, Table, TextLine, fields, text_of, verdict
 from jaxrnn.cli.verify import difference
 from jaxrnn.exporting import Exported, ExportedGraph
 from jaxrnn.exporting.verification import ExportReport
@@ -39,9 +39,12 @@ def facts_of(
         "streams": spec.streams,
         "pulse": spec.pulse,
         "look_ahead": spec.look_ahead,
+        "look_ahead_ms": step.look_ahead_ms,
         "batch": step.batch,
         "inputs": [{**each.to_json(), "name": step.inputs[each.name]} for each in spec.inputs],
-        "outputs": [{**each.to_json(), "name": step.outputs[each.name]} for each in outputs],
+        "outputs": [
+            {**each.to_json(), "name": step.outputs[each.name], "delay_ms": step.delay_ms(each)} for each in outputs
+        ],
         "state": [
             {
                 **{key: value for key, value in each.to_json().items() if key != "time_axis"},
@@ -87,7 +90,9 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
     if result["batch"] is not None:
         yield f"batch: {result['batch']} stream(s) a call"
     if result["streams"]:
-        yield f"pulse: {result['pulse']:,} input frame(s); look-ahead: {result['look_ahead']:,}"
+        known = result["look_ahead_ms"] is not None
+        lasts = f" ({text_of(result['look_ahead_ms'])} ms)" if known else ""
+        yield f"pulse: {result['pulse']:,} input frame(s); look-ahead: {result['look_ahead']:,}{lasts}"
         if result["lost"]:
             yield TextLine(
                 f"of {', '.join(result['lost'])}, the last of a recording does not come out: --flush FLUSH.onnx writes "
@@ -96,6 +101,8 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
             )
     yield Table("Inputs", fields("name", "dtype", "shape"), result["inputs"])
     timed = fields("rate", "delay") if result["streams"] else {}
+    if result["look_ahead_ms"] is not None:
+        timed["delay, ms"] = "delay_ms"
     yield Table("Outputs", {**fields("name", "dtype", "shape"), **timed}, result["outputs"], right=tuple(timed))
     title = f"State: {len(result['state'])} entries, {bytes_of(result['state_bytes'])}"
     yield Table(title, {"in": "input", "out": "output", **fields("kind", "dtype", "shape")}, result["state"])

@@ -47,7 +47,12 @@ STEPS = 500
     help="Run the machine code in FILE, from 'jaxrnn compile --native', so that nothing is compiled. It runs as it is: "
     "only of files that you trust as programs.",
 )
-@click.option("--rate", type=NumberRange(0, min_open=True), metavar="HZ", help="Samples a second, with --hop.")
+@click.option(
+    "--rate",
+    type=NumberRange(0, min_open=True),
+    metavar="HZ",
+    help="Samples a second, with --hop; with --symbol alone, frames a second.",
+)
 @click.option(
     "--hop",
     type=NumberRange(0, min_open=True),
@@ -116,7 +121,7 @@ def stream(
     from jaxrnn.verification.running import make_ready, run
     from jaxrnn.verification.streams import check_lengths
 
-    duration = _duration(rate, hop, step_seconds)
+    duration = _duration(pulses.symbol, rate, hop, step_seconds)
     check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify or None})
     _check_mode(pulses.symbol, {"--steps": limit, "--step-seconds": step_seconds})
     # A step is shorter than handing it to another thread.
@@ -148,8 +153,10 @@ def stream(
         ctx.exit(MISMATCH)
 
 
-def _duration(rate: float | None, hop: float | None, step_seconds: float | None) -> float | None:
-    """The seconds that a step lasts in the recording, where they are known."""
+def _duration(symbol: str | None, rate: float | None, hop: float | None, step_seconds: float | None) -> float | None:
+    """The seconds that a step lasts in the recording, or with a symbol a frame, where they are known."""
+    if symbol is not None and rate is not None and hop is None:
+        return 1 / rate
     if (rate is None) != (hop is None):
         raise click.UsageError("--rate and --hop go together: a step lasts hop / rate seconds")
     if rate is None or hop is None:

@@ -13,6 +13,7 @@ from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, random_l
 from jaxrnn.cli.verify import difference
 from jaxrnn.messages import bytes_of
 from jaxrnn.plain import plain
+from jaxrnn.stepspec import milliseconds
 from jaxrnn.verification.running import Ready, Run
 from jaxrnn.verification.sampling import Sample
 from jaxrnn.verification.streams import Check
@@ -46,6 +47,9 @@ def facts_of(
             "dtype": array.dtype,
             "shape": array.shape,
             "delay": each.delay,
+            "delay_ms": None
+            if frame_seconds is None or each.delay is None or each.rate is None
+            else milliseconds(each.delay, 1 / frame_seconds, each.rate),
             "rate": None if each.rate is None else str(each.rate),
             "frames_per_pulse": None if each.rate is None else int(each.rate * spec.pulse),
         }
@@ -103,6 +107,8 @@ def report(result: Mapping[str, Any], seed: int, *, streams: bool) -> Iterator[B
             "frames a pulse": _per_pulse,
             **fields("rate", "delay"),
         }
+        if result["frame_seconds"] is not None:
+            columns["delay, ms"] = "delay_ms"
         yield Table("Outputs", columns, result["outputs"], right=("frames a pulse", "rate", "delay"))
     title = f"State: {len(result['state'])} entries, {bytes_of(result['state_bytes'])}"
     yield Table(title, fields("name", "kind", "dtype", "shape", "bytes"), result["state"])

@@ -120,6 +120,8 @@ def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Steppe
     # What does not fit is refused when all is known; the sizes come with what does.
     known = [info for info in model.inputs if info.name in arrays and len(info.shape or ()) == arrays[info.name].ndim]
     dims = given.dims if symbol in symbols_of(known) else {**given.dims, symbol: pulses.multiple}
+    opened = [name for name in symbols_of(model.inputs) if name not in dims and name not in symbols_of(known)]
+    dims = {**dims, **dict.fromkeys(opened, 1)}  # one stream, as of Model.stream, whatever its batch is called
     first = random_inputs(model, {info.name: arrays[info.name] for info in known}, dims=dims, seed=given.seed)
     sizes = {name: size for name, size in first.dims.items() if name != symbol}
     return pulses.stream(model, sizes), sizes

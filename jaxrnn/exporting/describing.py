@@ -49,6 +49,10 @@ def _plain(facts: StepFile) -> dict[str, str]:
     if facts.kind == STEP:
         result["pulse"] = str(spec.pulse)
         result["delay"] = _lines({facts.outputs[each.name]: each.delay or 0 for each in _frames(facts)})
+    if facts.kind == STEP and facts.frame_rate is not None:
+        result["frame_rate"], result["look_ahead_ms"] = f"{facts.frame_rate:g}", f"{facts.look_ahead_ms:g}"
+        delays = {facts.outputs[each.name]: facts.delay_ms(each) for each in _frames(facts)}
+        result["delay_ms"] = _lines({name: f"{delay:g}" for name, delay in delays.items() if delay is not None})
     if facts.state and facts.kind == STEP:
         result["state"] = _lines({each.input: each.output for each in facts.state.values()})
     if facts.counts:
@@ -88,7 +92,11 @@ def _sentences(facts: StepFile) -> list[str]:
         where = f"; {files['first_state']} holds it" if "first_state" in files else ""
         result.append(f"Before the first step, the state has the values that the metadata {METADATA!r} says{where}.")
         result.append(f"After every step, give the state back: {after}{more}.")
-    delays = [f"{each.delay} of {facts.outputs[each.name]}" for each in _frames(facts) if each.delay]
+    delays = [
+        f"{each.delay} of {facts.outputs[each.name]}{_in_time(facts.delay_ms(each))}"
+        for each in _frames(facts)
+        if each.delay
+    ]
     if delays:
         result.append(f"Drop the first frames of all that come out: {', '.join(delays)}.")
     if "flush" in files:
@@ -96,8 +104,13 @@ def _sentences(facts: StepFile) -> list[str]:
     elif any(each.delay or each.at_end for each in spec.outputs) or spec.pulse > spec.multiple:
         result.append("What comes out after the last step is not in this file: export the flush, too.")
     if spec.look_ahead:
-        result.append(f"An output frame depends on {_count(spec.look_ahead, 'input frame')} after its own place.")
+        after = f"{_count(spec.look_ahead, 'input frame')}{_in_time(facts.look_ahead_ms)}"
+        result.append(f"An output frame depends on {after} after its own place.")
     return result
+
+
+def _in_time(milliseconds: float | None) -> str:
+    return "" if milliseconds is None else f" ({milliseconds:g} ms)"
 
 
 def _texts(facts: StepFile) -> dict[str, str]:

@@ -19,6 +19,7 @@ from jaxrnn.exporting.sources import Source, is_stepper
 from jaxrnn.exporting.writing import check_targets, start_path, write_files
 from jaxrnn.model import Model
 from jaxrnn.model.exporting import write_graph
+from jaxrnn.onnx.stepfile import is_rate
 from jaxrnn.stepper import Stepper
 from jaxrnn.voices import argument
 
@@ -40,6 +41,7 @@ def export_onnx(
     dims: Mapping[str, int] | None = None,
     opset: int | None = None,
     label: str | None = None,
+    frame_rate: float | None = None,
 ) -> Exported | None:
     """Write a model, a stream, a step or a function as an ONNX file.
 
@@ -77,6 +79,8 @@ def export_onnx(
         dims: sizes of the dimensions that a step leaves open, other than the batch.
         opset: the version of ONNX's operators; 17 by default.
         label: what a step or function calls itself; by default its own name.
+        frame_rate: of a stream, input frames a second (samples, where a frame is one): the metadata then say delay and
+            look-ahead in milliseconds, too.
 
     Returns:
         What was written; None of a model's whole graph.
@@ -88,6 +92,9 @@ def export_onnx(
         ModelError: ONNX refuses the graph.
     """
     options = {"flush": flush, "example": example, "batch": batch, "dims": dims, "opset": opset, "label": label}
+    options |= {"frame_rate": frame_rate}
+    if frame_rate is not None and not is_rate(frame_rate):
+        raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
     if isinstance(stepper, Model) and not step:
         if given := [name for name, value in options.items() if value is not None]:
             raise InputError(
@@ -100,6 +107,9 @@ def export_onnx(
     check_targets(paths)
     version = _known_opset(OPSET if opset is None else opset)
     graphs = _graphs(stepper, params, options)
+    if frame_rate is not None:
+        known = float(frame_rate)
+        graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, frame_rate=known)) for each in graphs]
     return _write(graphs, paths, version)
 
 
@@ -120,7 +130,7 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph
         )
     if example is None:
         raise InputError("a function is traced on an example: give example=x, an array or a dict of arrays by name")
-    if given := [name for name in ("flush", "batch", "dims") if options[name] is not None]:
+    if given := [name for name in ("flush", "batch", "dims", "frame_rate") if options[name] is not None]:
         raise InputError(f"{given[0]} is for a step with a state; a function is written as its example is")
     return [function_graph(stepper, params, example, options["label"])]
 

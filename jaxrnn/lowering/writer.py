@@ -137,7 +137,7 @@ class Writer:
         node = ir.node(
             operator,
             [None if each is None else self.value(each) for each in inputs],
-            {key: value for key, value in attributes.items() if value is not None},
+            {key: _attribute(value) for key, value in attributes.items() if value is not None},
             outputs=[
                 make_value(self.unused(f"{name}_output{end}"), *result)
                 for end, result in zip(ends, results, strict=True)
@@ -236,3 +236,10 @@ def operand_of(value: ir.Value) -> Operand:
 def plain_name(scope: str) -> str:
     """A scope without the transformations of JAX in it."""
     return re.sub(r"(^|/)\w+\(\)", "", scope)
+
+
+def _attribute(value: Any) -> Any:
+    """A value of an attribute with NumPy's numbers, such as axes that a user computed, as those of Python."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return [_attribute(each) for each in value] if isinstance(value, (list, tuple)) else value

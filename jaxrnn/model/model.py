@@ -227,9 +227,9 @@ class Model(WholeGraph):
     def stream(
         self,
         symbol: str = "S",
-        pulse: int | None = 1,
+        pulse: int | None = None,
         *,
-        dims: Mapping[str, int] | None = None,
+        dims: Mapping[str, int | str] | None = None,
         multiple: int = 1,
         constraints: Sequence[str] = (),
         dtype: Any = None,
@@ -241,8 +241,9 @@ class Model(WholeGraph):
 
         Args:
             symbol: the name of the dimension that is time. Inputs without it are constant in time.
-            pulse: frames in each step; None for the fewest that fit.
-            dims: sizes of other dimensions that the file leaves open; 1 by default.
+            pulse: frames in each step; by default the fewest that fit.
+            dims: sizes of other dimensions that the file leaves open; 1 by default. A multiple of the symbol, such as
+                ``{"samples": "160*frames"}``, is time at another rate.
             multiple: what every number of frames is a multiple of, where the model works on such lengths only.
             constraints: what may be taken for granted of the number of frames, such as ``"S >= 3"``.
             dtype: as in `apply`, of every function of the result.

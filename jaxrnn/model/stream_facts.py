@@ -88,7 +88,7 @@ def graph_stream(model: Model, symbol: str, graph: GraphInfo) -> tuple[StreamInf
 
 def _tried(model: Model, symbol: str) -> tuple[StreamInfo, list[KeptState]]:
     try:
-        streamed = model.stream(symbol, None)
+        streamed = model.stream(symbol)
         state = [KeptState(each.name, each.kind, tuple(each.shape or ()), each.nbytes) for each in streamed.state]
         return StreamInfo(
             symbol,

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxrnn.checks import is_count
 from jaxrnn.errors import InputError, NodeError, StateError, StreamError
 from jaxrnn.guards import exact_types
+from jaxrnn.onnx.blocks import Block
 from jaxrnn.onnx.reading import labelled
 from jaxrnn.specs import Dimension
 from jaxrnn.streaming import Streamed, stream
-from jaxrnn.voices import SIZE, argument, called
+from jaxrnn.streaming.dimensions import SYMBOL
+from jaxrnn.streaming.sources import of_file
+from jaxrnn.voices import SIZE, argument, called, either
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -48,7 +52,7 @@ def check_symbol(model: Model, symbol: str) -> list[str]:
         InputError: it is none of them.
     """
     names = open_dimensions(model)
-    if not any(_times(name, symbol) for name in names):
+    if not isinstance(symbol, str) or not any(_times(name, symbol) for name in names):
         listed = ", ".join(names) or "none"
         raise InputError(f"no input has a dimension {symbol!r}; dimensions left open: {listed}")
     return names
@@ -67,59 +71,118 @@ def stream_model(
     symbol: str,
     pulse: int | None,
     *,
-    dims: Mapping[str, int],
+    dims: Mapping[str, int | str],
     multiple: int,
     constraints: Sequence[str],
 ) -> Streamed:
     """`Model.stream`."""
     with labelled(model.label):
         names = check_symbol(model, symbol)
-    unknown = [name for name in dims if name not in names or _times(name, symbol)]
-    if unknown:
-        raise InputError(
-            f"{model.label}: {called('dims')} gives {unknown[0]!r}; dimensions left open: {', '.join(names)}"
-        )
+    for name, size in dims.items():
+        if name not in names or _times(name, symbol):
+            raise InputError(
+                f"{model.label}: {called('dims')} gives {name!r}; dimensions left open: {', '.join(names)}"
+            )
+        if not is_count(size, 1) and not _times(size, symbol):
+            raise InputError(
+                f"{model.label}: {called('dims')} must give {name!r} a size from 1 on, or a multiple of {symbol} "
+                f"such as {f'4*{symbol}'!r}, not {size!r}"
+            )
     tied = tied_dimensions(model)
-    sizes = {tied.get(name, name): size for name, size in dims.items()}
-    time = tied.get(symbol, symbol)
+    if not isinstance(tied.get(symbol, symbol), str):
+        tied = {}  # a constant length: tracing says which node has it
+    time = str(tied.get(symbol, symbol))
+    given = {
+        tied.get(name, name): f"{times}*{time}" if (times := _times(size, symbol)) else size
+        for name, size in dims.items()
+    }
     example, axes = {}, {}
     for info in (info.sized(tied) for info in model.inputs):
         if info.shape is None or info.dtype is None:
             raise InputError(f"{model.label}: {info.as_input} has no declared rank, so its time axis is not known")
-        times = {axis: _times(size, str(time)) for axis, size in enumerate(info.shape)}
+        sizes = [given.get(size, size) if isinstance(size, str) else size for size in info.shape]
+        times = {axis: _times(size, time) for axis, size in enumerate(sizes)}
         places = [axis for axis, count in times.items() if count]
         if len(places) > 1:
             raise InputError(
                 f"{model.label}: {info.as_input} has {symbol} on {len(places)} axes; time can be on one only"
             )
         axes[info.name] = places[0] if places else None
-        shape = [
-            times[axis] or (size if isinstance(size, int) else sizes.get(size, 1))
-            for axis, size in enumerate(info.shape)
-        ]
+        shape = [times[axis] or (1 if isinstance(size, str) else int(size)) for axis, size in enumerate(sizes)]
         example[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
 
+    options = {"axes": axes, "pulse": pulse, "multiple": multiple, "constraints": constraints}
+    try:
+        with exact_types(), of_file(_operators(model.program.block)):
+            return stream(Graph(model), example, params=model.params, **options)
+    except (NodeError, StreamError) as error:
+        others = [name for name in names if name != symbol and name not in dims]
+        cause = error if isinstance(error, NodeError) else error.__cause__
+        is_undecided = isinstance(cause, NodeError) and "can be streamed" not in str(error)
+        if is_undecided and (relation := _relation(model, symbol, names, str(cause))):
+            where = _in_terms_of(symbol, getattr(cause, "place", "") or str(cause))
+            raise StreamError(f"{model.label}: {where}: two inputs move in time; {relation}") from error
+        if isinstance(error, StreamError):
+            raise StreamError(_in_terms_of(symbol, f"{model.label}: {error}")) from error
+        said = f"{model.label} cannot be traced over {symbol} of any length: {str(error).rstrip('.')}"
+        if others:
+            said += f". Sizes taken as 1: {', '.join(others)}; {argument('dims', {others[0]: SIZE})} gives another"
+        raise StreamError(_in_terms_of(symbol, said)) from error
+
+
+def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) -> str:
+    """How a dimension is time too, at the same or another rate, if the graph then fits; empty where none is."""
+    shapes = [info.shape or () for info in model.inputs]
+    own = {size: axis for shape in shapes if symbol in shape for axis, size in enumerate(shape)}
+    places = {size: axis for shape in shapes for axis, size in enumerate(shape)}
+    others = sorted((name for name in others if name not in own), key=lambda name: places[name] != own.get(symbol))
+    rates = sorted({int(number) for number in re.findall(r"\d+", problem)} & set(range(2, 65)))[:8]
+    for other in others:
+        for times in (1, *rates):
+            for time, faster in ((symbol, other), (other, symbol)):
+                size = time if times == 1 else f"{times}*{time}"
+                if _fits(model, {time: SYMBOL, faster: f"{times}*{SYMBOL}"}):
+                    said = argument("dims", {faster: size}, f"model.stream({time!r})")
+                    return f"{either('', f'with --symbol {time}, ')}{said} says that {faster} is {size}"
+    return ""
+
+
+def _fits(model: Model, sizes: Mapping[str, str]) -> bool:
+    """Whether the graph can be traced with these dimensions, and 1 for the others."""
+    scope = jax.export.SymbolicScope()
+    inputs = {}
+    for info in model.inputs:
+        spelled = [sizes.get(size, "1") if isinstance(size, str) else str(size) for size in info.shape or ()]
+        shape = jax.export.symbolic_shape(f"({', '.join(spelled)},)" if spelled else "", scope=scope)
+        inputs[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
     try:
         with exact_types():
-            return stream(
-                Graph(model),
-                example,
-                axes=axes,
-                params=model.params,
-                pulse=pulse,
-                multiple=multiple,
-                constraints=constraints,
-            )
-    except NodeError as error:
-        others = ", ".join(name for name in names if name != symbol and name not in dims)
-        example = {} if not others else {others.split(", ")[0]: SIZE}
-        hint = f". Sizes taken as 1: {others}; {argument('dims', example)} gives another" if others else ""
-        raise StreamError(f"{model.label} cannot be traced over {symbol} of any length: {error}{hint}") from error
-    except StreamError as error:
-        raise StreamError(f"{model.label}: {error}") from error
+            jax.eval_shape(model.apply, model.params, inputs)
+    except Exception:  # whatever an operator raises on sizes that do not fit
+        return False
+    return True
 
 
-def _times(size: int | str, symbol: str) -> int:
+def _operators(block: Block, outer: str = "") -> dict[str, str]:
+    """The operators of nodes, by the names of the nodes that they are inside of and their own, as in scopes."""
+    found: dict[str, str] = {}
+    for node in block.nodes:
+        path = f"{outer}{'/' if outer and not node.name.startswith('/') else ''}{node.name}"
+        found[path] = str(node.operator)
+        for inner in node.blocks:
+            found |= {name: kind for name, kind in _operators(inner, path).items() if name not in found}
+    return found
+
+
+def _in_terms_of(symbol: str, message: str) -> str:
+    """A message with the length as the file calls it, but in names and in constraints, which are on S."""
+    parts = re.split(r"('[^']*'|constraints=\[[^]]*\])", message)
+    return "".join(
+        part if at % 2 else re.sub(rf"\b{SYMBOL}\b", lambda _: symbol, part) for at, part in enumerate(parts)
+    )
+
+
+def _times(size: Any, symbol: str) -> int:
     """How many frames of an axis go with one of the symbol's: k for ``k*S``, 0 where it is not a time axis."""
     if not isinstance(size, str):
         return 0

@@ -9,7 +9,7 @@ import onnx
 from jaxrnn.errors import ModelError
 from jaxrnn.messages import near
 from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label, tensors_of
-from jaxrnn.onnx.wellformed import check_messages
+from jaxrnn.onnx.wellformed import check_messages, check_texts
 
 
 def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
@@ -18,6 +18,7 @@ def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
     Raises:
         ModelError: the model is inconsistent.
     """
+    check_texts(entry.domain for entry in proto.opset_import)
     if not proto.graph.output:
         raise ModelError("the graph has no outputs")
     for graph in (proto.graph, *proto.functions):

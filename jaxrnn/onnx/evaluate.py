@@ -188,10 +188,13 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     elif isinstance(error, InconclusiveDimensionOperation):
         reason = whole_message(error, " Say what holds by constraints, such as 'S >= 3'")
     shown = ", ".join(describe(value) for value in inputs) or "no inputs"
-    located = kind(f"node {node.name!r} ({node.operator}) on {shown}: {reason}")
+    place = f"node {node.name!r} ({node.operator}) on {shown}"
+    located = kind(f"{place}: {reason}")
     located.located = True
     located.node = node
     located.operands = tuple(
         value if isinstance(value, np.ndarray) else getattr(value, "shape", None) for value in inputs
     )
+    if isinstance(located, NodeError):
+        located.place = place
     return located

@@ -11,7 +11,8 @@ import numpy as np
 from jaxrnn.briefs import brief
 from jaxrnn.onnx.first_state import from_json, to_json
 from jaxrnn.schemas import check, checked_spec, is_positive, is_text, text_or_none
-from jaxrnn.stepper import StepSpec
+from jaxrnn.stepper import OutputSpec, StepSpec
+from jaxrnn.stepspec import milliseconds
 from jaxrnn.version import __version__
 
 #: What a file is: a step with its state in and out, the flush after the last step, or a function without state.
@@ -22,6 +23,13 @@ METADATA = "jaxrnn"
 
 #: What the facts of a file leave out: nothing of it is open in a file.
 _SETTLED = {"batch_symbol": None, "joined": False, "constants": [], "needs_params": False}
+
+
+def is_rate(value: Any) -> bool:
+    """Whether a value is a number of frames a second."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
 _SCHEMA = {
     "jaxrnn": is_text,
     "kind": lambda kind: kind in (STEP, FLUSH, FUNCTION),
@@ -69,6 +77,7 @@ class StepFile:
         counts: a flush's outputs for the number of frames that exist, by the output that has them, ``int32``.
         files: where the files are that belong together, from the folder of this one on: ``"step"``, ``"flush"``,
             ``"first_state"``.
+        frame_rate: input frames a second, where the exporter was told.
     """
 
     kind: str
@@ -81,6 +90,18 @@ class StepFile:
     valid: str | None = None
     counts: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    frame_rate: float | None = None
+
+    @property
+    def look_ahead_ms(self) -> float | None:
+        """The look-ahead in milliseconds, where the frame rate is known."""
+        return None if self.frame_rate is None else milliseconds(self.spec.look_ahead, self.frame_rate)
+
+    def delay_ms(self, output: OutputSpec) -> float | None:
+        """The delay of an output in milliseconds, where it and the frame rate are known."""
+        if self.frame_rate is None or output.delay is None or output.rate is None:
+            return None
+        return milliseconds(output.delay, self.frame_rate, output.rate)
 
     @property
     def first_inputs(self) -> dict[str, np.ndarray]:
@@ -110,6 +131,7 @@ class StepFile:
             "valid": self.valid,
             "counts": dict(self.counts),
             "files": dict(self.files),
+            **({} if self.frame_rate is None else {"frame_rate": self.frame_rate}),
         }
 
     @classmethod
@@ -119,6 +141,10 @@ class StepFile:
         Raises:
             ValueError: something is missing, unknown, or of another type.
         """
+        frame_rate = fields.get("frame_rate") if isinstance(fields, dict) else None
+        if frame_rate is not None:
+            check(frame_rate, is_rate, "frame_rate")
+            fields = _without(fields, "frame_rate")
         check(fields, _SCHEMA, "")
         for key in ("counts", "files"):
             for name, value in fields[key].items():
@@ -154,6 +180,7 @@ class StepFile:
             fields["valid"],
             dict(fields["counts"]),
             dict(fields["files"]),
+            frame_rate,
         )
 
 

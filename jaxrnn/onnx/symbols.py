@@ -39,6 +39,8 @@ def is_number(item: Any) -> bool:
 
 def size_of(item: Any) -> Any:
     """The integer or symbolic dimension that an item stands for; None where it is not integral."""
+    if isinstance(item, Quotient):
+        return None
     if isinstance(item, Whole):
         return item.size
     if isinstance(item, (float, np.floating)) or (is_number(item) and not isinstance(item, (int, np.integer))):
@@ -91,6 +93,17 @@ class Whole:
         return Whole(self.size * divisor, self.element_type) if abs(divisor) == 1 else Quotient(self, divisor)
 
 
+def _on_quotient(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Callable[[Quotient, Any], Any]:
+    def apply(self: Quotient, other: Any) -> Any:
+        size = size_of(other)
+        if isinstance(other, Quotient) or size is None:
+            return NotImplemented
+        added = size * self.divisor
+        return Quotient(function(added, self.whole) if swapped else function(self.whole, added), self.divisor)
+
+    return apply
+
+
 @dataclass(frozen=True)
 class Quotient:
     """An integral float over an integer, as files divide to count frames before they round up or down.
@@ -102,6 +115,9 @@ class Quotient:
 
     whole: Whole
     divisor: int
+
+    __add__, __radd__ = _on_quotient(operator.add), _on_quotient(operator.add, swapped=True)
+    __sub__, __rsub__ = _on_quotient(operator.sub), _on_quotient(operator.sub, swapped=True)
 
     def floor(self) -> Whole:
         """The largest integer that is not above it."""
@@ -187,6 +203,14 @@ def are_whole(array: Any) -> bool:
     return array.dtype.kind in "iu" or (
         array.dtype.kind != "b" and bool(np.all(np.asarray(array, np.float64) == np.floor(array.astype(np.float64))))
     )
+
+
+def is_sum_of_quotient(first: Any, second: Any) -> bool:
+    """Whether one of two static arrays has quotients and the other integral numbers, so that their sum stays known."""
+    for some, others in ((first, second), (second, first)):
+        if some.dtype == object and all(isinstance(item, Quotient) for item in some.flat) and are_whole(others):
+            return True
+    return False
 
 
 def less(first: Any, second: Any, *, or_equal: bool) -> Any:

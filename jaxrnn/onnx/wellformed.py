@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import Message
 
 from jaxrnn.errors import ModelError, UnsupportedError
 from jaxrnn.onnx.tensors import graphs_in, proto_label
@@ -67,21 +70,38 @@ def check_messages(
 
 
 def _check_texts(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> None:
-    """Refuse names that are not UTF-8, which protobuf returns as bytes."""
-    names = [value.name for value in _values(graph)]
-    if isinstance(graph, onnx.GraphProto):
-        names.append(graph.name)
-        names += [tensor.name for tensor in graph.initializer]
-    else:
-        names += [graph.name, graph.domain, *graph.input, *graph.output, *graph.attribute]
-    for node in graph.node:
-        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
-        names += [text for each in node.attribute for text in (each.name, each.ref_attr_name)]
-    for value in _values(graph):
-        names += [size.dim_param for size in value.type.tensor_type.shape.dim]
-    wrong = next((name for name in names if not isinstance(name, str)), None)
-    if wrong is not None:
-        raise ModelError(f"{where}the name {wrong!r} is no text in UTF-8; the file is damaged")
+    """Refuse text that is not UTF-8 anywhere but in what describes the graph as a whole."""
+    own = (graph.name,) if isinstance(graph, onnx.GraphProto) else _texts_of(graph, without=("node", "doc_string"))
+    parts = itertools.chain(graph.node, _values(graph), graph.initializer if isinstance(graph, onnx.GraphProto) else ())
+    check_texts(itertools.chain(own, *map(_texts_of, parts)), where)
+
+
+def check_texts(texts: Iterable[Any], where: str = "") -> None:
+    """Refuse text that is not UTF-8, which protobuf returns as bytes.
+
+    Raises:
+        ModelError: a text is not.
+    """
+    for text in texts:
+        if not isinstance(text, str):
+            raise ModelError(f"{where}the name or text {text!r} is no text in UTF-8; the file is damaged")
+
+
+def _texts_of(message: Any, without: Collection[str] = ()) -> Iterator[Any]:
+    """The texts of a message and those inside it, but for subgraphs, which are checked one by one."""
+    if isinstance(message, onnx.TensorProto):  # listing all of its fields would copy its data
+        yield message.name
+        for entry in (*message.metadata_props, *message.external_data):
+            yield from (entry.key, entry.value)
+        return
+    for field, value in message.ListFields():
+        if field.name in without or field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        for each in [value] if isinstance(value, str | bytes | Message) else value:
+            if field.type == field.TYPE_STRING:
+                yield each
+            elif not isinstance(each, onnx.GraphProto):
+                yield from _texts_of(each)
 
 
 def check_attribute(attribute: onnx.AttributeProto, label: str, declared: Collection[str] | None = None) -> None:

@@ -117,7 +117,7 @@ def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
             f"{model.label}: say which dimension is time, with "
             f"{either('model.stream', '--symbol NAME')}; those that can be: {listed}"
         )
-    return model.stream(symbols[0], None, dims=dims)
+    return model.stream(symbols[0], dims=dims)
 
 
 def profile_stepper(

@@ -14,6 +14,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.recordings import recording_specs
 from jaxrnn.specs import bind
 from jaxrnn.stepper import StepSpec, batch_note, check_valid
+from jaxrnn.streaming.lengths import Lengths
 
 Arrays = dict[str, Any]
 
@@ -25,12 +26,12 @@ class Arguments:
     Attributes:
         spec: the facts, with the arrays by their paths.
         structure: the tree of the input.
-        least: the fewest frames of a recording.
+        lengths: those that a recording may have.
     """
 
     spec: StepSpec
     structure: Any
-    least: int
+    lengths: Lengths
 
     def existing(self, valid: Any, room: int) -> Any:
         """The number of frames of a tail that exist, ``int32`` of the trace's frames.
@@ -85,13 +86,10 @@ class Arguments:
         """The leaves of a whole recording, and its number of frames.
 
         Raises:
-            InputError: as in `recording`; or it is shorter than the constraints allow.
+            InputError: as in `recording`; or the constraints do not allow so many frames.
         """
         arrays, total = self.recording(self.leaves(x))
-        if total < self.least:
-            raise InputError(
-                f"{self.spec.label}: by its constraints, a recording has {self.least} frames or more, not {total}"
-            )
+        self.lengths.check(self.spec.label, total, self.spec.multiple)
         return arrays, total
 
     def constants(self, constants: Any) -> list[Any]:

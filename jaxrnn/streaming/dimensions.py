@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import re
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ from jaxrnn.errors import StreamError
 
 #: The one symbol of everything that is streamed: the number of input frames.
 SYMBOL = "S"
+#: The functions in the spelling of a dimension.
+FUNCTIONS = ("floordiv", "mod", "max", "min")
 
 
 class UndecidedError(StreamError):
@@ -56,35 +59,28 @@ def value_of(size: Any, length: Any) -> Any:
     if not is_symbolic(size):
         return int(size)
     numbers: Any = jnp if isinstance(length, Array) else np
-    functions = {
-        "floordiv": lambda a, b: a // b,
-        "mod": lambda a, b: a % b,
-        "max": numbers.maximum,
-        "min": numbers.minimum,
-    }
-    result = eval(_parsed(str(size))[1], {"__builtins__": {}}, {SYMBOL: length, **functions})
+    values = (lambda a, b: a // b, lambda a, b: a % b, numbers.maximum, numbers.minimum)
+    names = {SYMBOL: length, **dict(zip(FUNCTIONS, values, strict=True))}
+    result = eval(_parsed(str(size))[1], {"__builtins__": {}}, names)
     return int(result) if isinstance(length, int) else result
 
 
 def period_of(size: Any) -> int:
-    """A number of frames after which a dimension has, in the long run, grown by a whole number; not the smallest."""
+    """A number of frames after which a dimension has, in the long run, grown by a whole number; not the smallest.
+
+    A constraint is met again after so many frames where it is met, in the long run.
+    """
     return 1 if not is_symbolic(size) else _period(_parsed(str(size))[0])
 
 
 def _period(node: ast.expr) -> int:
-    if isinstance(node, ast.BinOp):
-        return math.lcm(_period(node.left), _period(node.right))
-    if isinstance(node, ast.UnaryOp):
-        return _period(node.operand)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        inner = math.lcm(*map(_period, node.args))
-        if node.func.id in ("floordiv", "mod"):
-            divisor = node.args[1]
-            if not isinstance(divisor, ast.Constant) or not isinstance(divisor.value, int):
-                raise UndecidedError(f"a length is divided by one that depends on time itself: {ast.unparse(node)}")
-            return inner * divisor.value
-        return inner
-    return 1
+    inner = math.lcm(*(_period(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("floordiv", "mod"):
+        divisor = node.args[1]
+        if any(isinstance(part, ast.Name) for part in ast.walk(divisor)):
+            raise UndecidedError(f"a length is divided by one that depends on time itself: {ast.unparse(node)}")
+        return inner * abs(int(ast.literal_eval(divisor)))
+    return inner
 
 
 def magnitude_of(size: Any) -> int:
@@ -95,6 +91,28 @@ def magnitude_of(size: Any) -> int:
         if isinstance(node, ast.Constant) and isinstance(node.value, int)
     ]
     return (1 + sum(constants)) * period_of(size)
+
+
+def parts_of(text: str) -> list[str]:
+    """The divisions, remainders and extremes of S in a text, which may be that of an error, the shortest first."""
+    found = set()
+    for match in re.finditer(rf"\b(?:{'|'.join(FUNCTIONS)})\(", text):
+        depth, end = 1, match.end()
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        part = text[match.start() : end]
+        if not depth and _is_dimension(part):
+            found.add(part)
+    return sorted(found, key=lambda part: (len(part), part))
+
+
+def _is_dimension(text: str) -> bool:
+    try:
+        names = {node.id for node in ast.walk(_parsed(text)[0]) if isinstance(node, ast.Name)}
+        return names - set(FUNCTIONS) == {SYMBOL} and period_of(text) > 0
+    except (SyntaxError, ValueError, TypeError, IndexError, UndecidedError):
+        return False
 
 
 def settled(dimension: Any, size: Any) -> int | None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from jaxrnn.streaming.sources import Place
+
+#: What advice about Python has in it.
+_PYTHON = re.compile(r"\b(?:jax|jnp|lax|np|jaxrnn)\.|fori_loop")
 
 _POSITIONS = "choose by positions instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x) sets the first frame"
 _OUTSIDE = "do it outside, on what a step takes and gives"
@@ -33,7 +38,10 @@ _PRIMITIVES = {
 }  # fmt: skip
 
 #: By what JAX says, where it hides the function that says it.
-_MESSAGES = {"associative scan over axis": "call jaxrnn.associative_scan, which takes the same arguments"}
+_MESSAGES = {
+    "associative scan over axis": "call jaxrnn.associative_scan, which takes the same arguments",
+    "slice indices must be integers": "cut an array of JAX, and not of NumPy: jnp.asarray(table)[: x.shape[0]]",
+}
 
 
 def mend_of_message(message: str) -> str | None:
@@ -49,3 +57,10 @@ def mend_of_call(calls: str | None) -> str | None:
 def mend_of_equation(primitive: str, place: Place) -> str | None:
     """What to write in place of an equation that cannot be streamed; None where its rule knows best."""
     return mend_of_call(place.calls) or _PRIMITIVES.get(primitive)
+
+
+def in_words_of_file(mend: str) -> str:
+    """What to do about a node of a file: no advice about Python."""
+    if _PYTHON.search(mend):
+        return "export the model with other operators there, or without this part"
+    return mend.replace("the function that is streamed", "the model").replace("the function", "the model")

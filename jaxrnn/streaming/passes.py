@@ -21,9 +21,9 @@ from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind
 from jaxrnn.streaming.dimensions import value_of
 from jaxrnn.streaming.memory import Memory
-from jaxrnn.streaming.mends import mend_of_equation
+from jaxrnn.streaming.mends import in_words_of_file, mend_of_equation
 from jaxrnn.streaming.moments import Absent, Facts
-from jaxrnn.streaming.sources import Path, describe_equation, located, place_of_equation, scope_of
+from jaxrnn.streaming.sources import Path, describe_equation, is_of_file, located, place_of_equation, scope_of
 from jaxrnn.streaming.timeline import Clock, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
 
@@ -99,7 +99,8 @@ class Pass(Memory):
         where = ""
         if self.path:
             where = f"{describe_equation(self.path)} "
-            mend = mend_of_equation(self.path[-1].primitive.name, place_of_equation(self.path)) or mend
+            known = mend_of_equation(self.path[-1].primitive.name, place_of_equation(self.path))
+            mend = in_words_of_file(mend) if is_of_file() else known or mend
         error = kind(f"{where}cannot be streamed: {why}; {mend}")
         error.located = True
         return error

@@ -26,7 +26,7 @@ from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.streaming.initial import Initial
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.known import LARGEST
-from jaxrnn.streaming.lengths import least_length
+from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Absent, Facts, Pass
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Reach, is_length
 
@@ -83,7 +83,7 @@ class Plan:
         initial: the state before the first frame.
         absent: what stands in frames that do not exist.
         label: what messages call the function.
-        least: the fewest frames of the trace that a recording may have.
+        lengths: the numbers of frames of the trace that a recording may have.
     """
 
     def __init__(
@@ -94,17 +94,18 @@ class Plan:
         leaves: Sequence[Leaf],
         absent: Absent,
         label: str,
-        constraints: Sequence[str] = (),
+        lengths: Lengths,
     ):
         self.leaves = tuple(leaves)
-        self.label, self.least = label, least_length(constraints)
+        self.label, self.lengths = label, lengths
         self.absent = absent
         self.output_structure = output_structure
         jaxpr = without_dead_code(closed.jaxpr)
         self.closed = Closed(jaxpr, [_known(value) for value in closed.consts])
         self.clock = clock_of(jaxpr)
-        # A recording that is too short is told from others by the number of its frames.
-        self.facts = Facts(horizon=-(-self.least // self.clock.unit))
+        # A recording that the constraints do not allow is told from others by the number of its frames.
+        told = lengths.settled(self.clock.unit)
+        self.facts = Facts(horizon=told or 0, counts=told is None)
         self.outputs: list[Any] = []
         self.results: list[jax.ShapeDtypeStruct] = []
         self.layout = Layout({})
@@ -141,6 +142,8 @@ class Plan:
                 raise value.error
             if is_length(value):
                 value = FinalValue(run.plain(value))
+            if jnp.issubdtype(shape_of(getattr(value, "array", value)).dtype, jax.dtypes.prng_key):
+                run.refuse("an output holds keys of random numbers", "return jax.random.key_data of them")
             if isinstance(value, Chunk):
                 if value.outer != 1:
                     run.refuse(
@@ -220,11 +223,19 @@ class Plan:
             units = max(units, int(-(-np.max(waiting) // timeline.per_unit)))
         return units
 
-    def is_long_enough(self, state: State, existing: Any) -> Any:
-        """Whether the recording that ends after the existing frames is one that the constraints allow."""
-        if self.least <= 1:
-            return True
-        return self._count(self.layout.unpack(state)) * self.clock.unit + existing >= self.least
+    def total(self, entries: Mapping[str, Any], existing: Any) -> Any:
+        """The frames of a recording that ends after the existing frames; a large number may stand for a larger one."""
+        before = entries[UNITS] if self.facts.counts else self._count(entries)
+        return before * np.asarray(self.clock.unit, before.dtype) + jnp.asarray(existing, before.dtype)
+
+    def is_allowed(self, state: State, existing: Any) -> Any:
+        """Whether the constraints allow the recording that ends after the existing frames."""
+        return not self.lengths.constraints or self.lengths.allow(self.total(self.layout.unpack(state), existing))
+
+    def is_within(self, state: State, units: int) -> Any:
+        """Whether the constraints allow a recording with these units and more."""
+        most = self.lengths.most
+        return most is None or self.total(self.layout.unpack(state), units * self.clock.unit) <= most
 
     def counts(self, state: State, existing: Any) -> list[Any]:
         """For each output, the frames that a flush gives; None for those that are no streams."""
@@ -254,8 +265,17 @@ def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
-    """A leaf with the symbol in place of its length."""
+    """A leaf with the symbol in place of its length.
+
+    Raises:
+        StreamError: it holds keys of random numbers.
+    """
     sizes: list[Any] = list(shape)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise StreamError(
+            f"{name} holds keys of random numbers: give jax.random.key_data of them, and make keys of it in the "
+            "function with jax.random.wrap_key_data"
+        )
     if axis is not None:
         spelling = SYMBOL if times == 1 else f"{times}*{SYMBOL}"
         (sizes[axis],) = jax.export.symbolic_shape(spelling, scope=scope)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -135,6 +135,7 @@ class Pulses:
 
     def _plain_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
         outputs, new = self.plan.run(self._leaves(params), state, arrays, self._units)
+        outputs = _where(self.plan.is_within(state, self._units), outputs)
         return [
             None if isinstance(kind, FinalValue) else output
             for output, kind in zip(outputs, self.plan.outputs, strict=True)
@@ -163,15 +164,14 @@ class Pulses:
     ) -> tuple[list[Any], list[Any]]:
         """The outputs of a pass over so many units that ends after the existing frames, and their counts.
 
-        Of a recording that is shorter than the constraints allow, they are NaN, or 0 in types without it.
+        Of a recording that the constraints do not allow, they are NaN, or 0 in types without it.
         """
         leaves = self._leaves(params)
 
         def one(state: State, arrays: list[Any], existing: jax.Array) -> tuple[list[Any], list[Any]]:
             outputs, _ = self.plan.run(leaves, state, arrays, units, existing)
-            counts, valid = self.plan.counts(state, existing), self.plan.is_long_enough(state, existing)
-            if valid is not True:
-                outputs = [jnp.where(valid, output, _nothing(output.dtype)) for output in outputs]
+            counts = self.plan.counts(state, existing)
+            outputs = _where(self.plan.is_allowed(state, existing), outputs)
             return [
                 output if count is None else _without_rest(output, kind.axis, count)
                 for output, count, kind in zip(outputs, counts, self.plan.outputs, strict=True)
@@ -190,6 +190,11 @@ class Pulses:
 def _padded_to(array: Any, shape: tuple[int, ...], lead: int) -> Any:
     widths = [(0, size - have) for size, have in zip(shape, array.shape[lead:], strict=True)]
     return jnp.pad(array, [(0, 0)] * lead + widths) if any(map(any, widths)) else array
+
+
+def _where(allowed: Any, outputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a recording that the constraints allow; else NaN."""
+    return [*outputs] if allowed is True else [jnp.where(allowed, each, _nothing(each.dtype)) for each in outputs]
 
 
 def _nothing(dtype: Any) -> Any:

@@ -7,13 +7,14 @@ of no libraries but JAX.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import inspect
 import os
 import pathlib
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -123,8 +124,35 @@ def node_scope_of(path: Path) -> str:
     return re.sub(r"(^|/)\w+\(\)", "", scope_of(path))
 
 
+_OPERATORS: contextvars.ContextVar[Mapping[str, str] | None] = contextvars.ContextVar("operators", default=None)
+
+
+@contextlib.contextmanager
+def of_file(operators: Mapping[str, str]) -> Iterator[None]:
+    """Messages made here are about a file: they name its nodes and operators, and not what was traced of them.
+
+    Args:
+        operators: those of the nodes, by the names of the nodes that they are inside of and their own, as in scopes.
+    """
+    token = _OPERATORS.set(operators)
+    try:
+        yield
+    finally:
+        _OPERATORS.reset(token)
+
+
+def is_of_file() -> bool:
+    """Whether messages are about a file, whose reader does not write Python."""
+    return _OPERATORS.get() is not None
+
+
 def describe_equation(path: Path) -> str:
-    """The last equation of a path for an error message: its primitive and where it comes from."""
+    """The last equation of a path for an error message: its primitive, or in a file its node, and where it is from."""
+    node, operators = node_scope_of(path), _OPERATORS.get() or {}
+    while operators and node and node not in operators:
+        node = node.rpartition("/")[0]
+    if node in operators:
+        return f"node {node!r} ({operators[node]})"
     name, place = path[-1].primitive.name, place_of_equation(path)
     if place.calls is not None and place.calls.endswith(f".{name.replace('-', '_')}"):
         place = Place(place.line, None)

@@ -9,8 +9,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from jaxrnn.briefs import part_of, wrapped
+from jaxrnn.errors import InputError
 from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.recordings import part, whole
@@ -66,7 +68,7 @@ class Streamed:
         self._pulses = Pulses(plan, params, units, multiple)
         #: The facts, with the arrays by their paths: an input or output may be any tree.
         self._flat = self._pulses.spec
-        self._arguments = Arguments(self._flat, structure, plan.least * multiple)
+        self._arguments = Arguments(self._flat, structure, plan.lengths)
         self.pulse, self.multiple = self._flat.pulse, multiple
 
     def with_pulse(self, pulse: int) -> Streamed:
@@ -130,6 +132,7 @@ class Streamed:
         lead = self._flat.lead(state)
         arrays = self._arguments.pulse(x, lead)
         self._pulses.check_params(params)
+        self._check_most(state, self.pulse)
         outputs, state = self._pulses.step(params, dict(state), arrays, batched=bool(lead))
         return self._tree(outputs), state
 
@@ -146,8 +149,9 @@ class Streamed:
             InputError: the frames are no whole number of pulses.
         """
         lead = self._flat.lead(state)
-        arrays, _ = self._arguments.recording(self._arguments.leaves(x), lead)
+        arrays, frames = self._arguments.recording(self._arguments.leaves(x), lead)
         self._pulses.check_params(params)
+        self._check_most(state, frames)
         outputs, state = self._pulses.scan(params, dict(state), arrays, batched=bool(lead))
         return self._tree(outputs), state
 
@@ -179,11 +183,15 @@ class Streamed:
             state: after the last step.
             tail: input frames that do not fill a pulse, any number of them, padded with anything.
             valid: how many frames of the tail exist; may be traced.
+
+        Raises:
+            InputError: an argument does not fit; or the recording has a length that the constraints do not allow.
         """
         lead = self._flat.lead(state)
         arrays, frames = self._arguments.tail(tail, lead)
         units = self._plan.rest(frames // self.multiple)
         existing = self._arguments.existing(valid, frames)
+        self._check_length(state, existing)
         padded = self._pulses.padded(arrays, units, len(lead))
         self._pulses.check_params(params)
         flushed = self._pulses.flush(params, dict(state), padded, existing, units=units, batched=bool(lead))
@@ -211,6 +219,25 @@ class Streamed:
             for kind in self._plan.outputs
         ]
         return self._tree(whole(*parts) for parts in zip(self._flat.outputs, bodies, last, lengths, strict=True))
+
+    def _check_most(self, state: State, frames: int) -> None:
+        """Refuse frames that no recording has, by the constraints, where the state is known."""
+        most = self._plan.lengths.most
+        if most is None or any(isinstance(each, Tracer) for each in state.values()):
+            return
+        total = int(np.max(self._plan.total(self._flat.entries(state), frames // self.multiple), initial=0))
+        if total > most:
+            raise InputError(
+                f"{self._flat.label}: a recording has no more than {most * self.multiple} frames by "
+                f"{self._plan.lengths}, and this pulse goes beyond them"
+            )
+
+    def _check_length(self, state: State, existing: Any) -> None:
+        """Refuse a recording that the constraints do not allow, where its length is known."""
+        known = not any(isinstance(each, Tracer) for each in (*state.values(), existing))
+        if known and self._plan.lengths.constraints:
+            for total in np.atleast_1d(self._plan.total(self._flat.entries(state), existing)):
+                self._plan.lengths.check(self._flat.label, int(total) * self.multiple, self.multiple)
 
     # -- facts
 

@@ -89,4 +89,6 @@ def smallest_period(size: Any) -> int:
         steps = table[candidate:] - table[:-candidate]
         if np.all(steps == steps[0]):
             return candidate
+    if "^" in str(size):
+        raise StreamError(f"its result has a row for each pair of frames, {size}: every frame meets all others")
     raise StreamError(f"a time axis of length {size} does not grow evenly with the input, so it cannot be streamed")

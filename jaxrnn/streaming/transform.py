@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ import jax
 import numpy as np
 
 from jaxrnn.cells.products import Types
-from jaxrnn.errors import InputError, JaxrnnError, StreamError
+from jaxrnn.checks import is_count
+from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError
 from jaxrnn.messages import first_line, whole_message
-from jaxrnn.streaming.dimensions import UndecidedError
-from jaxrnn.streaming.lengths import advice, implied
+from jaxrnn.streaming.access import symbolic_sizes
+from jaxrnn.streaming.dimensions import UndecidedError, parts_of
+from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied
 from jaxrnn.streaming.modules import as_function, check_params, explained
 from jaxrnn.streaming.passes import Absent
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
@@ -33,7 +36,7 @@ def stream(
     *,
     axes: Any,
     params: Any = None,
-    pulse: int | None = 1,
+    pulse: int | None = None,
     multiple: int = 1,
     constraints: Sequence[str] = (),
 ) -> Streamed:
@@ -61,11 +64,12 @@ def stream(
         axes: the time axis of each leaf of x, as an integer or a pytree of them (a prefix of x); None for leaves that
             are constant in time.
         params: an example of the parameters.
-        pulse: input frames in each step, those of the leaf with the fewest frames; None for the fewest that fit.
+        pulse: input frames in each step, those of the leaf with the fewest frames; by default the fewest that fit.
         multiple: what every length is a multiple of, for functions that work on such lengths only.
         constraints: what the function may take for granted of the number S of input frames (in units of ``multiple``),
-            such as ``"S >= 3"``; an error asks for them. `Streamed.run` then refuses shorter recordings, and
-            `Streamed.flush` gives NaN for them.
+            such as ``"S >= 3"``, ``"S <= 500"`` or ``"mod(S, 2) == 0"``; an error asks for them. Other recordings are
+            refused: by `Streamed.run`, by `Streamed.flush`, and by a step that goes beyond the largest number.
+            Compiled functions cannot raise errors, and give NaN (0 in types without it) there.
 
     Positions in time and lengths, where the function uses them as values, are counted in 64 bits if ``jax_enable_x64``
     is set here, else in 32.
@@ -87,36 +91,83 @@ def stream(
         raise StreamError(
             f"the leaves of the example have {lengths} frames; each number must be a multiple of the smallest"
         )
-    if multiple < 1:
-        raise StreamError(f"multiple must be at least 1, not {multiple}")
+    if not is_count(multiple, 1):
+        raise StreamError(f"multiple must be a number of frames from 1 up, not {multiple!r}")
+    multiple = operator.index(multiple)
+    allowed = Lengths(constraints)
     shapes, of_params = jax.tree.map(shape_of, (example, params))
     # 64-bit types and products are what they are here and now, whatever they are where the result is called.
     types = Types.here()
 
     def plan(times: int = 1, more: tuple[str, ...] = ()) -> Plan:
         """The plan for lengths that are ``times`` as large multiples, under more constraints."""
-        holding = (*constraints, *more)
-        scope = _scope_of(holding)
-        leaves = []
-        for (path, leaf), axis in zip(paths, places, strict=True):
-            shape = np.shape(leaf)
-            frames = 1 if axis is None else shape[axis] // shortest * multiple * times
-            name = "x" + jax.tree_util.keystr(path)
-            leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, frames, name, scope))
-        closed, outputs = trace_over_time(whole, params, jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]))
-        equalities = tuple(each for each in implied(closed.jaxpr, holding) if each not in holding)
-        if equalities:
-            return plan(times, (*more, *equalities))
-        return Plan(closed, outputs, params, leaves, ABSENT, f"the stream of {_name_of(function)}", holding)
+        try:
+            lengths = Lengths((*allowed.constraints, *more)) if more else allowed
+        except StreamError as error:
+            raise UndecidedError(str(error)) from error
+        known = lengths.constraints
+        while True:  # as long as JAX does not know of sizes what follows from others
+            scope = _scope_of(known)
+            leaves = []
+            for (path, leaf), axis in zip(paths, places, strict=True):
+                shape = np.shape(leaf)
+                frames = 1 if axis is None else shape[axis] // shortest * multiple * times
+                name = "x" + jax.tree_util.keystr(path)
+                leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, frames, name, scope))
+            inputs, sizes = jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]), ""
+            try:
+                closed, outputs = trace_over_time(whole, params, inputs)
+                sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
+                facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
+                if not facts:
+                    return Plan(closed, outputs, params, leaves, ABSENT, f"the stream of {_name_of(function)}", lengths)
+            except StreamError as error:
+                facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
+                if not facts:
+                    raise
+            known = (*known, *facts)
+
+    def works(count: int) -> bool:
+        """Whether the function can be traced on so many frames."""
+        inputs = []
+        for (_, leaf), axis in zip(paths, places, strict=True):
+            shape = list(np.shape(leaf))
+            if axis is not None:
+                shape[axis] = shape[axis] // shortest * count
+            inputs.append(jax.ShapeDtypeStruct(tuple(shape), shape_of(leaf).dtype))
+        try:
+            jax.eval_shape(whole, of_params, jax.tree.unflatten(structure, inputs))
+        except Exception:  # whatever a function raises on arrays that do not fit
+            return False
+        return True
 
     with types.in_force(), explained():
         try:
             made = plan()
         except UndecidedError as error:
-            mend = advice(error, plan, multiple) or mend_of(error, whole, of_params, shapes)
-            raise StreamError(whole_message(error, f"; {mend}" if mend else "")) from error.__cause__ or error
-    again = Again(function, shapes, of_params, axes, multiple, tuple(constraints), types)
+            cause = error.__cause__
+            if mend := advice(error, plan, multiple, allowed.most):
+                # What JAX says of its own functions is no help with a file.
+                place = getattr(cause, "place", "")
+                said = f"{place}: it works for some lengths only; {mend}"
+                raise StreamError(said if place else whole_message(error, f"; {mend}")) from cause or error
+            fixed = None if cause is None else fixed_length(error, works)
+            if fixed is not None:
+                mend = _about_fixed(fixed, is_file=isinstance(cause, NodeError))
+            mend = mend or mend_of(error, whole, of_params, shapes)
+            raise StreamError(whole_message(error, f"; {mend}" if mend else "")) from cause or error
+    again = Again(function, shapes, of_params, axes, multiple, allowed.constraints, types)
     return Streamed(made, structure, params, pulse=pulse, multiple=multiple, context=types.in_force, again=again)
+
+
+def _about_fixed(frames: int, *, is_file: bool) -> str:
+    """What to do about a length that is written into a function or a file."""
+    if is_file:
+        return (
+            f"the exporter fixed the length {frames}: export the model with an open (dynamic) time axis, and sizes in "
+            "it taken from the shape of the input"
+        )
+    return f"the function works on {frames} frames only: take sizes from x.shape"
 
 
 def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:

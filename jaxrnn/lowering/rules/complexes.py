@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, Var
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
-from jaxrnn.jaxprs.equations import bind, type_of
+from jaxrnn.jaxprs.equations import bind, evaluate, type_of
 from jaxrnn.lowering.lowering import Complex, Lowering, Rule
 from jaxrnn.lowering.rules.spectra import transform
 from jaxrnn.lowering.writer import shape_of
@@ -24,7 +26,10 @@ _BY_PARTS = frozenset(
     """.split()  # noqa: SIM905
 )
 #: Primitives whose rules hand their operands on to other equations.
-_HANDED_ON = frozenset(("closed_call", "cond", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"))
+_HANDED_ON = frozenset(("closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"))
+#: Primitives with bodies that become graphs of their own, and how many operands each of these takes in turn.
+_WITH_BODIES = frozenset(("cond", "scan", "while"))
+_COUNTS = ("num_consts", "num_carry", "cond_nconsts", "body_nconsts")
 
 
 def _product(a: Any, b: Any, c: Any, d: Any, product: Any = jnp.multiply) -> Any:
@@ -110,10 +115,7 @@ def _part(value: Any, name: str) -> Any:
 
 def _real_var(atom: Any) -> Any:
     """A variable for one part of a complex one."""
-    dtype = type_of(atom)
-    if not isinstance(dtype, np.dtype) or dtype.kind != "c":
-        return atom
-    return Var(atom.aval.update(dtype=np.dtype(jnp.finfo(dtype).dtype)))
+    return Var(atom.aval.update(dtype=np.dtype(jnp.finfo(type_of(atom)).dtype))) if _is_complex(atom) else atom
 
 
 def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
@@ -128,8 +130,60 @@ def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any
     return Complex(real, imag)
 
 
+def _is_complex(atom: Any) -> bool:
+    dtype = type_of(atom)
+    return isinstance(dtype, np.dtype) and dtype.kind == "c"
+
+
+def _as_parts(atoms: Sequence[Any]) -> list[Any]:
+    """Variables, of which a complex one becomes two."""
+    return [_real_var(atom) for atom in atoms for _ in range(2 if _is_complex(atom) else 1)]
+
+
+def _joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[[Any, Any], Any]) -> list[Any]:
+    """What stands for variables, where a complex one has two parts."""
+    rest = iter(parts)
+    return [join(next(rest), next(rest)) if _is_complex(atom) else next(rest) for atom in atoms]
+
+
+def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
+    """The body of a loop or branch that takes and gives the parts of complex arrays."""
+    atoms, results = body.jaxpr.invars, body.jaxpr.outvars
+
+    def function(*parts: Any) -> list[Any]:
+        values = evaluate(body, _joined(atoms, parts, lax.complex))
+        pairs = zip(results, values, strict=True)
+        return [part for atom, each in pairs for part in ([each.real, each.imag] if _is_complex(atom) else [each])]
+
+    return jax.make_jaxpr(function)(
+        *(jax.ShapeDtypeStruct(each.aval.shape, type_of(each)) for each in _as_parts(atoms))
+    )
+
+
+def _around_bodies(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """A loop or a branch whose complex arrays go in and out by their parts."""
+    params, groups = dict(equation.params), [each for each in _COUNTS if each in equation.params]
+    start = 0
+    for name in groups:
+        end = start + params[name]
+        params[name], start = len(_as_parts(equation.invars[start:end])), end
+    for name, value in equation.params.items():
+        if isinstance(value, ClosedJaxpr):
+            params[name] = _of_parts(value)
+        elif name == "branches":
+            params[name] = tuple(map(_of_parts, value))
+    invars, outvars = _as_parts(equation.invars), _as_parts(equation.outvars)
+    pairs = zip(equation.invars, operands, strict=True)
+    parts = [_part(each, part) for atom, each in pairs for part in (("real", "imag") if _is_complex(atom) else ("",))]
+    results = rule(lowering, equation.replace(invars=invars, outvars=outvars, params=params), *parts)
+    return _joined(equation.outvars, results, Complex)
+
+
 def _with_complex(name: str, rule: Rule | None, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
     """A rule, also for complex operands or results."""
+    if name in _WITH_BODIES and any(map(_is_complex, (*equation.invars, *equation.outvars))):
+        assert rule is not None
+        return _around_bodies(rule, lowering, equation, *operands)
     if not _has_complex(operands) and name not in ("complex", "fft", "convert_element_type", "real", "imag"):
         assert rule is not None
         return rule(lowering, equation, *operands)

@@ -46,6 +46,13 @@ def binary(function: Callable[[Any, Any], Any], *, whole: bool = False) -> Calla
     """An operator of two broadcast inputs of one type, from a Python function that serves NumPy and JAX."""
 
     def apply(a: Value, b: Value) -> Value:
+        if (
+            function in (operator.add, operator.sub)
+            and is_static(a, b)
+            and dtype_of(a) == dtype_of(b)
+            and symbols.is_sum_of_quotient(a, b)
+        ):
+            return symbols.each(function, a, b)
         _, (a, b) = alike(a, b, whole=whole)
         return function(a, b)
 

@@ -68,6 +68,10 @@ def cut(x: Value, axis: int, start: Any, stop: Any, step: int = 1) -> Value:
     return lax.slice_in_dim(x, start, stop, step, axis)
 
 
+#: Bounds of slices from here on mean the end: PyTorch writes the largest integer, tf2onnx a billion.
+_BEYOND = 1_000_000_000
+
+
 @moves_text
 def slice_(data: Value, starts: Static, ends: Static, axes: Static | None = None, steps: Static | None = None) -> Value:
     """Slice: bounds are clamped to the axis; a negative step goes backwards."""
@@ -90,7 +94,7 @@ def _slice_axis(data: Value, axis: int, start: Any, end: Any, step: int) -> Valu
         first, last = _clamp(start, size, 0, size), _clamp(end, size, 0, size)
         return cut(data, axis, first, max_dim(first, last), step)
     if not isinstance(size, int):
-        if start == -1 and isinstance(end, int) and end < -(2**30):  # the whole axis
+        if start == -1 and isinstance(end, int) and end <= -_BEYOND:  # the whole axis
             return _flip(data, axis)[(slice(None),) * axis + (slice(None, None, -step),)]
         raise ValueError(
             "a negative step along a symbolic dimension needs the whole axis: start -1, end of int minimum"
@@ -109,7 +113,7 @@ def _flip(data: Value, axis: int) -> Value:
 
 def _clamp(bound: Any, size: Any, low: Any, high: Any) -> Any:
     """A slice bound as an index in ``[low, high]``: negative ones count from the end, huge ones mean the end."""
-    if isinstance(bound, int) and abs(bound) >= 2**30 and not isinstance(size, int):
+    if isinstance(bound, int) and abs(bound) >= _BEYOND and not isinstance(size, int):
         return high if bound > 0 else low  # beyond any size, and not comparable with a symbol
     # Whether a symbolic bound is negative may be inconclusive; JAX's error then names the constraint that is missing.
     bound = bound + size if bound < 0 else bound

@@ -17,7 +17,7 @@ from jax.core import Tracer
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError
 from jaxrnn.guards import exact_types
-from jaxrnn.messages import first_line
+from jaxrnn.messages import describe, first_line
 from jaxrnn.placing import placed
 from jaxrnn.runtime.compiled.executables import CodeError, function_of
 from jaxrnn.runtime.compiled.format import Archive
@@ -106,10 +106,12 @@ class Functions:
                 with contextlib.suppress(TypeError, ValueError):
                     return ready(*arguments)
             function = self.portable(name)
+            if params is not None:
+                params = self._checked(params)
             if params is None and name not in self._bound:
                 self._bound[name] = jax.jit(functools.partial(function, list(self.params)))
             try:
-                return self._bound[name](*arguments) if params is None else function(list(params), *arguments)
+                return self._bound[name](*arguments) if params is None else function(params, *arguments)
             except JaxrnnError:
                 raise
             except (ValueError, jax.errors.JaxRuntimeError) as error:
@@ -117,6 +119,23 @@ class Functions:
                 if isinstance(error, jax.errors.JaxRuntimeError) and "INVALID_ARGUMENT" not in str(error):
                     raise  # of the machine, such as a lack of memory
                 raise self._unusable(name, error) from error
+
+    def _checked(self, params: Any) -> list[Any]:
+        """Parameters like those of the file, in its order.
+
+        Raises:
+            InputError: they are not.
+        """
+        own = self._archive.params
+        if not isinstance(params, (list, tuple)) or len(params) != len(own):
+            raise InputError(
+                f"{self.spec.label}: parameters of a compiled file go in its order, as a list of {len(own)} array(s) "
+                f"such as its attribute params, not {_kind_of(params)}; None takes those in the file"
+            )
+        for place, (each, want) in enumerate(zip(params, own, strict=True)):
+            if describe(each) != describe(want):
+                raise InputError(f"{self.spec.label}: params[{place}] must be {describe(want)}, not {describe(each)}")
+        return list(params)
 
     def _ready_for(self, name: str, arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
         """The machine code for a call, if there is any and nothing of the call is traced."""
@@ -174,3 +193,7 @@ def _mappable(one: Callable[..., Any], many: Callable[..., Any]) -> Callable[...
         return results, jax.tree.map(lambda _: True, results)
 
     return mapped
+
+
+def _kind_of(params: Any) -> str:
+    return f"{len(params)} of them" if isinstance(params, (list, tuple)) else f"a {type(params).__name__}"

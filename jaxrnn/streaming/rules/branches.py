@@ -18,37 +18,55 @@ from jaxrnn.streaming.values import Chunk, union
 
 
 def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """A loop of unknown length: time may pass through it, if it keeps nothing from frame to frame."""
+    """A loop of unknown length: time may pass through it, if it keeps nothing from frame to frame.
+
+    Its condition may be one for each frame, as `jax.vmap` makes it: a frame then stays as it is once its own is false.
+    """
     refuse_final_values(run, operands)
     params = equation.params
     heads, bodies = params["cond_nconsts"], params["body_nconsts"]
+    spread = [run.spread(value) if isinstance(value, Chunk) else value for value in operands]
+    operands = tuple(run.together(*spread))
     test_consts, body_consts = operands[:heads], operands[heads : heads + bodies]
-    start = [run.spread(value) if isinstance(value, Chunk) else value for value in operands[heads + bodies :]]
-    start = run.together(*start)
+    start = operands[heads + bodies :]
+    reach = union(*(value.reach for value in operands if isinstance(value, Chunk)))
     kinds = [Template.of(value) for value in start]
 
-    def inner(part: Any, values: list[Any]) -> tuple[list[Any], Pass]:
+    def inner(part: Any, values: list[Any]) -> tuple[Pass, list[Any]]:
         child = run.child("", None)
-        return interpret(child, part, values), child
-
-    def body(arrays: Any) -> list[Any]:
-        values, child = inner(params["body_jaxpr"], [*body_consts, *around(kinds, arrays)])
-        same = all(
-            Template.of(value).is_same_as[:4] == kind.is_same_as[:4] for value, kind in zip(values, kinds, strict=True)
-        )
-        if child.new or not same:
+        results = interpret(child, part, values)
+        if child.new:
             run.refuse(
-                "it repeats a part that remembers past frames, and how often is not known while tracing",
+                "it repeats a part that remembers past frames, or sums over time, and how often is not known while "
+                "tracing",
                 "use a loop of known length (lax.scan, or fori_loop with constant bounds)",
             )
-        return arrays_of(values)
+        return child, results
 
-    def test(arrays: Any) -> Any:
-        values, _ = inner(params["cond_jaxpr"], [*test_consts, *around(kinds, arrays)])
-        return array_of(values[0])
+    def going(arrays: Any) -> Any:
+        """The condition: one for all, or one for each frame (and other rows in front), false where none exists."""
+        child, (value,) = inner(params["cond_jaxpr"], [*test_consts, *around(kinds, arrays)])
+        return child.fill(child.spread(value), False).array if isinstance(value, Chunk) else array_of(value)
 
-    last = varying.while_loop(test, body, [jnp.asarray(array_of(value)) for value in start])
-    return [made(run, kind, array) for kind, array in zip(kinds, last, strict=True)]
+    def body(arrays: Any) -> list[Any]:
+        child, values = inner(params["body_jaxpr"], [*body_consts, *around(kinds, arrays)])
+        values = [child.spread(value) if isinstance(value, Chunk) else value for value in values]
+        if any(Template.of(a).is_same_as[:4] != kind.is_same_as[:4] for a, kind in zip(values, kinds, strict=True)):
+            run.refuse(
+                "what it carries has time elsewhere, or other delays, after a round than before",
+                "begin with arrays that have time where the body gives it",
+            )
+        here = going(arrays)
+        if here.ndim == 0:
+            return arrays_of(values)
+        return [
+            jnp.where(here.reshape(*here.shape, *(1,) * (before.ndim - here.ndim)), after, before)
+            for after, before in zip(arrays_of(values), arrays, strict=True)
+        ]
+
+    last = varying.while_loop(lambda arrays: jnp.any(going(arrays)), body, [jnp.asarray(array_of(x)) for x in start])
+    results = [made(run, kind, array) for kind, array in zip(kinds, last, strict=True)]
+    return [dataclasses.replace(each, reach=reach) if isinstance(each, Chunk) else each for each in results]
 
 
 def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:

@@ -10,12 +10,12 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.streaming.access import in_shape, out_shape
-from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, value_of
+from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, symbolic_axes, value_of
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
-from jaxrnn.streaming.rules.time import pick, take
+from jaxrnn.streaming.rules.time import Table, as_table, pick, take
 from jaxrnn.streaming.rules.windows import Window, framed
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, along, is_known, is_length, known_integer
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, along, is_known, is_length, known_integer, union
 
 _ORDER = "it looks frames up in an order that is not a fixed step forward"
 _MEND = "take frames at fixed numbers, at a fixed step, or up to a fixed distance from the end"
@@ -23,8 +23,9 @@ _MEND = "take frames at fixed numbers, at a fixed step, or up to a fixed distanc
 
 def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | FinalValue:
     """A slice whose beginnings are values: known along time, any along the others."""
-    if not isinstance(x, Chunk):
+    if not isinstance(x, Chunk) and not symbolic_axes(out_shape(equation)):
         run.refuse("it cuts a piece that moves through time out of a constant", "compute the piece frame by frame")
+    x = as_table(run, x, out_shape(equation))
     sizes = list(equation.params["slice_sizes"])
     start = known_integer(starts[x.axis])
     others = [value for index, value in enumerate(starts) if index != x.axis]
@@ -50,33 +51,56 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
         run.refuse(_ORDER, _MEND)
     refuse_final_values(run, [x] if is_known(indices) else [x, indices])
     numbers = equation.params["dimension_numbers"]
-    if not isinstance(x, Chunk):
-        return _look_up(run, equation, x, indices)
     sizes = list(equation.params["slice_sizes"])
+    if not isinstance(x, Chunk):
+        if isinstance(indices, Chunk) or not symbolic_axes(sizes):
+            return _look_up(run, equation, x, indices)
+        x = as_table(run, x, sizes)
     axis = x.axis
+    if isinstance(x, Chunk) and isinstance(indices, Chunk) and _is_frame_by_frame(numbers, x, indices):
+        return _in_each_frame(run, equation, x, indices)
     if axis in numbers.operand_batching_dims or (
         isinstance(indices, Chunk) and not (indices.affine and axis in numbers.collapsed_slice_dims)
     ):
         run.refuse("it looks frames up by numbers that depend on the stream", _MEND)
     if isinstance(indices, Chunk):
+        assert isinstance(x, Chunk)
         return _frames(run, equation, x, indices)
-    taken: Chunk | FinalValue = x
+    taken: Any = x
     if axis in numbers.start_index_map:
         column = numbers.start_index_map.index(axis)
-        if numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and _is_fixed(indices):
+        if isinstance(x, Table):
+            pass
+        elif numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and _is_fixed(indices):
             return _known_frames(run, equation, x, indices)
-        if numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and is_length(indices):
+        elif numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and is_length(indices):
             return _last_frames(run, equation, x, indices)
         if not is_known(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
             run.refuse("which frames it takes is not known while tracing", _MEND)
         taken = take(run, x, known_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
         indices = np.array([0 if place == column else value for place, value in enumerate(indices)], np.int32)
+    elif isinstance(x, Table):
+        taken = take(run, x, 0, 1, sizes[axis])
     sizes[axis] = taken.array.shape[axis]
     (array,) = run.bind(equation, [taken.array, indices], slice_sizes=tuple(sizes))
     if isinstance(taken, FinalValue):
         return taken.holding(array)
     kept = [d for d in range(len(sizes)) if d not in {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}]
     return run.make(array, numbers.offset_dims[kept.index(axis)], taken.timeline, taken.delay, taken.reach)
+
+
+def _is_frame_by_frame(numbers: Any, x: Chunk, indices: Chunk) -> bool:
+    """Whether each frame of a stream is indexed by the same frame of the indices."""
+    pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    return (x.axis, indices.axis) in pairs and x.outer == indices.outer
+
+
+def _in_each_frame(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
+    """Indexing inside each frame, by numbers that may differ from frame to frame."""
+    x, indices = run.together(run.spread(x), run.fill(run.spread(indices), 0))
+    (array,) = run.bind(equation, [x.array, indices.array])
+    batch = [d for d in range(array.ndim) if d not in equation.params["dimension_numbers"].offset_dims]
+    return run.make(array, batch[indices.axis], x.timeline, x.delay, union(x.reach, indices.reach))
 
 
 def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:

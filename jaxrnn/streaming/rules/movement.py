@@ -14,7 +14,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere
+from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values
 from jaxrnn.streaming.rules.time import concatenate_time, split_time
 from jaxrnn.streaming.values import Chunk, FinalValue, is_known, is_length, settled_since
 
@@ -70,7 +70,11 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     old, new = list(in_shape(equation)), list(out_shape(equation))
     axes = symbolic_axes(new)
     if not axes:
-        run.refuse("its result has no time axis", "keep the time axis")
+        run.refuse(
+            f"its result has one shape, {new}, whatever the length",
+            "take sizes from the shape of the input; where an exporter fixed the length, export with an open (dynamic) "
+            "time axis",
+        )
     (axis,) = axes
     before, after = math.prod(old[: x.axis]) * x.outer, math.prod(old[x.axis + 1 :])
     before_new, after_new = math.prod(new[:axis]), math.prod(new[axis + 1 :])
@@ -143,11 +147,29 @@ def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     return run.frame_by_frame(equation, x)
 
 
-def tile(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """Repeating along other axes than time."""
+def tile(run: Pass, equation: JaxprEqn, x: Any) -> Any:
+    """Repeating along other axes than time, or a constant as often as there are frames."""
+    if not isinstance(x, Chunk):
+        return _over_and_over(run, equation, x)
     if equation.params["reps"][x.axis] != 1:
         run.refuse("its second copy of time begins only when the first has ended", "repeat along another axis")
     return run.frame_by_frame(equation, x)
+
+
+def _over_and_over(run: Pass, equation: JaxprEqn, x: Any) -> Chunk:
+    """A constant repeated along time: a window for each frame, one behind the other."""
+    shape, repeats = out_shape(equation), list(equation.params["reps"])
+    (axis,) = symbolic_axes(shape)
+    refuse_final_values(run, [x])
+    timeline, period = run.clock.timeline(shape[axis]), np.shape(x)[axis]
+    repeats[axis] = 1
+    array = jnp.tile(jnp.asarray(x), repeats)
+    if period <= 1:
+        return run.make(array, axis, timeline, None, None)
+    delay = timeline.certain
+    assert timeline.per_unit % period == 0  # so that every pass begins at the same place of the constant
+    places = (np.arange(run.frames_of(timeline)) - delay) % period
+    return run.make(jnp.take(array, jnp.asarray(places), axis), axis, timeline, delay, None)
 
 
 def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
@@ -111,9 +112,9 @@ def over_time(
     before = [run.plain(value) for value in start]
     for index in needed:
         kind = f"carry{index}" if carries > 1 else "carry"
-        name, value = run.carry(kind, functools.partial(jnp.array, before[index]))
+        name, value = run.carry(kind, functools.partial(_numbers, before[index]))
         names[name] = index
-        before[index] = _begun(run, value, start[index], timeline, delay)
+        before[index] = _begun(run, _like(before[index], value), start[index], timeline, delay)
     exists, constant = run.exists(timeline, delay), [run.plain(value) for value in fixed]
     if exists is False:
         frames = run.frames_of(timeline)
@@ -121,13 +122,29 @@ def over_time(
     else:
         after, outs = sweep(before, None if exists is True else jnp.asarray(exists), constant, aligned)
     for name, index in names.items():
-        run.store(name, jnp.asarray(after[index], type_of(final[index])))
+        run.store(name, _numbers(after[index], type_of(final[index])))
     reach = union(*(x.reach for x in moving), reach_of(run, [*fixed, *start])) or Reach(
         timeline.rate * 0, timeline.rate * 0
     )
     reach = reach.unbounded if carries else reach
     chunks = [run.make(out, 0, timeline, delay, reach) for out in outs]
     return [*map(FinalValue, after), *chunks]
+
+
+def _is_key(array: Any) -> bool:
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+def _numbers(carry: Any, dtype: Any = None) -> Any:
+    """A part of a carry as the state has it: keys of random numbers as their numbers."""
+    carry = jnp.asarray(carry)
+    return jax.random.key_data(carry) if _is_key(carry) else jnp.array(carry, dtype)
+
+
+def _like(carry: Any, numbers: Any) -> Any:
+    """A part of a carry from what the state has of it."""
+    carry = jnp.asarray(carry)
+    return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(carry)) if _is_key(carry) else numbers
 
 
 def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) -> Any:

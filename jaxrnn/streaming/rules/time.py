@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -13,16 +14,17 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.streaming.access import in_shape, out_shape
-from jaxrnn.streaming.dimensions import UndecidedError, is_symbolic, settled
+from jaxrnn.streaming.dimensions import UndecidedError, is_symbolic, settled, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_final_values
 from jaxrnn.streaming.values import Chunk, FinalValue, Reach, along, is_length, union
 
 
-def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | FinalValue:
+def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
     """Slicing, also along time."""
     starts, limits = list(equation.params["start_indices"]), list(equation.params["limit_indices"])
     strides = list(equation.params["strides"] or [1] * len(starts))
+    x = as_table(run, x, out_shape(equation))
     start, limit, stride = starts[x.axis], limits[x.axis], strides[x.axis]
     size = out_shape(equation)[x.axis]
     taken = take(run, x, start, stride, size, None if is_symbolic(size) else limit)
@@ -38,15 +40,49 @@ def slice_(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | FinalValue:
     return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach, affine)
 
 
-def take(run: Pass, x: Chunk, start: Any, stride: int, size: Any, limit: Any = None) -> Chunk | FinalValue:
+@dataclass(frozen=True)
+class Table:
+    """A constant, of which as many rows are taken as there are frames, such as encodings of positions.
+
+    Attributes:
+        array: the constant.
+        axis: that of the rows.
+    """
+
+    array: Any
+    axis: int
+
+
+def as_table(run: Pass, x: Any, shape: Any) -> Chunk | Table:
+    """A stream as it is; what is no stream as a table, whose rows become time in a result of this shape."""
+    if isinstance(x, Chunk):
+        return x
+    refuse_final_values(run, [x])
+    (axis,) = symbolic_axes(shape)
+    return Table(x, axis)
+
+
+def _rows(run: Pass, table: Table, start: int, stride: int, size: Any) -> Chunk:
+    """Rows ``start``, ``start + stride``, ... of a table as a stream; constraints see to it that there are enough."""
+    timeline = run.clock.timeline(size)
+    delay, most = timeline.certain, table.array.shape[table.axis]
+    run.facts.wait_for(timeline, delay + -(-most // stride))  # later frames have no row
+    places = jnp.clip(jnp.asarray(run.indices(timeline, delay) * stride + start), 0, most - 1)
+    return run.make(jnp.take(jnp.asarray(table.array), places, table.axis), table.axis, timeline, delay, None)
+
+
+def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any, limit: Any = None) -> Chunk | FinalValue:
     """Frames ``start``, ``start + stride``, ...: a stream, or known at the end where their number is fixed."""
     if not is_symbolic(size):
+        assert isinstance(x, Chunk)
         return pick(run, x, start, stride, int(size))
     begin = settled(start, size)
     if begin is None:
         why = f"it begins at frame {start}, which depends on the length of the stream"
         raise run.refusal(why, "begin at a frame of known number", UndecidedError)
     start, stride = begin, int(stride)
+    if isinstance(x, Table):
+        return _rows(run, x, start, stride, size)
     if start == 0 and stride == 1 and str(size) == str(x.timeline.size):
         return x
     if x.outer != 1:
@@ -161,8 +197,8 @@ def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any
 
 
 def check_pads(run: Pass, low: Any, high: Any) -> None:
-    """Refuse pads whose size depends on the length of the stream."""
-    if is_symbolic(low) or is_symbolic(high):
+    """Refuse pads in front whose size depends on the length of the stream; after its end, anything may follow."""
+    if is_symbolic(low):
         why = f"its padding ({low} in front, {high} after) depends on the length of the stream"
         raise run.refusal(why, "pad by fixed numbers of frames", UndecidedError)
 

@@ -1,0 +1,238 @@
+"""Which recordings a stream takes: constraints and multiples are checked wherever a length is known."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from exported_files import ExportedStream, check_exported
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from plain_graphs import model, node
+from streaming_verifier import check_values
+from test_cli import call_json
+
+import jaxrnn
+from jaxrnn.streaming.lengths import Lengths
+
+X = jax.ShapeDtypeStruct((20, 3), np.float32)
+CONSTRAINTS = {
+    ("S <= 5",): lambda n: n <= 5,
+    ("S >= 3",): lambda n: n >= 3,
+    ("mod(S, 2) == 0",): lambda n: n % 2 == 0,
+    ("mod(S, 3) == 1", "S >= 4"): lambda n: n % 3 == 1 and n >= 4,
+    ("S >= 2", "S <= 6"): lambda n: 2 <= n <= 6,
+    ("S <= 100000000",): lambda n: True,
+    ("floordiv(S, 2) >= 2", "mod(S, 2) <= 0"): lambda n: n >= 4 and n % 2 == 0,
+}
+
+
+def means(x):
+    return (x[:-1] + x[1:]) / 2 if x.shape[0] > 1 else x
+
+
+def look_ahead(x):
+    return x + jnp.pad(x[1:], ((0, 1), (0, 0)))
+
+
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+@pytest.mark.parametrize("multiple", [1, 2])
+def test_constraints_are_checked(constraints, multiple):
+    """`run` and `flush` refuse every length that does not meet them, however it is cut, and no other."""
+    allowed = CONSTRAINTS[constraints]
+    streamed = jaxrnn.stream(lambda x: 2 * x, X, axes=0, pulse=multiple, multiple=multiple, constraints=constraints)
+    flush = jax.jit(streamed.flush)
+    for units in range(9):
+        x = np.ones((units * multiple, 3), np.float32)
+        given, state = [], streamed.init()
+        step = jax.jit(streamed.step)
+        for start in range(0, len(x), multiple):
+            output, state = step(None, state, x[start : start + multiple])
+            given.append(output)
+        last = flush(None, state)
+        if allowed(units):
+            assert streamed.run(None, x).shape == x.shape
+            streamed.flush(None, state)
+            assert not np.any(np.isnan([*given, np.zeros((multiple, 3))]))
+            continue
+        for refused in (lambda x=x: streamed.run(None, x), lambda state=state: streamed.flush(None, state)):
+            with pytest.raises(jaxrnn.InputError, match="does not meet constraints="):
+                refused()
+        assert np.all(np.isnan(last.outputs)) or not last.outputs.size or int(last.counts) == 0
+
+
+def test_a_step_beyond_the_largest_length():
+    streamed = jaxrnn.stream(lambda x: 2 * x, X, axes=0, pulse=2, constraints=["S <= 5"])
+    step, state, x = jax.jit(streamed.step), streamed.init(), np.ones((2, 3), np.float32)
+    for _ in range(2):
+        output, state = step(None, state, x)
+        np.testing.assert_array_equal(output, 2 * x)
+    with pytest.raises(jaxrnn.InputError, match=r"no more than 5 frames by constraints=\['S <= 5'\]"):
+        streamed.step(None, state, x)
+    for _ in range(3):
+        output, state = step(None, state, x)
+        assert np.all(np.isnan(output))
+    batch = {name: jnp.stack([array, streamed.init()[name]]) for name, array in state.items()}
+    with pytest.raises(jaxrnn.InputError, match="no more than 5 frames"):
+        streamed.step(None, batch, np.ones((2, 2, 3), np.float32))
+    outputs, _ = step(None, batch, np.ones((2, 2, 3), np.float32))
+    assert np.isnan(outputs[0]).all()
+    assert not np.isnan(outputs[1]).any()
+    with pytest.raises(jaxrnn.InputError, match="no more than 5 frames"):
+        streamed.scan(None, streamed.init(), np.ones((6, 3), np.float32))
+
+
+def test_streams_within_constraints_are_exact():
+    check_values(means, (20, 3), lengths=(2, 3, 5), constraints=["S >= 2", "S <= 5"])
+    check_values(means, (20, 3), lengths=(2, 4, 8), constraints=["mod(S, 2) == 0", "S >= 2"])
+
+
+def test_exported_files_know_the_constraints(tmp_path):
+    options = {"constraints": ["S >= 2", "S <= 6", "mod(S, 2) == 0"]}
+    check_exported(look_ahead, (20, 3), tmp_path, lengths=(2, 4, 6), pulses=(1, 2), **options)
+    exported = ExportedStream(tmp_path / "step_1.onnx", tmp_path / "flush_1.onnx")
+    odd = exported.run({"x": np.ones((3, 3), np.float32)})["y"]
+    assert np.isnan(odd[-1]).all()
+    long = exported.run({"x": np.ones((8, 3), np.float32)})["y"]
+    assert np.isnan(long[5:]).all()
+    assert not np.isnan(long[:5]).any()
+
+
+def test_a_batch_is_refused_for_one_stream_of_it():
+    streamed = jaxrnn.stream(lambda x: 2 * x, X, axes=0, constraints=["mod(S, 2) == 0"])
+    state = streamed.init(2)
+    tail = np.ones((2, 3, 3), np.float32)
+    streamed.flush(None, state, tail, np.array([2, 0], np.int32))
+    with pytest.raises(jaxrnn.InputError, match="a recording of 3 frame"):
+        streamed.flush(None, state, tail, np.array([2, 3], np.int32))
+    outputs, _ = jax.jit(streamed.flush)(None, state, tail, np.array([2, 3], np.int32))
+    assert np.isnan(outputs[1]).all()
+    assert not np.isnan(outputs[0]).any()
+
+
+def test_a_recording_that_is_no_multiple():
+    streamed = jaxrnn.stream(lambda x: x.reshape(-1, 4, 3), X, axes=0, pulse=4, multiple=4)
+    with pytest.raises(
+        jaxrnn.InputError, match="a recording must have a multiple of 4 frames, as multiple says, not 6"
+    ):
+        streamed.run(None, np.ones((6, 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"constraints": ["S == 6"]}, "leave only S = 6.*call the function itself"),
+        ({"constraints": ["S >= 3", "S <= 3"]}, "leave only S = 3"),
+        ({"constraints": ["S <= 1"]}, "leave only S = 1"),
+        ({"constraints": ["T >= 2"]}, "'T' is not S, the number of input frames"),
+        ({"constraints": ["S >= T"]}, "'T' is not S"),
+        ({"constraints": "S >= 2"}, r"a list of texts such as \['S >= 3'\]"),
+        ({"constraints": None}, "a list of texts"),
+        ({"constraints": [3]}, "not 3: it is not a text"),
+        ({"constraints": ["S >= 5", "S <= 4"]}, "no recording of any length meets|constraints must be"),
+        ({"constraints": ["S <= 5000000000"]}, "below 2,147,483,648"),
+        ({"multiple": 2.5}, "multiple must be a number of frames from 1 up, not 2.5"),
+        ({"multiple": "2"}, "not '2'"),
+        ({"multiple": True}, "not True"),
+    ],
+)
+def test_arguments(options, words):
+    with pytest.raises(jaxrnn.StreamError, match=words):
+        jaxrnn.stream(jnp.tanh, X, axes=0, **options)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds("S >= {}".format, st.integers(0, 30)),
+            st.builds("S <= {}".format, st.integers(2, 60)),
+            st.builds("mod(S, {0}) == {1}".format, st.integers(2, 7), st.integers(0, 1)),
+            st.builds("floordiv(S, {0}) >= {1}".format, st.integers(2, 5), st.integers(0, 5)),
+        ),
+        max_size=3,
+    ),
+    st.integers(1, 12),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_a_count_that_stops_growing_must_tell(constraints, unit):
+    """Beyond the settled count, a length is allowed as the same place in any later unit is."""
+    try:
+        lengths = Lengths(constraints)
+    except jaxrnn.StreamError:
+        return
+    totals = np.arange(1000)
+    expected = np.ones(1000, bool)
+    for each in constraints:
+        spelling = each.replace("mod(S, ", "np.mod(n, ").replace("floordiv(S, ", "np.floor_divide(n, ")
+        expected &= eval(spelling.replace("S", "n"), {"np": np, "n": totals})
+    np.testing.assert_array_equal(lengths.allow(totals), expected)
+    assert lengths.most == (None if expected[900:].any() else int(np.flatnonzero(expected)[-1]))
+    settled = lengths.settled(unit)
+    if settled is not None:
+        counts = np.minimum(totals // unit, settled)
+        np.testing.assert_array_equal(lengths.allow(counts * unit + totals % unit), expected)
+
+
+def two_inputs():
+    """A model of two inputs over time, whose dimensions bear unrelated names."""
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", "T", 3]),
+        helper.make_tensor_value_info("side", TensorProto.FLOAT, ["B", "U", 2]),
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "z")]
+    nodes = [node("Relu", ["x"]), node("Relu", ["side"], ["z"], name="m")]
+    return jaxrnn.load(model(*nodes, inputs=inputs, outputs=outputs))
+
+
+@pytest.mark.parametrize(
+    ("symbol", "options", "words"),
+    [
+        (("B", "T"), {}, r"no input has a dimension \('B', 'T'\); dimensions left open: B, T, U"),
+        (None, {}, "no input has a dimension None"),
+        ("T", {"dims": {"B": "T"}}, "x: .* has T on 2 axes"),
+        ("T", {"dims": {"B": "U"}}, r"must give 'B' a size from 1 on, or a multiple of T such as '4\*T', not 'U'"),
+        ("T", {"dims": {"B": 0}}, "must give 'B' a size from 1 on"),
+        ("T", {"dims": {"B": 2.5}}, "must give 'B' a size from 1 on"),
+        ("T", {"dims": {"T": 4}}, "dims gives 'T'; dimensions left open"),
+        ("T", {"dims": {"F": 4}}, "dims gives 'F'; dimensions left open"),
+    ],
+)
+def test_dimensions_of_a_model(symbol, options, words):
+    with pytest.raises(jaxrnn.InputError, match=words):
+        two_inputs().stream(symbol, **options)
+
+
+def test_dimensions_that_are_related():
+    streamed = two_inputs().stream("U", dims={"T": "4*U"})
+    x, side = np.ones((1, 12, 3), np.float32), np.ones((1, 3, 2), np.float32)
+    outputs = streamed.run({}, {"x": x, "side": side})
+    assert {name: array.shape for name, array in outputs.items()} == {"y": (1, 12, 3), "z": (1, 3, 2)}
+    with pytest.raises(jaxrnn.InputError, match="frames"):
+        streamed.run({}, {"x": x[:, :11], "side": side})
+
+
+def test_the_smallest_pulse_is_what_one_gets():
+    assert jaxrnn.stream(lambda x: x[::6], X, axes=0).pulse == 6
+    assert jaxrnn.stream(lambda x: x.reshape(-1, 4, 3), X, axes=0, multiple=4).pulse == 4
+    strided = [node("Slice", ["x", "zero", "end", "one", "step"])]
+    constants = {"zero": [0], "end": [2**62], "one": [1], "step": [3]}
+    initializers = [numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", "S", 3])]
+    proto = model(*strided, inputs=inputs, initializers=initializers)
+    assert jaxrnn.load(proto).stream().pulse == 3
+
+
+def test_the_command_times_one_stream(tmp_path):
+    """Whatever the batch is called: tf2onnx names every dimension by a number."""
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["unk__1", "unk__2", 3])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["unk__1", "unk__2", 3])]
+    onnx.save(model(node("Relu", ["x"]), inputs=inputs, outputs=outputs), tmp_path / "m.onnx")
+    facts = call_json("stream", tmp_path / "m.onnx", "--symbol", "unk__2", "--random", "--frames", 4)
+    assert facts["dims"] == {"unk__1": 1, "unk__2": 4}
+    given = call_json(
+        "stream", tmp_path / "m.onnx", "--symbol", "unk__2", "--random", "--frames", 4, "--dim", "unk__1=2"
+    )
+    assert given["dims"] == {"unk__1": 2, "unk__2": 4}
