@@ -11,15 +11,17 @@ from onnx import numpy_helper
 
 import jaxrnn
 from jaxrnn.cells import RNN, Weights, run_layer
+from jaxrnn.jaxprs.origins.codes import COPY, UPDATED, grades
+from jaxrnn.onnx.state.tracing import follow
 
 CELL = "a = MatMul (f, W) b = MatMul (h, R) s = Add (a, b) h_out = Tanh (s) y = MatMul (h_out, V)"
 WEIGHTS = {"W": (4, 4), "R": (4, 4), "V": (4, 2), "GW": (1, 12, 4), "GR": (1, 12, 4)}
 WORDS = "k v x key value audio frames mask mel noisy tokens keys cache".split()  # noqa: SIM905
 
 
-def load(graph, weights=None, **options):
+def load(graph, weights=None, opset=18, **options):
     """The model of a graph in ONNX's text format, with random weights by shape."""
-    proto = onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 18]>' + graph)
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>' + graph)
     rng = np.random.default_rng(0)
     for name, shape in (weights or {}).items():
         proto.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
@@ -224,6 +226,42 @@ def test_what_the_loops_of_a_users_operator_carry(form):
         (variable,) = state
         assert (variable.input, variable.output, variable.node) == ("a", "b", "mine")
         assert variable.reason == f"{slot} of Mine 'mine' starts from 'a' and ends in 'b', at the same places"
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_what_a_scan_hands_on_is_moved(steps):
+    """What its body gives back unchanged comes out as the elements that went in, beside what it carries."""
+    graph = f"""g (float[{steps},1,4] x, float[1,4] h, float[1,2] past)
+      => (float[{steps},1,4] y, float[1,4] a, float[1,4] b)
+    {{
+      both = Concat <axis = 1> (past, past)
+      a, same, y = Scan <num_scan_inputs = 1, body = body (float[1,4] i, float[1,4] k, float[1,4] f)
+        => (float[1,4] o, float[1,4] l, float[1,4] p) {{
+          s = MatMul (i, R)
+          t = Add (s, f)
+          o = Tanh (t)
+          l = Identity (k)
+          p = Identity (f)
+        }}> (h, both, x)
+      b = Identity (same)
+    }}"""
+    model = load(graph, {"R": (4, 4)}, state={"h": "a"})
+    flow = follow(model.program, {}, {}, ["h", "past"], True)
+    assert (grades(flow.outputs["b"].codes["past"]) == COPY).all()
+    assert (grades(flow.outputs["a"].codes["h"]) == UPDATED).all()
+    assert [site.slot for site in flow.sites] == ["i"]
+
+
+@pytest.mark.parametrize("function", ["Tanh", "Softsign", "Gelu", "Mish"])
+def test_a_function_of_several_steps_is_a_function_of_its_argument(function):
+    """The hidden state of an LSTM in single operators comes from its cell through any function of one argument."""
+    graph = f"""g (float[1,3] x, float[1,4] a, float[1,4] b) => (float[1,3] y, float[1,4] p, float[1,4] q) {{
+      s = MatMul (x, W) t = MatMul (a, R) u = Add (s, t) i = Sigmoid (u) g = Tanh (u)
+      kept = Mul (i, b) new = Mul (i, g) q = Add (kept, new)
+      outer = {function} (q) p = Mul (i, outer) y = MatMul (p, V)
+    }}"""
+    model = load(graph, {"W": (3, 4), "R": (4, 4), "V": (4, 3)}, opset=20)
+    assert external(model) == {"a": "p", "b": "q"}
 
 
 EQUATIONS = {

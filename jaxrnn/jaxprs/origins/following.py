@@ -180,7 +180,8 @@ class Following:
         kind = of.KINDS.get(name, "other")
         if kind == "add" and np.dtype(dtype).kind in "iu":
             kind = "count"
-        if name in ("div", "rem") and operands[1].deps:
+        divided = name in ("div", "rem") and bool(operands[1].deps)
+        if divided:
             # Only the first operand comes through a division.
             conditions, operands = operands[1:], operands[:1]
         flow = self._create((label,), shape, dtype, flows)
@@ -192,7 +193,7 @@ class Following:
             for source, codes in flow.codes.items():
                 before = arguments[0].codes.get(source)
                 if before is not None and before.shape == shape:
-                    lost = (codes >= of.STEP) & (codes % of.STEP == of.OTHER)
+                    lost = (codes >= of.STEP) & (divided | (codes % of.STEP == of.OTHER))
                     flow.codes[source] = np.where(lost, of.alone("other", before, True), codes)
         return flow
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.core import Tracer
 
@@ -38,22 +37,23 @@ def visible_body(
     """
     if not are_visible():
         return list(results)
-    results, starts, slots = list(results), [], []
+    results, starts, slots, handed = list(results), [], [], set[int]()
     inputs, outputs, makers = body.block.inputs[2 * head :], body.block.outputs[head:], body.block.makers()
-    computed = [index for index, leaf in enumerate(jax.tree.leaves(results)) if isinstance(leaf, Tracer)]
-    for place, start in enumerate(carried):
-        if is_sequence(start) or start is None or tuple(np.shape(results[place])) != tuple(start.shape):
-            continue
+    followed = [
+        place
+        for place, start in enumerate(carried)
+        if start is not None and not is_sequence(start) and np.shape(results[place]) == tuple(start.shape)
+    ]
+    for place in followed:
         if origin(outputs[place], makers) is inputs[place]:
-            results[place] = start  # handed on unchanged
-            continue
-        first = len(jax.tree.leaves(results[:place]))
-        if first in computed and (chosen is None or place in chosen):
-            slots.append(Carried(str(inputs[place].name), computed.index(first), len(starts), forward))
-            starts.append(traced(start))
-    leaves, structure = jax.tree.flatten(results)
-    computed = [index for index in computed if isinstance(leaves[index], Tracer)]
-    shown = visible([leaves[index] for index in computed], starts, slots, steps if isinstance(steps, int) else None)
-    for index, value in zip(computed, shown, strict=True):
-        leaves[index] = value
-    return jax.tree.unflatten(structure, leaves)
+            results[place] = carried[place]
+            handed.add(place)
+    computed = [place for place, value in enumerate(results) if isinstance(value, Tracer) and place not in handed]
+    for place in followed:
+        if place in computed and (chosen is None or place in chosen):
+            slots.append(Carried(str(inputs[place].name), computed.index(place), len(starts), forward))
+            starts.append(traced(carried[place]))
+    shown = visible([results[place] for place in computed], starts, slots, steps if isinstance(steps, int) else None)
+    for place, value in zip(computed, shown, strict=True):
+        results[place] = value
+    return results
