@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from evaluation_cases import (
     ONCE,
     Fragile,
     begin_with,
-    denoiser,
     evaluation_of,
     leftovers,
     make_corpus,
@@ -90,7 +90,7 @@ class Failing:
 def test_what_goes_wrong_in_a_worker_is_said_as_in_this_process(machine, tmp_path):
     corpus = make_corpus(tmp_path, LENGTHS[:4])
     with pytest.raises(InputError, match=r"cannot be pickled .* give a function that makes it"):
-        evaluate(denoiser(), items_of(corpus), [], tmp_path / "out", workers=1)
+        evaluate(Fragile(threading.Lock()), items_of(corpus), [], tmp_path / "out", workers=1)
     with pytest.raises(InputError, match="expected a positive count"):
         Workers(0)
     (tmp_path / "blocked").mkdir()
