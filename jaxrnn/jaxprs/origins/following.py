@@ -48,8 +48,8 @@ class Following:
     """An evaluation that follows elements.
 
     Args:
-        written: the labels of nodes whose functions may hold loops of their own, which nobody declared.
         operators: the names of nodes, as they are on the name stacks of equations, with those of their operators.
+        written: the labels of nodes whose functions may hold loops of their own, which nobody declared.
         keep: is told the number of bytes that are held for a value.
         elements: whether to follow elements, or only what slides along which axis.
 
