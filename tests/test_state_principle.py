@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
@@ -9,15 +10,18 @@ import pytest
 from onnx import numpy_helper
 
 import jaxrnn
+from jaxrnn.cells import RNN, Weights, run_layer
+from jaxrnn.jaxprs.origins.codes import COPY, UPDATED, grades
+from jaxrnn.onnx.state.tracing import follow
 
 CELL = "a = MatMul (f, W) b = MatMul (h, R) s = Add (a, b) h_out = Tanh (s) y = MatMul (h_out, V)"
 WEIGHTS = {"W": (4, 4), "R": (4, 4), "V": (4, 2), "GW": (1, 12, 4), "GR": (1, 12, 4)}
 WORDS = "k v x key value audio frames mask mel noisy tokens keys cache".split()  # noqa: SIM905
 
 
-def load(graph, weights=None, **options):
+def load(graph, weights=None, opset=18, **options):
     """The model of a graph in ONNX's text format, with random weights by shape."""
-    proto = onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 18]>' + graph)
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>' + graph)
     rng = np.random.default_rng(0)
     for name, shape in (weights or {}).items():
         proto.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
@@ -180,6 +184,84 @@ def test_an_operator_of_the_user_carries_what_its_function_says():
 
     model = load(graph, shapes, operators={("", "RNN"): ignoring})
     assert "RNN" not in "".join(variable.reason for variable in model.state)
+
+
+@pytest.mark.parametrize("form", ["scan", "while", "layer", "counted", "unchanged", "forgetful"])
+def test_what_the_loops_of_a_users_operator_carry(form):
+    """Its loops tell: counters and values that no step changes are no state."""
+    graph = """g (float[t,1,4] x, float[1,1,4] a) => (float[t,1,4] y, float[1,1,4] b) {
+      ["mine"] y, b = Mine (x, W, a)
+    }"""
+
+    def mine(x, w, a):
+        def step(h, frame):
+            h = jnp.tanh(frame + h @ w)
+            return h, h
+
+        if form == "layer":
+            weights = Weights(w[None], w[None])
+            y, (h,) = run_layer([RNN()], weights, x, [a])
+            return [y[:, 0], h]
+        if form == "while":
+            body = lambda state: (state[0] + 1, step(state[1], x[0])[0])  # noqa: E731
+            _, h = jax.lax.while_loop(lambda state: state[0] < 3, body, (0, a[0]))
+            return [x + h, h[None]]
+        if form == "counted":
+            (_, h), y = jax.lax.scan(lambda c, f: ((c[0] + 1, step(c[1], f)[0]), f), (0, a[0]), x)
+            return [y, h[None]]
+        if form == "unchanged":
+            h, y = jax.lax.scan(lambda h, frame: (h, frame + h), a[0], x)
+            return [y, h[None]]
+        h, y = jax.lax.scan(step, jnp.zeros_like(a[0]) if form == "forgetful" else a[0], x)
+        return [y, h[None] + a if form == "forgetful" else h[None]]
+
+    options = {"state": {}} if form in ("unchanged", "forgetful") else {}
+    state = load(graph, {"W": (4, 4)}, operators={("", "Mine"): mine}, **options).state
+    if form == "unchanged":
+        assert not state
+    elif form == "forgetful":
+        assert [(each.name, each.kind) for each in state] == [("mine.carry", "internal")]
+    else:
+        slot = {"scan": "carry", "layer": "h"}.get(form, "carry 1")
+        (variable,) = state
+        assert (variable.input, variable.output, variable.node) == ("a", "b", "mine")
+        assert variable.reason == f"{slot} of Mine 'mine' starts from 'a' and ends in 'b', at the same places"
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_what_a_scan_hands_on_is_moved(steps):
+    """What its body gives back unchanged comes out as the elements that went in, beside what it carries."""
+    graph = f"""g (float[{steps},1,4] x, float[1,4] h, float[1,2] past)
+      => (float[{steps},1,4] y, float[1,4] a, float[1,4] b)
+    {{
+      both = Concat <axis = 1> (past, past)
+      a, same, y = Scan <num_scan_inputs = 1, body = body (float[1,4] i, float[1,4] k, float[1,4] f)
+        => (float[1,4] o, float[1,4] l, float[1,4] p) {{
+          s = MatMul (i, R)
+          t = Add (s, f)
+          o = Tanh (t)
+          l = Identity (k)
+          p = Identity (f)
+        }}> (h, both, x)
+      b = Identity (same)
+    }}"""
+    model = load(graph, {"R": (4, 4)}, state={"h": "a"})
+    flow = follow(model.program, {}, {}, ["h", "past"], True)
+    assert (grades(flow.outputs["b"].codes["past"]) == COPY).all()
+    assert (grades(flow.outputs["a"].codes["h"]) == UPDATED).all()
+    assert [site.slot for site in flow.sites] == ["i"]
+
+
+@pytest.mark.parametrize("function", ["Tanh", "Softsign", "Gelu", "Mish"])
+def test_a_function_of_several_steps_is_a_function_of_its_argument(function):
+    """The hidden state of an LSTM in single operators comes from its cell through any function of one argument."""
+    graph = f"""g (float[1,3] x, float[1,4] a, float[1,4] b) => (float[1,3] y, float[1,4] p, float[1,4] q) {{
+      s = MatMul (x, W) t = MatMul (a, R) u = Add (s, t) i = Sigmoid (u) g = Tanh (u)
+      kept = Mul (i, b) new = Mul (i, g) q = Add (kept, new)
+      outer = {function} (q) p = Mul (i, outer) y = MatMul (p, V)
+    }}"""
+    model = load(graph, {"W": (3, 4), "R": (4, 4), "V": (4, 3)}, opset=20)
+    assert external(model) == {"a": "p", "b": "q"}
 
 
 EQUATIONS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,47 +13,11 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from jax.extend.core.primitives import jit_p
 
 from jaxrnn.jaxprs.equations import bind, evaluate, shape_of, type_of, variables
+from jaxrnn.jaxprs.moves import move
 from jaxrnn.jaxprs.platforms import platforms_of
 from jaxrnn.jaxprs.slices import needed, read_by
 
 _PRODUCTS = {"mul", "dot_general", "conv_general_dilated"}
-
-
-def _broadcast(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
-    shape = np.ones(len(params["shape"]), int)
-    shape[list(params["broadcast_dimensions"])] = x.shape
-    return np.broadcast_to(x.reshape(shape), params["shape"])
-
-
-def _pad(params: Mapping[str, Any], x: np.ndarray, value: np.ndarray) -> np.ndarray:
-    places, kept = [], []
-    for size, (low, high, interior) in zip(x.shape, params["padding_config"], strict=True):
-        end = max(low, 0) + max(size + (size - 1) * interior, 0)
-        places.append(slice(max(low, 0), end, interior + 1))
-        kept.append(slice(max(-low, 0), end + high))
-    padded = np.full([max(0, place.stop, keep.stop) for place, keep in zip(places, kept, strict=True)], value)
-    padded[tuple(places)] = x
-    return padded[tuple(kept)]
-
-
-def _slice(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
-    ends = zip(params["start_indices"], params["limit_indices"], params["strides"] or [1] * x.ndim, strict=True)
-    return x[tuple(slice(*each) for each in ends)]
-
-
-#: Primitives that move elements, as functions of their parameters and operands. XLA would compile a program for each.
-_MOVES: dict[str, Callable[..., np.ndarray]] = {
-    "broadcast_in_dim": lambda params, x, *_: _broadcast(params, x),
-    "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
-    "copy": lambda params, x: x,
-    "pad": lambda params, x, value: _pad(params, x, value),
-    "reshape": lambda params, x, *_: x.reshape(params["new_sizes"]),
-    "select_n": lambda params, which, *cases: np.where(which, *cases[::-1]),
-    "slice": lambda params, x: _slice(params, x),
-    "squeeze": lambda params, x: np.squeeze(x, tuple(params["dimensions"])),
-    "stop_gradient": lambda params, x: x,
-    "transpose": lambda params, x: np.transpose(x, params["permutation"]),
-}
 
 
 def split(closed: ClosedJaxpr) -> tuple[list[np.ndarray | None], ClosedJaxpr, list[bool]]:
@@ -93,14 +57,6 @@ def _split(closed: ClosedJaxpr, *, computing: bool) -> tuple[list[np.ndarray | N
     live = _without_dead_code(closed)
     rest = _without_dead_code(jax.make_jaxpr(unknown)(*closed.in_avals))
     return [None if isinstance(value, Tracer) else np.asarray(value) for value in values], rest
-
-
-def move(equation: JaxprEqn, operands: Sequence[Any]) -> list[np.ndarray] | None:
-    """The results of an equation that only moves elements of known arrays; None for another."""
-    name = equation.primitive.name
-    if name not in _MOVES or (name == "select_n" and operands[0].dtype != bool):
-        return None
-    return [_MOVES[name](equation.params, *operands)]
 
 
 def _known(equation: JaxprEqn, operands: list[Any], computing: bool) -> list[Any] | None:

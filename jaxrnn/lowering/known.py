@@ -6,7 +6,7 @@ wider: files would only be larger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,68 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.jaxprs.elements import ON_ELEMENTS, counted
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of
-from jaxrnn.jaxprs.known import move
+from jaxrnn.jaxprs.moves import move
 from jaxrnn.lowering.movement import thin
 from jaxrnn.lowering.writer import Operand
 
 #: Fewer elements than these may be made wider.
 _FEW = 64
-
-
-#: Primitives on elements, which NumPy computes as XLA does, or to a rounding.
-_ON_ELEMENTS: dict[str, Callable[..., Any]] = {
-    "abs": np.abs,
-    "add": np.add,
-    "add_any": np.add,
-    "and": np.bitwise_and,
-    "ceil": np.ceil,
-    "cos": np.cos,
-    "eq": np.equal,
-    "exp": np.exp,
-    "floor": np.floor,
-    "ge": np.greater_equal,
-    "gt": np.greater,
-    "is_finite": np.isfinite,
-    "le": np.less_equal,
-    "log": np.log,
-    "lt": np.less,
-    "max": np.maximum,
-    "min": np.minimum,
-    "mul": np.multiply,
-    "ne": np.not_equal,
-    "neg": np.negative,
-    "not": np.invert,
-    "or": np.bitwise_or,
-    "sign": np.sign,
-    "sin": np.sin,
-    "sqrt": np.sqrt,
-    "square": np.square,
-    "sub": np.subtract,
-    "tanh": np.tanh,
-    "xor": np.bitwise_xor,
-}
-
-
-def _iota(params: Mapping[str, Any]) -> np.ndarray:
-    shape, axis = params["shape"], params["dimension"]
-    counts = np.arange(shape[axis]).astype(params["dtype"])
-    return np.broadcast_to(counts.reshape([-1 if d == axis else 1 for d in range(len(shape))]), shape)
-
-
-def _split(params: Mapping[str, Any], x: np.ndarray) -> list[np.ndarray]:
-    return np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"])
-
-
-#: Other primitives, by their parameters.
-_BY_PARAMETERS: dict[str, Callable[..., Any]] = {
-    "expand_dims": lambda params, x: np.expand_dims(x, tuple(params["dimensions"])),
-    "iota": _iota,
-    "rev": lambda params, x: np.flip(x, tuple(params["dimensions"])),
-    "split": _split,
-    "stack": lambda params, *parts: np.stack(parts, params["axis"]),
-    "tile": lambda params, x: np.tile(x, params["reps"]),
-}
 
 
 def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
@@ -97,12 +43,11 @@ def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | No
         return _converted(arrays[0], np.dtype(equation.params["new_dtype"]))
     if (moved := move(equation, arrays)) is not None:
         return moved
-    if name in _BY_PARAMETERS:
-        found = _BY_PARAMETERS[name](equation.params, *arrays)
-        return found if isinstance(found, list) else [found]
+    if name == "iota":
+        return [counted(equation.params)]
     plain = all(array.dtype.kind in "biuf" for array in arrays)
-    if name in _ON_ELEMENTS and plain:
-        return [_spread(_ON_ELEMENTS[name], equation, arrays)]
+    if name in ON_ELEMENTS and plain:
+        return [_spread(ON_ELEMENTS[name], equation, arrays)]
     return _computed(equation, arrays)
 
 

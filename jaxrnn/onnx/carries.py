@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.graph import normal_domain, subgraphs_of
 
 CELLS = ("LSTM", "GRU", "RNN")
@@ -43,6 +44,12 @@ STATEFUL = {
     "CausalConvWithState": Stateful("state", past=3, time_axis=2),
     "LinearAttention": Stateful("state", past=3, time_axis=1),
 }
+
+
+def is_recurrent(node: BoundNode) -> bool:
+    """Return True if a node carries something from step to step; a user's own operator may do anything."""
+    known = {*(("", name) for name in (*CELLS, *LOOPS, *STATEFUL)), QUANTIZED}
+    return not node.operator.own and (node.operator.domain, node.operator.name) in known
 
 
 def starts_recurrence(node: ir.Node | None, index: int) -> bool:

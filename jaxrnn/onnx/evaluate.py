@@ -21,6 +21,8 @@ from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.values import Value, describe, is_sequence, settle, static
 
 Watch = Callable[[BoundNode, Sequence[Value]], None]
+#: As `call`, also for the nodes of subgraphs.
+Caller = Callable[[BoundNode, Sequence[Value], "Scope"], tuple[Value, ...]]
 
 #: What JAX raises when Python needs the value of a tracer.
 _TRACER_ERRORS = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
@@ -29,10 +31,17 @@ _TRACER_ERRORS = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConv
 class Scope:
     """The values of a graph while it is evaluated; the scope of a subgraph can read the outer ones."""
 
-    def __init__(self, params: Mapping[str, Value], outer: Scope | None = None, watch: Watch | None = None):
+    def __init__(
+        self,
+        params: Mapping[str, Value],
+        outer: Scope | None = None,
+        watch: Watch | None = None,
+        caller: Caller | None = None,
+    ):
         self.params = params
         self.outer = outer
         self.watch = watch
+        self.caller = caller or call
         self._values: dict[ir.Value, Value] = {}
 
     def __setitem__(self, key: ir.Value, value: Value) -> None:
@@ -77,7 +86,7 @@ class Subgraph:
                 f"the subgraph {self.block.name!r} takes {len(self.block.inputs)} inputs, but was given {len(inputs)}"
             )
         current().evaluate()
-        return _evaluate(self.block, inputs, Scope(self.outer.params, self.outer))
+        return _evaluate(self.block, inputs, Scope(self.outer.params, self.outer, caller=self.outer.caller))
 
 
 def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
@@ -112,7 +121,7 @@ def _run(node: BoundNode, scope: Scope) -> tuple[Value, ...]:
     try:
         with jax.named_scope(node.name):
             current().evaluate()
-            return call(node, inputs, scope)
+            return scope.caller(node, inputs, scope)
     except Exception as error:
         raise _located(error, node, inputs) from error
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
 
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of
-from jaxrnn.jaxprs.known import move
+from jaxrnn.jaxprs.moves import move
 from jaxrnn.jaxprs.platforms import is_platform_index
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.values import is_length

@@ -7,14 +7,13 @@ broadcasts, in any order and number, are so one thing: an array of positions in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal
 
-from jaxrnn.jaxprs.equations import Atom, bind, shape_of, type_of
+from jaxrnn.jaxprs.equations import Atom, shape_of, type_of
+from jaxrnn.jaxprs.moves import move, moved_operands
 
 
 class Elements(NamedTuple):
@@ -59,71 +58,25 @@ def joined_positions(equation: JaxprEqn, output: int) -> np.ndarray | None:
     Returns:
         Positions in the shape of the result; None where the equation does more than move elements.
     """
-    name, params = equation.primitive.name, equation.params
+    name = equation.primitive.name
     if name == "convert_element_type":
-        return everything(equation.invars[0]) if _same_type(equation) else None
-    if name in _JOINING:
-        starts = np.cumsum([0, *map(size_of, equation.invars)])
-        parts = [everything(atom) + start for atom, start in zip(equation.invars, starts, strict=False)]
-        return _JOINING[name](parts, params)
-    if name == "split":
-        ends = np.cumsum(params["sizes"])
-        index = np.arange(ends[output] - params["sizes"][output], ends[output])
-        return np.take(everything(equation.invars[0]), index, params["axis"])
-    rule = _MOVING.get(name)
-    if rule is not None:
-        return rule(everything(equation.invars[0]), params, shape_of(equation.outvars[output]))
-    if name in ("gather", "dynamic_slice"):
-        return _indexed(equation)
-    return None
-
-
-def _same_type(equation: JaxprEqn) -> bool:
-    return type_of(equation.invars[0]) == type_of(equation.outvars[0])
-
-
-_JOINING: dict[str, Callable[[list[np.ndarray], Any], np.ndarray]] = {
-    "concatenate": lambda parts, params: np.concatenate(parts, params["dimension"]),
-    "stack": lambda parts, params: np.stack(parts, params["axis"]),
-}
-
-
-def _broadcast(x: np.ndarray, params: Any, shape: Sequence[int]) -> np.ndarray:
-    spread = [1] * len(shape)
-    for size, dimension in zip(x.shape, params["broadcast_dimensions"], strict=True):
-        spread[dimension] = size
-    return np.broadcast_to(x.reshape(spread), shape)
-
-
-def _slice(x: np.ndarray, params: Any, shape: Sequence[int]) -> np.ndarray:
-    strides = params["strides"] or (1,) * x.ndim
-    return x[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
-
-
-def _reshape(x: np.ndarray, params: Any, shape: Sequence[int]) -> np.ndarray | None:
-    return x.reshape(shape) if params.get("dimensions") is None else None
-
-
-_MOVING: dict[str, Callable[[np.ndarray, Any, Sequence[int]], np.ndarray | None]] = {
-    "broadcast_in_dim": _broadcast,
-    "copy": lambda x, params, shape: x,
-    "pvary": lambda x, params, shape: x,
-    "expand_dims": lambda x, params, shape: x.reshape(shape),
-    "reshape": _reshape,
-    "rev": lambda x, params, shape: np.flip(x, params["dimensions"]),
-    "slice": _slice,
-    "squeeze": lambda x, params, shape: x.reshape(shape),
-    "transpose": lambda x, params, shape: x.transpose(params["permutation"]),
-}
-
-
-def _indexed(equation: JaxprEqn) -> np.ndarray | None:
-    """A gather or slice whose indices are literals, evaluated on positions."""
-    data, *indices = equation.invars
-    if not all(isinstance(index, Literal) for index in indices) or size_of(data) >= 2**31:
+        return everything(equation.invars[0]) if type_of(equation.invars[0]) == type_of(equation.outvars[0]) else None
+    places = moved_operands(equation) or []
+    if name in _WRITING or not places:
         return None
-    with jax.ensure_compile_time_eval():
-        values = [np.asarray(index.val, type_of(index)) for index in indices if isinstance(index, Literal)]
-        at = np.asarray(bind(equation, [everything(data).astype(np.int32), *values])[0])
-    # Outside of the array there is no element.
-    return at.astype(np.int64) if at.size and at.min() >= 0 and at.max() < size_of(data) else None
+    operands: list[Any] = []
+    start = 0
+    for index, atom in enumerate(equation.invars):
+        if index in places:
+            operands.append(everything(atom) + start)
+            start += size_of(atom)
+        elif isinstance(atom, Literal):
+            operands.append(np.asarray(atom.val, type_of(atom)))
+        else:
+            return None
+    moved = move(equation, operands)
+    return None if moved is None else moved[output]
+
+
+#: Moves whose results hold elements of their own, or whose derivative is another one.
+_WRITING = frozenset({"dynamic_update_slice", "pad", "scatter", "select_n", "stop_gradient"})

@@ -13,8 +13,10 @@ import numpy as np
 from jaxrnn import varying
 from jaxrnn.cells import in_chunks, is_plain
 from jaxrnn.errors import StaticValueError
+from jaxrnn.jaxprs.recurrences import visible_recurrences
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import Subgraph
+from jaxrnn.onnx.operators.carrying import visible_body
 from jaxrnn.onnx.operators.loops import loop, types_of
 from jaxrnn.onnx.operators.reshaping import axes_of
 from jaxrnn.onnx.registry import since
@@ -87,21 +89,22 @@ def scan(
         outputs = body(*carry, *frame)
         return all_traced(outputs[:count]), all_traced(outputs[count:])
 
-    is_one = isinstance(lengths[0], int) and lengths[0] == 1
-    found = scan_recognised(step, all_traced(state), frames) if is_one and is_plain() else None
-    if found is not None:
-        final, stacked = found
-    elif is_one:
-        outputs = body(*state, *(frame[0] for frame in frames))
-        final, stacked = outputs[:count], [traced(value)[None] for value in outputs[count:]]
-    else:
-        final, stacked = in_chunks(functools.partial(scan_cells, step), all_traced(state), frames)
+    with visible_recurrences(False):
+        is_one = isinstance(lengths[0], int) and lengths[0] == 1
+        found = scan_recognised(step, all_traced(state), frames) if is_one and is_plain() else None
+        if found is not None:
+            final, stacked = found
+        elif is_one:
+            outputs = body(*state, *(frame[0] for frame in frames))
+            final, stacked = outputs[:count], [traced(value)[None] for value in outputs[count:]]
+        else:
+            final, stacked = in_chunks(functools.partial(scan_cells, step), all_traced(state), frames)
     axes_out = _axes(scan_output_axes, [value.ndim for value in stacked], "scan_output_axes")
     results = [
         jnp.moveaxis(jnp.flip(value, 0) if back else value, 0, axis)
         for value, back, axis in zip(stacked, backwards_out, axes_out, strict=True)
     ]
-    return [*final, *results]
+    return visible_body([*final, *results], state, body, lengths[0], forward=not any(backwards))
 
 
 def scan_8(
@@ -140,7 +143,9 @@ def scan_8(
         final, stacked = varying.scan(step, row[:count], (steps, frames))
         return (*final, *stacked)
 
-    return list(jax.vmap(one_row)(rows, *arrays))
+    with visible_recurrences(False):
+        results = list(jax.vmap(one_row)(rows, *arrays))
+    return visible_body(results, inputs[:count], body, time, forward=not any(backwards))
 
 
 OPERATORS = {

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn.cells import convolve, is_plain, product_operands
+from jaxrnn.jaxprs.recurrences import Carried, visible
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import rounded, wide_type
 from jaxrnn.onnx.operators.schemas import inherits
@@ -151,7 +152,10 @@ def causal_convolution(
         y = y + traced(bias).astype(wide)[:, None]
     if activation != "none":
         y = jax.nn.silu(rounded(y, x.dtype))
-    return [y.astype(x.dtype), lax.slice_in_dim(frames, x.shape[2], None, axis=2)]
+    results = [y.astype(x.dtype), lax.slice_in_dim(frames, x.shape[2], None, axis=2)]
+    if not kept:
+        return [results[0], jnp.zeros(shape, x.dtype)]
+    return visible(results, [None if past_state is None else past], [Carried("state", 1, 0)], x.shape[2])
 
 
 OPERATORS = {

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxrnn.cells.linear_attention import linear_attention
 from jaxrnn.cells.linear_attention_chunks import AttentionFrames
+from jaxrnn.jaxprs.recurrences import Carried, visible
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import widest
 from jaxrnn.onnx.registry import since
@@ -64,7 +65,9 @@ def linear_attention_operator(
     y, state = linear_attention(jax.tree.map(lambda x: x.astype(dtype), frames), start)
     y = y * jnp.asarray(scale or max(size, 1) ** -0.5, dtype)
     y = y.reshape((*y.shape[:2], q_num_heads * width)).swapaxes(0, 1)
-    return [y.astype(query.dtype), state.astype(query.dtype if past_state is None else past_state.dtype)]
+    results = [y.astype(query.dtype), state.astype(query.dtype if past_state is None else past_state.dtype)]
+    start = None if past_state is None else traced(past_state)
+    return visible(results, [start], [Carried("state", 1, 0)], query.shape[1])
 
 
 def _heads(x: Value, heads: int, name: str) -> jax.Array:

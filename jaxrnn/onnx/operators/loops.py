@@ -13,9 +13,11 @@ import numpy as np
 from jaxrnn import varying
 from jaxrnn.cells import in_chunks, is_plain
 from jaxrnn.errors import StaticValueError
+from jaxrnn.jaxprs.recurrences import visible_recurrences
 from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.limits import current
+from jaxrnn.onnx.operators.carrying import visible_body
 from jaxrnn.onnx.operators.forward_mode import forward_mode_only
 from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_static, is_symbolic, traced
@@ -76,6 +78,11 @@ class _Loop:
         """The carried values and the scan outputs."""
         walk = TimeLoop(self.body, self.carried)
         trips = walk.trips(self.limit, self.go_on)
+        with visible_recurrences(False):
+            results = self._run(walk, trips)
+        return visible_body(results, self.carried, self.body, trips, head=1, chosen=walk.positions.body.carried)
+
+    def _run(self, walk: TimeLoop, trips: Any) -> list[Value]:
         if trips is not None:
             of_data = self.limit is not None and not is_static(self.limit)
             if self.bound is not None and isinstance(trips, int) and trips > self.bound and of_data:

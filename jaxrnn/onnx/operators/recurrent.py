@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, parse_activations, run_layer
 from jaxrnn.cells.recurrence import DIRECTIONS
+from jaxrnn.jaxprs.recurrences import Carried, visible
 from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.schemas import inherits
@@ -154,7 +155,27 @@ def _layer(
     if layout:
         y = jnp.transpose(y, (2, 0, 1, 3))
         final = tuple(jnp.swapaxes(value, 0, 1) for value in final)
-    return [y, *final][:output_count]
+    return visible_layer([y, *final], initial, direction, layout, all_exist=sequence_lens is None)[:output_count]
+
+
+def visible_layer(
+    results: Sequence[jax.Array], initial: Sequence[Value], direction: str, layout: int = 0, *, all_exist: bool
+) -> list[jax.Array]:
+    """The outputs and final carries of a recurrent operator, in an equation where recurrences are `visible`."""
+    steps = results[0].shape[1 if layout else 0]
+    two_ways = direction == "bidirectional" and steps != 1
+    forward = direction == "forward" or steps == 1
+    slots = []
+    for index, slot in enumerate("hc"[: len(results) - 1]):
+        if not two_ways:
+            slots.append(Carried(slot, 1 + index, index, forward))
+            continue
+        axis = 1 if layout else 0
+        slots.append(Carried(slot, 1 + index, index, True, (axis, 0)))
+        slots.append(Carried(f"{slot}_reverse", 1 + index, index, False, (axis, 1)))
+    starts = [None if value is None else traced(value) for value in initial]
+    shown = (1 if layout else 0) if forward and all_exist and initial[0] is not None else None
+    return visible(results, starts, slots, steps, shown=shown)
 
 
 @inherits(_layer)

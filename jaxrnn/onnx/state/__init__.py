@@ -1,8 +1,9 @@
-"""The state of a model, found by following every element of every value through the graph.
+"""The state of a model, found by following every element of every value through it.
 
-`provenance` encodes how an element came from an input, `dataflow` follows the elements, `evidence` and `pairing` decide
-which output carries the updated value of which input, `find` assembles the result with its `reasons`, and `declared`
-checks the pairs that a caller declares. `stated` reads what a file that jaxrnn wrote says itself.
+`tracing` traces the graph as a jaxpr and follows its elements (`jaxrnn.jaxprs.origins`), `sizes` and `probe` find sizes
+for its open dimensions, `evidence` and `pairing` decide which output carries the updated value of which input, `find`
+assembles the result with its `reasons`, and `declared` checks the pairs that a caller declares. `stated` reads what a
+file that jaxrnn wrote says itself.
 """
 
 from jaxrnn.onnx.state.declared import check_pairs

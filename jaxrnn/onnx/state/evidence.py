@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxrnn.onnx.state import names
-from jaxrnn.onnx.state.flows import DataFlow, Flow
-from jaxrnn.onnx.state.provenance import (
+from jaxrnn.jaxprs.origins.codes import (
     COPY,
     DENSE,
     EXPOSED,
@@ -24,6 +22,8 @@ from jaxrnn.onnx.state.provenance import (
     grades,
     positions,
 )
+from jaxrnn.jaxprs.origins.flows import DataFlow, Flow
+from jaxrnn.onnx.state import names
 
 #: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a
 #: recurrence, but not to where it would go on. The others are arithmetic: `KEPT` as in averages and written-out GRUs,
@@ -216,8 +216,9 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
     """
     assert target.ids is not None
     target_ids = target.ids.ravel()
-    mask, distance, labels = np.zeros(target_ids.size, bool), 0.0, []
-    for label, join in flow.joins:
+    mask, distance, labels = np.zeros(target_ids.size, bool), 0.0, set[str]()
+    # The smallest ones: a larger one joins parts of the state.
+    for label, join in sorted(flow.joins, key=lambda each: np.prod(each[1].shape or ())):
         if source not in join.codes or join.ids is None or join.shape is None:
             continue
         codes, ids = join.codes[source].ravel(), join.ids.ravel()
@@ -233,8 +234,8 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
             continue
         apart = np.subtract(np.unravel_index(new[linked], join.shape), np.unravel_index(old[linked], join.shape))
         step = apart[:, :1]
-        if (apart == step).all() and np.count_nonzero(step) == 1:
+        if (apart == step).all() and np.count_nonzero(step) == 1 and (linked & ~mask).any():
             mask |= linked
             distance = max(distance, float(np.abs(step).sum()))
-            labels.append(label)
-    return mask, distance, tuple(labels)
+            labels.add(label)
+    return mask, distance, tuple(dict.fromkeys(label for label, _ in flow.joins if label in labels))

@@ -11,15 +11,15 @@ import numpy as np
 from jaxrnn.briefs import brief
 from jaxrnn.errors import StateError
 from jaxrnn.guards import exact_types
+from jaxrnn.jaxprs.origins.codes import STEP
+from jaxrnn.jaxprs.origins.flows import Site
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state import names
 from jaxrnn.onnx.state.declared import agree
 from jaxrnn.onnx.state.evidence import CARRIED, LAST_OUTPUT, POSSIBLE, Edge, find_edge
-from jaxrnn.onnx.state.flows import Site
 from jaxrnn.onnx.state.pairing import Pairing
 from jaxrnn.onnx.state.probe import Probe
-from jaxrnn.onnx.state.provenance import STEP
 from jaxrnn.onnx.state.reasons import external_reason, internal_reason
 from jaxrnn.specs import Dimension
 from jaxrnn.voices import argument, static_argument

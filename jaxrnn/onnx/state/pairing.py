@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from jaxrnn.errors import StateError
+from jaxrnn.jaxprs.origins import DataFlow
 from jaxrnn.onnx.state import names
 from jaxrnn.onnx.state.evidence import (
     BUFFER,
@@ -18,7 +19,6 @@ from jaxrnn.onnx.state.evidence import (
     SUSPECT,
     Edge,
 )
-from jaxrnn.onnx.state.flows import DataFlow
 from jaxrnn.voices import argument
 
 #: Beyond this number of inputs with equal evidence, names alone decide.

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import LimitError
+from jaxrnn.jaxprs.origins import DataFlow
 from jaxrnn.onnx.interface import is_batch_name, spec_of
 from jaxrnn.onnx.program import Program
-from jaxrnn.onnx.state.dataflow import follow
-from jaxrnn.onnx.state.flows import DataFlow, NotFollowedError
 from jaxrnn.onnx.state.sizes import Sizes, solve
+from jaxrnn.onnx.state.tracing import NotFollowedError, follow
 from jaxrnn.specs import ArraySpec, Dimension
 
 #: Sizes to try for open dimensions until the graph accepts them; the first one is long enough for loops to be loops.
@@ -79,7 +79,7 @@ class Probe:
         for name, bound in self._bound.items():
             self.equations.unify(name, bound)
         self._solved = solve(
-            self.equations, size, spread, lambda sizes: follow(self._program, sizes, self._static, (), strict=True)
+            self.equations, size, spread, lambda sizes: follow(self._program, sizes, self._static, None, strict=True)
         )
         return self._solved is not None
 
@@ -103,7 +103,7 @@ class Probe:
 
     def _accepts(self, sizes: Mapping[str, int]) -> bool:
         try:
-            follow(self._program, {**sizes, **self._bound}, self._static, (), strict=True)
+            follow(self._program, {**sizes, **self._bound}, self._static, None, strict=True)
         except (NotFollowedError, LimitError):
             return False
         return True
@@ -117,7 +117,7 @@ class Probe:
         if names not in self._longer:
             sizes = {name: size * 2 if name in names else size for name, size in self.sizes.items()}
             try:
-                self._longer[names] = follow(self._program, sizes, self._static, (), strict=True)
+                self._longer[names] = follow(self._program, sizes, self._static, None, strict=True)
             except (NotFollowedError, LimitError):
                 self._longer[names] = None
         return self._longer[names]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxrnn.jaxprs.origins import DataFlow, Site
 from jaxrnn.onnx.state.evidence import BUFFER, CARRIED, CELL, GROWN, KEPT, LAST_OUTPUT, PRODUCT, Edge
-from jaxrnn.onnx.state.flows import DataFlow, Site
 
 _EXTERNAL = {
     BUFFER: "{output!r} holds {input!r} moved along, with new elements at its end: a buffer of past frames",

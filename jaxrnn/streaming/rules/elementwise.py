@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
+from jaxrnn.jaxprs.elements import ELEMENTWISE
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.dimensions import is_symbolic, settled
@@ -19,19 +20,6 @@ from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.counting import affine_of, against_the_length, chosen
 from jaxrnn.streaming.timeline import LARGEST, Timeline
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Reach, is_length, union
-
-# fmt: off
-NAMES = (
-    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e",
-    "bessel_i1e", "cbrt", "ceil", "clamp", "clz", "complex", "conj", "convert_element_type", "copy", "copy_p", "cos",
-    "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma",
-    "igammac", "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min",
-    "mul", "mulhi", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "polygamma", "population_count",
-    "pow", "real", "reduce_precision", "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n",
-    "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
-    "stop_gradient", "sub", "tan", "tanh", "xor", "zeta",
-)
-# fmt: on
 
 #: What each operation with a singular derivative reads where no frame exists: inside its domain, and not at its edge.
 # fmt: off
@@ -207,4 +195,4 @@ def _settled(equation: JaxprEqn, value: Any) -> Any:
     return value if number is None else np.full(np.shape(value), number, type_of(equation.outvars[0]))
 
 
-RULES = dict.fromkeys(NAMES, elementwise)
+RULES = dict.fromkeys(ELEMENTWISE, elementwise)

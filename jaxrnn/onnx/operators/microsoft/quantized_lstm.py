@@ -16,7 +16,7 @@ from jaxrnn.cells import LSTM
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.cells.sequence import masked_output, masked_update
 from jaxrnn.onnx.operators.quantization import dynamic_quantize_linear, wide
-from jaxrnn.onnx.operators.recurrent import checked_lengths, make_cells
+from jaxrnn.onnx.operators.recurrent import checked_lengths, make_cells, visible_layer
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, traced
 
@@ -156,7 +156,8 @@ def dynamic_quantize_lstm(
         results.append(_run(cell, recurrent[d], peephole, projected, (starts[0][d], starts[1][d]), lengths, reverse))
     y = jnp.stack([outputs for outputs, _ in results], 1)
     final = [jnp.stack(arrays) for arrays in zip(*(carry for _, carry in results), strict=True)]
-    return [y, *final][:output_count]
+    results = visible_layer([y, *final], (initial_h, initial_c), direction, all_exist=sequence_lens is None)
+    return results[:output_count]
 
 
 OPERATORS = {"com.microsoft::DynamicQuantizeLSTM": since(dynamic_quantize_lstm, 1)}

@@ -7,8 +7,7 @@ For every value and every *source* (a graph input that may be state) there is an
 - `DENSE`: it depends on many elements of the source, or on no single one;
 - ``position * STEP + grade``, with positions from 1: it came from that one element, in the way that the grade names.
 
-An operator that moves elements (Reshape, Concat, Slice, ...) is called on the codes themselves. Element-wise arithmetic
-combines them by the tables below.
+What moves elements (`jaxrnn.jaxprs.moves`) moves their codes. Arithmetic on elements combines them by the tables below.
 """
 
 from __future__ import annotations
@@ -37,21 +36,20 @@ OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, WRITTEN, SHOWN
 STEP = 16
 DENSE = OTHER  # position 0
 
-#: The kinds of element-wise operators; every other one is "other". Two kinds more are "count", adding a constant to
-#: integers, and "write", replacing elements at places that depend on data.
+#: The kinds of primitives on elements; every other one is "other". Two kinds more are "count", adding to integers, and
+#: "write", replacing elements at places that depend on data.
 KINDS = {
-    "Add": "add",
-    "Sub": "add",
-    "Sum": "add",
-    "Mean": "add",
-    "Mul": "multiply",
-    "Div": "multiply",
-    "Neg": "multiply",
-    "Where": "select",
-    "Max": "keep",
-    "Min": "keep",
-    "Clip": "keep",
-    "Mod": "keep",
+    "add": "add",
+    "add_any": "add",
+    "sub": "add",
+    "mul": "multiply",
+    "div": "multiply",
+    "neg": "multiply",
+    "select_n": "select",
+    "max": "keep",
+    "min": "keep",
+    "clamp": "keep",
+    "rem": "keep",
 }
 
 

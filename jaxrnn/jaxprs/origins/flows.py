@@ -1,4 +1,4 @@
-"""What is known of a value whose elements are followed through a graph, and how operators pass it on."""
+"""What is known of a value whose elements are followed, and how arithmetic on elements passes it on."""
 
 from __future__ import annotations
 
@@ -10,20 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn.onnx.state import provenance
-
-
-class NotFollowedError(Exception):
-    """The sizes given to the open dimensions do not fit the graph.
-
-    Attributes:
-        node: the node that they do not fit, if one is known.
-        inputs: what is known of its inputs.
-    """
-
-    def __init__(self, message: str, node: Any = None, inputs: Sequence[Any] = ()):
-        super().__init__(message)
-        self.node, self.inputs = node, inputs
+from jaxrnn.jaxprs.origins import codes as of
 
 
 @dataclass
@@ -31,15 +18,16 @@ class Flow:
     """What is known of a value.
 
     Attributes:
-        shape: with sizes for open dimensions; None if unknown.
+        shape: its sizes; None if unknown.
         dtype: its element type.
-        value: the array itself, if it is known while tracing.
-        ids: the identity of every element: equal where elements were only moved; 0 for constants.
-        codes: by source, where every element comes from; see `provenance`.
+        value: the array itself, if it is known.
+        ids: the identity of every element: equal where elements were only moved; 0 for constants. None where it is
+            computed from no input.
+        codes: by source, where every element comes from; see `jaxrnn.jaxprs.origins.codes`.
         depth: by source, the least number of contractions on the way.
-        deps: the graph inputs whose values it depends on.
+        deps: the inputs whose values it depends on.
         ancestors: as bits, the numbers of the `producers` that it was computed from.
-        sequence: whether it is a sequence, its elements along the first axis of the shape.
+        argument: the label of a node, and the one value that the node computes this from, element by element.
     """
 
     shape: tuple[int, ...] | None
@@ -50,7 +38,7 @@ class Flow:
     depth: dict[str, int] = field(default_factory=dict)
     deps: frozenset[str] = frozenset()
     ancestors: int = 0
-    sequence: bool = False
+    argument: tuple[str, Flow] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,23 +56,23 @@ class Site:
 
 @dataclass
 class DataFlow:
-    """The result of `follow`.
+    """What was seen on the way from the inputs to the outputs.
 
     Attributes:
-        inputs: every graph input.
-        outputs: every graph output.
+        inputs: every input by name.
+        outputs: every output by name.
         sites: the carries of recurrences.
-        joins: labels and outputs of the nodes that concatenate.
-        lengths: by node, the sizes of the axes that a window or a recurrence slides along.
+        joins: labels and results of what concatenates.
+        lengths: labels, and the sizes of the axes that a window or a recurrence slides along.
         producers: for every group of new elements, in order, the first identity and the labels of the nodes.
-        lost: labels of recurrent nodes that could not be followed, and why.
+        lost: labels of nodes that cannot be followed, and why.
     """
 
     inputs: dict[str, Flow] = field(default_factory=dict)
     outputs: dict[str, Flow] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
     joins: list[tuple[str, Flow]] = field(default_factory=list)
-    lengths: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    lengths: list[tuple[str, tuple[int | None, ...]]] = field(default_factory=list)
     producers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     lost: list[tuple[str, str]] = field(default_factory=list)
 
@@ -106,16 +94,9 @@ class DataFlow:
 
 
 def constant(value: Any) -> Flow:
-    """A value that is known while tracing, an array or a sequence."""
-    if isinstance(value, tuple):
-        return Flow((len(value),), None, value, sequence=True)
+    """A value that is known."""
     value = np.asarray(value)
     return Flow(value.shape, value.dtype, value)
-
-
-def operand(known: Any) -> Flow:
-    """Return a value of which the array or the shape is known."""
-    return Flow(known.shape, known.dtype, known) if isinstance(known, np.ndarray) else Flow(tuple(known), None)
 
 
 def union(flows: Iterable[Flow]) -> Flow:
@@ -126,41 +107,37 @@ def union(flows: Iterable[Flow]) -> Flow:
     return flow
 
 
-def halves(flow: Flow | None, axis: int) -> list[Any]:
-    """What a bidirectional cell carries, split into its two directions along ``axis``."""
-    if flow is None:
-        return [None, None]
-    assert flow.shape is not None
-    shape = tuple(1 if index == axis else size for index, size in enumerate(flow.shape))
+def half_of(flow: Flow, half: tuple[int, int] | None) -> Flow:
+    """One direction of what a bidirectional layer carries; see `Carried.half`."""
+    if half is None:
+        return flow
+    axis, place = half
 
-    def half(place: int) -> Flow:
-        def cut(array: np.ndarray) -> np.ndarray:
-            return np.take(array, [place], axis)
+    def cut(array: np.ndarray) -> np.ndarray:
+        return np.take(array, [place], axis)
 
-        return dataclasses.replace(
-            flow,
-            shape=shape,
-            value=None if flow.value is None else cut(flow.value),
-            ids=None if flow.ids is None else cut(flow.ids),
-            codes={name: cut(codes) for name, codes in flow.codes.items()},
-        )
-
-    return [half(0), half(1)]
+    return dataclasses.replace(
+        flow,
+        shape=tuple(1 if index == axis else size for index, size in enumerate(flow.shape or ())),
+        value=None if flow.value is None else cut(flow.value),
+        ids=None if flow.ids is None else cut(flow.ids),
+        codes={name: cut(codes) for name, codes in flow.codes.items()},
+    )
 
 
 def carry(final: Flow, start: Flow | None) -> None:
     """Mark the elements of a final value as updates of those of the initial value at the same positions."""
     for name, codes in (start.codes if start is not None else {}).items():
-        final.codes[name] = np.where(codes >= provenance.STEP, provenance.carried(codes), final.codes[name])
+        final.codes[name] = np.where(codes >= of.STEP, of.carried(codes), final.codes[name])
 
 
 def combined(
     kind: str, shape: tuple[int, ...], operands: Sequence[Flow], conditions: Sequence[Flow]
 ) -> dict[str, np.ndarray]:
-    """The codes of element-wise arithmetic. The result depends densely on what a condition depends on.
+    """The codes of arithmetic on elements. The result depends densely on what a condition depends on.
 
     Args:
-        kind: the kind of arithmetic, one of `provenance.KINDS`' values, ``"count"``, ``"write"`` or ``"other"``.
+        kind: the kind of arithmetic, one of `codes.KINDS`' values, ``"count"``, ``"write"`` or ``"other"``.
         shape: of the result.
         operands: what the arithmetic combines.
         conditions: what only decides between operands.
@@ -170,18 +147,19 @@ def combined(
         dependent = [flow for flow in operands if name in flow.codes]
         planes = [np.broadcast_to(flow.codes[name], shape) for flow in dependent]
         # A source minus its own mean, or plus a function of itself alone, is normalised or transformed, not carried on.
-        transformed = any(flow.deps == {name} and (flow.codes[name] < provenance.STEP).all() for flow in dependent)
+        transformed = any(flow.deps == {name} and (flow.codes[name] < of.STEP).all() for flow in dependent)
         chosen = "other" if transformed and kind in ("add", "count") else kind
         codes = planes[0] if planes else np.zeros(shape, np.int64)
         if len(planes) == 1:
             free = all(not flow.deps for flow in operands if name not in flow.codes)
-            codes = provenance.alone(chosen, codes, free)
+            codes = of.alone(chosen, codes, free)
         for plane in planes[1:]:
-            codes = provenance.combine(chosen, codes, plane)
+            codes = of.combine(chosen, codes, plane)
         for flow in conditions:
             if name in flow.codes:
-                mask = np.broadcast_to(provenance.dense(flow.codes[name]), shape)
-                codes = np.maximum(codes, mask)
+                # What decides where elements go has another shape.
+                same = flow.shape in (shape, ())
+                codes = np.maximum(codes, of.dense(flow.codes[name]) if same else of.DENSE)
         result[name] = codes
     return result
 
@@ -193,8 +171,8 @@ def is_all(flow: Flow, number: int) -> bool:
 
 def without_neutral(name: str, operands: Sequence[Flow]) -> Sequence[Flow]:
     """The operands without those that change nothing: zeros that are added, and factors of one."""
-    neutral = {"Add": 0, "Sum": 0, "Sub": 0, "Mul": 1, "Div": 1}.get(name)
+    neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1}.get(name)
     if neutral is None:
         return operands
-    first = operands[:1] if name in ("Sub", "Div") else []
+    first = operands[:1] if name in ("sub", "div") else []
     return [*first, *(flow for flow in operands[len(first) :] if not is_all(flow, neutral))]

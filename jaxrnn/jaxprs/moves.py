@@ -1,0 +1,191 @@
+"""Primitives that move elements, in NumPy, where XLA would compile a program for each.
+
+What moves may be values, positions, or whatever else is known of every element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.core import JaxprEqn
+from jax.lax import GatherScatterMode
+
+
+def _broadcast(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    shape = np.ones(len(params["shape"]), int)
+    shape[list(params["broadcast_dimensions"])] = x.shape
+    return np.broadcast_to(x.reshape(shape), params["shape"])
+
+
+def _pad(params: Mapping[str, Any], x: np.ndarray, value: np.ndarray) -> np.ndarray:
+    places, kept = [], []
+    for size, (low, high, interior) in zip(x.shape, params["padding_config"], strict=True):
+        end = max(low, 0) + max(size + (size - 1) * interior, 0)
+        places.append(slice(max(low, 0), end, interior + 1))
+        kept.append(slice(max(-low, 0), end + high))
+    padded = np.full([max(0, place.stop, keep.stop) for place, keep in zip(places, kept, strict=True)], value, x.dtype)
+    padded[tuple(places)] = x
+    return padded[tuple(kept)]
+
+
+def _reshape(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    order = params.get("dimensions")
+    return (x if order is None else np.transpose(x, order)).reshape(params["new_sizes"])
+
+
+def _select(params: Mapping[str, Any], which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    result = cases[0]
+    for place, case in enumerate(cases[1:], 1):
+        result = np.where(which == place, case, result)
+    return result
+
+
+def _slice(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    ends = zip(params["start_indices"], params["limit_indices"], params["strides"] or [1] * x.ndim, strict=True)
+    return x[tuple(slice(*each) for each in ends)]
+
+
+def _window(shape: Sequence[int], starts: Sequence[np.ndarray], sizes: Sequence[int]) -> tuple[slice, ...]:
+    rows = zip(shape, starts, sizes, strict=True)
+    begins = [int(np.clip(start, 0, whole - size)) for whole, start, size in rows]
+    return tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))
+
+
+def _dynamic_slice(params: Mapping[str, Any], x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+    return x[_window(x.shape, starts, params["slice_sizes"])]
+
+
+def _dynamic_update(params: Mapping[str, Any], x: np.ndarray, new: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+    result = np.array(x)
+    result[_window(x.shape, starts, new.shape)] = new
+    return result
+
+
+class _Windows:
+    """The windows of a gather or scatter in an array.
+
+    Attributes:
+        places: for each axis of the array, indices of the shape of the indices and the window.
+        inside: which windows lie inside of the array.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        indices: np.ndarray,
+        sizes: Sequence[int],
+        axes: Sequence[int],
+        batching: Sequence[int],
+        index_batching: Sequence[int],
+        mode: GatherScatterMode,
+    ):
+        rank, batch = len(shape), indices.shape[:-1]
+        starts = [np.zeros(batch, np.int64) for _ in shape]
+        for column, axis in enumerate(axes):
+            starts[axis] = indices[..., column].astype(np.int64)
+        for axis, place in zip(batching, index_batching, strict=True):
+            counts = np.arange(batch[place]).reshape([-1 if d == place else 1 for d in range(len(batch))])
+            starts[axis] = np.broadcast_to(counts, batch)
+        self.inside = np.ones(batch, bool)
+        self.places = []
+        for axis, (whole, size, start) in enumerate(zip(shape, sizes, starts, strict=True)):
+            if mode == GatherScatterMode.FILL_OR_DROP:
+                self.inside &= (start >= 0) & (start <= whole - size)
+            start = np.clip(start, 0, whole - size).reshape(*batch, *[1] * rank)
+            offsets = np.arange(size).reshape([-1 if d == axis else 1 for d in range(rank)])
+            self.places.append(start + offsets)
+
+
+def _gather(params: Mapping[str, Any], x: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    batching = numbers.operand_batching_dims
+    windows = _Windows(
+        x.shape,
+        indices,
+        sizes,
+        numbers.start_index_map,
+        batching,
+        numbers.start_indices_batching_dims,
+        GatherScatterMode.from_any(params["mode"]),
+    )
+    if not windows.inside.all():
+        return None
+    batch = indices.ndim - 1
+    result = x[tuple(windows.places)] if x.ndim else np.broadcast_to(x, indices.shape[:-1])
+    result = np.squeeze(result, tuple(batch + axis for axis in (*numbers.collapsed_slice_dims, *batching)))
+    return np.moveaxis(result, range(batch, result.ndim), numbers.offset_dims)
+
+
+def _scatter(params: Mapping[str, Any], x: np.ndarray, indices: np.ndarray, new: np.ndarray) -> np.ndarray:
+    numbers, batch = params["dimension_numbers"], indices.ndim - 1
+    inserted = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    window = [new.shape[axis] for axis in numbers.update_window_dims]
+    new = np.moveaxis(new, numbers.update_window_dims, range(batch, new.ndim))
+    sizes = [1 if axis in inserted else window.pop(0) for axis in range(x.ndim)]
+    windows = _Windows(
+        x.shape,
+        indices,
+        sizes,
+        numbers.scatter_dims_to_operand_dims,
+        numbers.operand_batching_dims,
+        numbers.scatter_indices_batching_dims,
+        GatherScatterMode.from_any(params["mode"]),
+    )
+    shape = (*indices.shape[:-1], *sizes)
+    result = np.array(x)
+    inside = np.broadcast_to(windows.inside.reshape(*windows.inside.shape, *[1] * x.ndim), shape)
+    result[tuple(np.broadcast_to(place, shape)[inside] for place in windows.places)] = new.reshape(shape)[inside]
+    return result
+
+
+#: As functions of their parameters and operands.
+_MOVES: dict[str, Callable[..., Any]] = {
+    "broadcast_in_dim": lambda params, x, *_: _broadcast(params, x),
+    "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
+    "copy": lambda params, x: x,
+    "copy_p": lambda params, x: x,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update,
+    "expand_dims": lambda params, x: np.expand_dims(x, tuple(params["dimensions"])),
+    "gather": _gather,
+    "optimization_barrier": lambda params, *parts: list(parts),
+    "pad": _pad,
+    "pvary": lambda params, *parts: list(parts),
+    "reshape": lambda params, x, *_: _reshape(params, x),
+    "rev": lambda params, x: np.flip(x, tuple(params["dimensions"])),
+    "scatter": _scatter,
+    "select_n": _select,
+    "slice": lambda params, x: _slice(params, x),
+    "split": lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"]),
+    "squeeze": lambda params, x: np.squeeze(x, tuple(params["dimensions"])),
+    "stack": lambda params, *parts: np.stack(parts, params["axis"]),
+    "stop_gradient": lambda params, x: x,
+    "tile": lambda params, x: np.tile(x, params["reps"]),
+    "transpose": lambda params, x: np.transpose(x, params["permutation"]),
+}
+#: The operands that move, where that is not the first alone; the others say where to.
+_MOVED = {
+    **dict.fromkeys(("concatenate", "stack", "optimization_barrier", "pvary"), slice(None)),
+    **dict.fromkeys(("dynamic_update_slice", "pad"), slice(2)),
+    "scatter": slice(0, None, 2),
+    "select_n": slice(1, None),
+}
+
+
+def moved_operands(equation: JaxprEqn) -> list[int] | None:
+    """The numbers of the operands whose elements an equation moves; None where it does more."""
+    name = equation.primitive.name
+    if name not in _MOVES:
+        return None
+    return list(range(len(equation.invars)))[_MOVED.get(name, slice(1))]
+
+
+def move(equation: JaxprEqn, operands: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+    """The results of an equation that only moves elements; None for another, and where a place does not exist."""
+    name = equation.primitive.name
+    if name not in _MOVES:
+        return None
+    result = _MOVES[name](equation.params, *operands)
+    return result if result is None or isinstance(result, list) else [result]

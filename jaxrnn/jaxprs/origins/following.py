@@ -1,0 +1,335 @@
+"""The evaluation of a jaxpr on what is known of its values' elements."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
+from jaxrnn.jaxprs.elements import ELEMENTWISE, ON_ELEMENTS, counted
+from jaxrnn.jaxprs.equations import CALLS, bind, evaluate, shape_of, type_of
+from jaxrnn.jaxprs.moves import move, moved_operands
+from jaxrnn.jaxprs.origins import codes as of
+from jaxrnn.jaxprs.origins.flows import (
+    DataFlow,
+    Flow,
+    Site,
+    carry,
+    combined,
+    constant,
+    half_of,
+    is_all,
+    union,
+    without_neutral,
+)
+from jaxrnn.jaxprs.recurrences import Carried
+from jaxrnn.jaxprs.slices import inner_jaxprs
+
+#: Equations that call a function on their operands.
+_CALLS = frozenset({*CALLS, *CUSTOM_RULES, "remat2", "checkpoint"})
+#: Primitives that leave elements what they are, in perhaps another type.
+_SAME = frozenset({"convert_element_type", "reduce_precision"})
+#: Sums with weights. Two of them between a state and its update are no cell: nor is a product of two values that depend
+#: on data, as in attention.
+_CONTRACTIONS = frozenset({"conv_general_dilated", "dot_general"})
+_LOOPS = frozenset({"recurrent_layer", "scan", "while"})
+_FOLDED = 1 << 16  # elements of a value that XLA computes while elements are followed
+
+
+class Following:
+    """An evaluation that follows elements.
+
+    Args:
+        operators: the names of nodes, as they are on the name stacks of equations, with those of their operators.
+        written: the labels of nodes whose functions may hold loops of their own, which nobody declared.
+        keep: is told the number of bytes that are held for a value.
+        elements: whether to follow elements, or only what slides along which axis.
+
+    Attributes:
+        result: what was seen so far.
+    """
+
+    def __init__(
+        self,
+        operators: Mapping[str, str],
+        written: Collection[str],
+        keep: Callable[[int], None],
+        *,
+        elements: bool = True,
+    ):
+        self.written = written
+        self.operators, self.keep, self.elements = operators, keep, elements
+        self.result = DataFlow()
+        self._next = 1
+
+    def source(self, name: str, shape: tuple[int, ...], dtype: Any, *, followed: bool) -> Flow:
+        """An input; ``followed`` if the codes are to tell what comes from it."""
+        flow = self._create((), shape, dtype, ())
+        flow.deps = frozenset({name})
+        if followed and self.elements:
+            flow.codes[name], flow.depth[name] = of.source_codes(shape), 0
+        return flow
+
+    def run(self, inner: Any, arguments: Sequence[Flow], label: str = "") -> list[Flow]:
+        """The results of a jaxpr, inside of the node with this label."""
+        results = evaluate(inner, arguments, functools.partial(self._apply, label))
+        return [each if isinstance(each, Flow) else _known(each) for each in results]
+
+    def _create(
+        self, labels: tuple[str, ...], shape: tuple[int, ...], dtype: Any, inputs: Sequence[Flow], depth: int = 0
+    ) -> Flow:
+        """New elements that depend on every element of the inputs, some contractions after them."""
+        read = union(inputs)
+        flow = Flow(shape, dtype, deps=read.deps, ancestors=read.ancestors)
+        if not self.elements:
+            return flow
+        count = math.prod(shape)
+        sources = {name for item in inputs for name in item.depth}
+        self.keep(np.dtype(np.int64).itemsize * count * (1 + len(sources)))
+        flow.ids = np.arange(self._next, self._next + count, dtype=np.int64).reshape(shape)
+        flow.ancestors |= 1 << len(self.result.producers)
+        self.result.producers.append((self._next, labels))
+        self._next += count
+        for name in sources:
+            flow.depth[name] = depth + min(item.depth[name] for item in inputs if name in item.depth)
+            flow.codes[name] = np.full(shape, of.DENSE)
+        return flow
+
+    def _apply(self, label: str, equation: JaxprEqn, operands: list[Any]) -> list[Flow]:
+        name = equation.primitive.name
+        stack = equation.source_info.name_stack.stack
+        label = next((s.name for s in reversed(stack) if getattr(s, "name", None) in self.operators), label)
+        pairs = zip(equation.invars, operands, strict=True)
+        flows = [x if isinstance(x, Flow) else _known(x, atom) for atom, x in pairs]
+        if name in _CALLS:
+            return self.run(next(inner_jaxprs(equation)), flows, label)
+        if name == "recurrence":
+            return self._recurrence(label, equation, flows)
+        if name in _LOOPS and label in self.written:
+            return self._loop(label, equation, flows)
+        if name == "cond":
+            return self._cond(label, equation, flows)
+        if (axes := _sliding(equation)) is not None:
+            self.result.lengths.append((label, tuple(shape_of(equation.invars[0])[axis] for axis in axes)))
+        if all(flow.value is not None for flow in flows) and (found := _folded(equation, flows)) is not None:
+            return found
+        types = [(shape_of(variable), type_of(variable)) for variable in equation.outvars]
+        if not self.elements or not any(flow.deps for flow in flows):
+            deps = union(flows).deps
+            return [Flow(shape, dtype, deps=deps) for shape, dtype in types]
+        if name in _SAME:
+            return [dataclasses.replace(flows[0], value=None, dtype=types[0][1])]
+        if (found := self._moved(label, equation, flows)) is not None:
+            return found
+        if name in ELEMENTWISE:
+            return [self._elementwise(label, name, *types[0], flows)]
+        depth = sum(bool(flow.deps) for flow in flows) if name in _CONTRACTIONS else 2 * (name in _LOOPS)
+        results = [self._create((label,), *each, flows, depth) for each in types]
+        if name.startswith("scatter") or name == "dynamic_update_slice":
+            # An element that is not written, at a place that depends on data, is kept.
+            results[0].codes = combined("write", types[0][0], flows[:1], flows[1:])
+        return results
+
+    def _moved(self, label: str, equation: JaxprEqn, flows: Sequence[Flow]) -> list[Flow] | None:
+        """The results of an equation that moves elements to known places."""
+        places = moved_operands(equation)
+        if places is None or any(flow.value is None for index, flow in enumerate(flows) if index not in places):
+            return None
+        moving = [flows[index] for index in places]
+
+        def run(planes: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+            arrays: list[Any] = [flow.value for flow in flows]
+            for index, plane in zip(places, planes, strict=True):
+                arrays[index] = np.broadcast_to(np.int64(0), flows[index].shape or ()) if plane is None else plane
+            return move(equation, arrays)
+
+        ids = run([flow.ids for flow in moving])
+        if ids is None:
+            return None
+        sources = dict.fromkeys(name for flow in moving for name in flow.codes)
+        planes = {name: run([flow.codes.get(name) for flow in moving]) or [] for name in sources}
+        read, results = union(moving), []
+        for index, array in enumerate(ids):
+            shape, dtype = array.shape, type_of(equation.outvars[index])
+            result = Flow(shape, dtype, ids=array, deps=read.deps, ancestors=read.ancestors)
+            self.keep(array.nbytes if array.base is None else 0)
+            for name in sources:
+                if planes[name][index].any():
+                    result.codes[name] = planes[name][index]
+                    result.depth[name] = min(flow.depth[name] for flow in moving if name in flow.depth)
+            results.append(result)
+        if equation.primitive.name == "concatenate":
+            self.result.joins.append((label, results[0]))
+        return results
+
+    def _elementwise(self, label: str, name: str, shape: tuple[int, ...], dtype: Any, flows: list[Flow]) -> Flow:
+        operands, conditions = (flows[1:], flows[:1]) if name == "select_n" else (flows, [])
+        neutral = without_neutral(name, operands)
+        if len(neutral) == 1 < len(operands) and neutral[0].shape == shape:
+            return neutral[0]
+        if name == "mul" and any(is_all(flow, 0) for flow in operands):
+            return constant(np.broadcast_to(np.zeros((), dtype), shape))
+        kind = of.KINDS.get(name, "other")
+        if kind == "add" and np.dtype(dtype).kind in "iu":
+            kind = "count"
+        divided = name in ("div", "rem") and bool(operands[1].deps)
+        if divided:
+            # Only the first operand comes through a division.
+            conditions, operands = operands[1:], operands[:1]
+        flow = self._create((label,), shape, dtype, flows)
+        flow.codes = combined(kind, shape, operands, conditions)
+        arguments = [_argument(label, each) for each in flows if each.deps]
+        if label and all(each is arguments[0] for each in arguments):
+            # Arithmetic of one node on a value and itself is a function of one argument.
+            flow.argument = label, arguments[0]
+            for source, codes in flow.codes.items():
+                before = arguments[0].codes.get(source)
+                if before is not None and before.shape == shape:
+                    lost = (codes >= of.STEP) & (divided | (codes % of.STEP == of.OTHER))
+                    flow.codes[source] = np.where(lost, of.alone("other", before, True), codes)
+        return flow
+
+    def _cond(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
+        condition, *operands = flows
+        branches = equation.params["branches"]
+        if condition.value is not None:
+            place = min(max(int(condition.value), 0), len(branches) - 1)
+            return self.run(branches[place], operands, label)
+        merged = []
+        # The branch for True is the last one, and the first in a file.
+        for cases in zip(*(self.run(branch, operands, label) for branch in reversed(branches)), strict=True):
+            if all(case is cases[0] for case in cases):
+                merged.append(cases[0])
+                continue
+            ids = [case.ids for case in cases if case.ids is not None]
+            labels = tuple(dict.fromkeys(each for array in ids for each in self.result.labels_of(array)))
+            shape = cases[0].shape or ()
+            flow = self._create(labels or (label,), shape, cases[0].dtype, (*cases, condition))
+            if self.elements:
+                flow.codes = combined("select", shape, cases, (condition,))
+            merged.append(flow)
+        return merged
+
+    def _recurrence(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
+        """The results of what was declared to carry something."""
+        params = equation.params
+        results, starts = flows[: params["count"]], flows[params["count"] :]
+        return self._carried(label, results, starts, params["carried"], params["steps"], params["shown"])
+
+    def _loop(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
+        """The results of a loop or a layer, which carries what its jaxpr says."""
+        params, first = equation.params, 0
+        results = [Flow(shape_of(variable), type_of(variable)) for variable in equation.outvars]
+        if equation.primitive.name == "recurrent_layer":
+            places = jax.tree.unflatten(params["structure"], range(len(flows)))[1]
+            forward, steps = params["direction"] == "forward", shape_of(equation.invars[0])[0]
+            slots = [Carried("hc"[n], 1 + n, place, forward) for n, place in enumerate(places)]
+            return self._carried(label, results, flows, slots, steps)
+        if equation.primitive.name == "scan":
+            first, count, body = params["num_consts"], params["num_carry"], params["jaxpr"].jaxpr
+            before, steps, forward = body.invars[first : first + count], params["length"], not params["reverse"]
+        else:
+            body, steps, forward = params["body_jaxpr"].jaxpr, None, True
+            before = body.invars[params["body_nconsts"] :]
+            first = params["cond_nconsts"] + params["body_nconsts"]
+        pairs = list(enumerate(zip(before, body.outvars, strict=False)))
+        slots = [
+            Carried("carry" if len(pairs) == 1 else f"carry {n}", n, first + n, forward)
+            for n, (old, new) in pairs
+            if old is not new and not _counts(body, old, new)
+        ]
+        found = self._carried(label, results, flows, slots, steps)
+        for n, (old, new) in pairs:
+            if old is new:
+                found[n] = flows[first + n]
+        return found
+
+    def _carried(
+        self,
+        label: str,
+        results: Sequence[Flow],
+        starts: Sequence[Flow],
+        slots: Sequence[Carried],
+        steps: int | None,
+        shown: int | None = None,
+    ) -> list[Flow]:
+        """New elements, of which the final values continue the initial ones; adds the sites."""
+        self.result.lengths.append((label, (steps,)))
+        read = [*results, *starts]
+        results = [self._create((label,), flow.shape or (), flow.dtype, read, 2) for flow in results]
+        for slot in slots:
+            start = None if slot.start is None else starts[slot.start]
+            final = results[slot.result]
+            if slot.forward and slot.half is None and self.elements:
+                carry(final, start)
+            final = half_of(final, slot.half)
+            start = None if start is None else half_of(start, slot.half)
+            operator = self.operators.get(label, "")
+            self.result.sites.append(Site(label, operator, slot.slot, steps, slot.forward, start, final))
+        if shown is not None:
+            last = (*[slice(None)] * shown, -1)
+            for source, codes in starts[0].codes.items():
+                results[0].codes[source][last] = of.shown(of.carried(codes))
+        return results
+
+
+def _counts(body: Any, old: Var, new: Any) -> bool:
+    """Whether a step adds a number to an integer."""
+    maker = next((equation for equation in body.eqns if new in equation.outvars), None)
+    if maker is None or maker.primitive.name != "add" or np.dtype(type_of(old)).kind not in "iu":
+        return False
+    return any(atom is old for atom in maker.invars) and any(isinstance(atom, Literal) for atom in maker.invars)
+
+
+def _sliding(equation: JaxprEqn) -> Sequence[int] | None:
+    """The axes of the first operand that a window slides along; None where there is no window."""
+    name, params = equation.primitive.name, equation.params
+    if name == "conv_general_dilated":
+        return params["dimension_numbers"].lhs_spec[2:]
+    if not name.startswith("reduce_window"):
+        return None
+    return [axis for axis, size in enumerate(params["window_dimensions"]) if size > 1]
+
+
+def _argument(label: str, flow: Flow) -> Flow:
+    """The value that a node computes another one from."""
+    return flow.argument[1] if flow.argument is not None and flow.argument[0] == label else flow
+
+
+def _known(value: Any, atom: Any = None) -> Flow:
+    """What is known of a constant of a jaxpr."""
+    if isinstance(atom, Literal):
+        return constant(np.asarray(value, type_of(atom)))
+    if not isinstance(getattr(value, "dtype", None), np.dtype):  # a key of random numbers
+        return Flow(tuple(np.shape(value)), getattr(value, "dtype", None))
+    return constant(value)
+
+
+def _folded(equation: JaxprEqn, flows: Sequence[Flow]) -> list[Flow] | None:
+    """The results of an equation on known values; None where they are not worth computing."""
+    name, arrays = equation.primitive.name, [flow.value for flow in flows]
+    types = [type_of(variable) for variable in equation.outvars]
+    if equation.effects or not all(isinstance(dtype, np.dtype) for dtype in types):
+        return None
+    if name == "iota":
+        return [constant(counted(equation.params))]
+    if name == "convert_element_type":
+        with np.errstate(all="ignore"):
+            return [constant(arrays[0].astype(types[0]))]
+    if (moved := move(equation, arrays)) is not None:
+        return [constant(array) for array in moved]
+    if name in ON_ELEMENTS and all(array.dtype.kind in "biuf" for array in arrays):
+        with np.errstate(all="ignore"):
+            return [constant(np.asarray(ON_ELEMENTS[name](*arrays), types[0]))]
+    if max((math.prod(shape_of(each)) for each in (*equation.outvars, *equation.invars)), default=0) > _FOLDED:
+        return None
+    with jax.ensure_compile_time_eval():
+        return [constant(each) for each in bind(equation, list(map(jnp.asarray, arrays)))]
