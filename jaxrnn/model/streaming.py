@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxrnn.checks import is_count
-from jaxrnn.errors import InputError, NodeError, StateError, StreamError
+from jaxrnn.errors import InputError, LimitError, NodeError, StateError, StreamError
 from jaxrnn.guards import exact_types
 from jaxrnn.onnx.blocks import Block
 from jaxrnn.onnx.reading import labelled
@@ -62,7 +62,7 @@ def tied_dimensions(model: Model) -> Mapping[str, Dimension]:
     """Return what the operators need open dimensions to be equal to; nothing where the state has to be asked about."""
     try:
         return model.dimensions
-    except StateError:
+    except (StateError, LimitError):
         return {}
 
 

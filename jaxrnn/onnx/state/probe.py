@@ -21,6 +21,8 @@ from jaxrnn.specs import ArraySpec, Dimension
 #: Sizes to try for open dimensions until the graph accepts them; the first one is long enough for loops to be loops.
 _SIZES = (16, 64, 256, 512, 1024, 4096)
 _BATCH_SIZE = 2
+#: What the numbers of a second trial are larger by.
+_APART = 37
 
 
 class Probe:
@@ -75,13 +77,22 @@ class Probe:
         return accepted or _SIZES[0]
 
     def _solves(self, size: int, spread: bool) -> bool:
-        self.equations = Sizes(self.symbols)
-        for name, bound in self._bound.items():
-            self.equations.unify(name, bound)
+        self.equations = self._unsolved()
         self._solved = solve(
             self.equations, size, spread, lambda sizes: follow(self._program, sizes, self._static, None, strict=True)
         )
-        return self._solved is not None
+        # A size that only happened to be a constant, such as four times another one, is another one with other numbers.
+        again = self.equations.distinct(2 * size if spread else size + _APART, spread)
+        if self._solved is not None and self._accepts(self.equations.numbers(again)):
+            return True
+        self.equations, self._solved = self._unsolved(), None
+        return False
+
+    def _unsolved(self) -> Sizes:
+        sizes = Sizes(self.symbols)
+        for name, bound in self._bound.items():
+            sizes.unify(name, bound)
+        return sizes
 
     def _tie(self, said: Sequence[tuple[str, str]]) -> None:
         """Make open dimensions of state 1 where its next value has one: the exporter wrote a batch of 1 into the graph.
