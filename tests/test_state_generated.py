@@ -115,7 +115,6 @@ def test_cases_are_deterministic():
 @pytest.mark.parametrize("first", range(0, COUNT, COUNT // 8))
 def test_state_of_all_is_found_or_asked_for(first):
     cases = [case(seed) for seed in range(first, first + COUNT // 8)]
-    assert sum(not each.evident for each in cases) <= len(cases) / 8
     assert_judged(cases, [verdict(each) for each in cases])
 
 
