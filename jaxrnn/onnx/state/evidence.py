@@ -32,6 +32,7 @@ POSSIBLE, SUSPECT, GATED, PRODUCT, KEPT, CELL, LAST_OUTPUT, BUFFER, CARRIED, GRO
 
 
 _REFILLED = "holds new elements in the places of the old ones: a buffer that every step fills"
+_WRITTEN = "keeps its elements, unless the step overwrites them at a place that depends on data: a ring buffer"
 _OVERWRITTEN = "keeps elements of it in their places and overwrites the others: a buffer"
 
 
@@ -132,7 +133,8 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
     if (linked.any() or moved_on.any() or written.any()) and target.deps - {source}:
         share = float((linked | moved_on | copied | written).mean())
         if written.any() or moved_on.any() or (grade == COPY).any():
-            return Edge(source, output, BUFFER, (share, -distance), joins=joins)
+            ring = _WRITTEN * bool(written.any() and not moved_on.any())
+            return Edge(source, output, BUFFER, (share, -distance), ring, joins)
         if not codes.any():  # an output that depends on the input may be features that are joined to their data
             return Edge(source, output, KEPT, (share, -distance), _REFILLED, joins)
     if copied.any() and (codes == 0).any() and (copied | (codes == 0)).all() and target.deps - {source}:
