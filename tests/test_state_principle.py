@@ -12,6 +12,7 @@ from onnx import numpy_helper
 import jaxrnn
 from jaxrnn.cells import RNN, Weights, run_layer
 from jaxrnn.jaxprs.origins.codes import COPY, UPDATED, grades
+from jaxrnn.onnx.state.sizes import Sizes
 from jaxrnn.onnx.state.tracing import follow
 
 CELL = "a = MatMul (f, W) b = MatMul (h, R) s = Add (a, b) h_out = Tanh (s) y = MatMul (h_out, V)"
@@ -310,6 +311,18 @@ def test_sizes_by_equations(name):
     model = load(f"{head} {constants} {{ {body} }}", WEIGHTS)
     assert model.dimensions == expected
     assert list(external(model).values()) in (["h_out"], ["last_out"])
+
+
+def test_many_dimensions_stay_independent():
+    """Each has a number of its own while the equations are solved, however many there are."""
+    sizes = Sizes([f"batch{index}" for index in range(40)] + [f"u{index}" for index in range(40)])
+    for base, spread in ((16, False), (16, True), (4096, True)):
+        assert len({*sizes.distinct(base, spread).values()}) == 80
+    inputs = [f"float[batch{index},{index + 2}] b{index}" for index in range(6)] + ["float[time,5] far"]
+    outputs = [f"float[o{index},{index + 2}] y{index}" for index in range(6)] + ["float[o,5] z"]
+    body = " ".join([*(f"y{index} = Tanh (b{index})" for index in range(6)), "z = Tanh (far)"])
+    model = load(f"g ({', '.join(inputs)}) => ({', '.join(outputs)}) {{ {body} }}")
+    assert all(name == value for name, value in model.dimensions.items())
 
 
 def test_a_size_that_nothing_reads_is_an_error():

@@ -44,12 +44,12 @@ STATEFUL = {
     "CausalConvWithState": Stateful("state", past=3, time_axis=2),
     "LinearAttention": Stateful("state", past=3, time_axis=1),
 }
+_RECURRENT = frozenset({*(("", name) for name in (*CELLS, *LOOPS, *STATEFUL)), QUANTIZED})
 
 
 def is_recurrent(node: BoundNode) -> bool:
     """Return True if a node carries something from step to step; a user's own operator may do anything."""
-    known = {*(("", name) for name in (*CELLS, *LOOPS, *STATEFUL)), QUANTIZED}
-    return not node.operator.own and (node.operator.domain, node.operator.name) in known
+    return not node.operator.own and (node.operator.domain, node.operator.name) in _RECURRENT
 
 
 def starts_recurrence(node: ir.Node | None, index: int) -> bool:

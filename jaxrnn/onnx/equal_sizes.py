@@ -13,6 +13,7 @@ from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.carries import CELL_CARRIES, CELLS
 
 Pair = tuple[int, int]
+Shapes = Sequence[tuple[int, ...] | None]
 
 
 def equal_sizes(node: BoundNode, operands: Sequence[Any], open_sizes: Collection[int]) -> Iterator[Pair]:
@@ -33,9 +34,6 @@ def _known(operands: Sequence[Any]) -> tuple[int, ...] | None:
     """Return the integers of the second input of a node, if they are known while tracing."""
     second = operands[1] if len(operands) > 1 else None
     return tuple(int(each) for each in second.ravel()) if isinstance(second, np.ndarray) else None
-
-
-Shapes = Sequence[tuple[int, ...] | None]
 
 
 def _broadcast(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:

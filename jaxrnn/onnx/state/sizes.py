@@ -14,7 +14,7 @@ from jaxrnn.onnx.interface import is_batch_name
 from jaxrnn.onnx.state.tracing import NotFollowedError
 from jaxrnn.specs import Dimension
 
-#: Factors that no graph has as a constant by accident: a size that is one of them times a base names its dimension.
+#: The first sizes of batches, and factors of other sizes: no graph has them as constants by accident.
 _FACTORS = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
 
@@ -54,9 +54,14 @@ class Sizes:
             base: the least number of a class that is not called a batch.
             spread: multiples of ``base``, where graphs divide a length; otherwise the numbers after it.
         """
-        numbers = (factor * base for factor in itertools.cycle(_FACTORS)) if spread else itertools.count(base + 1)
-        batches = itertools.cycle(_FACTORS)
-        return {name: next(batches) if is_batch_name(name) else next(numbers) for name in self.classes}
+        factors = itertools.chain(_FACTORS, itertools.count(101, 2))
+        lengths = (factor * base for factor in factors) if spread else itertools.count(base + 1)
+        batches = itertools.chain(_FACTORS, itertools.count(101, 2))
+        taken: dict[str, int] = {}
+        for name in self.classes:
+            numbers = batches if is_batch_name(name) else lengths
+            taken[name] = next(number for number in numbers if number not in taken.values())
+        return taken
 
 
 def solve(
