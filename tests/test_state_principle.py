@@ -321,7 +321,7 @@ def test_many_dimensions_stay_independent():
     inputs = [f"float[batch{index},{index + 2}] b{index}" for index in range(6)] + ["float[time,5] far"]
     outputs = [f"float[o{index},{index + 2}] y{index}" for index in range(6)] + ["float[o,5] z"]
     body = " ".join([*(f"y{index} = Tanh (b{index})" for index in range(6)), "z = Tanh (far)"])
-    model = load(f"g ({', '.join(inputs)}) => ({', '.join(outputs)}) {{ {body} }}")
+    model = load(f"g ({', '.join(inputs)}) => ({', '.join(outputs)}) {{ {body} }}", state={})
     assert all(name == value for name, value in model.dimensions.items())
 
 
