@@ -154,7 +154,7 @@ def stream(
 
 
 def _duration(symbol: str | None, rate: float | None, hop: float | None, step_seconds: float | None) -> float | None:
-    """The seconds that a step lasts in the recording, or with a symbol a frame, where they are known."""
+    """Return the seconds of one step, or of one frame if there is a symbol; None if the rate is not known."""
     if symbol is not None and rate is not None and hop is None:
         return 1 / rate
     if (rate is None) != (hop is None):

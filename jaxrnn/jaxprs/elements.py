@@ -1,4 +1,4 @@
-"""Primitives on each element alone."""
+"""Elementwise primitives."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ON_ELEMENTS: dict[str, Callable[..., Any]] = {
 
 
 def counted(params: Mapping[str, Any]) -> np.ndarray:
-    """The numbers of an ``iota``."""
+    """Return the numbers of an ``iota``."""
     shape, axis = params["shape"], params["dimension"]
     counts = np.arange(shape[axis]).astype(params["dtype"])
     return np.broadcast_to(counts.reshape([-1 if d == axis else 1 for d in range(len(shape))]), shape)

@@ -78,7 +78,7 @@ def _known(equation: JaxprEqn, operands: list[Any], computing: bool) -> list[Any
 
 
 def _is_finite(value: np.ndarray) -> bool:
-    """Whether a product of these elements with zeros is zeros. Of elements that are not known it is assumed."""
+    """Return True if these elements times zero are zero. Unknown elements are assumed to be finite."""
     return not jnp.issubdtype(value.dtype, jnp.inexact) or bool(np.isfinite(value).all())
 
 

@@ -1,6 +1,6 @@
-"""Primitives that move elements, in NumPy, where XLA would compile a program for each.
+"""Primitives that move elements, evaluated in NumPy. XLA would compile a program for each of them.
 
-What moves may be values, positions, or whatever else is known of every element.
+The elements may be values, positions, or codes that say where an element comes from.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ _MOVED = {
 
 
 def moved_operands(equation: JaxprEqn) -> list[int] | None:
-    """The numbers of the operands whose elements an equation moves; None where it does more."""
+    """Return the indices of the operands whose elements an equation moves, or None if it computes new elements."""
     name = equation.primitive.name
     if name not in _MOVES:
         return None
@@ -183,7 +183,7 @@ def moved_operands(equation: JaxprEqn) -> list[int] | None:
 
 
 def move(equation: JaxprEqn, operands: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-    """The results of an equation that only moves elements; None for another, and where a place does not exist."""
+    """Return the results of an equation that only moves elements, or None if it does more or reads out of bounds."""
     name = equation.primitive.name
     if name not in _MOVES:
         return None

@@ -1,7 +1,7 @@
-"""Recurrences as equations: which results of an operator continue which of its operands.
+"""Recurrences as single equations, which declare their carries.
 
-While the state of a model is looked for, an operator that carries something from step to step says so by `visible`,
-however it is computed: as a layer, a loop, or a single step that is written out. Everywhere else this does nothing.
+While jaxrnn looks for state, a recurrent operator wraps its results by `visible` and declares what it carries, whether
+it is computed as a layer, as a loop or as one step without a loop. At all other times `visible` does nothing.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _visible = jax.make_user_context(False)
 
 @contextlib.contextmanager
 def visible_recurrences(wanted: bool = True) -> Iterator[None]:
-    """Trace recurrences as equations of `recurrence_p`, or only what they compute."""
+    """Trace recurrences as equations of `recurrence_p` (or, if not wanted, as plain computations)."""
     with _visible(wanted):
         yield
 
 
 def are_visible() -> bool:
-    """Whether recurrences are traced as equations here."""
+    """Return True if recurrences are traced as equations."""
     return _visible.value
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What a recurrence carries in one slot.
+    """One carry of a recurrence.
 
     Attributes:
         slot: its name.
@@ -65,7 +65,7 @@ def visible(
     *,
     shown: int | None = None,
 ) -> list[Any]:
-    """The results of a recurrence, in an equation that tells what it carries, where recurrences are visible.
+    """Return the results of a recurrence, wrapped in an equation that declares its carries if recurrences are visible.
 
     Args:
         results: arrays.

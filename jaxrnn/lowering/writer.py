@@ -239,7 +239,7 @@ def plain_name(scope: str) -> str:
 
 
 def _attribute(value: Any) -> Any:
-    """A value of an attribute with NumPy's numbers, such as axes that a user computed, as those of Python."""
+    """Convert NumPy numbers in an attribute, such as computed axes, to Python numbers."""
     if isinstance(value, np.generic):
         return value.item()
     return [_attribute(each) for each in value] if isinstance(value, (list, tuple)) else value

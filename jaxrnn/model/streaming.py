@@ -59,7 +59,7 @@ def check_symbol(model: Model, symbol: str) -> list[str]:
 
 
 def tied_dimensions(model: Model) -> Mapping[str, Dimension]:
-    """Return what the operators need open dimensions to be equal to; nothing where the state has to be asked about."""
+    """Return the class of each open dimension by the equations; nothing if they cannot be solved."""
     try:
         return model.dimensions
     except (StateError, LimitError):
@@ -131,7 +131,7 @@ def stream_model(
 
 
 def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) -> str:
-    """How a dimension is time too, at the same or another rate, if the graph then fits; empty where none is."""
+    """Return advice that relates another dimension to time so that the graph can be traced, or an empty string."""
     shapes = [info.shape or () for info in model.inputs]
     own = {size: axis for shape in shapes if symbol in shape for axis, size in enumerate(shape)}
     places = {size: axis for shape in shapes for axis, size in enumerate(shape)}
@@ -148,7 +148,7 @@ def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) ->
 
 
 def _fits(model: Model, sizes: Mapping[str, str]) -> bool:
-    """Whether the graph can be traced with these dimensions, and 1 for the others."""
+    """Return True if the graph can be traced with these dimensions and 1 for all others."""
     scope = jax.export.SymbolicScope()
     inputs = {}
     for info in model.inputs:
@@ -164,7 +164,7 @@ def _fits(model: Model, sizes: Mapping[str, str]) -> bool:
 
 
 def _operators(block: Block, outer: str = "") -> dict[str, str]:
-    """The operators of nodes, by the names of the nodes that they are inside of and their own, as in scopes."""
+    """Return operators by the scope of their node: the names of the nodes around it, and its own."""
     found: dict[str, str] = {}
     for node in block.nodes:
         path = f"{outer}{'/' if outer and not node.name.startswith('/') else ''}{node.name}"
@@ -175,7 +175,7 @@ def _operators(block: Block, outer: str = "") -> dict[str, str]:
 
 
 def _in_terms_of(symbol: str, message: str) -> str:
-    """A message with the length as the file calls it, but in names and in constraints, which are on S."""
+    """Replace S in a message by the file's name of the length, except in names and constraints."""
     parts = re.split(r"('[^']*'|constraints=\[[^]]*\])", message)
     return "".join(
         part if at % 2 else re.sub(rf"\b{SYMBOL}\b", lambda _: symbol, part) for at, part in enumerate(parts)

@@ -1,4 +1,4 @@
-"""Which sizes an operator needs to be equal, for nodes whose inputs have others."""
+"""Rules by operator: which sizes of its inputs have to be equal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def equal_sizes(node: BoundNode, operands: Sequence[Any], open_sizes: Collection
     Args:
         node: the node.
         operands: what is known of its inputs: arrays, or shapes; None where there is nothing.
-        open_sizes: the sizes that are no constants.
+        open_sizes: the sizes that stand for open dimensions.
     """
     shapes = [getattr(each, "shape", each) for each in operands]
     if node.operator.name in ("Squeeze", "Reshape"):
@@ -37,7 +37,7 @@ def _known(operands: Sequence[Any]) -> tuple[int, ...] | None:
 
 
 def _broadcast(node: BoundNode, shapes: Shapes, open_sizes: Collection[int]) -> Iterator[Pair]:
-    """All sizes of one axis are equal, but for those that are 1."""
+    """Sizes of one axis are equal, except those that are 1."""
     for column in itertools.zip_longest(*([*reversed(shape)] for shape in shapes if shape is not None), fillvalue=1):
         yield from itertools.combinations([size for size in column if size != 1], 2)
 

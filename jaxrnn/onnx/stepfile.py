@@ -26,7 +26,7 @@ _SETTLED = {"batch_symbol": None, "joined": False, "constants": [], "needs_param
 
 
 def is_rate(value: Any) -> bool:
-    """Whether a value is a number of frames a second."""
+    """Return True for a valid number of frames per second."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
@@ -94,7 +94,7 @@ class StepFile:
 
     @property
     def look_ahead_ms(self) -> float | None:
-        """The look-ahead in milliseconds, where the frame rate is known."""
+        """Return the look-ahead in milliseconds, or None if the frame rate is unknown."""
         return None if self.frame_rate is None else milliseconds(self.spec.look_ahead, self.frame_rate)
 
     def delay_ms(self, output: OutputSpec) -> float | None:

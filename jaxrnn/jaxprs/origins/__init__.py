@@ -1,8 +1,7 @@
-"""Where every element of the results of a jaxpr comes from: which element of which input, and on which way.
+"""Trace each element of a jaxpr's results back to the input element that it comes from.
 
-`codes` encodes how an element came from an input, and `follow` evaluates a jaxpr on them. What is computed from unknown
-values alone, such as parameters, has no elements; what is known before the jaxpr runs is computed, so that masks and
-index arithmetic fold.
+`codes` encodes the origin of an element, and `Following` evaluates a jaxpr on codes. Values that depend on parameters
+only have no codes. Constants are computed, so that masks and index arithmetic fold.
 """
 
 from jaxrnn.jaxprs.origins.flows import DataFlow, Flow, Site, union

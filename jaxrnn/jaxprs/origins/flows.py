@@ -1,4 +1,4 @@
-"""What is known of a value whose elements are followed, and how arithmetic on elements passes it on."""
+"""Codes and dependencies of values, and how elementwise arithmetic combines them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Site:
 
 @dataclass
 class DataFlow:
-    """What was seen on the way from the inputs to the outputs.
+    """The values, recurrences and joins between the inputs and the outputs of a graph.
 
     Attributes:
         inputs: every input by name.
@@ -94,7 +94,7 @@ class DataFlow:
 
 
 def constant(value: Any) -> Flow:
-    """A value that is known."""
+    """Return the flow of a known value."""
     value = np.asarray(value)
     return Flow(value.shape, value.dtype, value)
 
@@ -108,7 +108,7 @@ def union(flows: Iterable[Flow]) -> Flow:
 
 
 def half_of(flow: Flow, half: tuple[int, int] | None) -> Flow:
-    """One direction of what a bidirectional layer carries; see `Carried.half`."""
+    """Return one direction of a bidirectional carry; see `Carried.half`."""
     if half is None:
         return flow
     axis, place = half
@@ -134,7 +134,7 @@ def carry(final: Flow, start: Flow | None) -> None:
 def combined(
     kind: str, shape: tuple[int, ...], operands: Sequence[Flow], conditions: Sequence[Flow]
 ) -> dict[str, np.ndarray]:
-    """The codes of arithmetic on elements. The result depends densely on what a condition depends on.
+    """Return the codes of elementwise arithmetic. The result depends densely on the sources of a condition.
 
     Args:
         kind: the kind of arithmetic, one of `codes.KINDS`' values, ``"count"``, ``"write"`` or ``"other"``.

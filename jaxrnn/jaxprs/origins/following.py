@@ -1,4 +1,4 @@
-"""The evaluation of a jaxpr on what is known of its values' elements."""
+"""Evaluate a jaxpr on the codes of its values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _FOLDED = 1 << 16  # elements of a value that XLA computes while elements are fo
 
 
 class Following:
-    """An evaluation that follows elements.
+    """An evaluator of jaxprs that follows elements from inputs to outputs.
 
     Args:
         operators: the names of nodes, as they are on the name stacks of equations, with those of their operators.
@@ -71,7 +71,7 @@ class Following:
         self._next = 1
 
     def source(self, name: str, shape: tuple[int, ...], dtype: Any, *, followed: bool) -> Flow:
-        """An input; ``followed`` if the codes are to tell what comes from it."""
+        """Return the flow of an input; its elements get codes if ``followed``."""
         flow = self._create((), shape, dtype, ())
         flow.deps = frozenset({name})
         if followed and self.elements:
@@ -79,14 +79,14 @@ class Following:
         return flow
 
     def run(self, inner: Any, arguments: Sequence[Flow], label: str = "") -> list[Flow]:
-        """The results of a jaxpr, inside of the node with this label."""
+        """Evaluate a jaxpr inside the node with this label."""
         results = evaluate(inner, arguments, functools.partial(self._apply, label))
         return [each if isinstance(each, Flow) else _known(each) for each in results]
 
     def _create(
         self, labels: tuple[str, ...], shape: tuple[int, ...], dtype: Any, inputs: Sequence[Flow], depth: int = 0
     ) -> Flow:
-        """New elements that depend on every element of the inputs, some contractions after them."""
+        """Return new elements that depend on every element of the inputs, ``contractions`` products after them."""
         read = union(inputs)
         flow = Flow(shape, dtype, deps=read.deps, ancestors=read.ancestors)
         if not self.elements:
@@ -139,7 +139,7 @@ class Following:
         return results
 
     def _moved(self, label: str, equation: JaxprEqn, flows: Sequence[Flow]) -> list[Flow] | None:
-        """The results of an equation that moves elements to known places."""
+        """Evaluate an equation that moves elements to known places."""
         places = moved_operands(equation)
         if places is None or any(flow.value is None for index, flow in enumerate(flows) if index not in places):
             return None
@@ -219,13 +219,13 @@ class Following:
         return merged
 
     def _recurrence(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
-        """The results of what was declared to carry something."""
+        """Evaluate a recurrence whose carries were declared."""
         params = equation.params
         results, starts = flows[: params["count"]], flows[params["count"] :]
         return self._carried(label, results, starts, params["carried"], params["steps"], params["shown"])
 
     def _loop(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
-        """The results of a loop or a layer, which carries what its jaxpr says."""
+        """Evaluate a loop or layer whose carries are read from its jaxpr."""
         params, first = equation.params, 0
         results = [Flow(shape_of(variable), type_of(variable)) for variable in equation.outvars]
         if equation.primitive.name == "recurrent_layer":
@@ -261,7 +261,7 @@ class Following:
         steps: int | None,
         shown: int | None = None,
     ) -> list[Flow]:
-        """New elements, of which the final values continue the initial ones; adds the sites."""
+        """Return new elements whose final values continue the initial ones, and record the sites."""
         self.result.lengths.append((label, (steps,)))
         read = [*results, *starts]
         results = [self._create((label,), flow.shape or (), flow.dtype, read, 2) for flow in results]
@@ -282,7 +282,7 @@ class Following:
 
 
 def _counts(body: Any, old: Var, new: Any) -> bool:
-    """Whether a step adds a number to an integer."""
+    """Return True if a step adds a constant to an integer."""
     maker = next((equation for equation in body.eqns if new in equation.outvars), None)
     if maker is None or maker.primitive.name != "add" or np.dtype(type_of(old)).kind not in "iu":
         return False
@@ -290,7 +290,7 @@ def _counts(body: Any, old: Var, new: Any) -> bool:
 
 
 def _sliding(equation: JaxprEqn) -> Sequence[int] | None:
-    """The axes of the first operand that a window slides along; None where there is no window."""
+    """Return the axes of the first operand that a window slides along, or None if there is no window."""
     name, params = equation.primitive.name, equation.params
     if name == "conv_general_dilated":
         return params["dimension_numbers"].lhs_spec[2:]
@@ -300,12 +300,12 @@ def _sliding(equation: JaxprEqn) -> Sequence[int] | None:
 
 
 def _argument(label: str, flow: Flow) -> Flow:
-    """The value that a node computes another one from."""
+    """Return the value that a node computes another one from."""
     return flow.argument[1] if flow.argument is not None and flow.argument[0] == label else flow
 
 
 def _known(value: Any, atom: Any = None) -> Flow:
-    """What is known of a constant of a jaxpr."""
+    """Return the flow of a constant of a jaxpr."""
     if isinstance(atom, Literal):
         return constant(np.asarray(value, type_of(atom)))
     if not isinstance(getattr(value, "dtype", None), np.dtype):  # a key of random numbers
@@ -314,7 +314,7 @@ def _known(value: Any, atom: Any = None) -> Flow:
 
 
 def _folded(equation: JaxprEqn, flows: Sequence[Flow]) -> list[Flow] | None:
-    """The results of an equation on known values; None where they are not worth computing."""
+    """Compute an equation on known values; return None if the results are too large."""
     name, arrays = equation.primitive.name, [flow.value for flow in flows]
     types = [type_of(variable) for variable in equation.outvars]
     if equation.effects or not all(isinstance(dtype, np.dtype) for dtype in types):

@@ -139,7 +139,7 @@ Rule = Callable[[Algebra, JaxprEqn, np.ndarray], Polynomial | None]
 
 
 def _whole(total: Polynomial, *parts: Polynomial) -> Polynomial | None:
-    """A sum, or None where it lost a term of its parts: ``0 * x`` and ``x - x`` are NaN where x is infinite."""
+    """Return a sum, or None if terms cancelled: ``0 * x`` and ``x - x`` are NaN for infinite x."""
     return total if {monomial for part in parts for monomial in part if monomial} <= total.keys() else None
 
 
@@ -199,7 +199,7 @@ def _logistic(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomia
 
 
 def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
-    """``jax.nn.relu``, whose derivative at 0 is 0: a plain maximum has another, a custom rule may have any."""
+    """Apply `jax.nn.relu`, told by its derivative: at 0 that is 0. A plain maximum and other custom rules differ."""
     inner = equation.params["call_jaxpr"].jaxpr
     while len(inner.eqns) == 1 and "jaxpr" in inner.eqns[0].params:
         inner = inner.eqns[0].params["jaxpr"].jaxpr
@@ -215,7 +215,7 @@ def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial 
 
 
 def _slope_of(function: Callable[..., Any], struct: jax.ShapeDtypeStruct) -> str:
-    """The fingerprint of a function's derivative, without its value."""
+    """Return a fingerprint of a function's derivative."""
     traced, _ = trace(lambda x, tangent: jax.jvp(function, (x,), (tangent,))[1], struct, struct)
     jaxpr = traced.jaxpr
     constants = dict(zip(jaxpr.constvars, traced.consts, strict=True))

@@ -136,18 +136,18 @@ def _is_complex(atom: Any) -> bool:
 
 
 def _as_parts(atoms: Sequence[Any]) -> list[Any]:
-    """Variables, of which a complex one becomes two."""
+    """Return variables in which each complex one is replaced by its two parts."""
     return [_real_var(atom) for atom in atoms for _ in range(2 if _is_complex(atom) else 1)]
 
 
 def _joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[[Any, Any], Any]) -> list[Any]:
-    """What stands for variables, where a complex one has two parts."""
+    """Return the values of variables, two for each complex one."""
     rest = iter(parts)
     return [join(next(rest), next(rest)) if _is_complex(atom) else next(rest) for atom in atoms]
 
 
 def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
-    """The body of a loop or branch that takes and gives the parts of complex arrays."""
+    """Return the body of a loop or branch that takes and returns complex arrays as two parts."""
     atoms, results = body.jaxpr.invars, body.jaxpr.outvars
 
     def function(*parts: Any) -> list[Any]:
@@ -161,7 +161,7 @@ def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _around_bodies(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """A loop or a branch whose complex arrays go in and out by their parts."""
+    """Lower a loop or branch whose complex arrays are passed as two parts."""
     params, groups = dict(equation.params), [each for each in _COUNTS if each in equation.params]
     start = 0
     for name in groups:

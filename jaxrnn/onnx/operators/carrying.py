@@ -1,4 +1,4 @@
-"""What a Scan or Loop carries, as an equation."""
+"""The carries of Scan and Loop, declared for the search for state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def visible_body(
     forward: bool = True,
     chosen: Collection[int] | None = None,
 ) -> list[Value]:
-    """The results of a Scan or Loop, in an equation where recurrences are `visible`.
+    """Return the results of a Scan or Loop, wrapped by `visible` with its carries.
 
     Args:
         results: final values of the carry, and what is collected.

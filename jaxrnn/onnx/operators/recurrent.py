@@ -161,7 +161,7 @@ def _layer(
 def visible_layer(
     results: Sequence[jax.Array], initial: Sequence[Value], direction: str, layout: int = 0, *, all_exist: bool
 ) -> list[jax.Array]:
-    """The outputs and final carries of a recurrent operator, in an equation where recurrences are `visible`."""
+    """Return the outputs and final carries of a recurrent operator, wrapped by `visible`."""
     steps = results[0].shape[1 if layout else 0]
     two_ways = direction == "bidirectional" and steps != 1
     forward = direction == "forward" or steps == 1

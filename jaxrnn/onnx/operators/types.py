@@ -74,7 +74,7 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
 
 
 def _truncated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Floats as integers, as XLA has it: out of range the nearest one, and 0 for NaN. NumPy promises nothing."""
+    """Convert floats to integers as XLA does: out of range to the nearest integer, NaN to 0. NumPy defines neither."""
     info, whole = np.iinfo(dtype), np.trunc(x.astype(np.float64))
     # The largest integer of 64 bits is no float64, the power of two above it is.
     below, above = whole < float(info.min), whole >= 2.0 ** (info.bits - (info.min < 0))

@@ -62,12 +62,12 @@ class Edge:
 
     @property
     def affinity(self) -> int:
-        """As `names.affinity`: 2 if the names pair by convention."""
+        """Return `names.affinity`: 2 if the names pair by convention."""
         return names.affinity(self.source, self.output)
 
     @property
     def is_proved(self) -> bool:
-        """Whether the flow of elements proves the pair, alone or with its names."""
+        """Return True if the flow of elements proves the pair, alone or together with its names."""
         return self.rank >= CELL or (self.rank == KEPT and self.affinity == 2)
 
 
@@ -112,7 +112,7 @@ def _growth(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -
 
 
 def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
-    """Return the evidence of where the elements of the input went."""
+    """Classify a pair of one shape by what became of the input's elements."""
     target = flow.outputs[output]
     place, grade = positions(codes), grades(codes)
     own = place == np.arange(codes.size)
@@ -147,7 +147,7 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
 
 
 def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
-    """Return the evidence of arithmetic, which a model may also apply to its data.
+    """Classify a pair by the arithmetic between both, which a model may also apply to its data.
 
     It proves a pair only where it is an LSTM written out: the cell is kept in part and added to, and the hidden state
     comes from the next cell. Other arithmetic says more if another output is computed from the result, or if it counts.
@@ -180,7 +180,7 @@ def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Ed
 
 
 def _comes_from_the_cell(flow: DataFlow, hidden: str, source: str, cell: str) -> bool:
-    """Return True if an output is a gate times a function of the next cell of an LSTM, which is another output."""
+    """Return True if output ``hidden`` is a gate times a function of output ``cell``, the next value of ``source``."""
     outer, inner = (flow.outputs[name].codes.get(source) for name in (hidden, cell))
     if outer is None or inner is None or outer.shape != inner.shape or not flow.derived(hidden, cell):
         return False

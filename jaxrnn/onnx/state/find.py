@@ -207,7 +207,7 @@ class _Finder:
         return variables
 
     def _is_internal(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> bool:
-        """Whether every call forgets what a recurrence carries: one along time, which starts from no state."""
+        """Return True if each call forgets a recurrence: it runs along time and starts from no state variable."""
         if any(_starts_from(site, source) for source in pairs):
             return False
         if site.length == 1:  # one step from an initial value that the caller determines forgets nothing

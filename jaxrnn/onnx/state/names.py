@@ -1,4 +1,4 @@
-"""Names of inputs and outputs: which two pair by convention, and which words mean state or data."""
+"""Conventions of names: pairs of an input and an output, and words for state and for data."""
 
 from __future__ import annotations
 

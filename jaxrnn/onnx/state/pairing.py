@@ -1,4 +1,4 @@
-"""Which output is the next value of which input: proved by the flow of elements, said by names, or asked."""
+"""Pair inputs with their next values: proved by the flow of elements, said by names, or asked."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Pairing:
         return self.pairs
 
     def take_proved(self) -> dict[str, Edge]:
-        """Return the pairs that the flow proves, beside those that are declared."""
+        """Return the declared pairs and those that the flow proves."""
         self._take_proved()
         return self.pairs
 
@@ -113,7 +113,7 @@ class Pairing:
         self._take(certain)
 
     def _check_agreement(self, said: Sequence[Edge]) -> None:
-        """Refuse pairs by name of which the flow proves that input or output belong to another pair."""
+        """Ask about pairs by name if the flow proves another pair with the same input or output."""
         for edge in said:
             proved = [other for other in self.pairs.values() if other != edge and _uses([other], edge)]
             proved = [other for other in proved if other.is_proved and other.affinity < 2]
@@ -121,7 +121,7 @@ class Pairing:
                 raise _ambiguous([*proved, edge], proved)
 
     def _take_arithmetic(self) -> None:
-        """Take cells, averages and counters whose names say nothing, where each has one possible place."""
+        """Take cells, averages and counters without telling names if each fits one pair only."""
         for rank in (KEPT, PRODUCT):
             weak = _first_hand([edge for edge in self._unnamed() if edge.rank == rank], self.flow)
             others = weak if rank == KEPT else self._free(self.edges)
@@ -130,7 +130,7 @@ class Pairing:
                 self._take(alone)
 
     def _unnamed(self, arithmetic: bool = False) -> list[Edge]:
-        """Return what else may be a pair: where names say nothing, or say state and pair with nothing.
+        """Return other possible pairs: their names say nothing, or say state and pair with no other name.
 
         A file that names one pair by convention names all of them. In another, arithmetic as cells have is asked about
         whatever the names are.

@@ -34,7 +34,7 @@ class Sizes:
         return [name for name, value in self.value.items() if name == value]
 
     def unify(self, first: Dimension, second: Dimension) -> None:
-        """Make two classes one, or a class a constant."""
+        """Merge two classes, or set a class to a constant."""
         if not isinstance(first, str):
             first, second = second, first
         elif isinstance(second, str):  # the name that comes first in the file stays

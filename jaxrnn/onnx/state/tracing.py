@@ -40,7 +40,7 @@ class NotFollowedError(Exception):
 
 
 class _Lost:
-    """A value that no trace has, and the traced ones that it is computed from."""
+    """A value that cannot be traced, and the traced values that it depends on."""
 
     def __init__(self, reads: Iterable[Any]):
         self.reads = list(reads)
@@ -174,7 +174,7 @@ def _settled(value: Any) -> Any:
 
 
 def _leaves(values: Any) -> Iterator[Any]:
-    """What values are made of: arrays, and the names of inputs that are not traced."""
+    """Return the arrays inside values, and the names of inputs that are not traced."""
     for leaf in jax.tree.leaves(list(values)):
         if isinstance(leaf, _Lost):
             yield from leaf.reads
@@ -184,7 +184,7 @@ def _leaves(values: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _computing() -> Iterator[None]:
-    """JAX computes what is known while it traces."""
+    """Let JAX compute constants while it traces."""
     budget = current()
     around, budget.computing = budget.computing, True
     try:
