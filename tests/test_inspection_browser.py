@@ -127,7 +127,7 @@ def test_browser_finds_what_is_folded(browser, page):
 
 
 def test_browser_shows_hostile_names_as_text(browser, page):
-    path = page(step_model(f"h{HOSTILE}", f"g{HOSTILE}", HOSTILE))
+    path = page(step_model(f"h{HOSTILE}", f"h{HOSTILE}_next", HOSTILE))
     assert browser.title == "model 'step'"
     click(browser, element(browser, "Tanh"))
     browser.find_element("css selector", "[data-state-row] button").click()
