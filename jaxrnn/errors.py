@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,3 +105,22 @@ def optional_package(package: str | None, purpose: str, *extras: str) -> Iterato
     except ImportError as error:
         install = " or ".join(f"pip install 'jaxrnn[{extra}]'" for extra in extras) or f"pip install {package}"
         raise MissingPackageError(f"{package or error.name} is needed for {purpose}: {install}") from error
+
+
+def is_count(value: Any, least: int = 0) -> bool:
+    """Whether a value is a whole number that is large enough; True and False are none."""
+    try:
+        return not isinstance(value, bool) and operator.index(value) >= least
+    except TypeError:
+        return False
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """A whole number that is large enough.
+
+    Raises:
+        InputError: it is not one.
+    """
+    if not is_count(value, least):
+        raise InputError(f"{name} must be a whole number from {least} on, not {value!r}")
+    return operator.index(value)

@@ -19,7 +19,7 @@ import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 from jaxrnn.lowering import Argument, lower
 
 

@@ -13,7 +13,7 @@ from small_models import make_model
 from verifier import peer_outputs
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 
 
 def one_node(operator, inputs, *, opset, constants=(), kind=None, **attributes):

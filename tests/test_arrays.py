@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxrnn
-from jaxrnn import arrays
+from jaxrnn._files import arrays
 from jaxrnn.cli.files import load_archive, load_array
 from jaxrnn.evaluation.metrics.labels import Segments
 from jaxrnn.evaluation.recordings import open_recording

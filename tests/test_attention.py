@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from small_models import make_model
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 from jaxrnn.onnx.operators.activations import swiglu
 from jaxrnn.onnx.operators.attention import attention, attention_23
 from jaxrnn.onnx.operators.rotary import rotary_embedding

@@ -29,7 +29,7 @@ import pytest
 from onnx import numpy_helper
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.registry import read_signature
 

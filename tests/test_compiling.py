@@ -24,7 +24,7 @@ from tiers import of_tiers
 from verifier import in_float64, peer_outputs
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 from jaxrnn.jaxprs.elements import ELEMENTWISE as NAMES
 
 WIDE = {"xla_cpu_prefer_vector_width": 512}

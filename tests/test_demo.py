@@ -19,11 +19,11 @@ from click.testing import CliRunner
 from scipy.io import wavfile
 
 import jaxrnn
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.cli import main
 from jaxrnn.cli.demo import demo
 from jaxrnn.demo import PACKAGED, RATE, denoise, denoise_at_once, mixture, si_sdr, signals
 from jaxrnn.demo.spectra import BINS, DELAY, HOP, OverlapAdd, analyse, hops, synthesise
-from jaxrnn.writing import in_place_of
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "train_demo_denoiser.py"
 

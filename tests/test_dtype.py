@@ -17,9 +17,9 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import InputError
+from jaxrnn._jax.precision import COMPUTE_TYPES
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.slices import walk
-from jaxrnn.precision import COMPUTE_TYPES
 from jaxrnn.profiling import profile_model
 from jaxrnn.training import Sequences, fit, validate
 

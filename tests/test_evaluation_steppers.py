@@ -21,8 +21,7 @@ from test_stepper import FLOAT, Delayed, Smoother
 import jaxrnn
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Chain, Offline, Stage
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import Flushed, nothing_left
+from jaxrnn.steps import ArraySpec, Flushed, nothing_left
 
 SIZE, HOP, PULSE = WIDTH, 2, 3
 

@@ -14,8 +14,7 @@ from flax import nnx
 from jax import lax
 
 import jaxrnn
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
+from jaxrnn.steps import ArraySpec, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
 
 #: Of numbers of the size of the largest one: sums of few terms in another order, through a recurrence that forgets.
 TOLERANCE = 1e-5

@@ -17,8 +17,7 @@ from test_export_step import assert_close, filter_params, filter_stream, filtere
 
 import jaxrnn
 from jaxrnn.exporting import writing
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
+from jaxrnn.steps import ArraySpec, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
 
 
 class Stepper:

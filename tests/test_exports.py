@@ -12,7 +12,7 @@ from conftest import MODELS
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 
 EXPORTS = MODELS / "exports"
 EXPECTED = json.loads((EXPORTS / "expected.json").read_text()) if EXPORTS.is_dir() else {}

@@ -22,6 +22,7 @@ from tiers import of_tiers
 from verifier import verify
 
 import jaxrnn
+from jaxrnn._jax.context import exact_types, unmapped
 from jaxrnn.cells import GRU, LSTM, RNN, Weights, chunks, convolve
 from jaxrnn.cells.geometry import windows_of
 from jaxrnn.cells.linear_attention import linear_attention
@@ -29,14 +30,12 @@ from jaxrnn.cells.linear_attention import step as attention_step
 from jaxrnn.cells.linear_attention_chunks import AttentionFrames
 from jaxrnn.cells.recurrence import run
 from jaxrnn.cells.window_products import WindowProduct
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.known import split
 from jaxrnn.jaxprs.recognition.arrays import elements, taken
 from jaxrnn.onnx.operators import arithmetic, convolution, logic, normalization
 from jaxrnn.onnx.operators.quantization import quotient
 from jaxrnn.onnx.operators.reduction import first_extreme
 from jaxrnn.onnx.operators.types import convert
-from jaxrnn.tracing import unmapped
 
 
 def with_gradients(function, x, kernel, weight):

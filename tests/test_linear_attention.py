@@ -16,8 +16,8 @@ from streaming_verifier import POISON, Streaming, assert_same, recording
 from tiers import of_tiers
 
 import jaxrnn
+from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.linear_attention_chunks import CHUNK
-from jaxrnn.guards import exact_types
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.operators.convolution import causal_convolution
 from jaxrnn.onnx.operators.linear_attention import RULES, linear_attention_operator

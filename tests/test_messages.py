@@ -16,9 +16,9 @@ from small_models import make_model
 from tiers import of_tiers
 
 import jaxrnn
+from jaxrnn._files.messages import bytes_of, first_line, near, near_or_all, pairs_of, whole_message
+from jaxrnn._files.progress import progress_bar
 from jaxrnn.errors import optional_package
-from jaxrnn.messages import bytes_of, first_line, near, near_or_all, pairs_of, whole_message
-from jaxrnn.progress import progress_bar
 
 
 def test_sizes_names_and_errors():

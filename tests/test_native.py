@@ -20,8 +20,7 @@ from test_pool import recurrent_streamed
 import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.runtime.compiled import executables, native
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import OutputSpec, StepSpec, in_batch, nothing_left
+from jaxrnn.steps import ArraySpec, OutputSpec, StepSpec, in_batch, nothing_left
 
 #: The model in steps: a denoiser.
 MODEL = jaxrnn.load(PACKAGED)

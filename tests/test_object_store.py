@@ -20,11 +20,11 @@ import soundfile
 from evaluation_cases import CONFIG, RATE, make_corpus, sound, write_config
 from stores import contents, same_results, upload
 
+from jaxrnn._files.locations import Url, files_below, location
+from jaxrnn._files.ranges import BLOCK, HEAD
 from jaxrnn.errors import InputError, StoreError
 from jaxrnn.evaluation.prepared import prepare_evaluation
 from jaxrnn.evaluation.recordings import open_recording
-from jaxrnn.locations import Url, files_below, location
-from jaxrnn.ranges import BLOCK, HEAD
 
 pytestmark = [
     pytest.mark.thorough,

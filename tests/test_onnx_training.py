@@ -13,7 +13,7 @@ from one_operator import one_operator
 from PIL import Image
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 
 SCORES = np.random.default_rng(0).standard_normal((5, 4, 3)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 4, (5, 3))

@@ -109,8 +109,7 @@ MODULES = (
     *(f"jaxrnn.{name}" for name in jaxrnn._PACKAGES),
     "jaxrnn.errors",
     "jaxrnn.evaluation.metrics",
-    "jaxrnn.specs",
-    "jaxrnn.stepper",
+    "jaxrnn.steps",
     "jaxrnn.training.losses",
     "jaxrnn.training.metrics",
 )

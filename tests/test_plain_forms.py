@@ -16,8 +16,8 @@ from streaming_verifier import POISON, Streaming, assert_same, check_values, rec
 from tiers import of_tiers
 
 import jaxrnn
+from jaxrnn._jax.context import exact_types
 from jaxrnn.cells import plain_forms
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.slices import walk
 from jaxrnn.streaming import transform
 from jaxrnn.streaming.transform import in_plain_forms

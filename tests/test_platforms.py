@@ -17,8 +17,8 @@ from test_exports import EXPECTED, Export
 from test_fast_forms import depthwise_model
 
 import jaxrnn
+from jaxrnn._jax.context import exact_types
 from jaxrnn.cells import LSTM, Weights, by_platform, convolve, run_direction
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.recognition import schedule_of_cells
 from jaxrnn.jaxprs.step import Step
 

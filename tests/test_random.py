@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from scipy import stats
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 
 COUNT = 20_000
 

@@ -18,8 +18,8 @@ from verifier import peer_outputs
 from written_out_cells import CHOICES, FEATURES, written_out
 
 import jaxrnn
+from jaxrnn._jax.context import exact_types
 from jaxrnn.cells import chunks
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs import scanning
 from jaxrnn.jaxprs.scanning import scan_cells
 from jaxrnn.jaxprs.slices import inner_jaxprs, walk

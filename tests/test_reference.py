@@ -20,8 +20,8 @@ from onnx import TensorProto, helper
 from test_package import MODULES
 
 import jaxrnn
-import jaxrnn.specs
-import jaxrnn.stepper
+import jaxrnn.steps.specs
+import jaxrnn.steps.stepper
 from jaxrnn.demo import PACKAGED
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -124,7 +124,7 @@ def test_examples_of_docstrings_run(tmp_path, monkeypatch):
     shutil.copy(PACKAGED, "denoiser.onnx")
     model, x = jaxrnn.load("denoiser.onnx"), np.ones((4, 2), np.float32)
     modules = {"jaxrnn": jaxrnn, "jax": jax, "jnp": jnp, "np": np, "nnx": nnx}
-    public = [(jaxrnn.stepper, jaxrnn.stepper.__all__), (jaxrnn.specs, ["ArraySpec"])]
+    public = [(jaxrnn.steps.stepper, jaxrnn.steps.stepper.__all__), (jaxrnn.steps.specs, ["ArraySpec"])]
     public += [(jaxrnn.evaluation, ["Chain", "Stage"]), (jaxrnn.verification, ["verify"])]
     imported = {name: getattr(module, name) for module, names in public for name in names}
     models = {"model": model, "params": model.params, "offline": offline_model(), "denoiser": jaxrnn.nnx.Module(model)}

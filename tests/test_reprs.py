@@ -15,7 +15,7 @@ from plain_graphs import model, node
 
 import jaxrnn
 from jaxrnn import Limits, demo, evaluation, profiling, verification
-from jaxrnn.briefs import brief, short
+from jaxrnn._files.messages import brief, short
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.streaming import Flushed
 

@@ -17,7 +17,7 @@ from small_models import make_model
 from streaming_verifier import check_values
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 from jaxrnn.onnx.operators.resize import resize, resize_10, upsample
 
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners")

@@ -16,7 +16,7 @@ from node_models import by_onnx_runtime, by_reference, check, computed, invalid,
 from streaming_verifier import check_values
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 from jaxrnn.onnx.operators.patches import col2im, deform_conv
 from jaxrnn.onnx.operators.regions import max_roi_pool, roi_align
 from jaxrnn.onnx.operators.sampling import affine_grid, grid_sample

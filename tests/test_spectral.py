@@ -17,7 +17,7 @@ from streaming_verifier import check_values
 from verifier import peer_outputs
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 from jaxrnn.onnx.operators.spectral import dft, stft
 
 

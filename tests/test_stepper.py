@@ -14,9 +14,8 @@ from test_cli_stream import gru_step_model
 
 import jaxrnn
 from jaxrnn.profiling import profile_stepper
-from jaxrnn.recordings import scan
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import Flushed, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
+from jaxrnn.steps import ArraySpec, Flushed, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
+from jaxrnn.steps.recordings import scan
 
 FLOAT = np.dtype("float32")
 

@@ -16,7 +16,7 @@ from tiers import of_tiers
 
 import jaxrnn
 from benchmarks.built import NETWORKS
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 from jaxrnn.streaming import transform
 from jaxrnn.streaming.dimensions import is_symbolic
 

@@ -13,10 +13,10 @@ from small_models import make_model
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
+from jaxrnn._files.voices import speaking
 from jaxrnn.cli.errors import as_setting
 from jaxrnn.training import Sequences, Validation, fit
 from jaxrnn.training.time_axes import make_layout
-from jaxrnn.voices import speaking
 
 #: Samples that a step of `window_model` takes: a few more or less make one frame, too, but not several times as many.
 WINDOW = 40

@@ -16,7 +16,7 @@ from stream_functions import CASES, DIFFERENTIATED
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.jaxprs.equations import evaluate
 
 #: A rule, or several, that begin with constants: a carry, a mask, a buffer, a branch, a derivative.

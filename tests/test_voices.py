@@ -14,9 +14,9 @@ from onnx import TensorProto, helper
 from plain_graphs import RELU, model, node
 
 import jaxrnn
+from jaxrnn._files.voices import NAME, SIZE, argument, called, either, speaking, static_or_eager
 from jaxrnn.cli import main
 from jaxrnn.cli.errors import _OPTIONS, as_option, as_setting
-from jaxrnn.voices import NAME, SIZE, argument, called, either, speaking, static_or_eager
 
 PACKAGE = pathlib.Path(jaxrnn.__file__).parent
 #: What no command reaches: Flax modules, and a training's own options, which are keys of its settings too.

@@ -16,7 +16,7 @@ import onnxruntime as ort
 from jax.test_util import check_grads
 
 import jaxrnn
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 
 
 def peer_outputs(source, inputs):

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 from jaxrnn.jaxprs.slices import walk
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.graph import normal_domain, read_graph

@@ -13,10 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.cells.platforms import by_platform, is_plain
-from jaxrnn.checks import is_count
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, is_count
 
 #: Frames in a chunk, or ``"sqrt"``; None to recompute nothing.
 Remat = int | str | None

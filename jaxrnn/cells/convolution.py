@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrnn._jax.context import is_unmapped
 from jaxrnn.cells.depthwise import depthwise, is_depthwise
 from jaxrnn.cells.geometry import Windows, windows_of
 from jaxrnn.cells.platforms import by_platform, is_plain
 from jaxrnn.cells.window_products import WindowProduct
-from jaxrnn.tracing import is_unmapped
 
 #: The elements of either side of the product of a dense convolution, at most.
 ELEMENTS = 2**17

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.cell import Carry, Cell, Weights
 from jaxrnn.cells.platforms import is_plain
 from jaxrnn.cells.products import Types
 from jaxrnn.cells.recurrence import exists_of, run
-from jaxrnn.guards import own_arithmetic
 
 
 def run_layer(

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.chunks import in_chunks
 from jaxrnn.cells.linear_attention_chunks import AttentionFrames, over_chunks
 from jaxrnn.cells.products import matrix_products_in, product, product_type
-from jaxrnn.guards import own_arithmetic
 
 
 def step(state: jax.Array, frame: AttentionFrames) -> tuple[jax.Array, jax.Array]:

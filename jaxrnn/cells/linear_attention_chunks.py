@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.cells.products import product
 
 #: Frames in a chunk. A longer one means fewer chunks, but more work where each feature has its own decay.

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from jaxrnn.varying import platform_dependent
+from jaxrnn._jax.varying import platform_dependent
 
 #: Whether functions are traced in plain forms. Part of the key of every cache of JAX.
 _plain = jax.make_user_context(False)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn._jax.precision import compute_type
 from jaxrnn.cells.platforms import is_plain, plain_forms
-from jaxrnn.precision import compute_type
 
 #: The operand type of products. Part of the key of every cache of JAX: what was traced for one type serves no other.
 _chosen = jax.make_user_context(None)

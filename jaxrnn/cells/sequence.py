@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.cell import Carry, Cell
 from jaxrnn.cells.products import matrix_products_in
-from jaxrnn.guards import own_arithmetic
 
 
 def sequence(

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from jaxrnn._files.voices import speaking
 from jaxrnn.cli.cache import keep_programs
 from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, as_option, ask_for_json, print_error, print_json_error
 from jaxrnn.errors import JaxrnnError
-from jaxrnn.voices import speaking
 
 #: Sub-command to the module and attribute that hold it, and its one line in ``jaxrnn --help``.
 COMMANDS = {

@@ -9,7 +9,7 @@ import platform
 import sys
 from pathlib import Path
 
-from jaxrnn.processors import features
+from jaxrnn._jax.processors import features
 
 #: The most bytes that are kept; what was not used for longest goes first.
 _SIZE = 1 << 30

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxrnn._files.messages import bytes_of
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.cli.errors import MismatchError
 from jaxrnn.cli.inputs import dim_option
 from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show, text_of
 from jaxrnn.cli.pulses import PulseOptions, pulse_options
-from jaxrnn.messages import bytes_of
-from jaxrnn.writing import in_place_of
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
-    from jaxrnn.stepper import Stepper
+    from jaxrnn.steps.stepper import Stepper
     from jaxrnn.verification import Comparison
 
 

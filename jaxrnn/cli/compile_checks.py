@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 from jaxrnn.model import Model
-from jaxrnn.recordings import one_step, recording_specs
 from jaxrnn.runtime.compiled import CompiledStepper
-from jaxrnn.stepper import State, Stepper, StepSpec
+from jaxrnn.steps.recordings import one_step, recording_specs
+from jaxrnn.steps.stepper import State, Stepper
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.sampling import index_limits, random_arrays
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from jaxrnn._files.progress import progress_bar
 from jaxrnn.cli.errors import MismatchError, wants_json
 from jaxrnn.cli.inputs import seed_option
 from jaxrnn.cli.options import NumberRange, json_option
 from jaxrnn.cli.output import Block, Table, show
-from jaxrnn.progress import progress_bar
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model

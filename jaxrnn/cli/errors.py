@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from jaxrnn._files.voices import in_python
 from jaxrnn.errors import JaxrnnError
-from jaxrnn.voices import in_python
 
 #: Exit statuses: a comparison failed, the user can mend something, another process was lost so that the same command
 #: goes on, the keyboard interrupted it.

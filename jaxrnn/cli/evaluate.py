@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from jaxrnn._files.locations import location
 from jaxrnn.cli.errors import INTERRUPTED, ending_in_order
 from jaxrnn.cli.options import json_option
 from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
 from jaxrnn.cli.settings import settings_options
-from jaxrnn.locations import location
 
 INTERVAL = "95 % interval"
 

@@ -10,15 +10,14 @@ from typing import Any
 import click
 import numpy as np
 
+from jaxrnn._files.messages import bytes_of, plain
 from jaxrnn.cli.errors import MismatchError
 from jaxrnn.cli.export_params import ParamsOptions
 from jaxrnn.cli.options import ModelFile
 from jaxrnn.cli.output import COMPARED, Block, Table, busy, fields, show
-from jaxrnn.messages import bytes_of
 from jaxrnn.model import Model
 from jaxrnn.model.exporting import stored_params, write_graph
 from jaxrnn.model.loading import load
-from jaxrnn.plain import plain
 from jaxrnn.verification import Report
 from jaxrnn.verification import verify as verify_model
 

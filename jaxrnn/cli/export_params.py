@@ -44,7 +44,7 @@ class ParamsOptions:
 
 
 def _from_archive(model: Model, path: Path) -> dict[str, Any]:
-    from jaxrnn.specs import ArraySpec
+    from jaxrnn.steps.specs import ArraySpec
     from jaxrnn.verification.sampling import restore_types
 
     infos = [ArraySpec(name, array.dtype, array.shape) for name, array in model.program.parameters.items()]

@@ -9,13 +9,12 @@ from typing import Any
 
 import onnx_ir as ir
 
+from jaxrnn._files.messages import bytes_of, plain
 from jaxrnn.cli.output import Block, Table, TextLine, fields, text_of, verdict
 from jaxrnn.cli.verify import difference
 from jaxrnn.exporting import Exported, ExportedGraph
 from jaxrnn.exporting.verification import ExportReport
-from jaxrnn.messages import bytes_of
-from jaxrnn.plain import plain
-from jaxrnn.stepper import StepSpec
+from jaxrnn.steps.stepspec import StepSpec
 
 
 def facts_of(

@@ -22,7 +22,7 @@ from jaxrnn.exporting.verification import verify_export
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.runtime.compiled import is_compiled
-from jaxrnn.stepper import Stepper
+from jaxrnn.steps.stepper import Stepper
 from jaxrnn.verification.sampling import index_limits
 
 

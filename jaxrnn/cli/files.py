@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrnn.arrays import read_arrays
+from jaxrnn._files.arrays import read_arrays
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.errors import InputError
-from jaxrnn.writing import in_place_of
 
 
 def load_array(path: Path) -> np.ndarray:

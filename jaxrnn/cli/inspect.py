@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxrnn._files.messages import bytes_of, plain
+from jaxrnn._files.voices import SIZE, argument
 from jaxrnn.cli.options import file_argument, json_option, parsed, writable
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show
-from jaxrnn.messages import bytes_of
-from jaxrnn.plain import plain
-from jaxrnn.voices import SIZE, argument
 
 if TYPE_CHECKING:
     from jaxrnn.model.inspection import Inspection

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxrnn._files.files import check_writable
 from jaxrnn.cli.errors import ask_for_json
 from jaxrnn.cli.files import load_array
-from jaxrnn.files import check_writable
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model

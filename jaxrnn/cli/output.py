@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxrnn._files.messages import pairs_of, plain
+from jaxrnn._files.progress import progress_bar
 from jaxrnn.cli.errors import wants_json
-from jaxrnn.messages import pairs_of
-from jaxrnn.plain import plain
-from jaxrnn.progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from jaxrnn._files.voices import speaking
 from jaxrnn.cli.errors import as_setting
-from jaxrnn.voices import speaking
 
 
 def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -9,11 +9,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn._files.messages import bytes_of, plain
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, random_line, text_of, time_rows, verdict
 from jaxrnn.cli.verify import difference
-from jaxrnn.messages import bytes_of
-from jaxrnn.plain import plain
-from jaxrnn.stepspec import milliseconds
+from jaxrnn.steps.stepspec import milliseconds
 from jaxrnn.verification.running import Ready, Run
 from jaxrnn.verification.sampling import Sample
 from jaxrnn.verification.streams import Check

@@ -8,19 +8,20 @@ from typing import Any
 
 import click
 
+from jaxrnn._files.messages import bytes_of
+from jaxrnn._jax.context import exact_types
 from jaxrnn.cli.inputs import Inputs
 from jaxrnn.cli.options import ModelFile
 from jaxrnn.cli.pulses import PulseOptions
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.guards import exact_types
-from jaxrnn.messages import bytes_of
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.limits import Limits
-from jaxrnn.recordings import recording_specs
 from jaxrnn.runtime.compiled import is_compiled, load_compiled
-from jaxrnn.specs import bind, check_names
-from jaxrnn.stepper import Stepper, StepSpec
+from jaxrnn.steps.recordings import recording_specs
+from jaxrnn.steps.specs import bind, check_names
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.sampling import (
     Sample,
     index_limits,

@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
+from jaxrnn._files.messages import pairs_of, plain
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.inputs import Inputs, input_options
 from jaxrnn.cli.options import ModelFile, NumberRange, json_option, stateless_file
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict
-from jaxrnn.messages import pairs_of
-from jaxrnn.plain import plain
 
 
 @click.command()

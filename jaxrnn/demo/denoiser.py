@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.demo.spectra import BINS, DELAY, HOP, RATE, OverlapAdd, Samples, Spectrum, analyse, hops, synthesise
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load

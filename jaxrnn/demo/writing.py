@@ -10,9 +10,9 @@ import numpy as np
 from scipy.io import wavfile
 from scipy.signal import stft
 
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.demo.spectra import RATE, Samples
 from jaxrnn.errors import optional_package
-from jaxrnn.writing import in_place_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

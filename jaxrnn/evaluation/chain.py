@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import signal
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.frames import complex_of, cut_frames, features_of, join_frames, with_mask
 from jaxrnn.evaluation.limits import MAX_SIZE, check_rate

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from jaxrnn._files.progress import note
 from jaxrnn.errors import InputError, JaxrnnError, optional_package
 from jaxrnn.evaluation.evaluator import Evaluator
 from jaxrnn.evaluation.joining import Workers, joined
 from jaxrnn.evaluation.journal import Row, row_of
 from jaxrnn.evaluation.units import Unit
-from jaxrnn.progress import note
 from jaxrnn.version import __version__
 
 #: Units that a worker has at once: one is computed, one judged.

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.locations import Location
+from jaxrnn._files.messages import brief
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.differences import CorpusDifference, Difference, corpus_differences, difference
 from jaxrnn.evaluation.results import Results, read_results
 from jaxrnn.evaluation.slices import check_slices, slice_by
-from jaxrnn.locations import Location
 
 if TYPE_CHECKING:
     import polars

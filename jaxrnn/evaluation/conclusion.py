@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item, columns_of
 from jaxrnn.evaluation.evaluation import Evaluation
@@ -14,7 +15,6 @@ from jaxrnn.evaluation.metrics import Metric
 from jaxrnn.evaluation.report import EXAMPLES, write_report
 from jaxrnn.evaluation.results import Results
 from jaxrnn.evaluation.slices import check_slices
-from jaxrnn.messages import near
 
 #: The times of a run, in a file of their own: they differ from run to run, and the results must not.
 TIMES = "times.json"

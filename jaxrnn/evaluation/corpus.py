@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.locations import Location, bare_name, files_below, joined, location, name_below
+from jaxrnn._files.messages import brief, near
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.locations import Location, bare_name, files_below, joined, location, name_below
-from jaxrnn.messages import near
 
 #: The files to search a folder for.
 PATTERNS = ("**/*.wav", "**/*.flac", "**/*.npy", "**/*.npz")

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.systems import System
-from jaxrnn.guards import exact_types
 
 Run = Callable[..., tuple[Any, Any]]
 

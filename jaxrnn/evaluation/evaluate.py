@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxrnn._files.locations import Location, location
+from jaxrnn._files.progress import progress_bar
 from jaxrnn.evaluation.cluster import WorkerPool
 from jaxrnn.evaluation.conclusion import check_main, check_slices_of, conclude
 from jaxrnn.evaluation.corpus import Item
@@ -18,8 +20,6 @@ from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.results import OUTPUTS, Results, read_results
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.units import Unit
-from jaxrnn.locations import Location, location
-from jaxrnn.progress import progress_bar
 
 
 def evaluate(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn._files.locations import Location
 from jaxrnn.evaluation.corpus import Item, checked
 from jaxrnn.evaluation.evaluator import Computing, Evaluator
 from jaxrnn.evaluation.identity import identity_of
@@ -21,7 +22,6 @@ from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, results_of, write
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.units import Unit, Units
 from jaxrnn.evaluation.writers import discard_partial
-from jaxrnn.locations import Location
 
 #: Recordings in a batch, and seconds of each in a chunk.
 BATCH, CHUNK = 16, 4.0

@@ -9,6 +9,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from jaxrnn._files.locations import Location
+from jaxrnn._files.ranges import at_once
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.devices import Devices
@@ -20,8 +22,6 @@ from jaxrnn.evaluation.recording_worker import RecordingWorker
 from jaxrnn.evaluation.recordings import Recording, open_recording
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.units import ChunkSource, Unit, prefetched
-from jaxrnn.locations import Location
-from jaxrnn.ranges import at_once
 
 
 class Computing(Protocol):

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxrnn.evaluation.systems import System
-from jaxrnn.stepper import Stepper
+from jaxrnn.steps.stepper import Stepper
 from jaxrnn.version import __version__
 
 

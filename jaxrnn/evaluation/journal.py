@@ -14,11 +14,11 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
+from jaxrnn._files.locations import Location, files_below
+from jaxrnn._files.ranges import local_copy
+from jaxrnn._files.writing import in_place_of, open_new
 from jaxrnn.errors import InputError, JaxrnnError, StoreError
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.locations import Location, files_below
-from jaxrnn.ranges import local_copy
-from jaxrnn.writing import in_place_of, open_new
 
 Row = dict[str, Any]
 

@@ -13,15 +13,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.identity import stepper_identity
 from jaxrnn.evaluation.systems import Piece
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.packing import Packed
-from jaxrnn.recordings import advance
 from jaxrnn.runtime.bound import Bound, packed
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import OutputSpec, Stepper, StepSpec
+from jaxrnn.steps.recordings import advance
+from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,14 +9,15 @@ from typing import Any
 
 import jax
 
+from jaxrnn._files.voices import VALUE, argument
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.limits import MAX_FRAMES, check_rate
 from jaxrnn.evaluation.networks import Network
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import Piece
-from jaxrnn.recordings import time_axis
-from jaxrnn.stepper import OutputSpec, Stepper
-from jaxrnn.voices import VALUE, argument
+from jaxrnn.steps.recordings import time_axis
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import OutputSpec
 
 
 class Offline:

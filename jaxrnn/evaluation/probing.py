@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from jaxrnn._files.locations import Url
+from jaxrnn._files.ranges import REQUESTS
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.recordings import open_recording
-from jaxrnn.locations import Url
-from jaxrnn.ranges import REQUESTS
 
 #: Recordings that are opened at once, and those that are waited for together.
 THREADS, BLOCK = 8, 4096

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from jaxrnn._files.locations import Location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import Row, row_of
@@ -14,7 +15,6 @@ from jaxrnn.evaluation.metrics import Metric, Segments
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.writers import Writer
-from jaxrnn.locations import Location
 
 
 class RecordingWorker:

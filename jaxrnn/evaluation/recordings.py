@@ -13,11 +13,11 @@ from typing import IO, Any, Protocol, cast
 import numpy as np
 from scipy import signal
 
-from jaxrnn.arrays import check_header, members_of, read_member, readable
+from jaxrnn._files.arrays import check_header, members_of, read_member, readable
+from jaxrnn._files.locations import Location
+from jaxrnn._files.ranges import RangeArray, RangeFile, Ranges
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.limits import resampling
-from jaxrnn.locations import Location
-from jaxrnn.ranges import RangeArray, RangeFile, Ranges
 
 #: Suffixes of files of arrays; all others are sound.
 ARRAYS = (".npy", ".npz")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.locations import Location, is_file, location
+from jaxrnn._files.messages import brief
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
 from jaxrnn.evaluation.journal import Row, UnitRows, write_whole
@@ -19,7 +20,6 @@ from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
 from jaxrnn.evaluation.slices import check_slices
 from jaxrnn.evaluation.summary import summary_of
 from jaxrnn.evaluation.tables import Columns, load_polars, read_table, write_table
-from jaxrnn.locations import Location, is_file, location
 
 if TYPE_CHECKING:
     import polars

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.tables import load_polars
-from jaxrnn.messages import near
 
 if TYPE_CHECKING:
     import polars

@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.networks import Network
-from jaxrnn.stepper import OutputSpec, Stepper
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import OutputSpec
 
 #: What a network can take of a frame, and what its output can be.
 TAKES = ("samples", "magnitude", "spectrum")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 
 
 @brief

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxrnn._files.locations import Location
+from jaxrnn._files.ranges import local_copy
 from jaxrnn.errors import optional_package
 from jaxrnn.evaluation.journal import COLUMNS, Row, writing_to
 from jaxrnn.evaluation.metrics import Column, Metric
-from jaxrnn.locations import Location
-from jaxrnn.ranges import local_copy
 
 if TYPE_CHECKING:
     import polars

@@ -8,10 +8,10 @@ from typing import Any, overload
 
 import numpy as np
 
+from jaxrnn._files.ranges import at_once
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.recordings import Recording
-from jaxrnn.ranges import at_once
 
 #: Chunks to read in advance, and threads that read them.
 PREFETCH, THREADS = 8, 4

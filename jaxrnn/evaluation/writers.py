@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn._files.locations import Location
+from jaxrnn._files.writing import place
 from jaxrnn.errors import InputError
-from jaxrnn.locations import Location
-from jaxrnn.writing import place
 
 
 def partial_of(folder: Location) -> Path:

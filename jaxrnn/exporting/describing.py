@@ -9,8 +9,8 @@ from typing import Any
 import onnx_ir as ir
 
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, METADATA, STEP, StepFile
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import OutputSpec
+from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepspec import OutputSpec
 from jaxrnn.version import __version__
 
 

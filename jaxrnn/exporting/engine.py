@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn.arrays import read_arrays
+from jaxrnn._files.arrays import read_arrays
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.state.stated import read_facts
 from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
-from jaxrnn.specs import ArraySpec, taken
-from jaxrnn.stepper import whole_pulse
+from jaxrnn.steps.specs import ArraySpec, taken
+from jaxrnn.steps.stepper import whole_pulse
 from jaxrnn.verification.peers import OpenPeer
 from jaxrnn.verification.running import Ready
 from jaxrnn.verification.sampling import restore_types

@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx
 
-from jaxrnn.checks import check_count
-from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn._files.voices import argument
+from jaxrnn.errors import InputError, UnsupportedError, check_count
 from jaxrnn.exporting.describing import describe_file
 from jaxrnn.exporting.exported import Exported, ExportedGraph
 from jaxrnn.exporting.graphs import Graph, flush_graph, function_graph, step_graph
@@ -20,8 +20,7 @@ from jaxrnn.exporting.writing import check_targets, start_path, write_files
 from jaxrnn.model import Model
 from jaxrnn.model.exporting import write_graph
 from jaxrnn.onnx.stepfile import is_rate
-from jaxrnn.stepper import Stepper
-from jaxrnn.voices import argument
+from jaxrnn.steps.stepper import Stepper
 
 #: The opset of files that ask for no other: what every engine of the last years runs.
 OPSET = 17

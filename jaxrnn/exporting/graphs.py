@@ -12,15 +12,15 @@ import numpy as np
 import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr
 
+from jaxrnn._files.messages import describe
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.exporting.names import AFTER, BEFORE, COUNT, INPUT, OUTPUT, VALID, Key, Names
 from jaxrnn.exporting.sources import Source, check_params, exact
 from jaxrnn.exporting.tracing import Traced, to_pairs, trace
 from jaxrnn.lowering import Argument, lower
-from jaxrnn.messages import describe
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StepFile
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import OutputSpec, StepSpec
+from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 from jaxrnn.streaming.modules import as_function, explained
 from jaxrnn.streaming.plan import shape_of
 

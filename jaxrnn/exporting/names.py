@@ -9,7 +9,7 @@ import jax
 
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.stepfile import StateNames
-from jaxrnn.stepper import StepSpec
+from jaxrnn.steps.stepspec import StepSpec
 
 #: What an array of a file is: an input or output of the stepper, an entry of the state before or after the step, the
 #: number of frames of a tail that exist, or that of an output, a parameter; and the stepper's name for it.

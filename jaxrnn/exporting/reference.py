@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.onnx.stepfile import StepFile
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import Stepper, StepSpec
+from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.running import Ready, make_ready, run
 from jaxrnn.verification.streams import Offline, offline_outputs
 

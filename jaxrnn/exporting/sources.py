@@ -14,21 +14,20 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn._files.messages import describe
+from jaxrnn._files.voices import argument, static_argument
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.errors import InputError, StateError, UnsupportedError
 from jaxrnn.exporting.names import Names
-from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.jaxprs.scanning import step_with_layers
-from jaxrnn.layout import Layout
-from jaxrnn.messages import describe
 from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import FLUSH, StateNames, StepFile
 from jaxrnn.runtime.compiled.stepper import CompiledStepper
-from jaxrnn.states import lead_of
-from jaxrnn.stepper import Stepper, StepSpec
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import Layout, StepSpec, lead_of
 from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.transform import in_plain_forms
-from jaxrnn.voices import argument, static_argument
 
 Arrays = Mapping[str, Any]
 

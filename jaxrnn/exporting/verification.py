@@ -11,13 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.errors import InputError
 from jaxrnn.exporting.engine import ExportedFile, read_files, ready_in
 from jaxrnn.exporting.reference import Reference, Results, results_of
 from jaxrnn.model import Model
-from jaxrnn.recordings import recording_specs, time_axis
-from jaxrnn.stepper import Stepper, StepSpec
+from jaxrnn.steps.recordings import recording_specs, time_axis
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.peers import PeerError, candidates
 from jaxrnn.verification.sampling import index_limits, random_arrays

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from jaxrnn._files.files import check_writable
+from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError, ModelError
-from jaxrnn.files import check_writable
-from jaxrnn.messages import first_line
 
 #: The largest message of protobuf, less some room: the tensors of larger models lie in a file of their own.
 LARGEST = 2**31 - 2**24

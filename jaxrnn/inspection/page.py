@@ -10,12 +10,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from jaxrnn._files.messages import bytes_of, plain
+from jaxrnn._files.templates import environment
 from jaxrnn.inspection.library import credit, library
 from jaxrnn.inspection.sections import sections_of
-from jaxrnn.messages import bytes_of
 from jaxrnn.model.inspection import Inspection
-from jaxrnn.plain import plain
-from jaxrnn.templates import environment
 from jaxrnn.version import __version__
 
 _TEMPLATES = Path(__file__).parent / "templates"

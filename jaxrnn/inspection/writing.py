@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.errors import optional_package
 from jaxrnn.model.inspection import Inspection, inspect_model
 from jaxrnn.onnx.reading import Source
-from jaxrnn.writing import in_place_of
 
 
 def write_page(source: Source, path: Path | str, *, symbol: str | None = None) -> None:

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from jaxrnn._jax.context import own_arithmetic
+from jaxrnn._jax.varying import alike, struct_of
 from jaxrnn.cells.products import Types
-from jaxrnn.guards import own_arithmetic
-from jaxrnn.varying import alike, struct_of
 
 #: The primitives.
 CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")

@@ -12,15 +12,15 @@ from typing import Any
 
 import jax
 
-from jaxrnn.tracing import is_staged
-from jaxrnn.varying import alike
+from jaxrnn._jax.context import is_staged
+from jaxrnn._jax.varying import alike
 
 
 class compiled:  # noqa: N801 (a decorator)
     """A pure method of arrays that is compiled once for each shape, where it is no part of a program anyway.
 
     It belongs to its instance, as a ``functools.cached_property`` does, and keeps no other instance alive. Inside
-    `jax.shard_map`, its arrays vary over the same mesh axes (see `jaxrnn.varying`).
+    `jax.shard_map`, its arrays vary over the same mesh axes (see `jaxrnn._jax.varying`).
 
     Args:
         method: it; positional arguments are pytrees of arrays, keyword arguments are hashable and known while tracing.

@@ -18,9 +18,9 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import jit_p
 
+from jaxrnn._jax.varying import Axes, axes_of, struct_of, vary
 from jaxrnn.cells.products import Types
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
-from jaxrnn.varying import Axes, axes_of, struct_of, vary
 
 Atom = Var | Literal
 Environment = dict[Var, Any]
@@ -68,7 +68,7 @@ def trace_nested(function: Callable[..., Any], *examples: Any) -> tuple[Any, Any
 def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[Any]:
     """The results of an equation's primitive on operands, with some of its parameters changed.
 
-    Inside `jax.shard_map`, operands may vary over other mesh axes than those of the trace (see `jaxrnn.varying`).
+    Inside `jax.shard_map`, operands may vary over other mesh axes than those of the trace (see `jaxrnn._jax.varying`).
     """
     here, traced = [*map(axes_of, operands)], [axes_of(atom.aval) for atom in equation.invars]
     if here == traced:

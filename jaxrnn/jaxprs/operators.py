@@ -15,8 +15,8 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.platforms import is_plain
-from jaxrnn.guards import own_arithmetic
 
 #: An operator. Its operands are those that are there, its parameters ``name``, of ONNX; ``function`` of all operands
 #: and attributes; ``present``, which operands there are; ``attributes``, pairs; and ``along``: ``"elements"`` where it

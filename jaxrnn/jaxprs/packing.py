@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
+from jaxrnn._jax.precision import compute_type
 from jaxrnn.errors import InputError
-from jaxrnn.precision import compute_type
 
 
 class Packable(Protocol):

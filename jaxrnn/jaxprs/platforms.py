@@ -14,8 +14,8 @@ import jax
 from jax.extend.core import JaxprEqn, Literal, Var
 from jax.extend.core.primitives import cond_p, jit_p
 
+from jaxrnn._jax.varying import platform_dependent
 from jaxrnn.jaxprs.equations import Atom, evaluate
-from jaxrnn.varying import platform_dependent
 
 #: For each branch its platforms; None for all others.
 Platforms = tuple[tuple[str, ...] | None, ...]

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.cells import is_plain
 from jaxrnn.cells.chunks import in_chunks
 from jaxrnn.jaxprs.arranging import plain

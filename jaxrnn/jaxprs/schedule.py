@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.chunks import in_blocks
-from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.equations import Atom, Environment, read, run, type_of
 from jaxrnn.jaxprs.step import Step
 

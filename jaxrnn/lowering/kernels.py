@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from jaxrnn._files.voices import argument
 from jaxrnn.errors import UnsupportedError
-from jaxrnn.voices import argument
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _SHORT = ("int16", "uint16")

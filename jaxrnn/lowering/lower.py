@@ -10,8 +10,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from jax.extend.core import ClosedJaxpr
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import UnsupportedError
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.lowering.lowering import Lowering
 from jaxrnn.lowering.movement import source_of

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from jaxrnn._files.voices import argument
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.lowering import kernels
-from jaxrnn.voices import argument
 
 #: Nodes that are none of ONNX: functions that it has no operator for, which are written out after all patterns are
 #: found, and the ends of a graph.

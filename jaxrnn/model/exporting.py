@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn._files.files import check_writable
+from jaxrnn._files.messages import describe
+from jaxrnn._jax.precision import check_names
 from jaxrnn.errors import InputError, UnsupportedError
-from jaxrnn.files import check_writable
 from jaxrnn.jaxprs.packing import Packed
-from jaxrnn.messages import describe
 from jaxrnn.model import Model
 from jaxrnn.onnx.reading import labelled
 from jaxrnn.onnx.writing import write_model
-from jaxrnn.precision import check_names
 
 
 def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 
 
 @dataclass(frozen=True)

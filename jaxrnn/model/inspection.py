@@ -11,9 +11,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import JaxrnnError, LimitError, StateError, UnsupportedError
-from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo
 from jaxrnn.model.graph_reading import graph_facts
@@ -31,7 +31,7 @@ from jaxrnn.onnx.reading import Source, SourceFile, label_of, labelled
 from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator
 from jaxrnn.onnx.state import StateVar
-from jaxrnn.specs import ArraySpec
+from jaxrnn.steps.specs import ArraySpec
 
 #: A size that is computed from a dimension, such as ``4*S``, is none itself.
 _FORMULA = re.compile(r".*[*+/()].*")

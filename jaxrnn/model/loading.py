@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 from jaxrnn.model import Model
 from jaxrnn.onnx.checking import check_proto
 from jaxrnn.onnx.graph import read_graph

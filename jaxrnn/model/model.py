@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.cells.products import product_type
 from jaxrnn.errors import InputError
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, Purpose, plain
 from jaxrnn.model.reloading import contents_of, reloaded
@@ -22,8 +22,9 @@ from jaxrnn.model.steps import Steps
 from jaxrnn.model.streaming import stream_model
 from jaxrnn.model.whole_graph import WholeGraph
 from jaxrnn.onnx.state import Findings, StateVar, find_state, stated_state
-from jaxrnn.specs import Dimension
-from jaxrnn.stepper import Flushed, StepSpec, nothing_left
+from jaxrnn.steps.specs import Dimension
+from jaxrnn.steps.stepper import Flushed, nothing_left
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.streaming import Streamed
 
 Arrays = Mapping[str, Any]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from jaxrnn._files.messages import describe
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
-from jaxrnn.messages import describe
-from jaxrnn.specs import ArraySpec, converted
+from jaxrnn.steps.specs import ArraySpec, converted
 
 if TYPE_CHECKING:
     from jaxrnn.model.steps import Steps

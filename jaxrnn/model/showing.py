@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrnn.briefs import COLUMNS, LINES, part_of, shortened, without_folders
+from jaxrnn._files.messages import COLUMNS, LINES, part_of, shortened, without_folders
 
 
 def shown(model: Any) -> str:

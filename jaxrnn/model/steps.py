@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import describe
+from jaxrnn._files.voices import SIZE, argument, either
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
 from jaxrnn.jaxprs.packing import Packed, plain
 from jaxrnn.jaxprs.step import Step
-from jaxrnn.messages import describe
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import StateVar, open_sizes
-from jaxrnn.specs import check_names, converted
-from jaxrnn.states import zeros
-from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec, check_batch, in_batch
-from jaxrnn.voices import SIZE, argument, either
+from jaxrnn.steps.specs import check_names, converted
+from jaxrnn.steps.stepper import check_batch, in_batch
+from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, zeros
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model

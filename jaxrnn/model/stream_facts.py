@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo, ValueInfo, paths_of

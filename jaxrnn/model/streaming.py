@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn.checks import is_count
-from jaxrnn.errors import InputError, LimitError, NodeError, StateError, StreamError
-from jaxrnn.guards import exact_types
+from jaxrnn._files.voices import SIZE, argument, called, either
+from jaxrnn._jax.context import exact_types
+from jaxrnn.errors import InputError, LimitError, NodeError, StateError, StreamError, is_count
 from jaxrnn.onnx.blocks import Block
 from jaxrnn.onnx.reading import labelled
-from jaxrnn.specs import Dimension
+from jaxrnn.steps.specs import Dimension
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.streaming.dimensions import SYMBOL
 from jaxrnn.streaming.sources import of_file
-from jaxrnn.voices import SIZE, argument, called, either
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model

@@ -12,13 +12,15 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn._files.messages import describe
+from jaxrnn._jax.context import exact_types, is_staged
+from jaxrnn._jax.precision import cast_params, check_params
+from jaxrnn._jax.varying import alike
 from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.cells.products import matrix_products_in, product_type
 from jaxrnn.errors import InputError, NodeError, StaticValueError
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import computing_type, plain
-from jaxrnn.messages import describe
 from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.demands import all_hold, collecting
 from jaxrnn.onnx.evaluate import Scope, evaluate
@@ -31,10 +33,7 @@ from jaxrnn.onnx.state import check_pairs
 from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import is_text, traced, unstacked
-from jaxrnn.precision import cast_params, check_params
-from jaxrnn.specs import ArraySpec
-from jaxrnn.tracing import is_staged
-from jaxrnn.varying import alike
+from jaxrnn.steps.specs import ArraySpec
 
 Arrays = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
-from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.nnx.imported import Imported, untabulated
 from jaxrnn.nnx.slots import Shape, feature_axes

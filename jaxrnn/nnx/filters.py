@@ -9,8 +9,8 @@ from typing import Any
 import jax
 from flax import nnx
 
+from jaxrnn._files.messages import near_or_all
 from jaxrnn.errors import InputError
-from jaxrnn.messages import near_or_all
 
 
 def parameter(array: jax.Array, name: str) -> nnx.Param[jax.Array]:

@@ -13,11 +13,11 @@ import numpy as np
 from flax import nnx
 from flax.nnx import reprlib
 
+from jaxrnn._jax.context import exact_types
+from jaxrnn._jax.precision import check_names, check_param, compute_type
 from jaxrnn.errors import InputError
-from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.nnx.filters import parameter
-from jaxrnn.precision import check_names, check_param, compute_type
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

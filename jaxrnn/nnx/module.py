@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxrnn._files.messages import describe
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import StateError
-from jaxrnn.guards import exact_types
-from jaxrnn.messages import describe
 from jaxrnn.model import Model
 from jaxrnn.nnx.imported import Imported, inputs_by_name, untabulated
 

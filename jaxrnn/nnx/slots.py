@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrnn._files.messages import describe
 from jaxrnn.errors import StateError
-from jaxrnn.messages import describe
-from jaxrnn.specs import Dimension
+from jaxrnn.steps.specs import Dimension
 
 Shape = tuple[Any, ...]
 

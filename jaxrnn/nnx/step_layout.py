@@ -10,7 +10,7 @@ import onnx_ir as ir
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.model import Model
 from jaxrnn.nnx.slots import CarryForm, Slot
-from jaxrnn.specs import ArraySpec, Dimension
+from jaxrnn.steps.specs import ArraySpec, Dimension
 
 #: The inputs of a recurrent operator that hold its state, in the order in which the cell of Flax carries them:
 #: ``(c, h)`` in ``LSTMCell``, ``h`` in ``GRUCell`` and ``SimpleCell``.

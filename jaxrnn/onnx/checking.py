@@ -6,8 +6,8 @@ from pathlib import Path
 
 import onnx
 
+from jaxrnn._files.messages import near
 from jaxrnn.errors import ModelError
-from jaxrnn.messages import near
 from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label, tensors_of
 from jaxrnn.onnx.wellformed import check_messages, check_texts
 

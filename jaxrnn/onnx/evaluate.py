@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 from jax.extend.core import InconclusiveDimensionOperation
 
+from jaxrnn._files.messages import whole_message
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
-from jaxrnn.messages import whole_message
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.foresight import check_ahead
 from jaxrnn.onnx.limits import current, spending

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn.specs import ArraySpec
+from jaxrnn.steps.specs import ArraySpec
 
 #: The most elements that are written as numbers; the bytes of more are base64, in little-endian order.
 READABLE = 4096

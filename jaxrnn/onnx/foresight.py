@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import LimitError
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.slices import walk
 from jaxrnn.onnx.limits import Budget
 from jaxrnn.onnx.registry import Operator

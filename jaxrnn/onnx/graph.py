@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from jaxrnn._files.messages import first_line
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
-from jaxrnn.messages import first_line
 from jaxrnn.onnx.limits import Limits, raised
 from jaxrnn.onnx.origins import mark_origins
 from jaxrnn.onnx.wellformed import MAX_DEPTH

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
+from jaxrnn._files.messages import describe
+from jaxrnn._files.voices import static_argument
 from jaxrnn.errors import InputError
-from jaxrnn.messages import describe
 from jaxrnn.onnx.text import as_text
-from jaxrnn.specs import ArraySpec, Dimension, bind, check_names, converted
-from jaxrnn.voices import static_argument
+from jaxrnn.steps.specs import ArraySpec, Dimension, bind, check_names, converted
 
 
 def spec_of(value: ir.Value) -> ArraySpec:
@@ -81,7 +81,7 @@ def _dimension(size: int | ir.SymbolicDim, unnamed: str) -> Dimension:
 
 
 def bind_inputs(specs: Sequence[ArraySpec], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """`jaxrnn.specs.bind` with strings, sequences and optionals.
+    """`jaxrnn.steps.specs.bind` with strings, sequences and optionals.
 
     Raises:
         InputError: names the input, what was expected and what came.

@@ -17,12 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn.arrays import MAX_ARRAY_BYTES
-from jaxrnn.briefs import brief
-from jaxrnn.checks import check_count
-from jaxrnn.errors import LimitError
-from jaxrnn.messages import bytes_of
-from jaxrnn.voices import Placeholder, argument
+from jaxrnn._files.arrays import MAX_ARRAY_BYTES
+from jaxrnn._files.messages import brief, bytes_of
+from jaxrnn._files.voices import Placeholder, argument
+from jaxrnn.errors import LimitError, check_count
 
 #: What is computed from constants while tracing may have this many times the bytes that the file itself holds.
 _FOLDED = 16

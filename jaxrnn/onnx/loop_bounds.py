@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxrnn.checks import check_count
-from jaxrnn.errors import InputError
-from jaxrnn.messages import near
+from jaxrnn._files.messages import near
+from jaxrnn.errors import InputError, check_count
 from jaxrnn.onnx.blocks import Block
 from jaxrnn.onnx.operators.loops import loop_with
 from jaxrnn.onnx.program import Program

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
+from jaxrnn._files.files import check_regular
 from jaxrnn.errors import JaxrnnError, ModelError
-from jaxrnn.files import check_regular
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.sparse import write_out_sparse

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from jaxrnn._files.messages import bytes_of
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
-from jaxrnn.messages import bytes_of
 from jaxrnn.onnx.limits import Limits, raised
 from jaxrnn.onnx.tensors import check_tensor, graphs_below, proto_label
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.onnx.first_state import from_json, to_json
-from jaxrnn.schemas import check, checked_spec, is_positive, is_text, text_or_none
-from jaxrnn.stepper import OutputSpec, StepSpec
-from jaxrnn.stepspec import milliseconds
+from jaxrnn.steps.schemas import check, checked_spec, is_positive, is_text, text_or_none
+from jaxrnn.steps.stepspec import OutputSpec, StepSpec, milliseconds
 from jaxrnn.version import __version__
 
 #: What a file is: a step with its state in and out, the flush after the last step, or a function without state.

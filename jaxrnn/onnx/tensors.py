@@ -11,8 +11,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from jaxrnn._files.files import check_regular
 from jaxrnn.errors import ModelError
-from jaxrnn.files import check_regular
 
 #: The repeated field that holds a type's elements where there is no ``raw_data``, and elements to an entry.
 _TYPED_FIELDS = {

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn._files.voices import static_or_eager
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx import symbols
-from jaxrnn.voices import static_or_eager
 
 Value = Any  # np.ndarray | jax.Array | tuple[Value, ...] | Stacked | None
 

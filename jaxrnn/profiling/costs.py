@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.profiling.hlo import Computation, HloModule, Instruction, Shape
 
 _TRANSCENDENTAL = {

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError
-from jaxrnn.messages import first_line
 from jaxrnn.profiling.costs import cost_of
 from jaxrnn.profiling.hlo import Computation, HloModule, Instruction
 from jaxrnn.profiling.nodes import Names, shares_of

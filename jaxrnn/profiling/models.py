@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
-from jaxrnn.checks import check_count
-from jaxrnn.errors import InputError
-from jaxrnn.guards import exact_types
+from jaxrnn._files.voices import NAME, SIZE, argument, called, either
+from jaxrnn._jax.context import exact_types
+from jaxrnn._jax.precision import compute_type
+from jaxrnn.errors import InputError, check_count
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.blocks import Block
-from jaxrnn.precision import compute_type
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.peaks import Peaks
 from jaxrnn.profiling.precision import STEPS, LowPrecision, differences_of
@@ -23,9 +23,8 @@ from jaxrnn.profiling.results import Profile
 from jaxrnn.profiling.targets import FullPrecision, Target, of_graph, of_stepper
 from jaxrnn.profiling.traces import time_calls
 from jaxrnn.runtime.bound import Bound
-from jaxrnn.stepper import Stepper
+from jaxrnn.steps.stepper import Stepper
 from jaxrnn.streaming import Streamed
-from jaxrnn.voices import NAME, SIZE, argument, called, either
 
 KINDS = ("apply", "step", "scan", "stream")
 #: Frames of a recording in one call, if nobody asks for another number.

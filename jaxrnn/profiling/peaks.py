@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.profiling.traces import time_calls
 
 #: Bytes of the arrays that bandwidth is measured on: the smallest fits a core's own cache, the largest no cache.

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.profiling.table import microseconds, scaled
 
 #: Steps that outputs are compared over, each with inputs of its own and the state carried on.

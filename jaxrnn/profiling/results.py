@@ -6,10 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from jaxrnn.briefs import brief
-from jaxrnn.checks import check_count
-from jaxrnn.errors import InputError
-from jaxrnn.messages import bytes_of
+from jaxrnn._files.messages import brief, bytes_of
+from jaxrnn.errors import InputError, check_count
 from jaxrnn.profiling.costs import Cost
 from jaxrnn.profiling.peaks import Peaks
 from jaxrnn.profiling.precision import LowPrecision

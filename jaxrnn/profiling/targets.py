@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn._files.messages import pairs_of
+from jaxrnn._files.voices import called
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.packing import Packed
-from jaxrnn.messages import pairs_of
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
-from jaxrnn.stepper import Stepper, StepSpec
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.transform import with_dtype
 from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs
-from jaxrnn.voices import called
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import describe
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.packing import Packed
-from jaxrnn.messages import describe
-from jaxrnn.specs import taken
-from jaxrnn.states import lead_of
-from jaxrnn.stepper import State, Stepper, whole_pulse
+from jaxrnn.steps.specs import taken
+from jaxrnn.steps.stepper import State, Stepper, whole_pulse
+from jaxrnn.steps.stepspec import lead_of
 
 Arrays = Mapping[str, Any]
 

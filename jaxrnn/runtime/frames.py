@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn._files.messages import describe
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
-from jaxrnn.guards import exact_types
-from jaxrnn.messages import describe
-from jaxrnn.specs import ArraySpec, bind, taken
+from jaxrnn.steps.specs import ArraySpec, bind, taken
 
 Frame = dict[str, np.ndarray]
 

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jaxrnn.layout import Layout
-from jaxrnn.placing import placed
-from jaxrnn.tracing import unmapped
+from jaxrnn._jax.context import placed, unmapped
+from jaxrnn.steps.stepspec import Layout
 
 Arrays = Mapping[str, Any]
 Vectors = tuple[Any, ...]

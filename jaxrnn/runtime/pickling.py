@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.guards import exact_types
+from jaxrnn._jax.context import exact_types
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import jax
 import numpy as np
 
-from jaxrnn.checks import check_count
-from jaxrnn.errors import StateError
-from jaxrnn.guards import exact_types
-from jaxrnn.placing import placed
+from jaxrnn._jax.context import exact_types, placed
+from jaxrnn.errors import StateError, check_count
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.frames import Frame, Frames
 from jaxrnn.runtime.pickling import on_device, on_host
 from jaxrnn.runtime.slots import DONATING, SlotFunctions, slot_functions
-from jaxrnn.stepper import Stepper
+from jaxrnn.steps.stepper import Stepper
 
 Arrays = Mapping[str, Any]
 Arguments = ParamSpec("Arguments")

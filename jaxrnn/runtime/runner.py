@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn.guards import exact_types, own_transfers
+from jaxrnn._jax.context import exact_types, own_transfers
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.live import JoinedStep, LiveStep, ReadyStep
 from jaxrnn.runtime.pickling import on_device, on_host
-from jaxrnn.specs import bind
-from jaxrnn.stepper import Stepper
+from jaxrnn.steps.specs import bind
+from jaxrnn.steps.stepper import Stepper
 
 Arrays = Mapping[str, Any]
 

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import yaml
 
+from jaxrnn._files.files import check_regular
 from jaxrnn.errors import InputError, JaxrnnError, optional_package
-from jaxrnn.files import check_regular
 from jaxrnn.settings.functions import find_function
 from jaxrnn.settings.mistakes import Keys, SettingsError, brief, dotted, mistakes_of
 from jaxrnn.settings.models import Settings

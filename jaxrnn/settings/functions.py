@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
-from jaxrnn.messages import near
 
 
 def build(

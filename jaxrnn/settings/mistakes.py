@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
-from jaxrnn.messages import near
 from jaxrnn.settings.models import ValidationError
 
 #: The keys that lead to a value, from the outside in; items of lists go by their number.

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from jaxrnn._files.locations import Location, Url, joined
 from jaxrnn.errors import optional_package
-from jaxrnn.locations import Location, Url, joined
 
 with optional_package("pydantic", "files of settings", "train", "evaluate"):
     from pydantic import (

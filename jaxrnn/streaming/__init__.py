@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrnn.stepper import Flushed
+from jaxrnn.steps.stepper import Flushed
 from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
 from jaxrnn.streaming.associative import associative_scan
 from jaxrnn.streaming.passes import Pass

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.errors import InputError
-from jaxrnn.recordings import recording_specs
-from jaxrnn.specs import bind
-from jaxrnn.stepper import StepSpec, batch_note, check_valid
+from jaxrnn.steps.recordings import recording_specs
+from jaxrnn.steps.specs import bind
+from jaxrnn.steps.stepper import batch_note, check_valid
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.streaming.lengths import Lengths
 
 Arrays = dict[str, Any]

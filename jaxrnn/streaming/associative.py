@@ -20,7 +20,7 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 from numpy.lib.array_utils import normalize_axis_index
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of, variables
 from jaxrnn.jaxprs.slices import needed, read_by

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import describe
 from jaxrnn.errors import InputError
-from jaxrnn.messages import describe
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import OutputSpec, StateSpec, StepSpec
+from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec
 from jaxrnn.streaming.plan import Plan
 from jaxrnn.streaming.values import Chunk, FinalValue
 

@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr
 
 from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.jaxprs.known import split
-from jaxrnn.layout import Layout, State
+from jaxrnn.steps.stepspec import Layout, State
 
 
 class Initial:

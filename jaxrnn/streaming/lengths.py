@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxrnn._files.messages import first_line
+from jaxrnn._files.voices import argument, called, either, in_python
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
-from jaxrnn.messages import first_line
 from jaxrnn.streaming.access import symbolic_sizes
 from jaxrnn.streaming.dimensions import (
     FUNCTIONS,
@@ -31,7 +32,6 @@ from jaxrnn.streaming.dimensions import (
     value_of,
 )
 from jaxrnn.streaming.timeline import LARGEST
-from jaxrnn.voices import argument, called, either, in_python
 
 #: A number of frames that is long enough for whatever a function asks, and one that many block sizes divide.
 _LONG, _DIVISIBLE = 1 << 16, 2**9 * 3**2 * 5**2 * 7

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.cells import is_plain
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind

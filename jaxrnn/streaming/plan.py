@@ -14,13 +14,12 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells import is_plain
-from jaxrnn.checks import is_count
-from jaxrnn.errors import StreamError
-from jaxrnn.guards import own_arithmetic
+from jaxrnn.errors import StreamError, is_count
 from jaxrnn.jaxprs.equations import trace_nested
 from jaxrnn.jaxprs.fingerprints import fingerprint
-from jaxrnn.layout import Layout, State
+from jaxrnn.steps.stepspec import Layout, State
 from jaxrnn.streaming.access import clock_of, front_pads, without_dead_code
 from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
 from jaxrnn.streaming.initial import Initial

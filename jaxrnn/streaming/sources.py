@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
 
+from jaxrnn._files.messages import first_line
 from jaxrnn.errors import JaxrnnError
-from jaxrnn.messages import first_line
 from jaxrnn.streaming.dimensions import UndecidedError
 
 _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"

@@ -11,12 +11,13 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn.briefs import part_of, wrapped
+from jaxrnn._files.messages import part_of, wrapped
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.errors import InputError
-from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.packing import Packed
-from jaxrnn.recordings import part, whole
-from jaxrnn.stepper import Flushed, State, StateSpec, StepSpec, in_batch
+from jaxrnn.steps.recordings import part, whole
+from jaxrnn.steps.stepper import Flushed, State, in_batch
+from jaxrnn.steps.stepspec import StateSpec, StepSpec
 from jaxrnn.streaming.arguments import Arguments
 from jaxrnn.streaming.facts import named_spec, table_of
 from jaxrnn.streaming.plan import Plan, check_pulse

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from jax.extend.core import InconclusiveDimensionOperation
 
+from jaxrnn._files.messages import whole_message
 from jaxrnn.errors import JaxrnnError, NodeError, StreamError
 from jaxrnn.jaxprs.equations import trace_nested
-from jaxrnn.messages import whole_message
 from jaxrnn.streaming.dimensions import UndecidedError
 from jaxrnn.streaming.mends import mend_of_call, mend_of_message
 from jaxrnn.streaming.sources import place_of_error

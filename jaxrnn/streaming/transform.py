@@ -13,10 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import first_line, whole_message
 from jaxrnn.cells.products import Types
-from jaxrnn.checks import is_count
-from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError
-from jaxrnn.messages import first_line, whole_message
+from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
 from jaxrnn.streaming.access import symbolic_sizes
 from jaxrnn.streaming.dimensions import UndecidedError, parts_of
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied

@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.errors import StreamError
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.timeline import Timeline

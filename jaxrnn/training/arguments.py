@@ -7,8 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxrnn.checks import check_count
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, check_count
 
 #: A loss or metric ``(outputs, example, mask) -> scalar`` of one example: arrays by name, and ``bool[frames]``.
 Function = Callable[[dict[str, Any], dict[str, Any], jax.Array], Any]

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from jaxrnn._files.files import check_regular
+from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError, TrainingError, optional_package
-from jaxrnn.files import check_regular
-from jaxrnn.messages import first_line
 from jaxrnn.training.options import Checkpoints
 from jaxrnn.training.sharding import is_primary
 from jaxrnn.training.snapshots import Snapshot, decode, encode

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.cells import matrix_products_in
-from jaxrnn.guards import exact_types
 from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.forward import Forward
 from jaxrnn.training.parameters import finite

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn.errors import InputError
-from jaxrnn.messages import describe, near_or_all
-from jaxrnn.specs import ArraySpec, widens
+from jaxrnn.steps.specs import ArraySpec, widens
 
 #: One example: arrays by name, those of the model's inputs and any others.
 Example = dict[str, np.ndarray]

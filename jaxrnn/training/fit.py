@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrnn.checks import check_count
-from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.precision import compute_type
+from jaxrnn._jax.precision import compute_type
+from jaxrnn.errors import InputError, TrainingError, check_count
 from jaxrnn.training.agreement import check_alike, check_shared, digest_of_examples
 from jaxrnn.training.arguments import Function, check_end, check_functions
 from jaxrnn.training.batches import Batches

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn._files.messages import describe
 from jaxrnn.errors import InputError
-from jaxrnn.messages import describe
 from jaxrnn.model import Model
 from jaxrnn.training.arguments import Function
 from jaxrnn.training.layout import ExampleLayout

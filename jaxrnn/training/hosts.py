@@ -7,8 +7,8 @@ import socket
 import jax
 from jax.experimental import multihost_utils
 
+from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.messages import first_line
 from jaxrnn.training.sharding import gather_texts
 
 #: Seconds that processes wait for the others when they end.

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
+from jaxrnn._files.messages import describe, near_or_all, pairs_of
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.messages import describe, near_or_all, pairs_of
-from jaxrnn.specs import ArraySpec
+from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.options import Sequences, sequences_argument
 

@@ -9,8 +9,8 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.facts import digest_of_all

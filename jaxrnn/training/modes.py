@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import describe, first_line
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.guards import exact_types
-from jaxrnn.messages import describe, first_line
 from jaxrnn.model.inspection import time_symbols
-from jaxrnn.specs import ArraySpec
+from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.training.options import Sequences, TimeAxis, sequences_argument
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn.arrays import read_arrays
+from jaxrnn._files.arrays import read_arrays
+from jaxrnn._files.locations import Location, files_below, location
 from jaxrnn.errors import InputError
-from jaxrnn.locations import Location, files_below, location
 
 
 class NpzFiles(Sequence[dict[str, np.ndarray]]):

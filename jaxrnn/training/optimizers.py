@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief, near, near_or_all
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.messages import near, near_or_all
 from jaxrnn.training.parameters import Patterns
 
 if TYPE_CHECKING:

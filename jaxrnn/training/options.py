@@ -7,14 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.locations import Url, location
+from jaxrnn._files.messages import brief
+from jaxrnn._files.voices import Placeholder, argument
 from jaxrnn.cells import recomputing
 from jaxrnn.cells.chunks import Remat
-from jaxrnn.checks import check_count
-from jaxrnn.errors import InputError
-from jaxrnn.locations import Url, location
+from jaxrnn.errors import InputError, check_count
 from jaxrnn.training.examples import make_source
-from jaxrnn.voices import Placeholder, argument
 
 #: Which axis of an example's arrays is time: one for all that have such an axis, or one by name.
 TimeAxis = int | Mapping[str, int] | None

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import near_or_all
+from jaxrnn._jax.context import exact_types
+from jaxrnn._jax.precision import cast_params, check_params
 from jaxrnn.errors import InputError
-from jaxrnn.guards import exact_types
-from jaxrnn.messages import near_or_all
 from jaxrnn.model import Model
-from jaxrnn.precision import cast_params, check_params
 
 Patterns = str | Sequence[str]
 

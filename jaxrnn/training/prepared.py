@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.files import check_replaceable
+from jaxrnn._files.locations import Location
+from jaxrnn._files.messages import brief
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.files import check_replaceable
-from jaxrnn.locations import Location
 from jaxrnn.model.exporting import write_graph
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from jaxrnn.progress import progress_bar
+from jaxrnn._files.progress import progress_bar
 
 #: Where a training says how far it is: what is done of the total, updates, their loss, perhaps a validation loss.
 Shown = Callable[[int, int, float, float | None], None]

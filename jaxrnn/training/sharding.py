@@ -11,8 +11,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, TrainingError
-from jaxrnn.guards import exact_types
 
 AXIS = "examples"
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import describe, near_or_all
+from jaxrnn._files.voices import NAME
 from jaxrnn.errors import InputError
-from jaxrnn.messages import describe, near_or_all
-from jaxrnn.specs import ArraySpec
+from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.layout import ExampleLayout, naming
 from jaxrnn.training.modes import Mode, check_rank, choose_mode
 from jaxrnn.training.options import OPEN, Sequences, TimeAxis, sequences_argument
-from jaxrnn.voices import NAME
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model

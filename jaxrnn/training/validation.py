@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn.checks import check_count
-from jaxrnn.precision import compute_type
+from jaxrnn._jax.precision import compute_type
+from jaxrnn.errors import check_count
 from jaxrnn.training.agreement import check_alike, digest_of_examples
 from jaxrnn.training.arguments import Function, check_functions
 from jaxrnn.training.batches import Batches

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.errors import InputError
 
 #: Tolerances of float32 and float64; types with fewer digits get some of their own rounding steps.

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 import onnx
 
+from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
-from jaxrnn.messages import first_line
 from jaxrnn.onnx.reading import Source, read_source
-from jaxrnn.specs import ArraySpec
+from jaxrnn.steps.specs import ArraySpec
 
 
 class PeerError(JaxrnnError, RuntimeError):

@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn.guards import exact_types
-from jaxrnn.recordings import joined, one_step, part, whole
+from jaxrnn._jax.context import exact_types
 from jaxrnn.runtime.bound import Bound, packed
-from jaxrnn.stepper import OutputSpec, Stepper, StepSpec
+from jaxrnn.steps.recordings import joined, one_step, part, whole
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 
 Arrays = Mapping[str, Any]
 

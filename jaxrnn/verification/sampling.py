@@ -14,14 +14,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.checks import is_count
-from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.messages import bytes_of, pairs_of
+from jaxrnn._files.messages import bytes_of, pairs_of
+from jaxrnn._files.voices import SIZE, argument
+from jaxrnn.errors import InputError, JaxrnnError, is_count
 from jaxrnn.model import Model
 from jaxrnn.onnx.interface import is_batch_name
 from jaxrnn.onnx.limits import Limits
-from jaxrnn.specs import ArraySpec
-from jaxrnn.voices import SIZE, argument
+from jaxrnn.steps.specs import ArraySpec
 
 #: Sizes of the dimensions that nobody gave.
 BATCH_SIZE, OTHER_SIZE = 1, 16

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.recordings import part
-from jaxrnn.stepper import StepSpec
+from jaxrnn.steps.recordings import part
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.running import Arrays, Ready, run
 

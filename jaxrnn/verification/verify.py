@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StaticValueError
-from jaxrnn.guards import exact_types
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.blocks import BoundNode

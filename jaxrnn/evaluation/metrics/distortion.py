@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from jaxrnn.checks import check_count
+from jaxrnn.errors import check_count
 from jaxrnn.evaluation.metrics.protocol import Column, Metric, NoValueError
 from jaxrnn.evaluation.metrics.sums import ROUNDING, decibels, dot, paired
 

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
+from jaxrnn._files.locations import Location, check_file
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import Recording, open_recording
-from jaxrnn.locations import Location, check_file
 
 
 class Segments:

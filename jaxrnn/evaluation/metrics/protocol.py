@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
 from jaxrnn.errors import JaxrnnError
 
 

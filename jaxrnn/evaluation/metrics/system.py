@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item, columns_of
 from jaxrnn.evaluation.journal import COLUMNS
 from jaxrnn.evaluation.metrics.protocol import Metric
 from jaxrnn.evaluation.systems import System
-from jaxrnn.messages import near
 
 
 def output_of(metric: Metric, system: System) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from jaxrnn._files.locations import Location, location
+from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.compare import PairedComparison
 from jaxrnn.evaluation.corpus import Item
@@ -16,8 +18,6 @@ from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.selection import rows_at, select
 from jaxrnn.evaluation.report.wording import defined, is_number, text
 from jaxrnn.evaluation.results import Results, columns_of
-from jaxrnn.locations import Location, location
-from jaxrnn.messages import near
 
 #: Recordings to listen to, of the worst and of the best each.
 EXAMPLES = 5

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxrnn._files.templates import environment
 from jaxrnn.evaluation.report.comparing import differences, paired
 from jaxrnn.evaluation.report.content import Content
 from jaxrnn.evaluation.report.figures import errors, files, slices, summary, tiles
@@ -16,7 +17,6 @@ from jaxrnn.evaluation.report.plots import PlotData, library
 from jaxrnn.evaluation.report.sections import compared, curves, distributions, listening
 from jaxrnn.evaluation.report.sounds import Player
 from jaxrnn.evaluation.report.wording import duration, flat, is_number, number, size, text, whole
-from jaxrnn.templates import environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 

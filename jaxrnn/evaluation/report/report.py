@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxrnn.checks import check_count
-from jaxrnn.errors import optional_package
+from jaxrnn._files.locations import Location
+from jaxrnn.errors import check_count, optional_package
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import write_whole
 from jaxrnn.evaluation.report.content import EXAMPLES, Content, main_of
 from jaxrnn.evaluation.results import Results
-from jaxrnn.locations import Location
 
 
 def write_report(

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import soundfile
 
+from jaxrnn._files.locations import Location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import ARRAYS, SAMPLES, open_recording
 from jaxrnn.evaluation.report.pictures import data_uri, levels, spectrogram, waveform
 from jaxrnn.evaluation.report.wording import duration, text
-from jaxrnn.locations import Location
 
 #: The highest rate that FLAC has.
 FLAC = 655_350

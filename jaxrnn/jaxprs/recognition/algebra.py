@@ -14,12 +14,12 @@ import jax
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal
 
+from jaxrnn._jax.varying import struct_of
 from jaxrnn.jaxprs.equations import bind, trace, variables
 from jaxrnn.jaxprs.fingerprints import fingerprint_of_equations
 from jaxrnn.jaxprs.recognition.body import Body, operands_of
 from jaxrnn.jaxprs.recognition.positions import Elements
 from jaxrnn.jaxprs.slices import needed
-from jaxrnn.varying import struct_of
 
 #: By the factors of a monomial, which are numbers of terms in order: its coefficient.
 Polynomial = dict[tuple[int, ...], float]

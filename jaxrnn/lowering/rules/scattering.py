@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn._files.voices import argument
 from jaxrnn.lowering.lowering import Lowering, Rule
 from jaxrnn.lowering.movement import broadcast, concatenate, cut, reshape, transpose
 from jaxrnn.lowering.rules.elementwise import elements
@@ -22,7 +23,6 @@ from jaxrnn.lowering.rules.indexing import (
     stacked_columns,
 )
 from jaxrnn.lowering.writer import Operand, dtype_of, shape_of
-from jaxrnn.voices import argument
 
 #: By primitive, the operator on elements, what ``ScatterND`` calls it, and its opset.
 _REDUCTIONS = {

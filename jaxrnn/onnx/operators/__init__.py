@@ -6,9 +6,9 @@ import difflib
 import functools
 import importlib
 
+from jaxrnn._files.voices import Placeholder, argument
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.onnx.registry import Operator, Versions, operator, schema_of
-from jaxrnn.voices import Placeholder, argument
 
 #: The modules with operators, each with a table ``OPERATORS``.
 FAMILIES = tuple(

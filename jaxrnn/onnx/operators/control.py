@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn import varying
+from jaxrnn._files.voices import static_or_eager
+from jaxrnn._jax import varying
 from jaxrnn.cells import in_chunks, is_plain
 from jaxrnn.errors import StaticValueError
 from jaxrnn.jaxprs.recurrences import visible_recurrences
@@ -21,7 +22,6 @@ from jaxrnn.onnx.operators.loops import loop, types_of
 from jaxrnn.onnx.operators.reshaping import axes_of
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, traced
-from jaxrnn.voices import static_or_eager
 
 
 def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Value]:

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn import varying
+from jaxrnn._files.voices import Placeholder, argument
+from jaxrnn._jax import varying
 from jaxrnn.cells import in_chunks, is_plain
 from jaxrnn.errors import StaticValueError
 from jaxrnn.jaxprs.recurrences import visible_recurrences
@@ -21,7 +22,6 @@ from jaxrnn.onnx.operators.carrying import visible_body
 from jaxrnn.onnx.operators.forward_mode import forward_mode_only
 from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_static, is_symbolic, traced
-from jaxrnn.voices import Placeholder, argument
 
 
 def types_of(values: Sequence[Value]) -> str:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn import varying
+from jaxrnn._files.voices import static_or_eager
+from jaxrnn._jax import varying
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.limits import current
@@ -20,7 +21,6 @@ from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample
 from jaxrnn.onnx.operators.schemas import earlier
 from jaxrnn.onnx.registry import since
 from jaxrnn.onnx.values import Value, is_known, traced
-from jaxrnn.voices import static_or_eager
 
 #: The regions to compute at once: each holds a copy of the elements that it reads.
 _AT_ONCE = 64

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn import varying
-from jaxrnn.guards import own_arithmetic
+from jaxrnn._jax import varying
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.indexing import element_index, wrap_indices, wrap_tuples
 from jaxrnn.onnx.operators.reshaping import axes_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from jaxrnn._files.voices import argument
 from jaxrnn.errors import InputError
-from jaxrnn.specs import ArraySpec
-from jaxrnn.voices import argument
+from jaxrnn.steps.specs import ArraySpec
 
 
 def agree(source: ArraySpec, target: ArraySpec) -> bool:

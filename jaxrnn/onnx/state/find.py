@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief
+from jaxrnn._files.voices import argument, static_argument
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import StateError
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.origins.codes import STEP
 from jaxrnn.jaxprs.origins.flows import Site
 from jaxrnn.onnx.interface import spec_of
@@ -21,8 +22,7 @@ from jaxrnn.onnx.state.evidence import CARRIED, LAST_OUTPUT, POSSIBLE, Edge, fin
 from jaxrnn.onnx.state.pairing import Pairing
 from jaxrnn.onnx.state.probe import Probe
 from jaxrnn.onnx.state.reasons import external_reason, internal_reason
-from jaxrnn.specs import Dimension
-from jaxrnn.voices import argument, static_argument
+from jaxrnn.steps.specs import Dimension
 
 EXTERNAL, INTERNAL = "external", "internal"
 

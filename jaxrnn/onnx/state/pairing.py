@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from jaxrnn._files.voices import argument
 from jaxrnn.errors import StateError
 from jaxrnn.jaxprs.origins import DataFlow
 from jaxrnn.onnx.state import names
@@ -19,7 +20,6 @@ from jaxrnn.onnx.state.evidence import (
     SUSPECT,
     Edge,
 )
-from jaxrnn.voices import argument
 
 #: Beyond this number of inputs with equal evidence, names alone decide.
 _MAX_ALTERNATIVES = 6

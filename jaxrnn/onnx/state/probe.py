@@ -16,7 +16,7 @@ from jaxrnn.onnx.interface import is_batch_name, spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.sizes import Sizes, solve
 from jaxrnn.onnx.state.tracing import NotFollowedError, follow
-from jaxrnn.specs import ArraySpec, Dimension
+from jaxrnn.steps.specs import ArraySpec, Dimension
 
 #: Sizes to try for open dimensions until the graph accepts them; the first one is long enough for loops to be loops.
 _SIZES = (16, 64, 256, 512, 1024, 4096)

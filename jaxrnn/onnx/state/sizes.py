@@ -12,7 +12,7 @@ from jaxrnn.onnx.blocks import BoundNode
 from jaxrnn.onnx.equal_sizes import equal_sizes
 from jaxrnn.onnx.interface import is_batch_name
 from jaxrnn.onnx.state.tracing import NotFollowedError
-from jaxrnn.specs import Dimension
+from jaxrnn.steps.specs import Dimension
 
 #: The first sizes of batches, and factors of other sizes: no graph has them as constants by accident.
 _FACTORS = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)

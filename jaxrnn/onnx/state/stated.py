@@ -12,7 +12,7 @@ from jaxrnn.errors import ModelError
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.state.find import EXTERNAL, Findings, StateVar
 from jaxrnn.onnx.stepfile import FUNCTION, METADATA, STEP, StepFile
-from jaxrnn.specs import ArraySpec
+from jaxrnn.steps.specs import ArraySpec
 
 
 def read_facts(proto: onnx.ModelProto, graph: ir.Graph) -> StepFile | None:

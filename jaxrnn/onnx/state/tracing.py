@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn._files.messages import first_line
 from jaxrnn.cells import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
 from jaxrnn.jaxprs.origins import DataFlow, Flow, Following, union
 from jaxrnn.jaxprs.recurrences import visible_recurrences
-from jaxrnn.messages import first_line
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.carries import is_recurrent
 from jaxrnn.onnx.evaluate import Scope, call, evaluate

@@ -10,16 +10,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import describe
+from jaxrnn._files.voices import argument, called
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.guards import exact_types
 from jaxrnn.jaxprs.packing import Packed
-from jaxrnn.messages import describe
 from jaxrnn.runtime.bound import Bound, packed
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.manifest import BATCHED
 from jaxrnn.runtime.compiled.native import structs
-from jaxrnn.stepper import State, Stepper, StepSpec
-from jaxrnn.voices import argument, called
+from jaxrnn.steps.stepper import State, Stepper
+from jaxrnn.steps.stepspec import StepSpec
 
 #: What programs can be compiled for, by JAX's names, besides the platform that JAX uses here.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

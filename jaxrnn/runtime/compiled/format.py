@@ -22,16 +22,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrnn.arrays import read_member
+from jaxrnn._files.arrays import read_member
+from jaxrnn._files.files import check_regular
+from jaxrnn._files.writing import in_place_of
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import ModelError
-from jaxrnn.files import check_regular
-from jaxrnn.guards import exact_types
 from jaxrnn.runtime.compiled.manifest import check_manifest, check_native
 from jaxrnn.runtime.compiled.native import Native, arguments_of
-from jaxrnn.specs import dtype_named
-from jaxrnn.stepper import StepSpec
+from jaxrnn.steps.specs import dtype_named
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
-from jaxrnn.writing import in_place_of
 
 #: The first line of a file; another format has another.
 MAGIC = b"jaxrnn compiled model, format 2\n"

@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from jaxrnn._files.messages import describe, first_line
+from jaxrnn._jax.context import exact_types, placed
 from jaxrnn.errors import InputError, JaxrnnError, ModelError
-from jaxrnn.guards import exact_types
-from jaxrnn.messages import describe, first_line
-from jaxrnn.placing import placed
 from jaxrnn.runtime.compiled.executables import CodeError, function_of
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.manifest import BATCHED

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import UnsupportedError
-from jaxrnn.guards import exact_types
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.compiled.executables import CodeError, code_of, function_of
 from jaxrnn.runtime.compiled.format import Archive

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from jaxrnn.schemas import SPEC, check, check_size, checked_spec, is_dtype, is_text, is_whole
-from jaxrnn.stepper import StepSpec
+from jaxrnn.steps.schemas import SPEC, check, check_size, checked_spec, is_dtype, is_text, is_whole
+from jaxrnn.steps.stepspec import StepSpec
 
 #: What the name of a function ends with that takes a batch of streams, an axis in front of every array.
 BATCHED = "_batched"

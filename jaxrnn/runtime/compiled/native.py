@@ -16,10 +16,10 @@ import jax
 import jaxlib.version
 import numpy as np
 
-from jaxrnn.processors import features
+from jaxrnn._jax.processors import features
 from jaxrnn.runtime.compiled.manifest import BATCHED
-from jaxrnn.specs import ArraySpec, dtype_named
-from jaxrnn.stepspec import StepSpec
+from jaxrnn.steps.specs import ArraySpec, dtype_named
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
 
 #: What the compiler takes from the environment.

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrnn.checks import check_count
-from jaxrnn.errors import InputError
-from jaxrnn.files import check_replaceable
+from jaxrnn._files.files import check_replaceable
+from jaxrnn.errors import InputError, check_count
 from jaxrnn.runtime.compiled.archive import archive
 from jaxrnn.runtime.compiled.format import write
 from jaxrnn.runtime.compiled.making import native as machine_code
-from jaxrnn.stepper import Stepper
+from jaxrnn.steps.stepper import Stepper
 
 
 def save_compiled(

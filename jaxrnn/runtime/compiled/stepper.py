@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn._jax.context import exact_types, placed
 from jaxrnn.errors import InputError
-from jaxrnn.guards import exact_types
-from jaxrnn.placing import placed
-from jaxrnn.recordings import recording_specs, scan_steps
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.functions import Functions
 from jaxrnn.runtime.compiled.manifest import BATCHED
-from jaxrnn.specs import bind, taken
-from jaxrnn.stepper import Flushed, State, StepSpec, batch_note, in_batch, nothing_left, whole_pulse
+from jaxrnn.steps.recordings import recording_specs, scan_steps
+from jaxrnn.steps.specs import bind, taken
+from jaxrnn.steps.stepper import Flushed, State, batch_note, in_batch, nothing_left, whole_pulse
+from jaxrnn.steps.stepspec import StepSpec
 
 Arrays = Mapping[str, Any]
 

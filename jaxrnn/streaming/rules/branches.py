@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.jaxprs.platforms import choose, platforms_of
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass

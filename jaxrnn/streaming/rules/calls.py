@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.products import Types
-from jaxrnn.guards import own_arithmetic
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 from jaxrnn.jaxprs.equations import CALLS, bind, shape_of, type_of
 from jaxrnn.jaxprs.operators import computed

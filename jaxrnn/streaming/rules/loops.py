@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.interpreter import interpret

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn._jax.context import unmapped
 from jaxrnn.cells import convolve, is_plain
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.windows import Window, whole_frames
 from jaxrnn.streaming.values import Chunk
-from jaxrnn.tracing import unmapped
 
 #: Elements of past frames from which on sums pay: joining fewer of them to a pulse costs next to nothing.
 LARGE = 2048

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.cells.platforms import by_platform, is_plain
 
 #: A step of a scan, ``(carry, (exists, frame)) -> (carry, outputs)``. The carry is whether the scan has started, and

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.cells import is_plain
 from jaxrnn.jaxprs.equations import evaluate, shape_of, type_of
 from jaxrnn.jaxprs.scanning import scan_recognised

@@ -7,8 +7,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from jaxrnn._files.messages import describe
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.messages import describe
 from jaxrnn.training.losses.frames import (
     Arrays,
     Loss,

@@ -10,8 +10,8 @@ from typing import Any, Literal, ParamSpec
 import jax
 import jax.numpy as jnp
 
+from jaxrnn._files.messages import describe, near
 from jaxrnn.errors import InputError
-from jaxrnn.messages import describe, near
 
 Arrays = Mapping[str, Any]
 Loss = Callable[[Arrays, Arrays, Any], jax.Array]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.cells import product
 from jaxrnn.onnx.operators.machine_learning.features import as_float
 from jaxrnn.onnx.operators.machine_learning.scores import best, highest, label_at, labels_of, of_two, transformed

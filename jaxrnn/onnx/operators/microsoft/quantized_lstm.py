@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.cells import LSTM
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.cells.sequence import masked_output, masked_update

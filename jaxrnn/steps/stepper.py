@@ -15,28 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn.briefs import brief
-from jaxrnn.checks import is_count
-from jaxrnn.errors import InputError
-from jaxrnn.specs import ArraySpec, bind, check_names, converted
-from jaxrnn.stepspec import OutputSpec, StateSpec, StepSpec, batch_note
-
-__all__ = [
-    "Flushed",
-    "OutputSpec",
-    "State",
-    "StateSpec",
-    "StepSpec",
-    "Stepper",
-    "in_batch",
-    "nothing_left",
-    "whole_pulse",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
+from jaxrnn._files.messages import brief
+from jaxrnn.errors import InputError, is_count
+from jaxrnn.steps.specs import ArraySpec, bind, check_names, converted
+from jaxrnn.steps.stepspec import StepSpec, batch_note
 
 Arrays = Mapping[str, Any]
 State = dict[str, Any]

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from jaxrnn.files import check_replaceable
-from jaxrnn.locations import Location, Url
+from jaxrnn._files.files import check_replaceable
+from jaxrnn._files.locations import Location, Url
 
 
 @contextmanager

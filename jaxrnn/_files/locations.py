@@ -12,9 +12,9 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
+from jaxrnn._files.files import check_regular
+from jaxrnn._files.urls import ROOT, URL, Url
 from jaxrnn.errors import InputError
-from jaxrnn.files import check_regular
-from jaxrnn.urls import ROOT, URL, Url
 
 #: A file on this machine, or an object in a store.
 Location = Path | Url

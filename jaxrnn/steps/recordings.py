@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn import varying
+from jaxrnn._jax import varying
 from jaxrnn.errors import InputError
-from jaxrnn.specs import ArraySpec
-from jaxrnn.stepper import OutputSpec, State, Stepper, StepSpec
+from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepper import State, Stepper
+from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 
 Arrays = Mapping[str, Any]
 Step = Callable[[State, Arrays], tuple[Arrays, State]]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jaxrnn.locations import Location, Url
+from jaxrnn._files.locations import Location, Url
 
 #: Bytes of the first block, which holds most headers, and of the others: 16 seconds of speech.
 HEAD, BLOCK = 2**14, 2**19

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreError, optional_package
-from jaxrnn.messages import first_line
 
 #: The form of a URL.
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from jaxrnn._files.locations import Location, check_file, location
+from jaxrnn._files.messages import bytes_of
 from jaxrnn.errors import InputError
-from jaxrnn.locations import Location, check_file, location
-from jaxrnn.messages import bytes_of
 
 #: The largest array that is taken from a file unless its user says otherwise: 2**31 float32 numbers.
 MAX_ARRAY_BYTES = 2**33

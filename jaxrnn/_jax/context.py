@@ -1,9 +1,11 @@
-"""The library's own arithmetic: exact types, under whatever its caller forbids JAX to do implicitly."""
+"""The settings and traces of JAX around the library's own arithmetic."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -51,3 +53,49 @@ def exact_types() -> Iterator[None]:
     """
     with jax.enable_x64(True), own_arithmetic(), np.errstate(all="ignore"):
         yield
+
+
+#: Traces that compute eagerly, by class name: JAX has no other public name for them. All others may stage a program.
+_EAGER = {"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"}
+
+_UNMAPPED: ContextVar[bool] = ContextVar("jaxrnn_unmapped", default=False)
+
+
+@contextlib.contextmanager
+def unmapped() -> Iterator[None]:
+    """Promise that what is traced here is not mapped over many streams or frames."""
+    token = _UNMAPPED.set(True)
+    try:
+        yield
+    finally:
+        _UNMAPPED.reset(token)
+
+
+def is_unmapped() -> bool:
+    """Return True inside `unmapped`."""
+    return _UNMAPPED.get()
+
+
+def is_staged() -> bool:
+    """Return True where JAX is writing a program, as under ``jit`` and ``scan``."""
+    # Imported here because it brings Pallas, which takes longer than a step from a compiled file takes to start.
+    from jax.extend.core import take_current_trace
+
+    names = set()
+    with take_current_trace() as trace:
+        while trace is not None:
+            names.add(type(trace).__name__)
+            trace = getattr(trace, "parent_trace", None)
+    return not names <= _EAGER
+
+
+def placed(array: Any) -> jax.Array:
+    """A copy of an array on JAX's default device, of which JAX knows that it stays there.
+
+    JAX compiles a function anew where an argument that was free to move is one that is not. The outputs of a function
+    from a file are not, so a state that is not either is the same to it in the first step and in all others.
+    """
+    with jax.ensure_compile_time_eval():
+        # A copy: on the CPU, JAX reads a NumPy array where it lies.
+        on_device = jax.device_put(np.array(array))
+        return jax.device_put(on_device, on_device.sharding)

@@ -3,18 +3,142 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.briefs import brief, shortened, without_folders
-from jaxrnn.errors import InputError
-from jaxrnn.layout import Layout
-from jaxrnn.messages import bytes_of, describe
-from jaxrnn.specs import ArraySpec, bind, converted
-from jaxrnn.states import lead_of
+from jaxrnn._files.messages import brief, bytes_of, describe, near, shortened, without_folders
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.steps.specs import ArraySpec, bind, converted
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an entry of the state lies: in which vector, from where on, and its shape."""
+
+    vector: str
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def size(self) -> int:
+        """Elements of the entry."""
+        return math.prod(self.shape)
+
+
+class Layout:
+    """The places of all entries of a state.
+
+    Args:
+        entries: arrays or shapes, by name.
+        joined: whether entries lie in vectors; otherwise the state is the entries as they are.
+
+    Attributes:
+        places: by the name of the entry.
+        vectors: the shape of each vector, by the name of its element type; of each entry by its name, if not joined.
+    """
+
+    def __init__(self, entries: Mapping[str, Any], *, joined: bool = True):
+        sizes: dict[str, int] = {}
+        self.places: dict[str, Place] = {}
+        self.joined = joined
+        for name, entry in entries.items():
+            dtype = np.dtype(entry.dtype)
+            vector = dtype.name if joined else name
+            place = Place(vector, sizes.get(vector, 0), tuple(entry.shape), dtype)
+            self.places[name] = place
+            sizes[vector] = place.start + place.size
+        if not joined:
+            self.vectors = {name: jax.ShapeDtypeStruct(place.shape, place.dtype) for name, place in self.places.items()}
+            return
+        dtypes = {place.vector: place.dtype for place in self.places.values()}
+        self.vectors = {name: jax.ShapeDtypeStruct((size,), dtypes[name]) for name, size in sizes.items()}
+
+    def pack(self, entries: Mapping[str, Any]) -> State:
+        """The vectors that hold the entries; those of NumPy arrays are NumPy arrays."""
+        if not self.joined:
+            return {name: entries[name] for name in self.places}
+        parts: dict[str, list[Any]] = {name: [] for name in self.vectors}
+        for name, place in self.places.items():
+            parts[place.vector].append(entries[name].reshape(-1))
+        known = all(isinstance(array, np.ndarray) for arrays in parts.values() for array in arrays)
+        return {name: (np if known else jnp).concatenate(arrays) for name, arrays in parts.items()}
+
+    def unpack(self, state: State) -> dict[str, Any]:
+        """The entries, by name, after the batch that the vectors have in front."""
+        if not self.joined:
+            return dict(state)
+        entries = {}
+        for name, place in self.places.items():
+            vector = state[place.vector]
+            part = vector[..., place.start : place.start + place.size]
+            entries[name] = part.reshape((*vector.shape[:-1], *place.shape))
+        return entries
+
+
+def lead_of(specs: Sequence[ArraySpec], state: Any) -> tuple[Any, ...]:
+    """The axes that every array of a state has in front of those described: the batch, or none.
+
+    Raises:
+        StateError: an array is missing, unknown, or of another dtype, shape or batch than the others ask for.
+    """
+    names = [spec.name for spec in specs]
+    listed = ", ".join(names) or "nothing"
+    if not isinstance(state, Mapping):
+        raise StateError(f"the state must be a dict as init gives it, with {listed}, not {type(state).__name__}")
+    for name in state:
+        if name not in names:
+            raise StateError(f"there is no state {name!r}{near(name, names)}; the state is: {listed}")
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise StateError(f"state {missing[0]!r} is missing; init gives all of: {listed}")
+    leads: dict[str, tuple[Any, ...]] = {}
+    sizes: dict[str, Any] = {}
+    for spec in specs:
+        value, shape = state[spec.name], spec.shape
+        assert shape is not None
+        if not hasattr(value, "dtype") or value.dtype != spec.dtype:
+            raise StateError(f"state {_expected(spec)}, not {describe(value)}")
+        extra = max(len(value.shape) - len(shape), 0)
+        leads[spec.name], core = tuple(value.shape[:extra]), tuple(value.shape[extra:])
+        fits = len(core) == len(shape) and all(
+            isinstance(expected, str) or expected == size for expected, size in zip(shape, core, strict=True)
+        )
+        if not fits or extra > 1:
+            more = "; map over all axes in front but one with jax.vmap" if fits else ""
+            raise StateError(f"state {_expected(spec)}, not {describe(value)}{more}")
+        named = ((expected, size) for expected, size in zip(shape, core, strict=True) if isinstance(expected, str))
+        same = all(sizes.setdefault(expected, size) == size for expected, size in named)
+        if leads[spec.name] != leads[names[0]] or not same:
+            raise StateError(f"state {spec.name!r} is {describe(value)}, of another batch than the rest of the state")
+    return next(iter(leads.values()), ())
+
+
+def _expected(spec: ArraySpec) -> str:
+    shown = ArraySpec.__str__(spec).partition(": ")[2]
+    return f"{spec.name!r} must be {shown} (in a batch, with one axis in front)"
+
+
+def zeros(specs: Sequence[ArraySpec], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Zeros by name, with sizes for open dimensions.
+
+    Raises:
+        KeyError: the name of a dimension without a size.
+    """
+    return {
+        spec.name: np.zeros([size if isinstance(size, int) else sizes[size] for size in spec.shape or ()], spec.dtype)
+        for spec in specs
+    }
+
 
 Arrays = Mapping[str, Any]
 

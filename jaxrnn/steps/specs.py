@@ -12,17 +12,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxrnn.briefs import brief
+from jaxrnn._files.messages import brief, describe, near
+from jaxrnn._files.voices import either
 from jaxrnn.errors import InputError
-from jaxrnn.messages import describe, near
-from jaxrnn.voices import either
-
-__all__ = ["ArraySpec", "Dimension"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
 
 Dimension = int | str
 """A size of an array: a number, or the name of an open dimension."""

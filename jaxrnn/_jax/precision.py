@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn._files.messages import describe, near_or_all
+from jaxrnn._files.voices import argument
 from jaxrnn.errors import InputError
-from jaxrnn.messages import describe, near_or_all
-from jaxrnn.voices import argument
 
 #: The types that products can be computed in.
 COMPUTE_TYPES = ("bfloat16", "float16")

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxrnn.arrays import MAX_ARRAY_BYTES
-from jaxrnn.messages import bytes_of
-from jaxrnn.specs import dtype_named
-from jaxrnn.stepspec import StepSpec
+from jaxrnn._files.arrays import MAX_ARRAY_BYTES
+from jaxrnn._files.messages import bytes_of
+from jaxrnn.steps.specs import dtype_named
+from jaxrnn.steps.stepspec import StepSpec
 
 
 def is_text(value: Any) -> bool:

@@ -1,0 +1,1 @@
+"""Files, stores, arrays in files, and the text of messages."""

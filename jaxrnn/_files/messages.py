@@ -1,0 +1,153 @@
+"""Text for values: in messages, at a prompt and in JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import numpy as np
+
+
+def bytes_of(size: int) -> str:
+    """A number of bytes for a message."""
+    for power, unit in ((60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 2**power:
+            return f"{size >> power:,} {unit}" if size >= 10 * 2**power else f"{size / 2**power:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def pairs_of(values: Mapping[str, Any]) -> str:
+    """Values by name: ``S=20, batch=1``."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def first_line(error: BaseException, longest: int = 500) -> str:
+    """The first line of what an error says, shortened; its type where it says nothing."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
+
+def whole_message(error: BaseException, advice: str = "") -> str:
+    """All that an error says, with advice added to its first line; its type where it says nothing."""
+    first, *rest = (str(error).strip() or type(error).__name__).splitlines()
+    return "\n".join([first.rstrip() + advice, *rest])
+
+
+def describe(value: Any) -> str:
+    """Dtype and shape of an array, ``float32[1, 257]``, or the type of anything else."""
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return type(value).__name__
+    # A key of random numbers has a type that is of no kind.
+    dtype = "string" if getattr(value.dtype, "kind", "V") in "TU" else value.dtype.name
+    return f"{dtype}[{', '.join(map(str, value.shape))}]"
+
+
+def near(name: Any, known: Iterable[Any]) -> str:
+    """`` (did you mean 'x'?)`` for the nearest of the known names, whatever its case, or nothing."""
+    names = {str(each).casefold(): str(each) for each in known}
+    close = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.5)
+    return f" (did you mean {names[close[0]]!r}?)" if close else ""
+
+
+def near_or_all(name: Any, known: Iterable[Any]) -> str:
+    """As `near`; where nothing is near, the first of the known names."""
+    names = [str(each) for each in known]
+    listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return near(name, names) or (f"; there is: {listed}" if names else "")
+
+
+Class = TypeVar("Class")
+
+#: The most items of a collection, letters of a text, columns and lines of a representation.
+ITEMS, LETTERS, COLUMNS, LINES = 4, 60, 118, 9
+
+#: Defaults that need no mention.
+_PLAIN = (type(None), bool, int, float, str, tuple)
+
+
+def brief(kind: type[Class]) -> type[Class]:
+    """Gives a dataclass or a named tuple a short representation."""
+    kind.__repr__ = short  # pyright: ignore[reportAttributeAccessIssue]
+    return kind
+
+
+def short(value: Any) -> str:
+    """The representation of a dataclass or a named tuple: what differs from its defaults, each part shortened."""
+    said = ", ".join(f"{name}={part_of(part)}" for name, part in _fields(value))
+    return wrapped(f"{type(value).__name__}({said})")
+
+
+def wrapped(text: str) -> str:
+    """A representation on a few lines, what is too much for them left out."""
+    lines = textwrap.wrap(
+        text, COLUMNS, subsequent_indent="  ", max_lines=LINES, placeholder=" ...)", break_on_hyphens=False
+    )
+    return "\n".join(lines)
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    if not dataclasses.is_dataclass(value):
+        yield from value._asdict().items()
+        return
+    for field in dataclasses.fields(value):
+        part, default = getattr(value, field.name), field.default
+        if field.repr and not (isinstance(part, _PLAIN) and type(part) is type(default) and part == default):
+            yield field.name, part
+
+
+def part_of(value: Any) -> str:
+    """A short text for a part of something."""
+    if isinstance(value, str):
+        return repr(shortened(value))
+    if isinstance(value, Mapping):
+        return f"{{{_listed((f'{part_of(key)}: {part_of(item)}' for key, item in value.items()), len(value))}}}"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return f"({_listed(map(part_of, value), len(value))})"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if hasattr(value, "shape") and hasattr(value, "dtype") and not dataclasses.is_dataclass(value):
+        return describe(value)
+    if dataclasses.is_dataclass(value) and type(value).__str__ is not object.__str__:
+        return str(value)
+    return shortened(repr(value).splitlines()[0], COLUMNS)
+
+
+def shortened(text: str, longest: int = LETTERS) -> str:
+    """A text without its middle, where it is long: both ends of a path say something."""
+    half = (longest - 3) // 2
+    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
+
+
+def without_folders(label: str) -> str:
+    """What messages call a model, of a path its last part: short wherever the file lies."""
+    return label if label.startswith("model ") else re.sub(r"^(the stream of )?.*[/\\]", r"\1", label)
+
+
+def _listed(parts: Any, count: int) -> str:
+    shown = [part for _, part in zip(range(ITEMS), parts, strict=False)]
+    return ", ".join(shown) + (f", ... {count} in all" if count > ITEMS else "")
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's types; dataclasses become objects, fractions text, and NaN and infinities null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, np.dtype):
+        return value.name
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, Fraction):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,25 @@
+"""The protocol of a pure step: arrays by name, facts, the stepper, and whole recordings."""
+
+from __future__ import annotations
+
+from jaxrnn.steps.specs import ArraySpec, Dimension
+from jaxrnn.steps.stepper import Flushed, State, Stepper, in_batch, nothing_left, whole_pulse
+from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec
+
+__all__ = [
+    "ArraySpec",
+    "Dimension",
+    "Flushed",
+    "OutputSpec",
+    "State",
+    "StateSpec",
+    "StepSpec",
+    "Stepper",
+    "in_batch",
+    "nothing_left",
+    "whole_pulse",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
