@@ -13,8 +13,7 @@ from small_models import make_model
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
-from jaxrnn._files.voices import speaking
-from jaxrnn.cli.errors import as_setting
+from jaxrnn._files.arguments import writing_for
 from jaxrnn.training import Sequences, Validation, fit
 from jaxrnn.training.time_axes import make_layout
 
@@ -111,7 +110,7 @@ def test_a_window_alone_is_one_step():
 
 
 def test_a_file_of_settings_is_answered_in_its_own_words():
-    with speaking(as_setting), pytest.raises(jaxrnn.InputError) as caught:
+    with writing_for("settings"), pytest.raises(jaxrnn.InputError) as caught:
         make_layout(SEQUENCES, Sequences(), "the first", examples([5])[0]).read("another", examples([6])[0])
     (line,) = re.findall("sequences: .*", str(caught.value))
     assert yaml.safe_load(line) == {"sequences": {"mode": "step", "time_axis": {"x": 1, "target": 1}}}

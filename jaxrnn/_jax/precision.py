@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn._files.arguments import argument
 from jaxrnn._files.messages import describe, near_or_all
-from jaxrnn._files.voices import argument
 from jaxrnn.errors import InputError
 
 #: The types that products can be computed in.

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from jaxrnn._files.voices import speaking
+from jaxrnn._files.arguments import writing_for
 from jaxrnn.cli.cache import keep_programs
-from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, as_option, ask_for_json, print_error, print_json_error
+from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, ask_for_json, print_error, print_json_error
 from jaxrnn.errors import JaxrnnError
 
 #: Sub-command to the module and attribute that hold it, and its one line in ``jaxrnn --help``.
@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what the user can mend is said in one line and not as a traceback."""
         try:
-            with speaking(as_option):
+            with writing_for("command"):
                 return super().invoke(ctx)
         except click.ClickException as error:
             print_json_error(error.format_message())

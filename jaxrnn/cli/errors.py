@@ -7,12 +7,10 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
-from jaxrnn._files.voices import in_python
 from jaxrnn.errors import JaxrnnError
 
 #: Exit statuses: a comparison failed, the user can mend something, another process was lost so that the same command
@@ -21,35 +19,6 @@ MISMATCH, MISTAKE, LOST, INTERRUPTED = 1, 2, 75, 130
 
 #: Where the context of a command holds whether it prints JSON.
 _JSON = "jaxrnn.json"
-
-
-#: The option for each argument of Python that messages name.
-_OPTIONS = {"dims": "--dim"} | {
-    name: f"--{name}" for name in ("batch", "dtype", "length", "multiple", "opset", "pulse", "state", "static", "what")
-}
-#: What a file of settings says about its model.
-_MODEL_KEYS = ("state", "static")
-
-
-def as_option(name: str, value: Any, call: str) -> str:
-    """An argument as an option of a command; in Python where none stands for it."""
-    option = _OPTIONS.get(name)
-    if option is None:
-        return name if value is None else f"in Python, {in_python(name, value, call)}"
-    if isinstance(value, Mapping):
-        return " ".join(f"{option} {key}={item}" for key, item in value.items()) or f"{option} none"
-    return option if value is None else f"{option} {value}"
-
-
-def as_setting(name: str, value: Any, call: str) -> str:
-    """An argument as a key of a file of settings, that of its model where it is one of ``load``."""
-    if value is None:
-        return name
-    if call and name not in _MODEL_KEYS:
-        return f"in Python, {in_python(name, value, call)}"
-    if isinstance(value, Mapping):
-        return f"{name}: {{{', '.join(f'{key}: {item}' for key, item in value.items())}}}"
-    return f"{name}: {value}"
 
 
 class MismatchError(JaxrnnError):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import bytes_of, plain
-from jaxrnn._files.voices import SIZE, argument
 from jaxrnn.cli.options import file_argument, json_option, parsed, writable
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from jaxrnn._files.voices import speaking
-from jaxrnn.cli.errors import as_setting
+from jaxrnn._files.arguments import writing_for
 
 
 def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -60,7 +59,7 @@ def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]],
         @functools.wraps(command)
         def run(path: Path, overrides: tuple[str, ...], print_config: bool, **others: Any) -> Any:
             if not print_config:
-                with speaking(as_setting):
+                with writing_for("settings"):
                     return command(path=path, overrides=overrides, **others)
             from jaxrnn.settings.files import SettingsFile
 

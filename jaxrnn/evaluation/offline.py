@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxrnn._files.voices import VALUE, argument
+from jaxrnn._files.arguments import VALUE, argument
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.limits import MAX_FRAMES, check_rate
 from jaxrnn.evaluation.networks import Network

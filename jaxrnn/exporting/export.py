@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 
-from jaxrnn._files.voices import argument
+from jaxrnn._files.arguments import argument
 from jaxrnn.errors import InputError, UnsupportedError, check_count
 from jaxrnn.exporting.describing import describe_file
 from jaxrnn.exporting.exported import Exported, ExportedGraph

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn._files.arguments import argument, static_argument
 from jaxrnn._files.messages import describe
-from jaxrnn._files.voices import argument, static_argument
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.errors import InputError, StateError, UnsupportedError
 from jaxrnn.exporting.names import Names

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn._files.voices import argument
+from jaxrnn._files.arguments import argument
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.lowering import kernels
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn._files.arguments import SIZE, argument, either
 from jaxrnn._files.messages import describe
-from jaxrnn._files.voices import SIZE, argument, either
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.eager import compiled

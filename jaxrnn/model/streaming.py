@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn._files.voices import SIZE, argument, called, either
+from jaxrnn._files.arguments import SIZE, argument, called, either
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, LimitError, NodeError, StateError, StreamError, is_count
 from jaxrnn.onnx.blocks import Block

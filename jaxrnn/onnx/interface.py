@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
+from jaxrnn._files.arguments import static_argument
 from jaxrnn._files.messages import describe
-from jaxrnn._files.voices import static_argument
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.text import as_text
 from jaxrnn.steps.specs import ArraySpec, Dimension, bind, check_names, converted

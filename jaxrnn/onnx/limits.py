@@ -17,9 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn._files.arguments import Placeholder, argument
 from jaxrnn._files.arrays import MAX_ARRAY_BYTES
 from jaxrnn._files.messages import brief, bytes_of
-from jaxrnn._files.voices import Placeholder, argument
 from jaxrnn.errors import LimitError, check_count
 
 #: What is computed from constants while tracing may have this many times the bytes that the file itself holds.

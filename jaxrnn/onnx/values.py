@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.voices import static_or_eager
+from jaxrnn._files.arguments import static_or_eager
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx import symbols
 

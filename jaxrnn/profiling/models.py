@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxrnn._files.voices import NAME, SIZE, argument, called, either
+from jaxrnn._files.arguments import NAME, SIZE, argument, called, either
 from jaxrnn._jax.context import exact_types
 from jaxrnn._jax.precision import compute_type
 from jaxrnn.errors import InputError, check_count

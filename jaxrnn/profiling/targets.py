@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn._files.arguments import called
 from jaxrnn._files.messages import pairs_of
-from jaxrnn._files.voices import called
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.packing import Packed

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from jaxrnn._files.arguments import either
 from jaxrnn._files.messages import brief, describe, near
-from jaxrnn._files.voices import either
 from jaxrnn.errors import InputError
 
 Dimension = int | str

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxrnn._files.arguments import argument, called, either, in_python
 from jaxrnn._files.messages import first_line
-from jaxrnn._files.voices import argument, called, either, in_python
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.streaming.access import symbolic_sizes
 from jaxrnn.streaming.dimensions import (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn._files.arguments import NAME
 from jaxrnn._files.messages import describe, near_or_all
-from jaxrnn._files.voices import NAME
 from jaxrnn.errors import InputError
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example

@@ -14,8 +14,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import bytes_of, pairs_of
-from jaxrnn._files.voices import SIZE, argument
 from jaxrnn.errors import InputError, JaxrnnError, is_count
 from jaxrnn.model import Model
 from jaxrnn.onnx.interface import is_batch_name

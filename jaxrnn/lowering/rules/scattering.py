@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn._files.voices import argument
+from jaxrnn._files.arguments import argument
 from jaxrnn.lowering.lowering import Lowering, Rule
 from jaxrnn.lowering.movement import broadcast, concatenate, cut, reshape, transpose
 from jaxrnn.lowering.rules.elementwise import elements

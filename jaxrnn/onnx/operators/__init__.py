@@ -6,7 +6,7 @@ import difflib
 import functools
 import importlib
 
-from jaxrnn._files.voices import Placeholder, argument
+from jaxrnn._files.arguments import Placeholder, argument
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.onnx.registry import Operator, Versions, operator, schema_of
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.voices import static_or_eager
+from jaxrnn._files.arguments import static_or_eager
 from jaxrnn._jax import varying
 from jaxrnn.cells import in_chunks, is_plain
 from jaxrnn.errors import StaticValueError

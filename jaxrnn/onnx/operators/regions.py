@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn._files.voices import static_or_eager
+from jaxrnn._files.arguments import static_or_eager
 from jaxrnn._jax import varying
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.demands import demand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jaxrnn._files.voices import argument
+from jaxrnn._files.arguments import argument
 from jaxrnn.errors import InputError
 from jaxrnn.steps.specs import ArraySpec
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxrnn._files.arguments import argument, static_argument
 from jaxrnn._files.messages import brief
-from jaxrnn._files.voices import argument, static_argument
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import StateError
 from jaxrnn.jaxprs.origins.codes import STEP

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from jaxrnn._files.voices import argument
+from jaxrnn._files.arguments import argument
 from jaxrnn.errors import StateError
 from jaxrnn.jaxprs.origins import DataFlow
 from jaxrnn.onnx.state import names

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import describe
-from jaxrnn._files.voices import argument, called
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.packing import Packed

@@ -14,14 +14,13 @@ from onnx import TensorProto, helper
 from plain_graphs import RELU, model, node
 
 import jaxrnn
-from jaxrnn._files.voices import NAME, SIZE, argument, called, either, speaking, static_or_eager
+from jaxrnn._files.arguments import NAME, OPTIONS, SIZE, argument, called, either, static_or_eager, writing_for
 from jaxrnn.cli import main
-from jaxrnn.cli.errors import _OPTIONS, as_option, as_setting
 
 PACKAGE = pathlib.Path(jaxrnn.__file__).parent
 #: What no command reaches: Flax modules, and a training's own options, which are keys of its settings too.
 PYTHON_ONLY = ("nnx", "training")
-IN_PYTHON = re.compile(rf"\b({'|'.join((*_OPTIONS, 'constraints', 'limits', 'operators'))})=|\bload\(")
+IN_PYTHON = re.compile(rf"\b({'|'.join((*OPTIONS, 'constraints', 'limits', 'operators'))})=|\bload\(")
 
 
 def literals(tree):
@@ -55,14 +54,14 @@ def test_arguments_in_each_voice():
     assert argument("dims", {"T": SIZE}, "init()") == "init(dims={'T': SIZE})"
     assert argument("state", {}, "jaxrnn.load(path)") == "jaxrnn.load(path, state={})"
     assert (called("batch"), either("here", "there")) == ("batch", "here")
-    with speaking(as_option):
+    with writing_for("command"):
         assert argument("dims", {"T": SIZE, "F": 4}, "init()") == "--dim T=SIZE --dim F=4"
         assert argument("state", {}, "jaxrnn.load(path)") == "--state none"
         assert argument("multiple", 160) == "--multiple 160"
         assert argument("limits", NAME, "jaxrnn.load(path)") == "in Python, jaxrnn.load(path, limits=NAME)"
         assert (called("batch"), either("here", "there")) == ("--batch", "there")
         assert static_or_eager() == "--static NAME=VALUE"
-    with speaking(as_setting):
+    with writing_for("settings"):
         assert argument("static", {"sr": 16000}, "jaxrnn.load(path)") == "static: {sr: 16000}"
         assert argument("steps", 100) == "steps: 100"
         assert argument("limits", NAME, "jaxrnn.load(path)") == "in Python, jaxrnn.load(path, limits=NAME)"
