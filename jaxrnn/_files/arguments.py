@@ -52,9 +52,7 @@ def argument(name: str, value: Any, call: str = "") -> str:
     reader, option = _READER.get(), OPTIONS.get(name)
     foreign = option is None if reader == "command" else bool(call) and name not in _MODEL_KEYS
     if reader == "python" or (foreign and value is not None):
-        written = name if value is None else f"{name}={value!r}"
-        if call:
-            written = f"{call[:-1]}{'' if call.endswith('()') else ', '}{written})"
+        written = in_python(name, value, call)
         return written if reader == "python" else f"in Python, {written}"
     shown = name if option is None or reader == "settings" else option
     if value is None:
@@ -64,6 +62,12 @@ def argument(name: str, value: Any, call: str = "") -> str:
     if reader == "settings":
         return f"{shown}: {{{', '.join(f'{key}: {item}' for key, item in value.items())}}}"
     return " ".join(f"{shown} {key}={item}" for key, item in value.items()) or f"{shown} none"
+
+
+def in_python(name: str, value: Any, call: str = "") -> str:
+    """Write an argument in Python, whoever the reader is: ``jaxrnn.load(path, state={})``."""
+    written = name if value is None else f"{name}={value!r}"
+    return f"{call[:-1]}{'' if call.endswith('()') else ', '}{written})" if call else written
 
 
 def called(name: str) -> str:
