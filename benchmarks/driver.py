@@ -19,15 +19,13 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from jaxrnn.evaluation.cluster import WorkerPool
+from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.corpus import from_manifest
-from jaxrnn.evaluation.evaluator import Evaluator
-from jaxrnn.evaluation.joining import Workers
+from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.journal import Journal, Row, UnitRows, row_of
 from jaxrnn.evaluation.metrics import build_metric
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.results import TABLE, results_of, write_document
-from jaxrnn.evaluation.units import Unit, Units
 
 RATE, BATCH, SECONDS = 16_000, 16, 360
 

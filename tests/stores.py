@@ -13,7 +13,7 @@ import fsspec
 import polars as pl
 from fsspec.implementations.memory import MemoryFileSystem
 
-from jaxrnn._files.locations import Url, location
+from jaxrnn._files.stores import Url, location
 
 _NAMES = itertools.count()
 

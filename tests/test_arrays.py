@@ -12,7 +12,7 @@ import pytest
 import jaxrnn
 from jaxrnn._files import arrays
 from jaxrnn.cli.files import load_archive, load_array
-from jaxrnn.evaluation.metrics.labels import Segments
+from jaxrnn.evaluation.metrics.counts import Segments
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.settings.files import SettingsFile
 from jaxrnn.settings.models import Settings

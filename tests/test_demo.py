@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from scipy.io import wavfile
 
 import jaxrnn
-from jaxrnn._files.writing import in_place_of
+from jaxrnn._files.stores import in_place_of
 from jaxrnn.cli import main
 from jaxrnn.cli.demo import demo
 from jaxrnn.demo import PACKAGED, RATE, denoise, denoise_at_once, mixture, si_sdr, signals

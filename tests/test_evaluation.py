@@ -29,9 +29,8 @@ from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Chain, Offline, Stage, from_folder
 from jaxrnn.evaluation.journal import Journal
-from jaxrnn.evaluation.prepared import prepare_evaluation
-from jaxrnn.evaluation.recording_worker import RecordingWorker
-from jaxrnn.evaluation.writers import Writer
+from jaxrnn.evaluation.judging import RecordingWorker, Writer
+from jaxrnn.evaluation.settings import prepare_evaluation
 
 
 def dtln(models):

@@ -18,9 +18,8 @@ from jaxrnn.cli import main as jaxrnn_command
 from jaxrnn.cli.evaluate import evaluate
 from jaxrnn.demo import signals
 from jaxrnn.evaluation.metrics import METRICS, si_sdr
-from jaxrnn.evaluation.prepared import prepare_evaluation
 from jaxrnn.evaluation.results import read_results
-from jaxrnn.evaluation.settings import EvaluationSettings
+from jaxrnn.evaluation.settings import EvaluationSettings, prepare_evaluation
 from jaxrnn.settings.files import SettingsFile
 from jaxrnn.settings.reference import table as table_of_keys
 from tools.examples import import_example

@@ -23,7 +23,7 @@ from jaxrnn.evaluation.metrics import (
     si_sdr,
 )
 from jaxrnn.evaluation.metrics.counts import detection
-from jaxrnn.evaluation.metrics.distortion import sdr
+from jaxrnn.evaluation.metrics.sound import sdr
 
 #: Of a detector's counts.
 KEY = "detection_counts"

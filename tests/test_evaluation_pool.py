@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import Item, Workers, joining
+from jaxrnn.evaluation import Item, Workers, cluster
 from jaxrnn.evaluation.cluster import Worker, WorkerPool
-from jaxrnn.evaluation.units import Unit
+from jaxrnn.evaluation.evaluator import Unit
 from jaxrnn.version import __version__
 
 
@@ -209,8 +209,8 @@ def test_an_address_that_nobody_answers_is_said_at_once(monkeypatch, address, sa
     """Before Ray tries, which would take minutes."""
     ray = FakeRay([])
     ray.initialized, ray.shutdown = False, lambda: None
-    monkeypatch.setattr(joining, "ANSWER", 0.1)
-    monkeypatch.setattr(joining, "PATIENT", {})
+    monkeypatch.setattr(cluster, "ANSWER", 0.1)
+    monkeypatch.setattr(cluster, "PATIENT", {})
     monkeypatch.setitem(sys.modules, "ray", ray)
     with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as deaf:
         ports = {"free": free.getsockname()[1], "deaf": deaf.getsockname()[1]}
@@ -222,7 +222,7 @@ def test_an_address_that_nobody_answers_is_said_at_once(monkeypatch, address, sa
         ray._private = types.SimpleNamespace(services=services)
         address = address.format(**ports)
         message = f"^cannot join a Ray cluster at '{address}'.*{said}.*ray start --head"
-        with pytest.raises(InputError, match=message), joining.joined(Workers(None, address)):
+        with pytest.raises(InputError, match=message), cluster.joined(Workers(None, address)):
             pass
 
 
@@ -234,10 +234,10 @@ def test_a_cluster_that_answers_is_joined_and_what_it_says_is_said(monkeypatch):
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.1\n")
 
     ray.init = init
-    monkeypatch.setattr(joining, "_check_answer", lambda address: None)
+    monkeypatch.setattr(cluster, "_check_answer", lambda address: None)
     monkeypatch.setitem(sys.modules, "ray", ray)
     message = r"Version mismatch: The cluster was started with: Ray: 2\.1; a cluster that asks"
-    with pytest.raises(InputError, match=message), joining.joined(Workers(None, "ray://head:10001")):
+    with pytest.raises(InputError, match=message), cluster.joined(Workers(None, "ray://head:10001")):
         pass
     assert shut
 
@@ -249,12 +249,12 @@ def test_what_answers_says_whether_it_is_ray(hello, is_ray):
         def answer():
             line, _ = server.accept()
             with line:
-                line.recv(len(joining.HELLO))
+                line.recv(len(cluster.HELLO))
                 line.sendall(hello)
 
         answered = threads.submit(answer)
         with contextlib.nullcontext() if is_ray else pytest.raises(ValueError, match="what answers there is not Ray"):
-            joining._check_answer(f"127.0.0.1:{server.getsockname()[1]}")
+            cluster._check_answer(f"127.0.0.1:{server.getsockname()[1]}")
         answered.result()
 
 
@@ -262,7 +262,7 @@ def test_a_ray_that_does_not_come_up_is_started_again(monkeypatch):
     """And a signal while it starts is the user's."""
     ray = FakeRay([])
     ray.initialized, ray.shutdown = False, lambda: None
-    monkeypatch.setattr(joining, "PATIENT", {})
+    monkeypatch.setattr(cluster, "PATIENT", {})
     monkeypatch.setitem(sys.modules, "ray", ray)
     outcomes = iter([Exception("it timed out"), Exception("again"), None, *[Exception("The node timed out")] * 3])
 
@@ -274,12 +274,12 @@ def test_a_ray_that_does_not_come_up_is_started_again(monkeypatch):
     ray.init = init
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with joining.joined(Workers(1)) as joined:
+        with cluster.joined(Workers(1)) as joined:
             assert joined is ray
-        with pytest.raises(InputError, match="Ray cannot start here: The node timed out"), joining.joined(Workers(1)):
+        with pytest.raises(InputError, match="Ray cannot start here: The node timed out"), cluster.joined(Workers(1)):
             pass
         ray.init = lambda **options: sys.exit(signal.SIGTERM)
-        with pytest.raises(KeyboardInterrupt), joining.joined(Workers(1)):
+        with pytest.raises(KeyboardInterrupt), cluster.joined(Workers(1)):
             pass
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     finally:

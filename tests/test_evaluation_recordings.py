@@ -16,8 +16,8 @@ from scipy import signal
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Evaluation, from_manifest
+from jaxrnn.evaluation.judging import Writer
 from jaxrnn.evaluation.recordings import open_recording
-from jaxrnn.evaluation.writers import Writer
 
 
 @pytest.fixture(scope="module")

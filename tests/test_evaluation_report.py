@@ -20,11 +20,11 @@ from report_cases import HOSTILE, RATE, SDR, Page, make_report, make_results, na
 
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation.metrics.counts import detection
-from jaxrnn.evaluation.report import figures, selection, write_report
-from jaxrnn.evaluation.report.pictures import HEIGHT, levels
+from jaxrnn.evaluation.report import content as contents
+from jaxrnn.evaluation.report import figures, write_report
 from jaxrnn.evaluation.report.plots import library
-from jaxrnn.evaluation.report.sounds import Player, encode
-from jaxrnn.evaluation.report.wording import NONE, decimals, duration, number, text
+from jaxrnn.evaluation.report.sounds import HEIGHT, Player, encode, levels
+from jaxrnn.evaluation.report.table import NONE, decimals, duration, number, text
 from jaxrnn.evaluation.results import results_of
 
 
@@ -257,8 +257,8 @@ def test_a_page_holds_no_more_than_it_may(corpus, tmp_path, monkeypatch):
 
 def test_a_page_of_a_large_corpus_holds_its_errors_its_ends_and_some_at_random(tmp_path, monkeypatch):
     """What is in the plots was not chosen by its values."""
-    monkeypatch.setattr(selection, "ROWS", 20)
-    monkeypatch.setattr(selection, "DRAWN", 100)
+    monkeypatch.setattr(contents, "ROWS", 20)
+    monkeypatch.setattr(contents, "DRAWN", 100)
     monkeypatch.setattr(figures, "ROWS", 20)
     rows = [row_of(f"f{place:04d}", Path("f.wav"), si_sdr=float(place % 500)) for place in range(1000)]
     for place in (3, 700):
@@ -297,7 +297,7 @@ def test_a_report_takes_the_place_of_another_whole(corpus, tmp_path, monkeypatch
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
-    for name in ("page", "comparing", "sections", "plots"):
+    for name in ("page", "figures", "plots"):
         monkeypatch.delitem(sys.modules, f"jaxrnn.evaluation.report.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(MissingPackageError, match=r"altair is needed for a report: pip install 'jaxrnn\[evaluate\]'"):

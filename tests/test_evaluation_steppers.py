@@ -173,7 +173,7 @@ def test_integers_of_64_bits():
 def test_integers_of_64_bits_on_several_devices():
     script = """
 import numpy as np
-from jaxrnn.evaluation.devices import Devices
+from jaxrnn.evaluation.evaluator import Devices
 from test_evaluation_steppers import counting
 
 system, x = counting(), 2**40 + np.arange(32).reshape(8, 4)

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import statistics, tables
+from jaxrnn.evaluation import summary, tables
 from jaxrnn.evaluation.compare import compare
-from jaxrnn.evaluation.conclusion import check_main
+from jaxrnn.evaluation.evaluation import check_main
 from jaxrnn.evaluation.metrics import Column, build_metric, over_whole, si_sdr
 from jaxrnn.evaluation.metrics.counts import detection
-from jaxrnn.evaluation.metrics.sums import level
+from jaxrnn.evaluation.metrics.sound import level
 from jaxrnn.evaluation.results import read_results, results_of, write_results
-from jaxrnn.evaluation.slices import slice_by
-from jaxrnn.evaluation.statistics import mean_interval, pooled, summarise
+from jaxrnn.evaluation.summary import mean_interval, pooled, slice_by, summarise
 from jaxrnn.evaluation.tables import frame
 
 METRICS = (si_sdr(), level(), detection())
@@ -148,9 +147,9 @@ def test_of_many_recordings_groups_are_drawn_and_intervals_are_as_wide(monkeypat
     ]
     metrics = (level(), detection(called="vad", rates=["accuracy"]))
     alone = document(rows, metrics)
-    monkeypatch.setattr(statistics, "MANY", 1000)
-    monkeypatch.setattr(statistics, "ALONE", 1000)
-    monkeypatch.setattr(statistics, "GROUPS", 200)
+    monkeypatch.setattr(summary, "MANY", 1000)
+    monkeypatch.setattr(summary, "ALONE", 1000)
+    monkeypatch.setattr(summary, "GROUPS", 200)
     together = document(rows, metrics)
     for find in (lambda said: said["summary"]["level"], lambda said: said["corpus"]["vad"]["values"]["vad"]):
         one, other = find(alone), find(together)
@@ -220,8 +219,8 @@ def test_what_cannot_be_read_is_told(tmp_path):
 def test_intervals_hold_the_mean_as_often_as_they_say(monkeypatch):
     # 300 samples of 60 from a skewed distribution of mean 1: the count that hold it is binomial, and an interval of
     # 60 values is up to two hundredths too narrow.
-    monkeypatch.setattr(statistics, "CONFIDENCE", 0.9)
-    monkeypatch.setattr(statistics, "DRAWS", 400)
+    monkeypatch.setattr(summary, "CONFIDENCE", 0.9)
+    monkeypatch.setattr(summary, "DRAWS", 400)
     generator = np.random.default_rng(3)
     held = sum(low <= 1 <= high for low, high in (mean_interval(generator.exponential(size=60)) for _ in range(300)))
     assert stats.binom.ppf(1e-4, 300, 0.87) <= held <= stats.binom.ppf(1 - 1e-4, 300, 0.9)
@@ -245,9 +244,9 @@ def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeyp
     groups = np.stack(list(map(metric.pool.sums, counts)))
     whole = pooled(metric.pool, groups[:50])
     with monkeypatch.context() as patched:
-        patched.setattr(statistics, "_AT_ONCE", 7 * metric.pool.size)
+        patched.setattr(summary, "_AT_ONCE", 7 * metric.pool.size)
         assert pooled(metric.pool, groups[:50]) == whole
-    monkeypatch.setattr(statistics, "DRAWS", 4000)
+    monkeypatch.setattr(summary, "DRAWS", 4000)
     found = pooled(metric.pool, groups)["detection"]
     drawn = np.random.default_rng(5).integers(0, 500, (4000, 500))
     again = frames[drawn].sum(1)

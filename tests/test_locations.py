@@ -16,13 +16,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import contents, new_bucket, ordered, same_results, upload
 
-from jaxrnn._files.locations import Url, bare_name, files_below, joined, location, name_below
-from jaxrnn._files.ranges import BLOCK, HEAD, RangeFile, Ranges
+from jaxrnn._files.stores import (
+    BLOCK,
+    HEAD,
+    RangeFile,
+    Ranges,
+    Url,
+    bare_name,
+    files_below,
+    joined,
+    location,
+    name_below,
+)
 from jaxrnn.errors import InputError, MissingPackageError, StoreError
 from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr, tables
 from jaxrnn.evaluation.journal import Journal
-from jaxrnn.evaluation.prepared import prepare_evaluation
 from jaxrnn.evaluation.recordings import open_recording
+from jaxrnn.evaluation.settings import prepare_evaluation
 
 
 def test_a_text_is_a_path_or_a_url(tmp_path):

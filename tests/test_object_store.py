@@ -20,11 +20,10 @@ import soundfile
 from evaluation_cases import CONFIG, RATE, make_corpus, sound, write_config
 from stores import contents, same_results, upload
 
-from jaxrnn._files.locations import Url, files_below, location
-from jaxrnn._files.ranges import BLOCK, HEAD
+from jaxrnn._files.stores import BLOCK, HEAD, Url, files_below, location
 from jaxrnn.errors import InputError, StoreError
-from jaxrnn.evaluation.prepared import prepare_evaluation
 from jaxrnn.evaluation.recordings import open_recording
+from jaxrnn.evaluation.settings import prepare_evaluation
 
 pytestmark = [
     pytest.mark.thorough,

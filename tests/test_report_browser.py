@@ -17,7 +17,7 @@ from browsers import opened, requests_of, screen, started, webdriver
 from report_cases import HOSTILE, SDR, Page, make_report, make_results, named, results, row_of
 
 from jaxrnn.evaluation.report import write_report
-from jaxrnn.evaluation.report.wording import NONE, defined, text
+from jaxrnn.evaluation.report.table import NONE, defined, text
 
 pytestmark = pytest.mark.thorough
 

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from jaxrnn._files.locations import Location, check_file, location
 from jaxrnn._files.messages import bytes_of
+from jaxrnn._files.stores import Location, check_file, location
 from jaxrnn.errors import InputError
 
 #: The largest array that is taken from a file unless its user says otherwise: 2**31 float32 numbers.

@@ -9,8 +9,10 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, TypeVar
 
+import jinja2
 import numpy as np
 
 
@@ -151,3 +153,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def environment(folder: Path) -> jinja2.Environment:
+    """The templates of a folder. Names in files are hostile: values are escaped, and a missing one is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )

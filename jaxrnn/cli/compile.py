@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxrnn._files.messages import bytes_of
-from jaxrnn._files.writing import in_place_of
+from jaxrnn._files.stores import in_place_of
 from jaxrnn.cli.errors import MismatchError
 from jaxrnn.cli.inputs import dim_option
 from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option

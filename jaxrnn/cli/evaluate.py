@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from jaxrnn._files.locations import location
+from jaxrnn._files.stores import location
 from jaxrnn.cli.errors import INTERRUPTED, ending_in_order
 from jaxrnn.cli.options import json_option
 from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
@@ -72,10 +72,10 @@ def evaluate(
       jaxrnn evaluate better.yaml --against runs/dtln
       jaxrnn evaluate dtln.yaml --ray auto --set resources.gpus=1
     """  # noqa: D301
-    from jaxrnn.evaluation.evaluate import run
-    from jaxrnn.evaluation.joining import Workers
-    from jaxrnn.evaluation.prepared import prepare_evaluation
+    from jaxrnn.evaluation.cluster import Workers
+    from jaxrnn.evaluation.evaluation import run
     from jaxrnn.evaluation.results import read_results
+    from jaxrnn.evaluation.settings import prepare_evaluation
 
     several = None if workers is None and address is None else Workers(workers, address)
     with busy(f"reading {path.name}"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxrnn._files.arrays import read_arrays
-from jaxrnn._files.writing import in_place_of
+from jaxrnn._files.stores import in_place_of
 from jaxrnn.errors import InputError
 
 

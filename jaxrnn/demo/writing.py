@@ -10,7 +10,7 @@ import numpy as np
 from scipy.io import wavfile
 from scipy.signal import stft
 
-from jaxrnn._files.writing import in_place_of
+from jaxrnn._files.stores import in_place_of
 from jaxrnn.demo.spectra import RATE, Samples
 from jaxrnn.errors import optional_package
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from jaxrnn.evaluation.chain import Chain
+from jaxrnn.evaluation.chain import Chain, Stage
+from jaxrnn.evaluation.cluster import Workers
 from jaxrnn.evaluation.compare import PairedComparison, compare
 from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
-from jaxrnn.evaluation.evaluate import evaluate
-from jaxrnn.evaluation.evaluation import Evaluation
-from jaxrnn.evaluation.joining import Workers
+from jaxrnn.evaluation.evaluation import Evaluation, evaluate
 from jaxrnn.evaluation.metrics import (
     METRICS,
     Accumulator,
@@ -22,7 +21,6 @@ from jaxrnn.evaluation.metrics import (
 from jaxrnn.evaluation.offline import Offline
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.results import Results, read_results, write_results
-from jaxrnn.evaluation.stage import Stage
 from jaxrnn.evaluation.systems import Piece, System
 
 __all__ = [

@@ -1,27 +1,28 @@
-"""A system on units of recordings, in this process: chunk by chunk, and a row for each recording."""
+"""Units of recordings, and their computation in this process, chunk by chunk, on all devices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, overload
 
+import jax
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
-from jaxrnn._files.locations import Location
-from jaxrnn._files.ranges import at_once
-from jaxrnn.errors import InputError
+from jaxrnn._files.stores import Location, at_once
+from jaxrnn._jax.context import exact_types
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.devices import Devices
-from jaxrnn.evaluation.identity import surroundings
 from jaxrnn.evaluation.journal import Row
-from jaxrnn.evaluation.limits import chunk_frames
+from jaxrnn.evaluation.judging import RecordingWorker
 from jaxrnn.evaluation.metrics import Metric, open_reference
-from jaxrnn.evaluation.recording_worker import RecordingWorker
 from jaxrnn.evaluation.recordings import Recording, open_recording
-from jaxrnn.evaluation.systems import System
-from jaxrnn.evaluation.units import ChunkSource, Unit, prefetched
+from jaxrnn.evaluation.systems import System, chunk_frames, surroundings
 
 
 class Computing(Protocol):
@@ -186,3 +187,222 @@ def _distribute(workers: Sequence[RecordingWorker], active: Sequence[bool], piec
 def _places(workers: Sequence[RecordingWorker]) -> Iterator[Location | None]:
     """Where the files are that are read and written while recordings are judged."""
     return (place for worker in workers for place in (worker.item.path, worker.item.reference, worker.outputs))
+
+
+#: Chunks to read in advance, and threads that read them.
+PREFETCH, THREADS = 8, 4
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Recordings that are evaluated together.
+
+    The corpus alone determines what is in a unit. Its results are therefore equal bit by bit whoever computes them,
+    also after an interruption.
+
+    Attributes:
+        index: its number.
+        items: its recordings.
+        lengths: frames of each recording.
+        rate: frames a second.
+        streams: size of the batch. Streams without a recording stay empty, as a batch of another size would have to be
+            compiled.
+    """
+
+    index: int
+    items: tuple[Item, ...]
+    lengths: tuple[int, ...]
+    rate: int
+    streams: int
+
+    @property
+    def seconds(self) -> float:
+        """The length of its recordings together."""
+        return sum(self.lengths) / self.rate
+
+
+class Units(Sequence[Unit]):
+    """The units of a corpus, longest recordings first, so that none comes last; each is made when it is asked for.
+
+    Args:
+        corpus: the recordings.
+        lengths: frames of each, ``int64[recordings]``; below 0 for one that cannot be read and is in no unit.
+        rate: frames a second.
+        batch: the most recordings in a unit.
+    """
+
+    def __init__(self, corpus: Sequence[Item], lengths: np.ndarray, rate: int, batch: int):
+        self._corpus, self._lengths, self._rate, self._batch = corpus, lengths, rate, batch
+        order = np.argsort(-lengths, kind="stable")
+        self._order = order[lengths[order] >= 0]
+        count = len(self._order)
+        self._streams = batch if count > batch else min(batch, 1 << max(count - 1, 0).bit_length())
+
+    def __len__(self) -> int:
+        return -(-len(self._order) // self._batch)
+
+    @overload
+    def __getitem__(self, index: int) -> Unit: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Unit]: ...
+    def __getitem__(self, index: int | slice) -> Unit | list[Unit]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        number = range(len(self))[index]
+        members = self._order[number * self._batch : (number + 1) * self._batch].tolist()
+        return Unit(
+            number,
+            tuple(self._corpus[member] for member in members),
+            tuple(self._lengths[members].tolist()),
+            self._rate,
+            self._streams,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """The length of all recordings together."""
+        return int(self._lengths[self._order].sum()) / self._rate
+
+
+@dataclass(frozen=True)
+class UnitChunk:
+    """A chunk of every recording of a unit.
+
+    Attributes:
+        parts: by array, ``[streams, before + chunk, ...]``.
+        frames: ``int32[streams]``, the frames of the chunk that each stream has, the zeros that flush it included.
+        errors: why a recording cannot be read, by its place in the unit.
+    """
+
+    parts: dict[str, np.ndarray]
+    frames: np.ndarray
+    errors: dict[int, str]
+
+
+class ChunkSource:
+    """The chunks of a unit by number: a data source for Grain.
+
+    Args:
+        unit: the unit.
+        recordings: its recordings.
+        totals: the frames that the system takes of each, the zeros that flush it included.
+        chunk: frames in a chunk.
+        before: past frames that each chunk begins with.
+    """
+
+    def __init__(self, unit: Unit, recordings: Sequence[Recording], totals: Sequence[int], chunk: int, before: int):
+        self._unit, self._recordings, self._totals = unit, recordings, totals
+        self._chunk, self._before = chunk, before
+
+    def __len__(self) -> int:
+        # One more than the full chunks: a stream that ends with a chunk is flushed in the next one.
+        return max(self._totals) // self._chunk + 1
+
+    def __getitem__(self, index: Any) -> UnitChunk:
+        start = int(index) * self._chunk
+
+        def read(recording: Recording) -> Mapping[str, np.ndarray] | str | None:
+            if start - self._before >= recording.length:
+                return None
+            try:
+                return recording.part(start - self._before, start + self._chunk)
+            except InputError as error:
+                return str(error)
+
+        results = at_once(read, self._recordings, [item.path for item in self._unit.items])
+        errors = {place: result for place, result in enumerate(results) if isinstance(result, str)}
+        parts = [None if isinstance(result, str) else result for result in results]
+        frames = np.zeros(self._unit.streams, np.int32)
+        frames[: len(self._totals)] = np.clip(np.asarray(self._totals) - start, 0, self._chunk)
+        return UnitChunk(self._stacked(parts), frames, errors)
+
+    def _stacked(self, parts: Sequence[Mapping[str, np.ndarray] | None]) -> dict[str, np.ndarray]:
+        """One array of all streams for each name, zeros for those without a part."""
+        template = next((part for part in parts if part is not None), None)
+        if template is None:
+            template = self._recordings[0].part(-self._before - self._chunk, 0)
+        empty = self._unit.streams - len(parts)
+        return {
+            name: np.stack(
+                [np.zeros_like(array) if part is None else part[name] for part in parts]
+                + [np.zeros_like(array)] * empty
+            )
+            for name, array in template.items()
+        }
+
+
+def prefetched(source: ChunkSource) -> Iterator[UnitChunk]:
+    """The chunks in order, read in advance.
+
+    Raises:
+        MissingPackageError: Grain is not installed.
+    """
+    with optional_package("grain", "evaluating a corpus", "evaluate"):
+        import grain
+    options = grain.ReadOptions(num_threads=min(THREADS, len(source)), prefetch_buffer_size=PREFETCH)
+    return iter(grain.MapDataset.source(source).to_iter_dataset(options))
+
+
+Run = Callable[..., tuple[Any, Any]]
+
+
+class Devices:
+    """All devices of this process, which a batch is sharded over.
+
+    Args:
+        system: what runs.
+        batch: recordings in a batch, a multiple of the number of devices.
+
+    Raises:
+        InputError: the batch is no such multiple.
+    """
+
+    def __init__(self, system: System, batch: int):
+        self._system = system
+        # A cache of the instance: one of the class would keep every system alive.
+        self.run = functools.cache(self._run)
+        self.devices = jax.local_devices()
+        if batch % len(self.devices):
+            raise InputError(
+                f"a batch of {batch} cannot be sharded evenly over {len(self.devices)} devices: take a multiple of "
+                f"{len(self.devices)}"
+            )
+
+    def _run(self, streams: int, ending: bool) -> Run:
+        """``(carry, parts, frames) -> (pieces, carry)`` for a batch of so many streams.
+
+        A batch of fewer than two streams for each device runs on one device.
+        """
+        run = functools.partial(self._system.run, ending=ending)
+        count = len(self.devices)
+        if count == 1 or streams % count or streams < 2 * count:
+            return run
+        sharded = PartitionSpec("streams")
+        carry = self._carry_axes(streams)
+        compiled = jax.jit(
+            jax.shard_map(
+                run,
+                mesh=Mesh(np.array(self.devices), ("streams",)),
+                in_specs=(carry, sharded, sharded),
+                out_specs=(sharded, carry),
+                check_vma=False,
+            )
+        )
+
+        def sharded_run(carry: Any, parts: Mapping[str, Any], frames: Any) -> tuple[Any, Any]:
+            # A function under jit takes whole numbers of 64 bits as such only where its caller's types are exact.
+            is_wide = any(part.dtype.kind in "iu" and part.dtype.itemsize == 8 for part in parts.values())
+            with exact_types() if is_wide else contextlib.nullcontext():
+                return compiled(carry, parts, frames)
+
+        return sharded_run
+
+    def _carry_axes(self, streams: int) -> Any:
+        """The sharding of each array of the carry: its batch axis is the one that grows with the batch."""
+
+        def spec(one: Any, more: Any) -> PartitionSpec:
+            axis = next((a for a, (x, y) in enumerate(zip(one.shape, more.shape, strict=True)) if x != y), None)
+            return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, "streams")
+
+        shapes = [jax.eval_shape(functools.partial(self._system.start, size)) for size in (streams, 2 * streams)]
+        return jax.tree.map(spec, *shapes)

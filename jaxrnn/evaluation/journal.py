@@ -14,9 +14,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from jaxrnn._files.locations import Location, files_below
-from jaxrnn._files.ranges import local_copy
-from jaxrnn._files.writing import in_place_of, open_new
+from jaxrnn._files.stores import Location, files_below, in_place_of, local_copy, open_new
 from jaxrnn.errors import InputError, JaxrnnError, StoreError
 from jaxrnn.evaluation.corpus import Item
 

@@ -1,17 +1,112 @@
-"""One recording's outputs under all metrics: each gets the frames that it needs, and fails alone."""
+"""One recording's outputs: aligned, judged by all metrics, written to files, and turned into a row."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxrnn.evaluation.journal import Row
+from jaxrnn._files.stores import Location, place
+from jaxrnn.errors import InputError
+from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.journal import Row, row_of
 from jaxrnn.evaluation.metrics import Metric, NoValueError, Segments, frame_rate, output_of
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
+
+
+class RecordingWorker:
+    """One recording. An error while it is read becomes its row; an error while its outputs are written ends the run.
+
+    Args:
+        item: the recording.
+        recording: the same, opened.
+        reference: what its output is judged by, opened.
+        system: what runs.
+        metrics: by which it is judged.
+        outputs: a folder for its outputs; None to write none.
+
+    Attributes:
+        item: the recording.
+        recording: the same, opened.
+        outputs: the folder for its outputs.
+        frames: the frames that the system takes for it, the zeros that flush it included.
+        ended: whether all its frames have been through the system.
+        error: why it has no result, or None.
+    """
+
+    def __init__(
+        self,
+        item: Item,
+        recording: Recording,
+        reference: Recording | Segments | None,
+        system: System,
+        metrics: Sequence[Metric],
+        outputs: Location | None,
+    ):
+        self.item, self.recording, self.outputs, self._system = item, recording, outputs, system
+        self.frames = system.padded(recording.length)
+        self.ended = False
+        self.error: str | None = None
+        self._judge = Judge(metrics, recording, reference, system)
+        self._writers: dict[str, Writer] = {}
+        self._position: dict[str, int] = {}
+
+    def add(self, pieces: Mapping[str, tuple[np.ndarray, int]]) -> None:
+        """Add the outputs of a chunk: by name, ``[frames, ...]`` and how many of the frames are this recording's."""
+        for name, (values, count) in pieces.items():
+            if self.error is None:
+                self._add(name, values[:count])
+
+    def _add(self, name: str, values: np.ndarray) -> None:
+        position = self._position.get(name, -self._system.delay[name])
+        self._position[name] = position + len(values)
+        expected = self._system.expected(name, self.recording.length)
+        stop = len(values) if expected is None else max(0, min(len(values), expected - position))
+        start = min(max(0, -position), stop)
+        values, first = values[start:stop], max(position, 0)
+        if not len(values):
+            return
+        if self.outputs is not None:
+            self._writer(self.outputs, name, values).add(values)
+        try:
+            self._judge.take(name, values, first)
+        except InputError as error:
+            self.fail(str(error))
+
+    def _writer(self, folder: Location, name: str, values: np.ndarray) -> Writer:
+        if name not in self._writers:
+            sound = values.ndim == 1 and self._system.per_frame[name] == 1
+            several = len(self._system.delay) > 1
+            file = f"{self.item.id}{'.' + name if several else ''}{'.wav' if sound else '.npy'}"
+            self._writers[name] = Writer(folder, file, self._system.rate)
+        return self._writers[name]
+
+    def fail(self, reason: str) -> None:
+        """End with an error, which becomes the row of the recording."""
+        self.error = reason
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove every file that is not finished."""
+        for writer in self._writers.values():
+            writer.discard()
+
+    def row(self) -> Row:
+        """Finish the files, and make the row of the recording."""
+        if self.error is None:
+            for writer in self._writers.values():
+                writer.finish()
+        values = self._judge.row() if self.error is None else {}
+        return row_of(self.item, self.recording.length / self._system.rate, self.error) | values
+
 
 #: The frames, or the share of all frames, by which a reference may be shorter than an output; labels also longer.
 TOLERANCE_FRAMES, TOLERANCE = 2, 0.02
@@ -144,3 +239,97 @@ def _plain(value: Any) -> Any:
     if isinstance(value, int | float | np.number):
         return None if math.isnan(value) else float(value)
     return value
+
+
+def partial_of(folder: Location) -> Path:
+    """The folder of unfinished files: beside the folder of outputs, or for a store the one for temporary files."""
+    return folder.with_name(f"{folder.name}.partial") if isinstance(folder, Path) else Path(tempfile.gettempdir())
+
+
+def discard_partial(folder: Location) -> None:
+    """Remove what killed processes have left beside a folder of outputs."""
+    if isinstance(folder, Path):
+        shutil.rmtree(partial_of(folder), ignore_errors=True)
+
+
+class Writer:
+    """One output of one recording.
+
+    Args:
+        folder: the folder of outputs.
+        name: of the file in it; its suffix determines the format.
+        rate: samples a second of a sound.
+    """
+
+    def __init__(self, folder: Location, name: str, rate: int):
+        self.path, self._rate = folder / name, rate
+        # Nobody else has this name, not even another process that computes the same unit.
+        self._partial = partial_of(folder) / f"{uuid.uuid4().hex}{self.path.suffix}"
+        self._file: Any = None
+        self._header: dict[str, Any] = {}
+
+    def add(self, values: np.ndarray) -> None:
+        """Append frames ``[frames, ...]``.
+
+        Raises:
+            InputError: the disk is full, or the folder cannot be written.
+        """
+        try:
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._partial.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._open(values)
+            if self.path.suffix == ".wav":
+                self._file.write(np.clip(values, -1, 1))
+            else:
+                self._file.write(np.ascontiguousarray(values).tobytes())
+                count, *frame = self._header["shape"]
+                self._header["shape"] = (count + len(values), *frame)
+        except (OSError, RuntimeError) as error:
+            self.discard()
+            raise InputError(f"{self.path} cannot be written: {error}") from error
+
+    def _open(self, values: np.ndarray) -> Any:
+        if self.path.suffix == ".wav":
+            import soundfile
+
+            return soundfile.SoundFile(self._partial, "w", self._rate, 1, subtype="FLOAT", format="WAV")
+        self._header = np.lib.format.header_data_from_array_1_0(values[:0])
+        file = open(self._partial, "wb+")  # noqa: SIM115 - closed by finish or discard
+        np.lib.format.write_array_header_1_0(file, self._header)
+        return file
+
+    def finish(self) -> None:
+        """Complete the file and move it into place."""
+        if self._file is None:
+            return
+        try:
+            if self.path.suffix != ".wav":
+                # NumPy leaves room in a header for any number of frames.
+                self._file.seek(0)
+                np.lib.format.write_array_header_1_0(self._file, self._header)
+            self._file.close()
+            if self.path.suffix == ".wav":
+                _clear_time(self._partial)
+            place(self._partial, self.path)
+        except (OSError, RuntimeError) as error:
+            self.discard()
+            raise InputError(f"{self.path} cannot be written: {error}") from error
+
+    def discard(self) -> None:
+        """Remove the partial file."""
+        with contextlib.suppress(OSError, RuntimeError):
+            if self._file is not None:
+                self._file.close()
+        self._file = None
+        self._partial.unlink(missing_ok=True)
+
+
+def _clear_time(wav: Path) -> None:
+    """Clear the time of writing in the ``PEAK`` chunk of a sound, so that equal sounds are equal files."""
+    with open(wav, "r+b") as file:
+        chunk = file.read(256).find(b"PEAK")
+        if chunk >= 0:
+            # The name and the size of the chunk are followed by its version and the time, four bytes each.
+            file.seek(chunk + 12)
+            file.write(bytes(4))

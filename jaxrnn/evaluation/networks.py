@@ -15,8 +15,7 @@ import jax.numpy as jnp
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.identity import stepper_identity
-from jaxrnn.evaluation.systems import Piece
+from jaxrnn.evaluation.systems import Piece, stepper_identity
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.runtime.bound import Bound, packed
 from jaxrnn.steps.recordings import advance

@@ -11,10 +11,9 @@ import jax
 
 from jaxrnn._files.arguments import VALUE, argument
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.limits import MAX_FRAMES, check_rate
 from jaxrnn.evaluation.networks import Network
 from jaxrnn.evaluation.recordings import SAMPLES
-from jaxrnn.evaluation.systems import Piece
+from jaxrnn.evaluation.systems import MAX_FRAMES, Piece, check_rate
 from jaxrnn.steps.recordings import time_axis
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import OutputSpec

@@ -14,10 +14,9 @@ import numpy as np
 from scipy import signal
 
 from jaxrnn._files.arrays import check_header, members_of, read_member, readable
-from jaxrnn._files.locations import Location
-from jaxrnn._files.ranges import RangeArray, RangeFile, Ranges
+from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.evaluation.limits import resampling
+from jaxrnn.evaluation.systems import resampling
 
 #: Suffixes of files of arrays; all others are sound.
 ARRAYS = (".npy", ".npz")

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrnn._files.locations import Location, is_file, location
 from jaxrnn._files.messages import brief
+from jaxrnn._files.stores import Location, is_file, location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
 from jaxrnn.evaluation.journal import Row, UnitRows, write_whole
 from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
-from jaxrnn.evaluation.slices import check_slices
-from jaxrnn.evaluation.summary import summary_of
+from jaxrnn.evaluation.summary import check_slices, summary_of
 from jaxrnn.evaluation.tables import Columns, load_polars, read_table, write_table
 
 if TYPE_CHECKING:

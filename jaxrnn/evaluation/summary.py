@@ -1,17 +1,19 @@
-"""What a table of results says as a whole and by slices; a column at a time is in memory."""
+"""Statistics of a table of results: of the whole corpus and by slices, with confidence intervals."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import stats
 
+from jaxrnn._files.messages import near
+from jaxrnn.errors import InputError
 from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.metrics import Pool
-from jaxrnn.evaluation.slices import slice_by
-from jaxrnn.evaluation.statistics import Sums, pooled, summarise
 from jaxrnn.evaluation.tables import BLOCK, load_polars, plain_text
 
 if TYPE_CHECKING:
@@ -95,3 +97,208 @@ def _corpora(
     corpora: list[dict[str, Any]] = [{"values": pooled(pool, each.groups)} for each in sums]
     corpora[0]["curve"] = {} if pool.curve is None else pool.curve(sums[0].groups.sum(0))
     return corpora
+
+
+#: As many different numbers are slices of their own; more are cut into as many quantiles.
+FEW, QUANTILES = 8, 4
+
+#: Slices of a column of text at most; the rest is one more.
+MOST = 50
+
+
+def slice_by(column: polars.Series) -> dict[str, np.ndarray]:
+    """The rows of each slice of a column, in the order of values; those without a value come last.
+
+    Args:
+        column: a column of a table of results: numbers, text or truth values. Null and NaN are no value.
+
+    Returns:
+        ``int64[recordings]`` by label. A quantile's label is its range.
+    """
+    pl, numeric = load_polars(), column.dtype.is_numeric()
+    known = column.cast(pl.Float64 if numeric else pl.String)
+    absent = known.is_null() | known.is_nan() if numeric else known.is_null()
+    present = np.flatnonzero(~absent.to_numpy())
+    known = known.filter(~absent)
+    kinds = known.unique().sort()
+    if numeric and len(kinds) > FEW:
+        groups = _by_quantile(known.to_numpy())
+    else:
+        names = list(map(_number, kinds)) if numeric else kinds.to_list()
+        groups = _by_value(names, kinds.search_sorted(known).to_numpy())
+        groups = groups if numeric else _largest(groups)
+    slices = {label: present[rows] for label, rows in groups.items()}
+    if absent.any():
+        label = "(none)"
+        while label in slices:
+            label = f"({label})"
+        slices[label] = np.flatnonzero(absent.to_numpy())
+    return slices
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+
+
+def _by_value(names: Sequence[str], which: np.ndarray) -> dict[str, np.ndarray]:
+    counts = np.bincount(which, minlength=len(names))
+    rows = np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
+    return dict(zip(names, rows, strict=True)) if names else {}
+
+
+def _by_quantile(values: np.ndarray) -> dict[str, np.ndarray]:
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, QUANTILES + 1), method="lower"))
+    inner = edges[1:-1] if len(edges) > 2 else edges[1:]
+    which = np.searchsorted(inner, values, side="right")
+    ends = [float(edges[0]), *map(float, inner), float(edges[-1])]
+    # They are rounded as far as different ends stay different; 17 digits tell all apart.
+    rounded = ([f"{end:.{digits}g}" for end in ends] for digits in range(3, 18))
+    shown = next(labels for labels in rounded if len(set(labels)) == len(set(ends)))
+    groups = [np.flatnonzero(which == part) for part in range(len(inner) + 1)]
+    labels = [f"{low} to {high}" for low, high in itertools.pairwise(shown)]
+    return {label: group for label, group in zip(labels, groups, strict=True) if len(group)}
+
+
+def _largest(groups: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if len(groups) <= MOST:
+        return groups
+    kept = set(sorted(groups, key=lambda label: -len(groups[label]))[:MOST])
+    rest = [rows for label, rows in groups.items() if label not in kept]
+    shown = {label: rows for label, rows in groups.items() if label in kept}
+    return shown | {f"({len(rest)} others)": np.sort(np.concatenate(rest))}
+
+
+def check_slices(slices: Iterable[str], columns: Iterable[str]) -> None:
+    """Check that results can be cut by these columns.
+
+    Raises:
+        InputError: there is no such column; the message names the nearest.
+    """
+    known = list(dict.fromkeys(columns))
+    for name in slices:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise InputError(f"there is no column {name!r} to slice by{near(name, known)}; there are: {listed}")
+
+
+#: The confidence of intervals, the number of draws that they are made of, and the seed of the draws.
+CONFIDENCE, DRAWS, SEED = 0.95, 1000, 0
+
+#: Numbers in memory at once.
+_AT_ONCE = 4_000_000
+
+#: Values from which on the interval of their mean is that of the normal distribution.
+MANY = 100_000
+
+#: Recordings from which on neighbours are drawn together, and the number of groups that they form then.
+ALONE, GROUPS = 10_000, 1_000
+
+
+def mean_interval(values: np.ndarray) -> tuple[float, float]:
+    """The interval of the mean of finite values ``float64[n]``; NaN for fewer than two.
+
+    Of many values, it is that of the normal distribution, which the intervals by resampling come to.
+    """
+    if len(values) < 2:
+        return math.nan, math.nan
+    if len(values) > MANY:
+        half = stats.norm.ppf((1 + CONFIDENCE) / 2) * values.std(ddof=1) / math.sqrt(len(values))
+        return float(values.mean() - half), float(values.mean() + half)
+    if np.all(values == values[0]):
+        return float(values[0]), float(values[0])
+    interval = stats.bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=DRAWS,
+        batch=max(1, _AT_ONCE // len(values)),
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(SEED),
+    ).confidence_interval
+    return float(interval.low), float(interval.high)
+
+
+def summarise(values: np.ndarray) -> dict[str, Any]:
+    """Statistics of a column ``float64[recordings]``, NaN where there is no value.
+
+    Returns:
+        ``n``, the recordings with a finite value, ``missing``, those without a value, and ``infinite``, those with an
+        infinite one. Of the finite values: ``mean``, ``low`` and ``high``, the ends of its interval, ``median``,
+        ``deviation``, the standard deviation with n - 1, ``minimum`` and ``maximum``; NaN where n is too small.
+    """
+    finite = values[np.isfinite(values)]
+    low, high = mean_interval(finite)
+    nothing = math.nan
+    return {
+        "n": len(finite),
+        "missing": int(np.isnan(values).sum()),
+        "infinite": int(np.isinf(values).sum()),
+        "mean": float(finite.mean()) if len(finite) else nothing,
+        "low": low,
+        "high": high,
+        "median": float(np.median(finite)) if len(finite) else nothing,
+        "deviation": float(finite.std(ddof=1)) if len(finite) > 1 else nothing,
+        "minimum": float(finite.min()) if len(finite) else nothing,
+        "maximum": float(finite.max()) if len(finite) else nothing,
+    }
+
+
+class Sums:
+    """The counts of recordings, added up in the groups that are drawn: of up to `ALONE` recordings, one for each.
+
+    Args:
+        pool: how counts add up.
+        count: the number of recordings.
+
+    Attributes:
+        groups: ``float64[groups, counts]``.
+    """
+
+    def __init__(self, pool: Pool, count: int):
+        self._count = count
+        self.groups = np.zeros((count if count <= ALONE else GROUPS, pool.size))
+
+    def add(self, place: int, counts: Mapping[str, Any]) -> None:
+        """Add the counts of a recording, by its place among all that are counted."""
+        self.groups[place * len(self.groups) // self._count, counts["at"]] += counts["counts"]
+
+
+def drawn(pool: Pool, groups: np.ndarray) -> dict[str, np.ndarray]:
+    """Values of a corpus by column ``float64[1 + draws]``: of all groups, then of each draw of as many.
+
+    Equal numbers of groups have equal draws, so that differences of two systems are those of pairs. There are no draws
+    of fewer than two groups.
+
+    Args:
+        pool: how counts add up.
+        groups: the counts of each group of recordings, ``float64[groups, counts]``.
+    """
+    generator, count = np.random.default_rng(SEED), len(groups)
+    draws = [
+        np.bincount(generator.integers(count, size=count), minlength=count).astype(np.int32)
+        for _ in range(DRAWS if count > 1 else 0)
+    ]
+    weights = np.stack([np.ones(count, np.int32), *draws])
+    step = max(1, _AT_ONCE // max(pool.size, count))
+    # Sums of whole numbers are exact, in whatever order.
+    blocks = [pool.values(weights[first : first + step] @ groups) for first in range(0, len(weights), step)]
+    return {column: np.concatenate([values[column] for values in blocks]) for column in blocks[0]}
+
+
+def interval(draws: np.ndarray) -> tuple[float, float]:
+    """The interval of the values of draws, without those that are not defined; NaN if none is."""
+    known = draws[np.isfinite(draws)]
+    if not len(known):
+        return math.nan, math.nan
+    rest = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(known, [rest, 1 - rest])
+    return float(low), float(high)
+
+
+def pooled(pool: Pool, groups: np.ndarray) -> dict[str, dict[str, float]]:
+    """Values of a corpus by column, each with its ``value``, ``low`` and ``high``."""
+    estimates = {}
+    for column, values in drawn(pool, groups).items():
+        low, high = interval(values[1:])
+        estimates[column] = {"value": float(values[0]), "low": low, "high": high}
+    return estimates

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxrnn._files.locations import Location
-from jaxrnn._files.ranges import local_copy
+from jaxrnn._files.stores import Location, local_copy
 from jaxrnn.errors import optional_package
 from jaxrnn.evaluation.journal import COLUMNS, Row, writing_to
 from jaxrnn.evaluation.metrics import Column, Metric

@@ -10,8 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from jaxrnn._files.messages import bytes_of, plain
-from jaxrnn._files.templates import environment
+from jaxrnn._files.messages import bytes_of, environment, plain
 from jaxrnn.inspection.library import credit, library
 from jaxrnn.inspection.sections import sections_of
 from jaxrnn.model.inspection import Inspection

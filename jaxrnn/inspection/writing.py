@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxrnn._files.writing import in_place_of
+from jaxrnn._files.stores import in_place_of
 from jaxrnn.errors import optional_package
 from jaxrnn.model.inspection import Inspection, inspect_model
 from jaxrnn.onnx.reading import Source

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from jaxrnn._files.locations import Location, Url, joined
+from jaxrnn._files.stores import Location, Url, joined
 from jaxrnn.errors import optional_package
 
 with optional_package("pydantic", "files of settings", "train", "evaluate"):

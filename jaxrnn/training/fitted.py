@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn._files.writing import in_place_of
+from jaxrnn._files.stores import in_place_of
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.training.options import Sequences
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn._files.arrays import read_arrays
-from jaxrnn._files.locations import Location, files_below, location
+from jaxrnn._files.stores import Location, files_below, location
 from jaxrnn.errors import InputError
 
 

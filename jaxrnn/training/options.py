@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrnn._files.arguments import Placeholder, argument
-from jaxrnn._files.locations import Url, location
 from jaxrnn._files.messages import brief
+from jaxrnn._files.stores import Url, location
 from jaxrnn.cells import recomputing
 from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError, check_count

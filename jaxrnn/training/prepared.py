@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxrnn._files.files import check_replaceable
-from jaxrnn._files.locations import Location
 from jaxrnn._files.messages import brief
+from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.model.exporting import write_graph
 from jaxrnn.model.loading import load

@@ -1,20 +1,22 @@
-"""Metrics by name, with options: the built-in ones, and functions of the caller's own."""
+"""Metrics by name, and the checks that metrics fit a system and a corpus."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
+from jaxrnn.evaluation.corpus import Item, columns_of
+from jaxrnn.evaluation.journal import COLUMNS
 from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, f1, precision, recall
-from jaxrnn.evaluation.metrics.distortion import sdr
-from jaxrnn.evaluation.metrics.protocol import Metric
-from jaxrnn.evaluation.metrics.speech import estoi, pesq, stoi
-from jaxrnn.evaluation.metrics.sums import level, peak, si_sdr, si_sdr_improvement, snr
-from jaxrnn.evaluation.metrics.whole import over_whole
+from jaxrnn.evaluation.metrics.protocol import Metric, over_whole
+from jaxrnn.evaluation.metrics.sound import estoi, level, peak, pesq, sdr, si_sdr, si_sdr_improvement, snr, stoi
+from jaxrnn.evaluation.systems import System
 from jaxrnn.settings.functions import lookup
 
 _BUILT_IN = (
@@ -70,3 +72,79 @@ def _judges(function: Callable[..., Any]) -> bool:
     parameters = list(inspect.signature(function).parameters.values())[:3]
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(parameter.kind in by_position and parameter.default is parameter.empty for parameter in parameters) == 3
+
+
+def output_of(metric: Metric, system: System) -> str:
+    """The output that a metric judges: the one it names, or the system's first."""
+    return metric.output or next(iter(system.delay))
+
+
+def frame_rate(system: System, output: str) -> int | float:
+    """Frames a second of an output; an integer where it is whole."""
+    # A hop of 1/3 as a float is meant as a third.
+    rate = system.rate * Fraction(system.per_frame[output]).limit_denominator(1_000_000)
+    return int(rate) if rate.denominator == 1 else float(rate)
+
+
+def latency(system: System) -> dict[str, dict[str, Any]]:
+    """The latency of each output, however fast the machine.
+
+    Returns:
+        By output: ``delay_frames``, the frames of the output before its frame 0; ``delay_milliseconds``, the same as
+        time; and ``block_milliseconds``, the least that the system takes at once. A live stream waits for the sum of
+        both.
+    """
+    return {
+        output: {
+            "delay_frames": int(delay),
+            "delay_milliseconds": 1000 * int(delay) / frame_rate(system, output),
+            "block_milliseconds": 1000 * system.multiple / system.rate,
+        }
+        for output, delay in system.delay.items()
+    }
+
+
+def check_metrics(metrics: Sequence[Metric], system: System, corpus: Sequence[Item]) -> None:
+    """Check that the metrics fit the outputs of a system and the references of a corpus.
+
+    Raises:
+        InputError: a metric's output does not exist, its rate does not fit, two columns have one name, or a metric
+            needs references and there are none.
+    """
+    taken: dict[str, str] = dict.fromkeys(COLUMNS, "the table of results")
+    for column in columns_of(corpus):
+        if taken.setdefault(column, "the manifest") != "the manifest":
+            raise InputError(f"the manifest's column {column!r} has a name that the results need: rename it")
+    names = [metric.name for metric in metrics]
+    for metric in metrics:
+        if names.count(metric.name) > 1:
+            raise InputError(f"two metrics are called {metric.name!r}: give one of them another name with 'called'")
+        output = output_of(metric, system)
+        if output not in system.delay:
+            raise InputError(
+                f"the metric {metric.name} judges the output {output!r}, which the system does not have"
+                f"{near(output, system.delay)}; there are: {', '.join(system.delay)}"
+            )
+        if metric.needs_reference and not any(item.reference for item in corpus):
+            raise InputError(
+                f"the metric {metric.name} needs references, but no recording has one: give a folder of them, or a "
+                "manifest with a column 'reference'"
+            )
+        if metric.needs_source and system.per_frame[output] != 1:
+            raise InputError(f"the metric {metric.name} needs an output with a frame for each of the recording's")
+        metric.start(frame_rate(system, output))
+        keys = [column.name for column in metric.columns] + ([metric.pool.key] if metric.pool else [])
+        for key in dict.fromkeys([metric.name, *keys]):
+            owner = taken.setdefault(key, f"the metric {metric.name}")
+            if owner != f"the metric {metric.name}" or keys.count(key) > 1:
+                raise InputError(
+                    f"the metric {metric.name} gives a column {key!r}, and so does {owner}: give it another name with "
+                    "'called'"
+                )
+    by_key = {f"the metric {metric.name}": f"{metric.name}_" for metric in metrics if metric.by_key}
+    for metric, prefix in by_key.items():
+        for key, owner in taken.items():
+            if key.startswith(prefix) and owner in {"the manifest", *by_key}:
+                raise InputError(
+                    f"{metric} may give columns {prefix}*, and {owner} has {key!r}: give it another name with 'called'"
+                )

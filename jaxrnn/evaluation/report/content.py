@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from jaxrnn._files.locations import Location, location
+import numpy as np
+
 from jaxrnn._files.messages import near
+from jaxrnn._files.stores import Location, location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.compare import PairedComparison
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import COLUMNS, OK, Row
 from jaxrnn.evaluation.metrics import Column
-from jaxrnn.evaluation.report.selection import rows_at, select
-from jaxrnn.evaluation.report.wording import defined, is_number, text
+from jaxrnn.evaluation.report.table import defined, is_number, text
 from jaxrnn.evaluation.results import Results, columns_of
 
 #: Recordings to listen to, of the worst and of the best each.
@@ -184,3 +185,52 @@ def main_of(results: Results, name: str | None) -> Column | None:
             f"main: there is no metric {name!r}{near(name, known)}; there are: {', '.join(known) or 'none'}"
         )
     return known[name]
+
+
+#: Recordings in the table of files, and those in the plots.
+ROWS, DRAWN = 10_000, 10_000
+
+#: The seed of the recordings in the plots.
+SEED = 0
+
+
+def select(results: Results, main: Column | None, examples: int) -> tuple[list[Row], list[bool]]:
+    """Rows in the order of ids, and whether each is in the plots.
+
+    Args:
+        results: of the system.
+        main: the column that ranks recordings.
+        examples: recordings to listen to, of the worst and of the best each.
+    """
+    count = results.document["recordings"]["all"]
+    if count <= max(ROWS, DRAWN):
+        rows = results.table.to_dicts()
+        return rows, [True] * len(rows)
+    is_good = (results.column("status") == OK).to_numpy()
+    failed = np.flatnonzero(~is_good)[:ROWS]
+    order = np.flatnonzero(is_good)
+    if main is not None:
+        order = order[ranking(results.column(main.name).to_numpy()[order], main)]
+    drawn = np.random.default_rng(SEED).choice(count, DRAWN, replace=False)
+    places = np.unique(np.concatenate([failed, order[:ROWS], order[len(order) - min(len(order), examples) :], drawn]))
+    rows = rows_at(results, "place", places.tolist())
+    chosen = set(drawn.tolist())
+    return rows, [row.pop("place") in chosen for row in rows]
+
+
+def ranking(values: np.ndarray, main: Column) -> np.ndarray:
+    """The places of values that are numbers, worst first; lowest first where neither direction is better."""
+    worse = -values if main.higher_is_better is False else values
+    order = np.argsort(worse, kind="stable")
+    return order[: len(order) - int(np.isnan(values).sum())]
+
+
+def rows_at(results: Results, key: str, values: Collection[Any]) -> list[Row]:
+    """Rows by their ``place`` in the table or by another column."""
+    return results.scan.with_row_index("place").filter(_is_in(key, values)).collect().to_dicts()
+
+
+def _is_in(key: str, values: Collection[Any]) -> Any:
+    import polars
+
+    return polars.col(key).is_in(list(values))

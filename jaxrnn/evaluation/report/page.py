@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from jaxrnn._files.templates import environment
-from jaxrnn.evaluation.report.comparing import differences, paired
+from jaxrnn._files.messages import environment
+from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.report.content import Content
-from jaxrnn.evaluation.report.figures import errors, files, slices, summary, tiles
-from jaxrnn.evaluation.report.pictures import RANGE
-from jaxrnn.evaluation.report.plots import PlotData, library
-from jaxrnn.evaluation.report.sections import compared, curves, distributions, listening
-from jaxrnn.evaluation.report.sounds import Player
-from jaxrnn.evaluation.report.wording import duration, flat, is_number, number, size, text, whole
+from jaxrnn.evaluation.report.figures import differences, errors, files, paired, slices, summary, tiles
+from jaxrnn.evaluation.report.plots import Plot, PlotData, histogram, library, roc, scatter
+from jaxrnn.evaluation.report.sounds import RANGE, Player, Sound
+from jaxrnn.evaluation.report.table import (
+    defined,
+    duration,
+    flat,
+    is_number,
+    labelled,
+    number,
+    size,
+    text,
+    whole,
+    words,
+)
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -63,3 +72,102 @@ def render(content: Content, title: str | None, times: Mapping[str, Any]) -> str
 
 def _file(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+#: Plots of metrics, plots of one metric against another column, and metrics of which both systems are drawn; the tables
+#: have them all.
+HISTOGRAMS, SCATTERS, COMPARED = 12, 9, 4
+
+
+class PlayedRecording(NamedTuple):
+    """One recording to look at and listen to; ``file`` is its number on the page."""
+
+    file: int
+    id: str
+    values: Sequence[tuple[str, str]]
+    sounds: Sequence[Sound]
+
+
+def curves(content: Content) -> list[Plot]:
+    """The ROC curves of detectors."""
+    both = [results.document["corpus"] for results in (content.results, content.baseline) if results is not None]
+    plots = []
+    for metric in both[0]:
+        named = zip(content.names, (corpus.get(metric, {}).get("curve") or {} for corpus in both), strict=False)
+        drawn = [(name, curve) for name, curve in named if curve.get("false_positive_rate")]
+        if drawn:
+            plots.append(roc(f"ROC of {text(metric, 60)}", drawn))
+    return plots
+
+
+def distributions(content: Content, data: PlotData) -> list[Plot]:
+    """Histograms of all metrics, and each metric against the length and the manifest's columns."""
+    metrics, (one, two), plots = content.metrics, content.names, []
+    for metric in metrics[:HISTOGRAMS]:
+        both = content.values(metric.name), content.values(metric.name, baseline=True)
+        systems = list(zip((one, two), map(content.plotted, both), strict=True))
+        plots.append(histogram(data, text(metric.name, 60), metric.unit, systems))
+    against = [(metric, "seconds") for metric in metrics]
+    against[1:1] = [(metric, name) for metric in metrics[:1] for name in content.columns]
+    drawn = [(metric, name) for metric, name in against if _varies(content.plotted(content.values(name)))]
+    for metric, name in drawn[:SCATTERS]:
+        label = "duration" if name == "seconds" else text(name, 60)
+        across = ("duration (s)" if name == "seconds" else label, content.plotted(content.values(name)))
+        up = (labelled(metric.name, metric.unit), content.plotted(content.values(metric.name)))
+        plots.append(scatter(data, f"{text(metric.name, 60)} against {label}", across, up))
+    return [plot for plot in plots if plot is not None]
+
+
+def _varies(values: Sequence[Any]) -> bool:
+    """Whether a column is of numbers, of which two differ."""
+    return all(value is None or is_number(value) for value in values) and len(set(defined(values))) > 1
+
+
+def compared(content: Content, data: PlotData) -> list[Plot]:
+    """Metrics of both systems, one against the other, and their differences."""
+    if content.comparison is None:
+        return []
+    (one, two), plots = content.names, []
+    common = {entry.column for entry in content.comparison.differences}
+    for metric in [metric for metric in content.metrics if metric.name in common][:COMPARED]:
+        name = text(metric.name, 60)
+        values = content.values(metric.name, baseline=True), content.values(metric.name)
+        both = zip((two, one), map(content.plotted, values), strict=True)
+        plots.append(scatter(data, f"{name} of both", *both, diagonal=True))
+        change = [(f"{one} less {two}", content.plotted(content.change(metric.name)))]
+        plots.append(histogram(data, f"difference in {name}", metric.unit, change, zero=True))
+    return [plot for plot in plots if plot is not None]
+
+
+def listening(content: Content, player: Player) -> dict[str, list[PlayedRecording]]:
+    """The worst and the best recordings, to look at and listen to, by title."""
+    count, ranked, main = content.examples, content.ranked(), content.main
+    if main is None or not ranked:
+        groups = {"First files": content.good[:count]}
+    else:
+        ends = ranked[:count], ranked[count:][-count:][::-1]
+        titles = ("Lowest", "Highest") if main.higher_is_better is None else ("Worst", "Best")
+        groups = {f"{title} {text(main.name, 60)}": rows for title, rows in zip(titles, ends, strict=True)}
+    files = {row["id"]: file for file, row in enumerate(content.rows)}
+    recordings: dict[str, list[PlayedRecording]] = {title: [] for title, rows in groups.items() if rows and count}
+    # The groups take turns, so that one of them does not use up what the page may hold.
+    for place in range(count):
+        for title, rows in groups.items():
+            if place < len(rows):
+                row = rows[place]
+                sounds = player.sounds(content.sounds(row))
+                recordings[title].append(
+                    PlayedRecording(files[row["id"]], text(row["id"]), _values(content, row), sounds)
+                )
+    return recordings
+
+
+def _values(content: Content, row: Row) -> list[tuple[str, str]]:
+    """What stands beside the name of a recording: its length, metrics and columns of the manifest."""
+    values = [("length", duration(row.get("seconds")))]
+    for metric in content.metrics:
+        value = row.get(metric.name)
+        shown = f"{number(value if is_number(value) else None)} {metric.unit}".strip()
+        values.append((text(metric.name, 60), text(shown, 60)))
+    known = [(name, row[name]) for name in content.columns if row.get(name) is not None]
+    return values + [(text(name, 60), text(words(value), 60)) for name, value in known]

@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 import vl_convert
 
-from jaxrnn.evaluation.report.wording import defined, labelled, number
+from jaxrnn.evaluation.report.table import defined, labelled, number
 
 #: Bins of a histogram at most, and files from which on points are small.
 BINS, MANY = 25, 300

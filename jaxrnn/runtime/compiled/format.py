@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxrnn._files.arrays import read_member
 from jaxrnn._files.files import check_regular
-from jaxrnn._files.writing import in_place_of
+from jaxrnn._files.stores import in_place_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import ModelError
 from jaxrnn.runtime.compiled.manifest import check_manifest, check_native

@@ -1,0 +1,414 @@
+"""Metrics of sound: energies, SI-SDR, SDR, STOI and PESQ."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import math
+import warnings
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from scipy import signal
+
+from jaxrnn.errors import InputError, check_count, optional_package
+from jaxrnn.evaluation.metrics.protocol import LIMIT, Column, Judgement, Metric, NoValueError, Pool, over_whole
+from jaxrnn.si_sdr import energies_of_sums
+
+#: Of sums of squares in float64, what is smaller than this part of them is rounding.
+ROUNDING = 1e-14
+
+#: From a piece of the output, of the reference and of the recording itself to its sums ``float64[size]``.
+SumsOf = Callable[[np.ndarray, np.ndarray | None, np.ndarray | None], Any]
+
+
+class Sums:
+    """An accumulator that adds up the sums of pieces.
+
+    Args:
+        size: how many sums there are.
+        of: the sums of a piece.
+        values: the result of all sums ``float64[size]``.
+        join: adds the sums of a piece to those before it.
+    """
+
+    def __init__(self, size: int, of: SumsOf, values: Callable[[np.ndarray], dict[str, Any]], join: Any = np.add):
+        self._sums, self._of, self._values, self._join = np.zeros(size), of, values, join
+
+    def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
+        """Add the sums of a piece."""
+        self._sums = self._join(self._sums, self._of(output, reference, source))
+
+    def result(self) -> dict[str, Any]:
+        """The values of all sums."""
+        return self._values(self._sums)
+
+
+def counted(
+    called: str, output: str | None, pool: Pool, of: SumsOf, columns: tuple[Column, ...], options: dict[str, Any]
+) -> Metric:
+    """A metric whose sums are counts, which add up over a corpus too."""
+
+    def values(sums: np.ndarray) -> dict[str, Any]:
+        return {column: float(value) for column, value in pool.values(sums).items()} | {pool.key: pool.counts(sums)}
+
+    return Metric(called, columns, lambda rate: Sums(pool.size, of, values), output, pool=pool, options=options)
+
+
+def finite(array: np.ndarray) -> np.ndarray:
+    """Samples ``float64[samples]`` that can be judged.
+
+    Raises:
+        NoValueError: one is not finite.
+    """
+    samples = np.asarray(array, np.float64).ravel()
+    if not np.isfinite(samples).all():
+        raise NoValueError("there are samples that are not finite")
+    return samples
+
+
+def paired(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """An output and its reference as samples ``float64[samples]`` that can be judged.
+
+    Raises:
+        NoValueError: one is not finite, or their frames are of different sizes.
+    """
+    assert reference is not None
+    if np.size(output) != np.size(reference):
+        shapes = f"{np.shape(reference)[1:]}, the output's {np.shape(output)[1:]}"
+        raise NoValueError(f"a frame of the reference has the shape {shapes}")
+    return finite(output), finite(reference)
+
+
+def dot(x: np.ndarray, y: np.ndarray) -> float:
+    """The sum of products, added up in one order whatever the number of cores, which BLAS does not promise."""
+    return float(np.sum(x * y))
+
+
+def decibels(signal: float, noise: float) -> float:
+    """The ratio of two energies in dB: infinite without noise, else minus infinity without signal.
+
+    Raises:
+        NoValueError: an energy is not finite.
+    """
+    if not math.isfinite(signal + noise):
+        raise NoValueError("there are samples that are not finite")
+    if noise <= 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+
+
+def _moments(output: np.ndarray, reference: np.ndarray | None) -> list[float]:
+    """Sums of the output, the reference, and their difference, so that a good output costs no digits."""
+    x, s = paired(output, reference)
+    d = x - s
+    return [s.size, x.sum(), s.sum(), d.sum(), dot(x, x), dot(s, s), dot(d, d), dot(x, s), dot(d, s)]
+
+
+def _si_sdr(sums: np.ndarray, what: str = "output") -> float:
+    """SI-SDR of `_moments`; ``what`` is the name of what was compared with the reference."""
+    count, squares = sums[0], sums[4:]
+    if not count:
+        raise NoValueError(f"the {what} is empty")
+    x, s, d = sums[1:4] / count
+    means = np.array([x * x, s * s, d * d, x * s, d * s]) * count
+    xx, ss, dd, xs, ds = (float(centred) for centred in squares - means)
+    for name, centred, square in (("reference", ss, squares[1]), (what, xx, squares[0])):
+        if centred <= ROUNDING * square:
+            raise NoValueError(f"the {name} is constant")
+    scale, whole, cross = (1.0, dd, ds) if dd < xx else (0.0, xx, xs)
+    signal, rest = energies_of_sums(scale, ss, whole, cross)
+    return decibels(signal, rest if rest > ROUNDING * whole else 0.0)
+
+
+def _of_sound(
+    kind: str,
+    column: Column,
+    output: str | None,
+    size: int,
+    of: SumsOf,
+    value: Callable[[np.ndarray], float],
+    join: Any = np.add,
+    **options: Any,
+) -> Metric:
+    """A metric of sound with one column."""
+
+    def start(rate: Any) -> Sums:
+        return Sums(size, of, lambda sums: {column.name: value(sums)}, join)
+
+    return Metric(column.name, (column,), start, output, options={"kind": kind}, **options)
+
+
+def si_sdr(called: str = "si_sdr", output: str | None = None) -> Metric:
+    """SI-SDR of a sound against its reference, in dB; higher is better.
+
+    The part of the output along the reference over the rest, both without their means (`jaxrnn.si_sdr`). Infinite for a
+    scaled copy of the reference, minus infinity for an output without any of it, not defined for a constant reference,
+    a constant output, or sound that is not finite.
+    """
+    return _of_sound("si_sdr", Column(called, "dB"), output, 9, lambda x, s, source: _moments(x, s), _si_sdr)
+
+
+def si_sdr_improvement(called: str = "si_sdr_improvement", output: str | None = None) -> Metric:
+    """SI-SDR of the output less that of the recording itself, both against the reference, in dB; higher is better.
+
+    Not defined where either is not, or where both are infinite.
+    """
+
+    def of(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[float]:
+        assert source is not None
+        return [*_moments(output, reference), *_moments(source, reference)]
+
+    def value(sums: np.ndarray) -> float:
+        return _si_sdr(sums[:9]) - _si_sdr(sums[9:], "recording")
+
+    return _of_sound("si_sdr_improvement", Column(called, "dB"), output, 18, of, value, needs_source=True)
+
+
+def snr(called: str = "snr", output: str | None = None) -> Metric:
+    """The energy of the reference over that of the output's difference from it, in dB; higher is better.
+
+    Unlike SI-SDR it counts a wrong level as noise. Infinite for a copy, not defined for a silent reference.
+    """
+
+    def of(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[float]:
+        x, s = paired(output, reference)
+        d = x - s
+        return [dot(s, s), dot(d, d)]
+
+    def value(sums: np.ndarray) -> float:
+        if sums[0] == 0:
+            raise NoValueError("the reference is silent")
+        return decibels(*map(float, sums))
+
+    return _of_sound("snr", Column(called, "dB"), output, 2, of, value)
+
+
+def level(called: str = "level", output: str | None = None) -> Metric:
+    """The output's root mean square in dB of full scale; a sine of full scale has -3.01; silence minus infinity."""
+
+    def of(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[float]:
+        x = finite(output)
+        return [x.size, dot(x, x)]
+
+    return _of_sound("level", Column(called, "dBFS", None), output, 2, of, _level, needs_reference=False)
+
+
+def peak(called: str = "peak", output: str | None = None) -> Metric:
+    """The output's largest magnitude in dB of full scale; above 0 it clips; minus infinity for silence."""
+
+    def of(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[float]:
+        x = finite(output)
+        return [min(x.size, 1), np.abs(x).max(initial=0) ** 2]
+
+    column = Column(called, "dBFS", None)
+    return _of_sound("peak", column, output, 2, of, _level, np.maximum, needs_reference=False)
+
+
+def _level(sums: np.ndarray) -> float:
+    count, energy = map(float, sums)
+    if not count:
+        raise NoValueError("the output is empty")
+    return decibels(energy, count)
+
+
+#: What a solution may leave of its right side.
+_RESIDUAL = 1e-9
+
+
+class Distortion:
+    """Correlations over the length of the filter, which determine the best filter from the reference to the output."""
+
+    def __init__(self, name: str, taps: int):
+        self._name = name
+        self._past = np.zeros(taps - 1)
+        self._own, self._cross = np.zeros(taps), np.zeros(taps)
+        self._energy = 0.0
+
+    def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
+        """Add the correlations of these frames with those of the reference, past ones included."""
+        x, s = paired(output, reference)
+        if not x.size:
+            return
+        known = np.concatenate([self._past, s])
+        own, cross = _correlated(np.stack([s, x]), known, len(self._own))
+        self._own += own
+        self._cross += cross
+        self._energy += dot(x, x)
+        self._past = known[len(known) - len(self._past) :]
+
+    def result(self) -> dict[str, Any]:
+        """The value, by the name of its column."""
+        if self._own[0] <= 0 or self._energy == 0:
+            raise NoValueError(f"the {'output' if self._own[0] > 0 else 'reference'} is silent")
+        along = min(max(float(_solved(self._own, self._cross) @ self._cross), 0.0), self._energy)
+        rest = self._energy - along
+        return {self._name: decibels(along, rest if rest > ROUNDING * self._energy else 0.0)}
+
+
+def _correlated(sounds: np.ndarray, known: np.ndarray, taps: int) -> np.ndarray:
+    """Correlations ``[sounds, taps]`` by lag: entry k is the sum over n of ``sound[n] * reference[n - k]``.
+
+    Args:
+        sounds: ``[sounds, samples]``.
+        known: the reference, with its ``taps - 1`` samples before in front.
+        taps: the number of lags.
+    """
+    # Overlap-save: the transforms of blocks are added, and one inverse transform is left.
+    size = max(4096, 1 << (4 * taps - 1).bit_length())
+    block = size - taps + 1
+    count = -(-sounds.shape[1] // block)
+    padded = np.pad(sounds, ((0, 0), (0, count * block - sounds.shape[1])))
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(known, (0, count * block + taps - 1 - len(known))), size)[
+        ::block
+    ]
+    spectra = np.conj(np.fft.rfft(padded.reshape(len(sounds), count, block), size)) * np.fft.rfft(windows)
+    return np.fft.irfft(spectra.sum(1), size)[:, :taps][:, ::-1]
+
+
+def _solved(column: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The solution of a symmetric Toeplitz system; the smallest one where the reference lacks frequencies.
+
+    Levinson's recursion comes first: its sums have one order, however many threads a linear algebra library has.
+    """
+    matrix = scipy.linalg.toeplitz(column)
+    for solve in (lambda: scipy.linalg.solve_toeplitz(column, right), lambda: np.linalg.solve(matrix, right)):
+        with contextlib.suppress(np.linalg.LinAlgError):
+            found = solve()
+            if np.abs(matrix @ found - right).max() <= _RESIDUAL * np.abs(right).max():
+                return found
+    return np.linalg.lstsq(matrix, right, rcond=ROUNDING * len(matrix))[0]
+
+
+def sdr(called: str = "sdr", output: str | None = None, taps: int = 512) -> Metric:
+    """SDR of BSS Eval version 3 for one source, in dB; higher is better.
+
+    What of the output a filter of ``taps`` samples can make of the reference, over the rest: Vincent et al.,
+    "Performance measurement in blind audio source separation", 2006. Values above about 100 dB are rounding; infinite
+    for an exact copy, not defined for a silent reference or output.
+
+    Args:
+        called: name of the column.
+        output: the output that it judges.
+        taps: length of the filter; BSS Eval's is 512.
+    """
+    check_count("sdr: taps", taps)
+    column, options = Column(called, "dB"), {"kind": "sdr", "taps": taps}
+    return Metric(called, (column,), lambda rate: Distortion(called, taps), output, options=options)
+
+
+#: What pystoi returns where there is too little speech, and the seconds below which it cannot run.
+_TOO_LITTLE, _SHORTEST = 1e-5, 0.4
+
+#: Samples a second of telephone sound, which PESQ judges as it is.
+_NARROW = 8_000
+
+
+def _needed(package: str, kind: str) -> Any:
+    with optional_package(package, f"the metric {kind}"):
+        return importlib.import_module(package)
+
+
+def _sounds(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    x, s = paired(output, reference)
+    for what, sound in (("reference", s), ("output", x)):
+        if not sound.any():
+            raise NoValueError(f"the {what} is silent")
+    return x, s
+
+
+def _of_whole_sounds(
+    kind: str, judge: Judgement, called: str, output: str | None, limit: float, **options: Any
+) -> Metric:
+    """A metric of whole sounds."""
+    metric = over_whole(judge, called, output, limit=limit, options={"kind": kind, **options})
+
+    def start(rate: Any) -> Any:
+        if rate != int(rate):
+            raise InputError(f"the metric {kind} judges sound, not an output of {float(rate):g} frames a second")
+        if options.get("band") == "wide" and rate == _NARROW:
+            raise InputError("pesq of the wide band needs sound of at least 16,000 samples a second: take band: narrow")
+        return metric.start(int(rate))
+
+    return dataclasses.replace(metric, start=start, by_key=False)
+
+
+def _intelligibility(kind: str, called: str, output: str | None, limit: float) -> Metric:
+    pystoi = _needed("pystoi", kind)
+
+    def judge(output: np.ndarray, reference: np.ndarray | None, rate: float) -> float:
+        x, s = _sounds(output, reference)
+        value = _TOO_LITTLE
+        if len(s) > _SHORTEST * rate:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                value = float(pystoi.stoi(s, x, rate, extended=kind == "estoi"))
+        if value == _TOO_LITTLE:
+            raise NoValueError("there are less than 30 frames (0.4 s) of speech")
+        return value
+
+    return _of_whole_sounds(kind, judge, called, output, limit)
+
+
+def stoi(called: str = "stoi", output: str | None = None, limit: float = LIMIT) -> Metric:
+    """Short-time objective intelligibility, 0 to 1, no unit; higher is better.
+
+    Taal et al., "An algorithm for intelligibility prediction of time-frequency weighted noisy speech", 2011, as the
+    package pystoi computes it, for sound of any rate. Not defined where either sound is silent or
+    has too little speech.
+    """
+    return _intelligibility("stoi", called, output, limit)
+
+
+def estoi(called: str = "estoi", output: str | None = None, limit: float = LIMIT) -> Metric:
+    """Extended STOI, at most 1, no unit; higher is better. It hears modulated noise as well.
+
+    Jensen and Taal, "An algorithm for predicting the intelligibility of speech masked by modulated noise maskers",
+    2016.
+    """
+    return _intelligibility("estoi", called, output, limit)
+
+
+def pesq(called: str | None = None, output: str | None = None, band: str = "wide", limit: float = LIMIT) -> Metric:
+    """PESQ, a mean opinion score of about 1 to 4.64, no unit; higher is better.
+
+    ITU-T P.862.2 for the wide band, P.862 with P.862.1 for the narrow one, as the package pesq computes it: at 16 kHz,
+    or for the narrow band at 8 kHz where the sound has that rate. Other rates are resampled to 16 kHz. Not defined
+    where no utterance is found, or in less than a quarter of a second.
+
+    Args:
+        called: name of the column; by default ``pesq`` or ``pesq_narrow``.
+        output: the output that it judges.
+        band: ``"wide"`` or ``"narrow"``.
+        limit: seconds of the longest recording that is judged.
+
+    Raises:
+        InputError: there is no such band.
+        MissingPackageError: the package is not installed.
+    """
+    if band not in ("wide", "narrow"):
+        raise InputError(f"pesq: band must be 'wide' or 'narrow', not {band!r}")
+    package = _needed("pesq", "pesq")
+    mode = {"wide": "wb", "narrow": "nb"}[band]
+
+    def judge(output: np.ndarray, reference: np.ndarray | None, rate: int) -> float:
+        x, s = _sounds(output, reference)
+        at = _NARROW if rate == _NARROW else 16_000
+        if rate != at:
+            ratio = Fraction(at, rate)
+            x, s = (signal.resample_poly(sound, ratio.numerator, ratio.denominator) for sound in (x, s))
+        try:
+            value = float(package.pesq(at, s.astype(np.float32), x.astype(np.float32), mode))
+        except package.PesqError as error:
+            said = error.args[0] if error.args else error
+            raise NoValueError(said.decode() if isinstance(said, bytes) else str(said)) from error
+        if math.isnan(value):
+            raise NoValueError("the package pesq found no value")
+        return value
+
+    name = called or {"wide": "pesq", "narrow": "pesq_narrow"}[band]
+    return _of_whole_sounds("pesq", judge, name, output, limit, band=band)
