@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jaxrnn
 from jaxrnn.onnx import operators
+from jaxrnn.onnx.registry import Versions
 
 HIDDEN, FEATURES = 5, 3
 #: Of the input and the state of `step_model`.
@@ -117,7 +118,7 @@ def operator_replaced(name: str, wrap: Callable[[Callable], Callable]) -> Iterat
     """Inside, every version of an operator is what ``wrap`` makes of its function."""
     table = operators.operator_table()
     versions = table["", name]
-    table["", name] = {since: wrap(function) for since, function in versions.items()}
+    table["", name] = Versions({since: wrap(function) for since, function in versions.items()}, versions.traits)
     operators.find_operator.cache_clear()
     try:
         yield

@@ -79,6 +79,7 @@ MODEL = {
     "dimensions",
     "fingerprint",
     "flush",
+    "frame_recurrences",
     "growing_dimensions",
     "init",
     "initial_values",
@@ -233,7 +234,7 @@ def test_every_version_is_listed_and_every_attribute_read(key):
     listed = operator_table()[key]
     assert expected <= set(listed)
     for version in expected:
-        found = operator(name, domain, version, listed[version])
+        found = operator(name, domain, version, listed)
         defined = history[version].attributes
         assert set(defined) <= set(found.attributes), version
         required = {attribute for attribute, default in found.attributes.items() if default is REQUIRED}

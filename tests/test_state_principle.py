@@ -12,6 +12,7 @@ from onnx import numpy_helper
 import jaxrnn
 from jaxrnn.cells import RNN, Weights, run_layer
 from jaxrnn.jaxprs.origins.codes import COPY, UPDATED, grades
+from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.state.sizes import Sizes
 from jaxrnn.onnx.state.tracing import follow
 
@@ -365,3 +366,19 @@ def test_streams_over_all_inputs(models, name):
             outputs = streamed.run(model.params, given)
             for key, value in expected.items():
                 np.testing.assert_allclose(outputs[key], value, atol=2e-6, err_msg=f"{length}: {key}")
+
+
+def test_what_a_declared_state_leaves_to_the_frame():
+    """A recurrence of a fixed length that the declaration does not name starts anew in every step, and is listed."""
+    graph = """g (float[8,1,4] x, float[1,1,4] a) => (float[8,1,1,4] y, float[1,1,4] b) {
+      ["bands"] y, last = GRU <hidden_size = 4> (x, W, R)
+      b = Add (a, last)
+    }"""
+    shapes = {"W": (1, 12, 4), "R": (1, 12, 4)}
+    model = load(graph, shapes, state={"a": "b"})
+    assert [each.name for each in model.state] == ["a"]
+    assert model.frame_recurrences == ("h of GRU 'bands'",)
+    inspected = inspect_model(model.proto, state={"a": "b"})
+    assert inspected.frame_recurrences == ("h of GRU 'bands'",)
+    carried = graph.replace("(x, W, R)", '(x, W, R, "", "", a)').replace("b = Add (a, last)", "b = Identity (last)")
+    assert load(carried, shapes).frame_recurrences == ()

@@ -65,7 +65,7 @@ def entries() -> dict[Key, Entry]:
     """Every registered operator, by domain and name."""
     table = {}
     for (domain, name), versions in sorted(operator_table().items()):
-        newest = operator(name, domain, max(versions), versions[max(versions)])
+        newest = operator(name, domain, max(versions), versions)
         slots = [*newest.slots, *([newest.variadic] if newest.variadic else [])]
         static = ", ".join(f"`{slot.name}`" for slot in slots if slot.static)
         table[domain, name] = Entry(name, ", ".join(map(str, sorted(versions))), static, _note((domain, name)))

@@ -11,7 +11,7 @@ import click
 
 from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import bytes_of, plain
-from jaxrnn.cli.options import file_argument, json_option, parsed, writable
+from jaxrnn.cli.options import file_argument, json_option, parsed, state_option, writable
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ Facts = Mapping[str, Any]
 @click.option(
     "--symbol", metavar="NAME", help="The open dimension that is time. Without it, each that could be is tried."
 )
+@state_option
 @json_option
-def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None) -> None:
+def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None, state: dict[str, str] | None) -> None:
     """Show what is in an ONNX file, even one that cannot be run.
 
     It lists the inputs and outputs with their open dimensions, opsets and producer, the parameters, how often each
@@ -63,7 +64,7 @@ def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None)
 
     write = None if page is None else page_writer()
     with busy(f"inspecting {path.name}"):
-        inspection = inspect_model(path, streams=symbol or True, graph=write is not None)
+        inspection = inspect_model(path, state=state, streams=symbol or True, graph=write is not None)
         if page is not None and write is not None:
             write(inspection, page)
     result = _result(inspection) | {"page": None if page is None else str(page)}
@@ -172,6 +173,8 @@ def _state(result: Facts, about_steps: str) -> Iterator[Block]:
         yield about_steps
     elif result["problem"] is None:
         yield Table("State: none")
+    if result["frame_recurrences"]:
+        yield f"Every step starts anew: {', '.join(result['frame_recurrences'])}. These belong to the frame."
 
 
 def _streams(streams: Sequence[Facts]) -> Iterator[Block]:

@@ -166,7 +166,7 @@ _static_option = click.option(
     help="Fix an input at compile time: a number, a JSON list, or a .npy file. Needed if a shape or a branch depends "
     "on it. Example: --static sr=16000.",
 )
-_state_option = click.option(
+state_option = click.option(
     "--state",
     metavar="INPUT=OUTPUT",
     multiple=True,
@@ -176,4 +176,4 @@ _state_option = click.option(
 )
 #: ``FILE`` and ``--static``, and with ``--state``, as the argument ``file``.
 stateless_file = grouped("file", ModelFile, file_argument, _static_option)
-model_file = grouped("file", ModelFile, file_argument, _static_option, _state_option)
+model_file = grouped("file", ModelFile, file_argument, _static_option, state_option)

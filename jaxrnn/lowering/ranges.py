@@ -9,12 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.lowering.writer import Operand, constant_of, dtype_of, shape_of
+from jaxrnn.onnx.operators import traits_of
 
 #: The least and the greatest number.
 Range = tuple[int, int]
 
-#: Operators that only move elements of their first operand.
-_MOVES = frozenset(("Expand", "Gather", "GatherElements", "Identity", "Reshape", "Slice", "Split", "Tile", "Transpose"))
 _LONGEST_CHAIN = 24
 
 
@@ -38,10 +37,10 @@ def _of_node(node: ir.Node, depth: int) -> Range | None:
     if operator in ("ArgMax", "ArgMin"):
         assert inputs[0] is not None
         return 0, max(shape_of(inputs[0])[node.attributes["axis"].as_int()] - 1, 0)
-    if operator in _MOVES:
-        return range_of(inputs[0], depth)
     if operator == "Cast":
         return range_of(inputs[0], depth) if _is_whole(inputs[0]) else None
+    if traits_of(node).moves_first:
+        return range_of(inputs[0], depth)
     if operator in ("Concat", "Where"):
         parts = [range_of(each, depth) for each in (inputs[1:] if operator == "Where" else inputs)]
         return min(low for low, _ in parts), max(high for _, high in parts)

@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.model.graph_facts import GraphInfo, NodeInfo, StatePlace, Statistics, Subgraph, ValueInfo
-from jaxrnn.onnx.carries import loop_slots
 from jaxrnn.onnx.graph import node_label, normal_domain, subgraphs_of
 from jaxrnn.onnx.program import read_constant
+from jaxrnn.onnx.recurrences import copied_from, loop_slots
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.state import StateVar
 
@@ -187,15 +187,8 @@ def _links(node: ir.Node, body: ir.Graph, inputs: Sequence[ir.Value]) -> dict[st
     return {
         "entries": tuple((o, i) for o, i in entries if o < len(node.inputs) and i < len(inputs)),
         "exits": tuple((i, o) for i, o in exits if i < len(outputs)),
-        "carries": tuple((o, i) for o, i in carries if o < len(outputs) and _changes(outputs[o], inputs[i])),
+        "carries": tuple((o, i) for o, i in carries if o < len(outputs) and copied_from(outputs[o]) is not inputs[i]),
     }
-
-
-def _changes(end: ir.Value, start: ir.Value) -> bool:
-    """Whether a body computes what it hands on, and does not hand on what it was given."""
-    while (maker := end.producer()) is not None and maker.op_type == "Identity" and maker.inputs[0] is not None:
-        end = maker.inputs[0]
-    return end is not start
 
 
 def _places(reading: _Reading, state: Sequence[StateVar]) -> Iterator[StatePlace]:

@@ -24,7 +24,7 @@ from jaxrnn.onnx.graph import node_label, normal_domain
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import is_batch_name, spec_of
 from jaxrnn.onnx.limits import Limits
-from jaxrnn.onnx.own_operators import OwnOperators, operator_of, own_operators
+from jaxrnn.onnx.operators import OwnOperators, operator_of, own_operators
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.program import read_constant
 from jaxrnn.onnx.reading import Source, SourceFile, label_of, labelled
@@ -87,6 +87,7 @@ class Inspection:
         recurrent: every node that carries a state over steps.
         state: every state variable; none where the file cannot be loaded, or where `state_problem` says why.
         growing: the open dimensions along which a state variable becomes longer with every step.
+        frame_recurrences: recurrences that start anew in every step, and that no state carries on.
         state_problem: what is ambiguous about the state, and how to resolve it, or None.
         unsupported: every node that has no operator here.
         problem: why the file cannot be loaded, or None.
@@ -108,6 +109,7 @@ class Inspection:
     recurrent: tuple[RecurrentInfo, ...]
     state: tuple[StateVar, ...]
     growing: tuple[str, ...]
+    frame_recurrences: tuple[str, ...]
     state_problem: str | None
     unsupported: tuple[UnsupportedNode, ...]
     problem: str | None
@@ -129,6 +131,7 @@ class Inspection:
 def inspect_model(
     source: Source,
     *,
+    state: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     operators: OwnOperators | None = None,
     streams: bool | str = False,
@@ -138,6 +141,7 @@ def inspect_model(
 
     Args:
         source: path, bytes or ``onnx.ModelProto``.
+        state: as in `jaxrnn.load`.
         limits: as in `jaxrnn.load`.
         operators: as in `jaxrnn.load`; they count as supported.
         streams: whether to try to stream it, or over which dimension.
@@ -152,16 +156,16 @@ def inspect_model(
     with labelled(label), exact_types():
         file, made = read_model(source, limits)
         supported, unsupported = _operators_of(made.graph, own)
-        model, problem = _model(file, made, label, {"max_trip_count": None, "limits": limits, "operators": own})
-        state, state_problem = _state(model)
+        model, problem = _model(file, made, label, {"max_trip_count": None, "limits": limits, "operators": own}, state)
+        found_state, state_problem = _state(model)
         initialized = set(made.graph.initializers.values())
         names = _names(made.graph, supported)
-        recurrent = recurrent_nodes(made)
+        recurrent = recurrent_nodes(made, own)
         found = None
         if graph:
             infer_shapes(made)
             reasons = {node: entry.reason for node, entry in unsupported.items()}
-            found = graph_facts(made.graph, supported, reasons, names, state)
+            found = graph_facts(made.graph, supported, reasons, names, found_state)
         tried, in_pulses = (), None
         if streams and model is not None and state_problem is None:
             tried, in_pulses = _streams(model, streams, found)
@@ -175,8 +179,9 @@ def inspect_model(
             parameters=tuple(_parameters(names)),
             operators=tuple(_counts(made.graph, supported)),
             recurrent=recurrent,
-            state=state,
-            growing=tuple(sorted(model.growing_dimensions)) if model is not None and state else (),
+            state=found_state,
+            growing=tuple(sorted(model.growing_dimensions)) if model is not None and found_state else (),
+            frame_recurrences=() if model is None or state_problem is not None else model.frame_recurrences,
             state_problem=state_problem,
             unsupported=tuple(unsupported.values()),
             problem=problem,
@@ -200,11 +205,11 @@ def _operators_of(graph: ir.Graph, own: OwnOperators) -> tuple[dict[ir.Node, Ope
 
 
 def _model(
-    file: SourceFile, graph: ir.Model, label: str, options: Mapping[str, Any]
+    file: SourceFile, graph: ir.Model, label: str, options: Mapping[str, Any], state: Mapping[str, str] | None
 ) -> tuple[Model | None, str | None]:
     """The model, or why it cannot be loaded."""
     try:
-        return model_of(file, graph, label, options), None
+        return model_of(file, graph, label, options, state=state), None
     except JaxrnnError as error:
         return None, str(error)
 

@@ -16,7 +16,7 @@ from jaxrnn.onnx.inference import check_shapes
 from jaxrnn.onnx.interface import name_dimensions
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.loop_bounds import bound_loops
-from jaxrnn.onnx.own_operators import OwnOperators, own_operators
+from jaxrnn.onnx.operators import OwnOperators, own_operators
 from jaxrnn.onnx.program import bind
 from jaxrnn.onnx.reading import Source, SourceFile, label_of, labelled, read_source
 from jaxrnn.onnx.state import read_facts
@@ -58,12 +58,13 @@ def load(
             their type's extreme and booleans as True.
         limits: how much the file may ask for, beyond what it holds: memory for values, nodes out of functions, trips
             of loops. The defaults stand in the way of no real network that we know of, and of hostile files.
-        operators: one's own operators, ``{(domain, name): function}``; they come before jaxrnn's, whatever the opset.
-            The signature is the schema: positional parameters are the inputs (``None``: an optional one is absent;
-            ``*name``: any number), keyword-only ones the attributes, those without a default being required. Inputs
-            are JAX arrays, or NumPy arrays where they are known while tracing; one that is annotated with
-            `jaxrnn.onnx.registry.Static` is always known. The function is pure, and returns its output, or a list of
-            several.
+        operators: additional operators, ``{(domain, name): function}``. They take precedence over the operators of
+            jaxrnn in every opset. The signature is the schema: positional parameters are the inputs (None stands for
+            an absent optional input, ``*name`` for any number of inputs). Keyword-only parameters are the attributes;
+            an attribute without a default is required. Inputs are JAX arrays, or NumPy arrays if they are known while
+            tracing; an input annotated with `jaxrnn.onnx.registry.Static` is always known. The function is pure and
+            returns its output, or a list of several outputs. To state facts too, such as what the operator carries
+            from step to step, give `jaxrnn.onnx.registry.since` of the function in place of the function.
 
     Raises:
         ModelError: the file is malformed, inconsistent or unsafe, or its metadata say of another graph what is state.

@@ -78,6 +78,14 @@ class Model(WholeGraph):
         """The open dimensions along which a state becomes longer with every step, as a cache of keys and values."""
         return self._findings.growing
 
+    @property
+    def frame_recurrences(self) -> tuple[str, ...]:
+        """Recurrences that start anew in every step and that no state carries on, such as a GRU over frequency.
+
+        If the caller declared the state (``load(..., state={...})``), every recurrence beside it is listed here.
+        """
+        return self._findings.of_frame
+
     @functools.cached_property
     def _findings(self) -> Findings:
         stated = None if self.step_file is None else stated_state(self.step_file, self.proto, self.static)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from jaxrnn._files.messages import brief
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.model import Model
-from jaxrnn.model.graph_facts import GraphInfo, ValueInfo, paths_of
-from jaxrnn.onnx.parameters import SHAPE_ONLY
+from jaxrnn.model.graph_facts import GraphInfo, NodeInfo, ValueInfo, paths_of
+from jaxrnn.onnx.operators import operator_table
 from jaxrnn.streaming.dimensions import SYMBOL
 from jaxrnn.streaming.watching import StreamedValue, Watched, watched
 
@@ -156,10 +156,15 @@ def _handed_on(graph: GraphInfo, known: dict[int, StreamedValue]) -> None:
     """What leaves a node as it came, such as that of an Identity, is known too: no equation is traced for it."""
     for node in graph.nodes:
         taken = [known[value] for _, value in node.inputs[:1] if value in known]
-        if taken and node.operator not in SHAPE_ONLY and not any(output in known for output in node.outputs):
+        if taken and not _is_of_shape(node) and not any(output in known for output in node.outputs):
             for output in node.outputs[:1]:
                 if _fits(taken[0], graph.values[output]):
                     known[output] = taken[0]
+
+
+def _is_of_shape(node: NodeInfo) -> bool:
+    found = operator_table().get((node.domain, node.operator))
+    return found is not None and found.traits.of_shape
 
 
 def _in_terms_of(symbol: str, value: StreamedValue) -> StreamedValue:

@@ -10,13 +10,12 @@ import onnx_ir as ir
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.model import Model
 from jaxrnn.nnx.slots import CarryForm, Slot
+from jaxrnn.onnx.blocks import BoundNode
+from jaxrnn.onnx.registry import Movement
 from jaxrnn.steps.specs import ArraySpec, Dimension
 
-#: The inputs of a recurrent operator that hold its state, in the order in which the cell of Flax carries them:
-#: ``(c, h)`` in ``LSTMCell``, ``h`` in ``GRUCell`` and ``SimpleCell``.
-_CARRIED_INPUTS = {"LSTM": (6, 5), "GRU": (5,), "RNN": (5,)}
-#: Operators that change where axes of size 1 are, and nothing else that counts once those are dropped.
-_RESHAPING = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose"})
+#: The names of the carries of a cell in the order of Flax: ``(c, h)`` in ``LSTMCell``, ``h`` in the other cells.
+_FLAX_ORDER = ("c", "h")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,9 +100,13 @@ def _listed(infos: Sequence[ArraySpec]) -> str:
 def _flax_carry(model: Model) -> tuple[str, ...] | str | None:
     """The names of the states as Flax's own cell carries them, if all are of one LSTM, GRU or RNN of one direction."""
     states = {variable.name: variable for variable in model.state}
+    makers = model.program.block.makers()
     for node in model.program.block.nodes:
-        places = _CARRIED_INPUTS.get(node.operator.name, ())
-        names = [_source(node.inputs[place]) if place < len(node.inputs) else None for place in places]
+        carries = node.operator.traits.carries
+        if carries is None or carries.hidden is None:
+            continue
+        places = [carries.states[name][0] for name in _FLAX_ORDER if name in carries.states]
+        names = [_source(node.inputs[place], makers) if place < len(node.inputs) else None for place in places]
         if not names or set(names) != set(states) or len(names) != len(states):
             continue
         slots = [_slot(str(name), states[str(name)].shape, model.spec.batch_symbol) for name in names]
@@ -114,10 +117,10 @@ def _flax_carry(model: Model) -> tuple[str, ...] | str | None:
     return None
 
 
-def _source(value: ir.Value | None) -> str | None:
-    """The graph input that a value is, but for axes of size 1."""
-    while value is not None and (node := value.producer()) is not None:
-        if node.op_type not in _RESHAPING:
+def _source(value: ir.Value | None, makers: Mapping[ir.Value, BoundNode]) -> str | None:
+    """Return the graph input whose elements a value rearranges, or None."""
+    while value is not None and (node := makers.get(value)) is not None:
+        if node.operator.traits.moves is not Movement.REARRANGES:
             return None
         value = node.inputs[0]
     return None if value is None else value.name

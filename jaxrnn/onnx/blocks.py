@@ -29,10 +29,9 @@ class BoundNode:
         """The subgraphs among the attributes."""
         return tuple(value for value in self.attributes.values() if isinstance(value, Block))
 
-    @property
-    def is_default(self) -> bool:
-        """Whether the operator is ONNX's own, so that its name says what it computes; a user's may compute anything."""
-        return not self.operator.domain and not self.operator.own
+    def applies(self, name: str) -> bool:
+        """Return True if the operator is ONNX's of this name, and not a caller's, which may compute anything."""
+        return self.operator.name == name and not self.operator.domain and not self.operator.own
 
 
 @dataclass
@@ -66,7 +65,7 @@ class Block:
 def origin(value: ir.Value, makers: Mapping[ir.Value, BoundNode]) -> ir.Value:
     """The value that a chain of Identity nodes copies; ``makers`` are those of the graph."""
     maker = makers.get(value)
-    while maker is not None and maker.is_default and maker.operator.name == "Identity" and maker.inputs[0] is not None:
+    while maker is not None and maker.applies("Identity") and maker.inputs[0] is not None:
         value = maker.inputs[0]
         maker = makers.get(value)
     return value

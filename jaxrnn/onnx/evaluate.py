@@ -15,10 +15,12 @@ from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._files.messages import whole_message
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
+from jaxrnn.jaxprs.recurrences import Carried, are_visible, visible
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.foresight import check_ahead
 from jaxrnn.onnx.limits import current, spending
-from jaxrnn.onnx.values import Value, describe, is_sequence, settle, static
+from jaxrnn.onnx.registry import Carries
+from jaxrnn.onnx.values import Value, describe, is_sequence, settle, static, traced
 
 Watch = Callable[[BoundNode, Sequence[Value]], None]
 #: As `call`, also for the nodes of subgraphs.
@@ -157,8 +159,21 @@ def call(node: BoundNode, inputs: Sequence[Value], scope: Scope, output_count: i
     result = operator.function(*arguments, **attributes)
     outputs = tuple(settle(value) for value in (result if isinstance(result, list) else [result]))
     check_outputs(node, outputs)
+    if operator.traits.carries is not None and are_visible():
+        outputs = _with_carries(operator.traits.carries, arguments, outputs)
     budget.take(outputs, arguments)
     return outputs
+
+
+def _with_carries(carries: Carries, inputs: Sequence[Value], outputs: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Return the outputs of an operator, wrapped in an equation that declares what its registration says it carries."""
+    starts, slots = [], []
+    for name, (start, result) in {} if carries.by_function else carries.states.items():
+        if result < len(outputs) and outputs[result].size:
+            slots.append(Carried(name, result, len(starts)))
+            starts.append(None if start >= len(inputs) or inputs[start] is None else traced(inputs[start]))
+    steps = 1 if carries.time_axis is None else inputs[0].shape[carries.time_axis]
+    return tuple(visible(outputs, starts, slots, steps if isinstance(steps, int) else None))
 
 
 def check_sequences(node: BoundNode, inputs: Sequence[Value]) -> None:

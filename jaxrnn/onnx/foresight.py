@@ -26,19 +26,6 @@ from jaxrnn.onnx.limits import Budget
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, is_text, settle
 
-#: Operators that never give more elements than the product of the sizes of their inputs, whatever the values of these
-#: and the attributes are. Control flow looks at the nodes inside it; the weights of recurrent layers bound their size.
-_BOUNDED = frozenset(
-    """
-    ArgMax ArgMin BatchNormalization BitCast Cast CastLike Clip Compress Concat ConcatFromSequence Constant CumProd
-    CumSum DepthToSpace DequantizeLinear Dropout Elu Flatten GRU Gather GatherElements GatherND Gemm Hardmax
-    Identity If LSTM LayerNormalization LeakyRelu LogSoftmax Loop Mod QuantizeLinear RNN RMSNormalization ReduceL1
-    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
-    Reshape ReverseSequence Scan ScatterElements ScatterND SequenceAt SequenceConstruct SequenceErase SequenceInsert
-    SequenceMap Shape Size Slice Softmax SpaceToDepth Split SplitToSequence Squeeze TopK Transpose Trilu Unique
-    Unsqueeze
-    """.split()  # noqa: SIM905
-)
 #: Bytes of a number of the widest type.
 _WIDEST = 16
 #: No size of a network's axis is larger.
@@ -70,7 +57,7 @@ def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping
 
 def _may_expand(operator: Operator) -> bool:
     """Whether values of inputs or attributes could make a result larger than the inputs could make of each other."""
-    if operator.name in _BOUNDED and not operator.domain and not operator.own:
+    if operator.traits.is_bounded:
         return False
     return bool(operator.attributes) or any(slot.static for slot in operator.slots)
 

@@ -42,7 +42,7 @@ def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None
 def _loops(block: Block) -> Iterator[tuple[Block, int]]:
     """The Loop nodes of a block and its subgraphs, as a block and an index."""
     for index, node in enumerate(block.nodes):
-        if node.is_default and node.operator.name == "Loop":
+        if node.applies("Loop"):
             yield block, index
         for inner in node.blocks:
             yield from _loops(inner)

@@ -25,22 +25,15 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.carries import starts_recurrence
 from jaxrnn.onnx.graph import graphs_of, subgraphs_of
 from jaxrnn.onnx.origins import Address, origin_of, tensor_origin
+from jaxrnn.onnx.recurrences import starts_recurrence
 from jaxrnn.onnx.registry import Operator
 
 FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 
 #: What PyTorch's and TensorFlow's exporters, and ``jaxrnn.export_onnx``, call scalars that were written as numbers.
 _NUMBER = re.compile(r"(val|const|scalar_tensor_default)(_\d+)*(_cast)?(_\d+)*|(.*/)?[xy]:0|(.*/)?constant(_\d+)?")
-
-COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-#: Operators that only move the elements of their first input.
-MOVEMENTS = frozenset({"Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
-
-#: Operators whose output depends on the shape of their input and not on its values.
-SHAPE_ONLY = frozenset({"Shape", "Size"})
 
 
 def name_parameters(
@@ -49,7 +42,7 @@ def name_parameters(
     constant_of: Callable[[ir.Value], np.ndarray | None],
 ) -> dict[ir.Value, str]:
     """The names of the parameters by their values in the graph, in the order of the file."""
-    fixed = _needed_while_tracing(graph, operator_of) | _never_trained(graph, constant_of)
+    fixed = _needed_while_tracing(graph, operator_of) | _never_trained(graph, operator_of, constant_of)
     fixed_tensors = _held_elsewhere(graph, fixed)
     names: dict[ir.Value, str] = {}
     of_tensor: dict[Address, str] = {}
@@ -118,21 +111,28 @@ def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Oper
         if value in seen:
             continue
         seen.add(value)
-        pending.extend(_sources(value))
+        pending.extend(_sources(value, operator_of))
     return seen
 
 
-def _never_trained(graph: ir.Graph, constant_of: Callable[[ir.Value], np.ndarray | None]) -> set[ir.Value]:
+def _never_trained(
+    graph: ir.Graph,
+    operator_of: Callable[[ir.Node], Operator],
+    constant_of: Callable[[ir.Value], np.ndarray | None],
+) -> set[ir.Value]:
     """Constants that are only compared, zeros that only begin recurrences, scalar zeros that are compared."""
     untrained = set()
     for value in _constants(graph):
         array = constant_of(value)
         if array is None or array.dtype not in FLOATS:
             continue
-        ends = list(_ends(value))
+        ends = list(_ends(value, operator_of))
         zeros = not np.any(array)
-        compared = [node is not None and node.op_type in COMPARISONS for node, _ in ends]
-        starts = zeros and all(starts_recurrence(node, index) for node, index in ends)
+        compared = [node is not None and bool(operator_of(node).traits.compares) for node, _ in ends]
+        starts = zeros and all(
+            node is not None and starts_recurrence(node, index, operator_of(node).traits.carries)
+            for node, index in ends
+        )
         if ends and (starts or all(compared) or (zeros and not array.ndim and any(compared))):
             untrained.add(value)
     return untrained
@@ -144,13 +144,14 @@ def _constants(graph: ir.Graph) -> Iterable[ir.Value]:
         yield from (node.outputs[0] for node in inner if node.op_type == "Constant")
 
 
-def _ends(value: ir.Value) -> Iterable[tuple[ir.Node | None, int]]:
+def _ends(value: ir.Value, operator_of: Callable[[ir.Node], Operator]) -> Iterable[tuple[ir.Node | None, int]]:
     """The uses of a value, followed through nodes that only move its elements; None is a graph output."""
     if value.is_graph_output():
         yield None, 0
     for node, index in value.uses():
-        if index == 0 and node.op_type in MOVEMENTS and not node.domain:
-            yield from _ends(node.outputs[0])
+        if index == 0 and operator_of(node).traits.moves_first:
+            for output in node.outputs:
+                yield from _ends(output, operator_of)
         else:
             yield node, index
 
@@ -160,9 +161,9 @@ def _is_constant(value: ir.Value) -> bool:
     return producer is None if not isinstance(producer, ir.Node) else producer.op_type == "Constant"
 
 
-def _sources(value: ir.Value) -> Iterable[ir.Value]:
+def _sources(value: ir.Value, operator_of: Callable[[ir.Node], Operator]) -> Iterable[ir.Value]:
     producer = value.producer()
-    if producer is None or producer.op_type in SHAPE_ONLY:
+    if producer is None or operator_of(producer).traits.of_shape:
         return
     yield from (source for source in producer.inputs if source is not None)
     for _, inner in subgraphs_of(producer):

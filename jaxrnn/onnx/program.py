@@ -16,8 +16,8 @@ from jaxrnn.errors import ModelError, UnsupportedError
 from jaxrnn.onnx.blocks import Block, BoundNode
 from jaxrnn.onnx.graph import node_label
 from jaxrnn.onnx.limits import Limits
+from jaxrnn.onnx.operators import OwnOperators, operator_of
 from jaxrnn.onnx.origins import Origin, origin_of
-from jaxrnn.onnx.own_operators import OwnOperators, operator_of
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.signatures import check_signature, present_inputs

@@ -1,17 +1,19 @@
-"""The nodes of a graph that carry a state over steps, with their sizes, also of graphs that cannot be run."""
+"""Nodes that carry a state from step to step, also in graphs that cannot be run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.carries import CELLS, LOOPS, QUANTIZED, STATEFUL, attribute_of, loop_slots
-from jaxrnn.onnx.graph import node_label, normal_domain, subgraphs_of
+from jaxrnn.onnx.graph import node_label, subgraphs_of
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import spec_of
+from jaxrnn.onnx.operators import OwnOperators, traits_of
+from jaxrnn.onnx.registry import Carries
 from jaxrnn.onnx.signatures import known_shape
 
 
@@ -21,8 +23,8 @@ class RecurrentInfo:
 
     Attributes:
         name: the label of the node in messages.
-        operator: LSTM, GRU, RNN, LinearAttention, CausalConvWithState, Scan or Loop.
-        where: path of the subgraph that holds it, empty in the outer graph.
+        operator: the operator's name, such as LSTM, LinearAttention or Loop.
+        where: path of the subgraph that holds the node, empty in the outer graph.
         direction: forward, reverse, bidirectional, or mixed for a Scan whose inputs differ; None for a Loop.
         input_size: the features of the input of a step if known; None for a Scan or Loop.
         hidden_size: the size of the hidden state of an LSTM, GRU or RNN if known.
@@ -41,86 +43,115 @@ class RecurrentInfo:
 
 
 def walk(graph: ir.Graph, path: str = "") -> Iterator[tuple[str, ir.Node]]:
-    """Every node with the path of the subgraph that holds it."""
+    """Yield every node with the path of the subgraph that holds it."""
     for node in graph:
         yield path, node
         for name, inner in subgraphs_of(node):
             yield from walk(inner, f"{path}{node_label(node)}.{name}/")
 
 
-def recurrent_nodes(model: ir.Model) -> tuple[RecurrentInfo, ...]:
-    """Every node that carries a state over steps, subgraphs included; may add inferred shapes to the model."""
-    nodes = tuple(_find(model.graph))
-    if all(info.weights is not None for info in nodes if info.operator in CELLS):
+def recurrent_nodes(model: ir.Model, own: OwnOperators) -> tuple[RecurrentInfo, ...]:
+    """Return every node that carries a state over steps, in subgraphs too; may add inferred shapes to the model.
+
+    Args:
+        model: the graph.
+        own: the operators of the caller.
+    """
+    found = [(where, node, carries) for where, node in walk(model.graph) if (carries := traits_of(node, own).carries)]
+    nodes = tuple(_described(*each) for each in found)
+    if all(info.weights is not None for info, (*_, carries) in zip(nodes, found, strict=True) if carries.hidden):
         return nodes
     # Some exporters compute the weights by nodes; inference still finds their shapes.
     infer_shapes(model)
-    return tuple(_find(model.graph))
+    return tuple(_described(*each) for each in found)
 
 
-def _find(graph: ir.Graph) -> Iterator[RecurrentInfo]:
-    for where, node in walk(graph):
-        if (normal_domain(node.domain), node.op_type) == QUANTIZED:
-            yield _cell(where, node, features=-2)
-        elif normal_domain(node.domain):
-            continue
-        elif node.op_type in CELLS:
-            yield _cell(where, node)
-        elif node.op_type in STATEFUL:
-            yield _stateful(where, node)
-        elif node.op_type in LOOPS:
-            yield _loop(where, node)
+def starts_recurrence(node: ir.Node, index: int, carries: Carries | None) -> bool:
+    """Return True if an input of a node with these carries is the initial value of a recurrence."""
+    if carries is None:
+        return False
+    return index in {start for start, _ in carries.states.values()} if carries.states else _is_updated(node, index)
 
 
-def _cell(where: str, node: ir.Node, features: int = -1) -> RecurrentInfo:
-    """A cell, whose weights have their input features along the axis ``features``."""
-    inputs = [*node.inputs, *[None] * 8][:8]
-    w, r, b, p = (_shape(inputs[index]) for index in (1, 2, 3, 7))
-    present = [shape for value, shape in zip((*inputs[1:4], inputs[7]), (w, r, b, p), strict=True) if value is not None]
-    known = [int(np.prod(shape)) for shape in present if shape is not None]
-    direction = attribute_of(node, "direction", ir.AttributeType.STRING, "forward")
-    hidden = attribute_of(node, "hidden_size", ir.AttributeType.INT, None)
-    return RecurrentInfo(
-        name=node_label(node),
-        operator=node.op_type,
-        where=where,
-        direction=direction,
-        input_size=w[features] if w and len(w) >= -features else None,
-        hidden_size=r[features] if r and len(r) >= -features else hidden,
-        weights=sum(known) if len(known) == len(present) else None,
-    )
+def _is_updated(node: ir.Node, index: int) -> bool:
+    """Return True if a Scan or Loop computes a new value for an input, and does not pass it on unchanged."""
+    first, slots, results = loop_slots(node)
+    place = index - first
+    return 0 <= place < min(len(slots), len(results)) and copied_from(results[place]) is not slots[place]
 
 
-def _stateful(where: str, node: ir.Node) -> RecurrentInfo:
-    inputs = [*node.inputs, *[None] * 4][:4]
-    operator, weights, features = STATEFUL[node.op_type], None, None
-    if node.op_type == "CausalConvWithState":
-        kernel, bias = _shape(inputs[1]), _shape(inputs[2])
-        features = kernel[0] if kernel else None
-        if kernel is not None and (bias is not None or inputs[2] is None):
-            weights = int(np.prod(kernel)) + (0 if bias is None else int(np.prod(bias)))
-    elif inputs[0] is not None and inputs[0].shape is not None and len(inputs[0].shape) == 3:
-        size = inputs[0].shape[2]
-        features = size if isinstance(size, int) else None
-    ends = (inputs[operator.past], *node.outputs[1:2])
-    typed = [value for value in ends if value is not None and value.name and value.type is not None]
-    carries = (str(spec_of(typed[0])) if typed else operator.slot,)
-    return RecurrentInfo(node_label(node), node.op_type, where, "forward", features, None, weights, carries)
+def copied_from(value: ir.Value) -> ir.Value:
+    """Return the value that a chain of Identity nodes copies."""
+    while (maker := value.producer()) is not None and maker.op_type == "Identity" and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+    return value
 
 
-def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape of a constant or of a declared value, where every dimension is known."""
-    if value is None:
+def loop_slots(node: ir.Node) -> tuple[int, Sequence[ir.Value], Sequence[ir.Value]]:
+    """Return the carries of a Scan or Loop, which may be a node that `load` refuses.
+
+    Returns:
+        The number of the first input of the node that is carried, the inputs of the body that hold the carried values,
+        and the outputs of the body from the first updated value on.
+    """
+    body = next((graph for name, graph in subgraphs_of(node) if name == "body"), None)
+    if body is None:
+        return 0, (), ()
+    if node.op_type == "Loop":
+        return 2, body.inputs[2:], body.outputs[1:]
+    first = int(node.version is not None and node.version < 9)  # after the lengths of the sequences
+    scanned = _attribute(node, "num_scan_inputs", ir.AttributeType.INT, 0)
+    return first, body.inputs[: max(len(body.inputs) - scanned, 0)], body.outputs
+
+
+def _attribute(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -> Any:
+    """Return an attribute, or the default if it is missing or has a type that `load` refuses."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.type != kind else attribute.value
+
+
+def _described(where: str, node: ir.Node, carries: Carries) -> RecurrentInfo:
+    name, operator = node_label(node), node.op_type
+    if not carries.states:
+        slots = tuple(str(spec_of(value)) for value in loop_slots(node)[1])
+        return RecurrentInfo(name, operator, where, _direction_of_scan(node), carries=slots)
+    direction = _attribute(node, "direction", ir.AttributeType.STRING, "forward")
+    features, weights = _size(node, carries.features), _weights(node, carries.weights)
+    if carries.hidden:
+        size = _size(node, carries.hidden)
+        hidden = _attribute(node, "hidden_size", ir.AttributeType.INT, None) if size is None else size
+        return RecurrentInfo(name, operator, where, direction, features, hidden, weights)
+    slots = tuple(_slot(node, *each) for each in carries.states.items())
+    return RecurrentInfo(name, operator, where, direction, features, None, weights, slots)
+
+
+def _direction_of_scan(node: ir.Node) -> str | None:
+    if node.op_type != "Scan":
         return None
-    shape = known_shape(value) or value.shape
-    sizes = [size for size in shape or () if isinstance(size, int)]
-    return tuple(sizes) if shape is not None and len(sizes) == len(shape) else None
+    directions = set(_attribute(node, "scan_input_directions", ir.AttributeType.INTS, (0,)))
+    return "mixed" if len(directions) > 1 else "reverse" if directions == {1} else "forward"
 
 
-def _loop(where: str, node: ir.Node) -> RecurrentInfo:
-    direction = None
-    if node.op_type == "Scan":
-        directions = set(attribute_of(node, "scan_input_directions", ir.AttributeType.INTS, (0,)))
-        direction = "mixed" if len(directions) > 1 else "reverse" if directions == {1} else "forward"
-    carries = tuple(str(spec_of(value)) for value in loop_slots(node)[1])
-    return RecurrentInfo(node_label(node), node.op_type, where, direction, carries=carries)
+def _slot(node: ir.Node, name: str, ends: tuple[int, int]) -> str:
+    """Return the name, dtype and shape of a carry by what the file declares of its old or new value."""
+    values = (*node.inputs[ends[0] : ends[0] + 1], *node.outputs[ends[1] : ends[1] + 1])
+    typed = [value for value in values if value is not None and value.name and value.type is not None]
+    return str(spec_of(typed[0])) if typed else name
+
+
+def _size(node: ir.Node, place: tuple[int, int] | None) -> int | None:
+    """Return the size of an axis of an input if it is known."""
+    if place is None or place[0] >= len(node.inputs) or (value := node.inputs[place[0]]) is None:
+        return None
+    shape = known_shape(value) or value.shape or ()
+    size = shape[place[1]] if -len(shape) <= place[1] < len(shape) else None
+    return size if isinstance(size, int) else None
+
+
+def _weights(node: ir.Node, places: Sequence[int]) -> int | None:
+    """Return the number of elements of the weights if all shapes are known."""
+    values = [node.inputs[place] for place in places if place < len(node.inputs)]
+    shapes = [known_shape(value) or value.shape for value in values if value is not None]
+    if not places or any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes):
+        return None
+    return sum(int(np.prod([size for size in shape or () if isinstance(size, int)])) for shape in shapes)

@@ -1,26 +1,33 @@
-"""How an ONNX operator is written down: one function a version, its signature being the schema.
+"""Registration of ONNX operators: a function for each version, and the facts that other parts of jaxrnn read.
 
-Positional parameters are the operator's inputs, in order (``None`` where an optional input is absent, ``*name`` for
-variadic ones). Keyword-only parameters are its attributes, with ONNX's names and defaults; one without a default is
-required. Two annotations say what the importer must know:
+The signature of the function is the schema. Positional parameters are the inputs of the operator, in order (``None``
+stands for an absent optional input, ``*name`` for variadic inputs). Keyword-only parameters are its attributes, with
+ONNX's names and defaults; an attribute without a default is required. Two annotations mark inputs:
 
-- ``Static``: the input is needed while tracing; the function receives a NumPy array.
-- ``Foldable``: if the file gives a constant here, it is a number of the formula (an exponent, a bound) and not a
-  parameter of the model.
+- ``Static``: the value is needed while tracing; the function receives a NumPy array.
+- ``Foldable``: a constant in this place is a number of the formula (an exponent, a bound) and not a parameter of the
+  model.
 
-A function returns its one output, or a list of its outputs; a tuple is a value of ONNX's sequence type. A keyword-only
-parameter ``output_count`` is no attribute: it receives the number of outputs that the node names. Nor is
-``output_name``: it receives the name of the first of them, which tells the node from all others of the graph.
+A function returns its output, or a list of several outputs; a tuple is a value of ONNX's sequence type. Two
+keyword-only parameters are not attributes: ``output_count`` receives the number of outputs that the node names, and
+``output_name`` the name of the first output, which identifies the node.
+
+A family of operators is a table ``OPERATORS`` of `since` entries. The facts (`Traits`) are arguments of `since`:
+parameters, time loops, limits, state and lowering read these facts, and no other module lists operators by name::
+
+    OPERATORS = {"my.domain::LeakyIntegrator": since(leaky_integrator, 1, carries={"h": (1, 1)})}
 """
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import onnx
@@ -34,19 +41,151 @@ OUTPUT_COUNT = "output_count"
 OUTPUT_NAME = "output_name"
 REQUIRED = inspect.Parameter.empty
 
-#: ONNX's own numbers of opsets have 32 bits, and a file's 64.
+#: The largest opset number that ONNX's functions accept; a file may hold a larger number.
 _NEWEST = 2**31 - 1
 
-Versions = dict[int, Callable[..., Any]]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def since(function: Callable[..., Any], *versions: int) -> Versions:
-    """The table entry for one function that implements the operator as of each of these opset versions."""
-    return dict.fromkeys(versions, function)
+class Movement(enum.Enum):
+    """How an operator moves elements without computing on them."""
+
+    #: Every element of the first input appears once.
+    REARRANGES = "rearranges"
+    #: As `REARRANGES`, with another element type.
+    CASTS = "casts"
+    #: Elements of the first input, at most as many as the sizes of all inputs multiply to.
+    PICKS = "picks"
+    #: Elements of the first input, any number of times.
+    REPEATS = "repeats"
+    #: The elements of all inputs.
+    JOINS = "joins"
+
+
+@dataclass(frozen=True)
+class Carries:
+    """The state that an operator carries from step to step.
+
+    Attributes:
+        states: for each name, the input with the old value and the output with the new one. Empty for `BODY`.
+        time_axis: the time axis of the first input; None if a call is one step.
+        by_function: whether the function itself declares its carries with `jaxprs.recurrences.visible`, because they
+            depend on its attributes. Otherwise the evaluator does.
+        weights: the inputs with weights.
+        features: an input, and the axis whose size is the number of features of a frame.
+        hidden: an input, and the axis whose size is the hidden size of a cell.
+    """
+
+    states: Mapping[str, tuple[int, int]]
+    time_axis: int | None = None
+    by_function: bool = False
+    weights: tuple[int, ...] = ()
+    features: tuple[int, int] | None = None
+    hidden: tuple[int, int] | None = None
+
+
+#: The carries of Scan and Loop: the graph attribute ``body`` says what they are.
+BODY = Carries({}, by_function=True)
+
+#: Two sizes that must be equal.
+Pair = tuple[int, int]
+#: A rule of `Traits.equal_sizes`: attributes, shapes or known values of the inputs (None if neither is known), and the
+#: numbers that stand for open dimensions.
+SizeRule = Callable[[Mapping[str, Any], Sequence[Any], typing.Collection[int]], Iterable[Pair]]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Facts about all versions of an operator.
+
+    Attributes:
+        moves: how the operator moves elements, or None if it computes.
+        elementwise: whether an element of the result depends on one element of each input, after broadcasting.
+        bounded: whether a result has at most as many elements as the sizes of all inputs multiply to, whatever the
+            values of inputs and attributes are. `moves` and `elementwise` often imply this fact.
+        of_shape: whether the result depends on the shapes of the inputs, and not on their values.
+        random: whether equal inputs may give different results.
+        linear: "all" if the result is linear in all inputs together, "each" if it is linear in each of them alone.
+        compares: the comparison of the two inputs: ``"="``, ``"<"``, ``"<="``, ``">"`` or ``">="``.
+        reads: how the operator reads frames of its first input by position: ``"indices"`` along ``axis``, ``"range"``
+            with starts and ends, or ``"element"`` of a sequence.
+        statistics: the inputs with running statistics, which are parameters that training leaves alone.
+        carries: what the operator carries from step to step.
+        equal_sizes: yields pairs of sizes that the operator needs to be equal; None for sizes that broadcast.
+        check: raises ValueError if the declared shapes of weights, by input name, do not fit each other and the
+            attributes. Called when a file is loaded.
+    """
+
+    moves: Movement | None = None
+    elementwise: bool = False
+    bounded: bool = False
+    of_shape: bool = False
+    random: bool = False
+    linear: str = ""
+    compares: str = ""
+    reads: str = ""
+    statistics: tuple[int, ...] = ()
+    carries: Carries | None = None
+    equal_sizes: SizeRule | None = None
+    check: Callable[[Mapping[str, Any], Mapping[str, Any]], object] | None = None
+
+    @property
+    def moves_first(self) -> bool:
+        """Return True if all elements of the result come from the first input, perhaps in another type."""
+        return self.moves not in (None, Movement.JOINS)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Return True if `bounded` is stated or follows from other facts."""
+        return self.bounded or self.elementwise or self.moves not in (None, Movement.REPEATS)
+
+    def __or__(self, other: Traits) -> Traits:
+        stated = {name: value for name, value in vars(self).items() if value != getattr(_NO_TRAITS, name)}
+        for name, value in stated.items():
+            assert getattr(other, name) in (value, getattr(_NO_TRAITS, name)), f"two entries disagree on {name}"
+        return dataclasses.replace(other, **stated)
+
+
+_NO_TRAITS = Traits()
+
+
+class Versions(dict[int, Callable[..., Any]]):
+    """The functions of an operator by the opset version that defined them, and its traits."""
+
+    def __init__(self, functions: Mapping[int, Callable[..., Any]], traits: Traits = _NO_TRAITS):
+        super().__init__(functions)
+        self.traits = traits
+
+    def __or__(self, other: Any) -> Versions:
+        return Versions({**self, **other}, self.traits | getattr(other, "traits", _NO_TRAITS))
+
+
+def since(
+    function: Callable[..., Any],
+    *versions: int,
+    carries: Carries | Mapping[str, tuple[int, int]] | None = None,
+    **traits: Any,
+) -> Versions:
+    """Register one function for the opset versions that define an operator as the function computes it.
+
+    Join the entries of several functions by ``|``. Facts are stated in one entry and hold for all versions.
+
+    Args:
+        function: the operator.
+        versions: the versions.
+        carries: the state by name: the input with the old value and the output with the new one; or `Carries`.
+        traits: other fields of `Traits`.
+    """
+    state = Carries(dict(carries)) if isinstance(carries, Mapping) else carries
+    return Versions(dict.fromkeys(versions, function), Traits(carries=state, **traits))
+
+
+#: `since` for operators on elements, and for operators that are `Traits.bounded`.
+elementwise, bounded = functools.partial(since, elementwise=True), functools.partial(since, bounded=True)
 
 
 def schema_of(domain: str, name: str, opset: int) -> onnx.defs.OpSchema | None:
-    """The definition of an operator that an opset contains; None where ONNX does not define it."""
+    """Return ONNX's definition of an operator in an opset, or None if there is none."""
     try:
         return onnx.defs.get_schema(name, min(max(opset, 0), _NEWEST), domain)
     except onnx.defs.SchemaError:
@@ -55,7 +194,7 @@ def schema_of(domain: str, name: str, opset: int) -> onnx.defs.OpSchema | None:
 
 @dataclass(frozen=True)
 class InputSlot:
-    """One declared input of an operator."""
+    """A declared input of an operator."""
 
     name: str
     static: bool
@@ -65,7 +204,10 @@ class InputSlot:
 
 @dataclass(frozen=True)
 class Operator:
-    """One version of one operator: its function and the schema read from the signature; ``own`` if it is a user's."""
+    """One version of an operator: its function, the schema read from the signature, and its traits.
+
+    ``own`` is True for an operator that the caller of `jaxrnn.load` gave.
+    """
 
     name: str
     domain: str
@@ -76,15 +218,16 @@ class Operator:
     attributes: Mapping[str, Any]
     wants_output_count: bool
     wants_output_name: bool
+    traits: Traits = _NO_TRAITS
     own: bool = False
 
     def slot(self, index: int) -> InputSlot | None:
-        """The declared input at this position, or None where the operator takes fewer."""
+        """Return the declared input at this position, or None if the operator takes fewer inputs."""
         return self.slots[index] if index < len(self.slots) else self.variadic
 
     @functools.cached_property
     def schema(self) -> onnx.defs.OpSchema | None:
-        """ONNX's definition of it; None where there is none."""
+        """ONNX's definition of the operator, or None."""
         return schema_of(self.domain, self.name, self.since)
 
     def __str__(self) -> str:
@@ -92,7 +235,7 @@ class Operator:
 
 
 def _marks(hint: Any) -> tuple[str, ...]:
-    """The marks on a parameter's type, also where it is ``Static | None``."""
+    """Return the marks on the type of a parameter, also of ``Static | None``."""
     own = getattr(hint, "__metadata__", ())
     return own or tuple(mark for part in typing.get_args(hint) for mark in getattr(part, "__metadata__", ()))
 
@@ -101,7 +244,7 @@ def _marks(hint: Any) -> tuple[str, ...]:
 def read_signature(
     function: Callable[..., Any],
 ) -> tuple[tuple[InputSlot, ...], InputSlot | None, dict[str, Any], bool, bool]:
-    """The slots, the variadic slot, the attributes with defaults, and whether it takes the output count and name."""
+    """Return slots, variadic slot, attributes with defaults, and whether the function takes output count and name."""
     inner = function.func if isinstance(function, functools.partial) else function
     hints = typing.get_type_hints(inner, include_extras=True)
     slots, variadic, attributes, of_outputs = [], None, {}, set()
@@ -119,6 +262,66 @@ def read_signature(
     return tuple(slots), variadic, attributes, OUTPUT_COUNT in of_outputs, OUTPUT_NAME in of_outputs
 
 
-def operator(name: str, domain: str, version: int, function: Callable[..., Any], *, own: bool = False) -> Operator:
-    """The `Operator` that a table entry describes, or a user's own function."""
-    return Operator(name, domain, version, function, *read_signature(function), own)
+def operator(name: str, domain: str, version: int, versions: Versions, *, own: bool = False) -> Operator:
+    """Return one version of a registered operator."""
+    function = versions[version]
+    return Operator(name, domain, version, function, *read_signature(function), versions.traits, own)
+
+
+def earlier(function: Callable[..., Any], *absent: str, **fixed: Any) -> Callable[..., Any]:
+    """Return an operator as it was before it had some inputs and attributes.
+
+    Args:
+        function: the later version.
+        absent: the inputs and attributes that the earlier version lacks; they keep the defaults of the later version.
+        fixed: inputs and attributes that the earlier version lacks, with the values that it implied.
+    """
+    signature = inspect.signature(function)
+    assert {*absent, *fixed} <= signature.parameters.keys()
+    parameters = [each for each in signature.parameters.values() if each.name not in {*absent, *fixed}]
+    version = functools.partial(function, **fixed)
+    version.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return version
+
+
+def as_attributes(function: Callable[..., Any], *names: str, **defaults: int) -> Callable[..., Any]:
+    """Return an operator as it was when some of its inputs were attributes of integers.
+
+    Args:
+        function: the later version.
+        names: the inputs. An attribute is optional if the input is.
+        defaults: inputs whose attributes have these defaults.
+    """
+    signature = inspect.signature(function)
+    moved = {name: signature.parameters[name].default for name in names} | defaults
+
+    @functools.wraps(function)
+    def version(*inputs: Any, **attributes: Any) -> Any:
+        values = {name: attributes.pop(name, default) for name, default in moved.items()}
+        arrays = {name: None if value is None else np.asarray(value, np.int64) for name, value in values.items()}
+        return function(*inputs, **arrays, **attributes)
+
+    kept = [each for each in signature.parameters.values() if each.name not in moved]
+    added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=moved[name]) for name in moved]
+    version.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    return version
+
+
+def inherits(source: Callable[..., Any], *names: str) -> Callable[[Function], Function]:
+    """Return a decorator for an operator that passes its ``**attributes`` on to ``source``.
+
+    The decorator adds the keyword-only parameters of ``source`` to the schema of the operator, or only ``names``.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        inherited = [
+            each
+            for each in inspect.signature(source).parameters.values()
+            if each.kind is each.KEYWORD_ONLY and (each.name in names or not names)
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *inherited])  # type: ignore[attr-defined]
+        return function
+
+    return decorate

@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx.graph import node_label
-from jaxrnn.onnx.operators.recurrent import WEIGHT_CHECKS, WEIGHTS
 from jaxrnn.onnx.registry import REQUIRED, Operator
 
 
@@ -37,16 +36,12 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
     for index, slot in enumerate(operator.slots):
         if slot.required and (index >= len(inputs) or inputs[index] is None):
             raise ModelError(f"{label}: the input {slot.name!r} is missing")
-    check_weights = WEIGHT_CHECKS.get(operator.name)
-    if check_weights is not None and not operator.domain:
+    if operator.traits.check is not None:
         names = [slot.name for slot in operator.slots]
-        shapes = {name: known_shape(value) for name, value in zip(names, inputs, strict=False) if name in WEIGHTS}
-        x = shapes.get("X")
-        if x is not None:
-            shapes["X"] = (None, None, *x[2:])  # time and batch change places with the layout
+        shapes = {name: known_shape(value) for name, value in zip(names, inputs, strict=False)}
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         try:
-            check_weights(shapes, attributes.get("direction", "forward"), attributes.get("hidden_size"))
+            operator.traits.check(shapes, attributes)
         except ValueError as error:
             raise ModelError(f"{label}: {error}") from error
 

@@ -21,8 +21,6 @@ from jaxrnn.training.options import optimizer_argument
 
 #: Buffers that a warning lists.
 _LISTED = 4
-#: The inputs of operators that are running statistics, by their places.
-_STATISTICS = {"BatchNormalization": (3, 4)}
 #: A basis has this many rows and samples at least; fewer samples look like a sinusoid whatever they are.
 _ROWS, _SAMPLES = 8, 32
 #: How much of the energy of a windowed sinusoid is around its peak, and how far from it, in bins.
@@ -163,7 +161,7 @@ def _statistics(block: Block, outer: Mapping[Any, str]) -> Iterator[str]:
     """The parameters that are running statistics in a block and in those inside of it."""
     parameters = {**outer, **block.parameters}
     for node in block.nodes:
-        for place in _STATISTICS.get(node.operator.name, ()) if node.is_default else ():
+        for place in node.operator.traits.statistics:
             if node.inputs[place] in parameters:
                 yield parameters[node.inputs[place]]
         for inner in node.blocks:

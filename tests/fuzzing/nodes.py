@@ -61,7 +61,7 @@ def random_node(rng, opset=None):
         if not known:
             continue
         domains.setdefault(domain, max(known))
-        found = operator(name, domain, max(known), versions[max(known)])
+        found = operator(name, domain, max(known), versions)
         schema = _schema(found)
         slots = [*found.slots, *[found.variadic] * (rng.randrange(4) if found.variadic is not None else 0)]
         bound = {}

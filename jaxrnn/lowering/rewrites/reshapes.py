@@ -10,17 +10,14 @@ from jaxrnn.lowering.movement import concatenate, reshape, source_of
 from jaxrnn.lowering.patterns import Known, Value, operator
 from jaxrnn.lowering.rewriting import Match, Rewrite
 from jaxrnn.lowering.writer import Operand, constant_of, maker_of, shape_of
+from jaxrnn.onnx.operators import elementwise_operators
 
 X, Y, KNOWN = Value("x"), Value("y"), Known("known")
 
 Concat, MatMul, Reshape = map(operator, ("Concat", "MatMul", "Reshape"))
 
 #: Operators on the elements of one operand.
-OF_ELEMENTS = (
-    *("Abs", "Cast", "Ceil", "Celu", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
-    *("Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt"),
-    *("Tanh", "ThresholdedRelu"),
-)
+OF_ELEMENTS = elementwise_operators()
 #: Those on the elements of two.
 PAIRS = ("Add", "Div", "Max", "Min", "Mul", "Sub")
 _PASSING = frozenset((*OF_ELEMENTS, *PAIRS, "Concat", "Reshape", "Transpose"))

@@ -1,14 +1,30 @@
-"""The operators, by family, and how a node finds its own."""
+"""All operators by domain and name, those of a caller, and the operator of a node."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx_ir as ir
 
 from jaxrnn._files.arguments import Placeholder, argument
-from jaxrnn.errors import UnsupportedError
-from jaxrnn.onnx.registry import Operator, Versions, operator, schema_of
+from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn.onnx.graph import normal_domain
+from jaxrnn.onnx.registry import (
+    REQUIRED,
+    Movement,
+    Operator,
+    Traits,
+    Versions,
+    operator,
+    read_signature,
+    schema_of,
+    since,
+)
 
 #: The modules with operators, each with a table ``OPERATORS``.
 FAMILIES = tuple(
@@ -31,27 +47,47 @@ REFUSED = {
     ("ai.onnx.preview.training", "Gradient"): "differentiate the model with jax.grad in its place",
 }
 
+#: Operators of a caller, by domain and name: functions, or what `registry.since` makes of functions and traits.
+OwnOperators = Mapping[tuple[str, str], Callable[..., Any] | Versions]
+
 
 @functools.cache
 def operator_table() -> dict[tuple[str, str], Versions]:
-    """Every operator, keyed by domain and name, as ``{since_version: function}``; older definitions by themselves."""
+    """Return every operator of the package, by domain and name."""
     table: dict[tuple[str, str], Versions] = {}
     for family in FAMILIES:
         for name, versions in family.OPERATORS.items():
             domain, _, plain = name.rpartition("::")
-            key = (domain, plain)
-            known = table.setdefault(key, {})
+            known = table.get((domain, plain), Versions({}))
             assert not known.keys() & versions.keys(), f"{name} is registered twice"
-            known |= versions
+            table[domain, plain] = known | versions
     return table
 
 
 @functools.cache
+def elementwise_operators() -> tuple[str, ...]:
+    """Return the names of ONNX's operators that compute, or cast, each element of a single input."""
+
+    def is_one(name: str, versions: Versions) -> bool:
+        newest = operator(name, "", max(versions), versions)
+        return len(newest.slots) == 1 and newest.variadic is None
+
+    return tuple(
+        name
+        for (domain, name), versions in sorted(operator_table().items())
+        if not domain
+        and not versions.traits.random
+        and (versions.traits.elementwise or versions.traits.moves is Movement.CASTS)
+        and is_one(name, versions)
+    )
+
+
+@functools.cache
 def find_operator(domain: str, name: str, opset: int | None) -> Operator:
-    """The operator that a node of this opset means.
+    """Return the operator that a node of this opset means.
 
     Raises:
-        UnsupportedError: says what is missing, and the nearest operator that there is.
+        UnsupportedError: the operator or its version is not implemented; the message names the nearest operator.
     """
     full_name = f"{domain}::{name}" if domain else name
     versions = operator_table().get((domain, name))
@@ -63,19 +99,24 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
             f"{full_name} (opset {opset}) is not implemented; {reason}, or "
             f"{argument('operators', {(domain, name): Placeholder('function')}, 'jaxrnn.load(path)')} adds one's own"
         )
-    schema = schema_of(domain, name, opset)
-    version = None if schema is None else schema.since_version
+    version = _version_in(versions, domain, name, opset)
     if version is None:
-        version = max((known for known in versions if known <= opset), default=None)
-        if version is None:
-            raise UnsupportedError(f"{full_name} does not exist in opset {opset}; it came with opset {min(versions)}")
+        raise UnsupportedError(f"{full_name} does not exist in opset {opset}; it came with opset {min(versions)}")
     if version not in versions:
         known = ", ".join(map(str, versions))
         raise UnsupportedError(
             f"{full_name}-{version} (opset {opset}) is not implemented, only the versions {known}; "
             "convert the file to a newer opset with onnx.version_converter"
         )
-    return operator(name, domain, version, versions[version])
+    return operator(name, domain, version, versions)
+
+
+def _version_in(versions: Versions, domain: str, name: str, opset: int) -> int | None:
+    """Return the version of an operator in an opset: by ONNX's definition, or else the newest registered version."""
+    schema = schema_of(domain, name, opset)
+    if schema is not None:
+        return schema.since_version
+    return max((known for known in versions if known <= opset), default=None)
 
 
 def _nearest(domain: str, name: str) -> str:
@@ -84,3 +125,85 @@ def _nearest(domain: str, name: str) -> str:
         where = f" of the domain {names[candidate] or 'ai.onnx'!r}" if names[candidate] != domain else ""
         return f"the nearest operator that is: {candidate}{where}"
     return "nothing near it is either"
+
+
+def operator_of(node: ir.Node, own: OwnOperators) -> Operator:
+    """Return the operator of a node: the caller's before the package's.
+
+    Raises:
+        UnsupportedError: there is none; the message names the nearest operator.
+    """
+    domain = normal_domain(node.domain)
+    given = own.get((domain, node.op_type))
+    if given is None or node.version is None:
+        return find_operator(domain, node.op_type, node.version)
+    if isinstance(given, Versions):
+        older = [version for version in given if version <= node.version]
+        return operator(node.op_type, domain, max(older, default=min(given)), given, own=True)
+    schema = schema_of(domain, node.op_type, node.version)
+    version = node.version if schema is None else schema.since_version
+    return operator(node.op_type, domain, version, since(given, version), own=True)
+
+
+def traits_of(node: ir.Node, own: OwnOperators | None = None) -> Traits:
+    """Return the traits of a node's operator, also if its version is not implemented."""
+    key = normal_domain(node.domain), node.op_type
+    found = own[key] if own and key in own else operator_table().get(key)
+    return found.traits if isinstance(found, Versions) else Traits()
+
+
+def own_operators(functions: OwnOperators | None) -> dict[tuple[str, str], Callable[..., Any] | Versions]:
+    """Check the operators of a caller, and return them by normal domain and name.
+
+    Raises:
+        InputError: a key is not a pair of domain and name, or a signature cannot be a schema; lists all problems.
+    """
+    if functions is None:
+        return {}
+    if not isinstance(functions, Mapping):
+        raise InputError(f"operators must be a dict {{(domain, name): function}}, not {type(functions).__name__}")
+    problems, own = [], {}
+    for key, given in functions.items():
+        if not (isinstance(key, tuple) and len(key) == 2 and all(isinstance(part, str) for part in key) and key[1]):
+            problems.append(f"  {key!r}: a key is a pair (domain, name), such as ('my.domain', 'Scale')")
+            continue
+        each = list(dict.fromkeys(given.values())) if isinstance(given, Versions) else [given]
+        found = [problem for function in each if (problem := _signature_problem(function)) is not None]
+        problems += [f"  {key[0] or 'ai.onnx'}::{key[1]}: {problem}" for problem in found]
+        own[normal_domain(key[0]), key[1]] = given
+    if problems:
+        raise InputError(f"operators: {len(problems)} of {len(functions)} cannot be used:\n" + "\n".join(problems))
+    return own
+
+
+def _signature_problem(function: Any) -> str | None:
+    """Return why a function cannot be an operator, or None."""
+    if not callable(function):
+        return f"an operator is a function, not {type(function).__name__}"
+    try:
+        _, _, attributes, *_ = read_signature(function)
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError, NameError) as error:
+        return f"its signature, which is the operator's schema, cannot be read: {error}"
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return f"**{parameter.name} would hide attributes that nobody reads: name each, as a keyword-only parameter"
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            default = attributes.get(parameter.name)
+            if default is not REQUIRED and not _is_attribute(default):
+                return (
+                    f"the attribute {parameter.name!r} has the default {default!r}, and ONNX's attributes are numbers, "
+                    "strings, and tuples of them (None: absent)"
+                )
+        elif parameter.kind is not parameter.VAR_POSITIONAL and parameter.default not in (REQUIRED, None):
+            return (
+                f"the input {parameter.name!r} has the default {parameter.default!r}: an optional input that is absent "
+                "is None. An attribute is a keyword-only parameter, after a *"
+            )
+    return None
+
+
+def _is_attribute(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_attribute, value))
+    return value is None or isinstance(value, (int, float, str))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxrnn.onnx.operators.arithmetic import alike, unary
 from jaxrnn.onnx.operators.reduction import first_extreme
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import bounded, elementwise, since
 from jaxrnn.onnx.values import Value, traced
 
 
@@ -136,25 +136,25 @@ softmax, log_softmax = jax.nn.softmax, jax.nn.log_softmax
 _hardmax = lambda x, axis: hardmax(x, axis=axis)  # noqa: E731 - so that the three read alike below
 
 OPERATORS = {
-    "Celu": since(celu, 12, 28),
-    "Elu": since(elu, 6, 22),
-    "Gelu": since(gelu, 20),
-    "HardSigmoid": since(hard_sigmoid, 6, 22),
-    "HardSwish": since(hard_swish, 14, 22),
-    "Hardmax": since(flattened(_hardmax), 1, 11) | since(hardmax, 13),
-    "LeakyRelu": since(leaky_relu, 6, 16),
-    "LogSoftmax": since(flattened(log_softmax), 1, 11) | since(along(log_softmax), 13),
-    "Mish": since(mish, 18, 22),
-    "PRelu": since(prelu, 7, 9, 16),
-    "Relu": since(relu, 6, 13, 14),
-    "Selu": since(selu, 6, 22),
-    "Shrink": since(shrink, 9),
-    "Sigmoid": since(unary(jax.nn.sigmoid), 6, 13),
-    "Softmax": since(flattened(softmax), 1, 11) | since(along(softmax), 13),
-    "Softplus": since(unary(jax.nn.softplus), 1, 22),
-    "Softsign": since(unary(jax.nn.soft_sign), 1, 22),
-    "SwiGLU": since(swiglu, 28),
-    "Swish": since(swish, 24),
-    "Tanh": since(unary(jnp.tanh), 6, 13),
-    "ThresholdedRelu": since(thresholded_relu, 10, 22),
+    "Celu": elementwise(celu, 12, 28),
+    "Elu": elementwise(elu, 6, 22),
+    "Gelu": elementwise(gelu, 20),
+    "HardSigmoid": elementwise(hard_sigmoid, 6, 22),
+    "HardSwish": elementwise(hard_swish, 14, 22),
+    "Hardmax": since(flattened(_hardmax), 1, 11) | bounded(hardmax, 13),
+    "LeakyRelu": elementwise(leaky_relu, 6, 16),
+    "LogSoftmax": since(flattened(log_softmax), 1, 11) | bounded(along(log_softmax), 13),
+    "Mish": elementwise(mish, 18, 22),
+    "PRelu": elementwise(prelu, 7, 9, 16),
+    "Relu": elementwise(relu, 6, 13, 14),
+    "Selu": elementwise(selu, 6, 22),
+    "Shrink": elementwise(shrink, 9),
+    "Sigmoid": elementwise(unary(jax.nn.sigmoid), 6, 13),
+    "Softmax": since(flattened(softmax), 1, 11) | bounded(along(softmax), 13),
+    "Softplus": elementwise(unary(jax.nn.softplus), 1, 22),
+    "Softsign": elementwise(unary(jax.nn.soft_sign), 1, 22),
+    "SwiGLU": elementwise(swiglu, 28),
+    "Swish": elementwise(swish, 24),
+    "Tanh": elementwise(unary(jnp.tanh), 6, 13),
+    "ThresholdedRelu": elementwise(thresholded_relu, 10, 22),
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.registry import Foldable, since
+from jaxrnn.onnx.registry import Foldable, Pair, elementwise, since
 from jaxrnn.onnx.values import Value, dtype_of, is_static, is_symbolic, operands, traced
 
 
@@ -40,6 +41,20 @@ def alike(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
     if np_or_jnp is jnp and any(sizes) and types:
         arrays = tuple(array.astype(*types) for array in arrays)
     return np_or_jnp, arrays
+
+
+Shapes = Sequence[tuple[int, ...] | None]
+
+
+def shapes_of(operands: Sequence[Any]) -> list[tuple[int, ...] | None]:
+    """Return the shapes of known arrays, and shapes as they are."""
+    return [getattr(each, "shape", each) for each in operands]
+
+
+def broadcast_sizes(shapes: Shapes) -> Iterator[Pair]:
+    """Yield the sizes that broadcasting needs to be equal: those of one axis, except 1."""
+    for column in itertools.zip_longest(*([*reversed(shape)] for shape in shapes if shape is not None), fillvalue=1):
+        yield from itertools.combinations([size for size in column if size != 1], 2)
 
 
 def binary(function: Callable[[Any, Any], Any], *, whole: bool = False) -> Callable[[Value, Value], Value]:
@@ -185,42 +200,42 @@ def shift(x: Value, y: Value, *, direction: str) -> Value:
 
 
 OPERATORS = {
-    "Abs": since(either("abs", abs), 6, 13),
-    "Acos": since(unary(jnp.arccos), 7, 22),
-    "Acosh": since(unary(jnp.arccosh), 9, 22),
-    "Add": since(add, 7, 13, 14),
-    "Asin": since(unary(jnp.arcsin), 7, 22),
-    "Asinh": since(unary(jnp.arcsinh), 9, 22),
-    "Atan": since(unary(jnp.arctan), 7, 22),
-    "Atanh": since(unary(jnp.arctanh), 9, 22),
-    "BitShift": since(shift, 11, 28),
-    "BitwiseAnd": since(binary(operator.and_), 18),
-    "BitwiseNot": since(unary(jnp.bitwise_not), 18),
-    "BitwiseOr": since(binary(operator.or_), 18),
-    "BitwiseXor": since(binary(operator.xor), 18),
-    "Ceil": since(either("ceil", functools.partial(symbols.rounded, up=True)), 6, 13),
-    "Clip": since(clip_6, 6) | since(clip, 11, 12, 13),
-    "Cos": since(unary(jnp.cos), 7, 22),
-    "Cosh": since(unary(jnp.cosh), 9, 22),
-    "Div": since(divide, 7, 13, 14),
-    "Erf": since(unary(lax.erf), 9, 13),
-    "Exp": since(unary(jnp.exp), 6, 13),
-    "Floor": since(either("floor", functools.partial(symbols.rounded, up=False)), 6, 13),
-    "Log": since(unary(jnp.log), 6, 13),
-    "Max": since(maximum, 6, 8, 12, 13),
-    "Mean": since(mean, 6, 8, 13),
-    "Min": since(minimum, 6, 8, 12, 13),
-    "Mod": since(modulo, 10, 13, 28),
-    "Mul": since(multiply, 7, 13, 14),
-    "Neg": since(either("negative", operator.neg), 6, 13),
-    "Pow": since(power, 7, 12, 13, 15),
-    "Reciprocal": since(unary(lambda x: 1 / x), 6, 13),
-    "Round": since(unary(jnp.round), 11, 22),
-    "Sign": since(unary(jnp.sign), 9, 13),
-    "Sin": since(unary(jnp.sin), 7, 22),
-    "Sinh": since(unary(jnp.sinh), 9, 22),
-    "Sqrt": since(either("sqrt"), 6, 13),
-    "Sub": since(subtract, 7, 13, 14),
-    "Sum": since(total, 6, 8, 13),
-    "Tan": since(unary(jnp.tan), 7, 22),
+    "Abs": elementwise(either("abs", abs), 6, 13),
+    "Acos": elementwise(unary(jnp.arccos), 7, 22),
+    "Acosh": elementwise(unary(jnp.arccosh), 9, 22),
+    "Add": elementwise(add, 7, 13, 14, linear="all"),
+    "Asin": elementwise(unary(jnp.arcsin), 7, 22),
+    "Asinh": elementwise(unary(jnp.arcsinh), 9, 22),
+    "Atan": elementwise(unary(jnp.arctan), 7, 22),
+    "Atanh": elementwise(unary(jnp.arctanh), 9, 22),
+    "BitShift": elementwise(shift, 11, 28),
+    "BitwiseAnd": elementwise(binary(operator.and_), 18),
+    "BitwiseNot": elementwise(unary(jnp.bitwise_not), 18),
+    "BitwiseOr": elementwise(binary(operator.or_), 18),
+    "BitwiseXor": elementwise(binary(operator.xor), 18),
+    "Ceil": elementwise(either("ceil", functools.partial(symbols.rounded, up=True)), 6, 13),
+    "Clip": since(clip_6, 6) | elementwise(clip, 11, 12, 13),
+    "Cos": elementwise(unary(jnp.cos), 7, 22),
+    "Cosh": elementwise(unary(jnp.cosh), 9, 22),
+    "Div": elementwise(divide, 7, 13, 14),
+    "Erf": elementwise(unary(lax.erf), 9, 13),
+    "Exp": elementwise(unary(jnp.exp), 6, 13),
+    "Floor": elementwise(either("floor", functools.partial(symbols.rounded, up=False)), 6, 13),
+    "Log": elementwise(unary(jnp.log), 6, 13),
+    "Max": elementwise(maximum, 6, 8, 12, 13),
+    "Mean": elementwise(mean, 6, 8, 13),
+    "Min": elementwise(minimum, 6, 8, 12, 13),
+    "Mod": elementwise(modulo, 10, 13, 28),
+    "Mul": elementwise(multiply, 7, 13, 14, linear="each"),
+    "Neg": elementwise(either("negative", operator.neg), 6, 13, linear="all"),
+    "Pow": elementwise(power, 7, 12, 13, 15),
+    "Reciprocal": elementwise(unary(lambda x: 1 / x), 6, 13),
+    "Round": elementwise(unary(jnp.round), 11, 22),
+    "Sign": elementwise(unary(jnp.sign), 9, 13),
+    "Sin": elementwise(unary(jnp.sin), 7, 22),
+    "Sinh": elementwise(unary(jnp.sinh), 9, 22),
+    "Sqrt": elementwise(either("sqrt"), 6, 13),
+    "Sub": elementwise(subtract, 7, 13, 14, linear="all"),
+    "Sum": elementwise(total, 6, 8, 13, linear="all"),
+    "Tan": elementwise(unary(jnp.tan), 7, 22),
 }

@@ -17,9 +17,8 @@ from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.attention_masks import attention_bias
 from jaxrnn.onnx.operators.attention_products import grouped_product, probabilities, split_heads
 from jaxrnn.onnx.operators.rounding import rounded, wide_type
-from jaxrnn.onnx.operators.schemas import earlier
 from jaxrnn.onnx.operators.types import numpy_dtype
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import earlier, since
 from jaxrnn.onnx.values import Value, describe, traced
 
 #: The values of ``qk_matmul_output_mode``: what the fourth output holds.

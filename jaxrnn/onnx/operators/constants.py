@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.operators.types import numpy_dtype
-from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.registry import Static, bounded, since
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_symbolic
 
 #: A constant of at most this many elements stays a NumPy array; a larger one is made by XLA when it is needed.
@@ -83,10 +83,10 @@ def eye_like(x: Value, *, dtype: int | None = None, k: int = 0) -> Value:
 
 
 OPERATORS = {
-    "Constant": since(constant, 1, 9, 11, 12, 13, 19, 21, 23, 24, 25),
+    "Constant": bounded(constant, 1, 9, 11, 12, 13, 19, 21, 23, 24, 25),
     "ConstantOfShape": since(constant_of_shape, 9, 20, 21, 23, 24, 25),
-    "EyeLike": since(eye_like, 9, 22),
+    "EyeLike": since(eye_like, 9, 22, of_shape=True),
     "Range": since(value_range, 11, 27),
-    "Shape": since(shape_of, 1, 13, 15, 19, 21, 23, 24, 25),
-    "Size": since(size_of, 1, 13, 19, 21, 23, 24, 25),
+    "Shape": bounded(shape_of, 1, 13, 15, 19, 21, 23, 24, 25, of_shape=True),
+    "Size": bounded(size_of, 1, 13, 19, 21, 23, 24, 25, of_shape=True),
 }

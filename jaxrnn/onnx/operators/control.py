@@ -20,7 +20,7 @@ from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.operators.carrying import visible_body
 from jaxrnn.onnx.operators.loops import loop, types_of
 from jaxrnn.onnx.operators.reshaping import axes_of
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import BODY, bounded, since
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, traced
 
 
@@ -149,7 +149,7 @@ def scan_8(
 
 
 OPERATORS = {
-    "If": since(if_, 1, 11, 13, 16, 19, 21, 23, 24, 25),
-    "Loop": since(loop, 1, 11, 13, 16, 19, 21, 23, 24, 25),
-    "Scan": since(scan_8, 8) | since(scan, 9, 11, 16, 19, 21, 23, 24, 25),
+    "If": bounded(if_, 1, 11, 13, 16, 19, 21, 23, 24, 25),
+    "Loop": bounded(loop, 1, 11, 13, 16, 19, 21, 23, 24, 25, carries=BODY),
+    "Scan": since(scan_8, 8) | bounded(scan, 9, 11, 16, 19, 21, 23, 24, 25, carries=BODY),
 }

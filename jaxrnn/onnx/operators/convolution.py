@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,12 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn.cells import convolve, is_plain, product_operands
-from jaxrnn.jaxprs.recurrences import Carried, visible
-from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.arithmetic import alike, shapes_of
 from jaxrnn.onnx.operators.rounding import rounded, wide_type
-from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.operators.windows import Pads, Windows, kernel_of
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import Carries, Pair, inherits, since
 from jaxrnn.onnx.values import Value, traced
 
 #: The activations of CausalConvWithState.
@@ -152,14 +151,26 @@ def causal_convolution(
         y = y + traced(bias).astype(wide)[:, None]
     if activation != "none":
         y = jax.nn.silu(rounded(y, x.dtype))
-    results = [y.astype(x.dtype), lax.slice_in_dim(frames, x.shape[2], None, axis=2)]
-    if not kept:
-        return [results[0], jnp.zeros(shape, x.dtype)]
-    return visible(results, [None if past_state is None else past], [Carried("state", 1, 0)], x.shape[2])
+    state = lax.slice_in_dim(frames, x.shape[2], None, axis=2) if kept else jnp.zeros(shape, x.dtype)
+    return [y.astype(x.dtype), state]
+
+
+def _equal_in_conv(attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Any) -> Iterator[Pair]:
+    x, weight = shapes_of(operands)[:2]
+    if x and weight and len(x) > 1:
+        yield x[1], weight[1] * attributes.get("group", 1)
+
+
+def _equal_in_conv_transpose(attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Any) -> Iterator[Pair]:
+    x, weight = shapes_of(operands)[:2]
+    if x and weight and len(x) > 1:
+        yield x[1], weight[0]
 
 
 OPERATORS = {
-    "CausalConvWithState": since(causal_convolution, 27),
-    "Conv": since(conv, 1, 11, 22),
-    "ConvTranspose": since(conv_transpose, 1, 11, 22),
+    "CausalConvWithState": since(
+        causal_convolution, 27, carries=Carries({"state": (3, 1)}, time_axis=2, weights=(1, 2), features=(1, 0))
+    ),
+    "Conv": since(conv, 1, 11, 22, equal_sizes=_equal_in_conv),
+    "ConvTranspose": since(conv_transpose, 1, 11, 22, equal_sizes=_equal_in_conv_transpose),
 }

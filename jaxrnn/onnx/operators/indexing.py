@@ -16,7 +16,7 @@ from jax import lax
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.operators.reshaping import axes_of
-from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.registry import Movement, Static, bounded, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static, is_symbolic, traced
 
@@ -161,10 +161,10 @@ def center_crop_pad(x: Value, shape: Static, *, axes: tuple[int, ...] | None = N
 
 OPERATORS = {
     "CenterCropPad": since(center_crop_pad, 18),
-    "CumProd": since(cumulative("cumprod"), 26),
-    "CumSum": since(cumulative("cumsum"), 11, 14),
-    "Gather": since(gather, 1, 11, 13),
-    "GatherElements": since(gather_elements, 11, 13),
-    "GatherND": since(gather_nd, 11, 12, 13),
+    "CumProd": bounded(cumulative("cumprod"), 26),
+    "CumSum": bounded(cumulative("cumsum"), 11, 14),
+    "Gather": since(gather, 1, 11, 13, moves=Movement.PICKS, reads="indices"),
+    "GatherElements": since(gather_elements, 11, 13, moves=Movement.PICKS),
+    "GatherND": since(gather_nd, 11, 12, 13, moves=Movement.PICKS),
     "OneHot": since(one_hot, 9, 11, 28),
 }

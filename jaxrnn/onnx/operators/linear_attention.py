@@ -7,10 +7,9 @@ import jax.numpy as jnp
 
 from jaxrnn.cells.linear_attention import linear_attention
 from jaxrnn.cells.linear_attention_chunks import AttentionFrames
-from jaxrnn.jaxprs.recurrences import Carried, visible
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import widest
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import Carries, since
 from jaxrnn.onnx.values import Value, traced
 
 #: By rule: whether the state decays, and whether it is updated by the delta rule.
@@ -65,9 +64,7 @@ def linear_attention_operator(
     y, state = linear_attention(jax.tree.map(lambda x: x.astype(dtype), frames), start)
     y = y * jnp.asarray(scale or max(size, 1) ** -0.5, dtype)
     y = y.reshape((*y.shape[:2], q_num_heads * width)).swapaxes(0, 1)
-    results = [y.astype(query.dtype), state.astype(query.dtype if past_state is None else past_state.dtype)]
-    start = None if past_state is None else traced(past_state)
-    return visible(results, [start], [Carried("state", 1, 0)], query.shape[1])
+    return [y.astype(query.dtype), state.astype(query.dtype if past_state is None else past_state.dtype)]
 
 
 def _heads(x: Value, heads: int, name: str) -> jax.Array:
@@ -87,4 +84,8 @@ def _check(frames: AttentionFrames, size: int) -> None:
         raise ValueError(f"beta must have 1 feature, or 1 for each head of the key, not {frames.rate.shape[2:]}")
 
 
-OPERATORS = {"LinearAttention": since(linear_attention_operator, 27)}
+OPERATORS = {
+    "LinearAttention": since(
+        linear_attention_operator, 27, carries=Carries({"state": (3, 1)}, time_axis=1, features=(0, 2))
+    )
+}

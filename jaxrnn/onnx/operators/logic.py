@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.operators.arithmetic import alike, unary
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import elementwise
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, operands, traced
 
@@ -78,16 +78,22 @@ def is_infinite(x: Value, *, detect_negative: int = 1, detect_positive: int = 1)
 
 
 OPERATORS = {
-    "And": since(conjunction, 7),
-    "Equal": since(compare(operator.eq, equal), 7, 11, 13, 19),
-    "Greater": since(compare(operator.gt, lambda a, b: symbols.less(b, a, or_equal=False)), 7, 9, 13),
-    "GreaterOrEqual": since(compare(operator.ge, lambda a, b: symbols.less(b, a, or_equal=True)), 12, 16),
-    "IsInf": since(is_infinite, 10, 20),
-    "IsNaN": since(unary(jnp.isnan), 9, 13, 20),
-    "Less": since(compare(operator.lt, lambda a, b: symbols.less(a, b, or_equal=False)), 7, 9, 13),
-    "LessOrEqual": since(compare(operator.le, lambda a, b: symbols.less(a, b, or_equal=True)), 12, 16),
-    "Not": since(negate, 1),
-    "Or": since(logical("logical_or"), 7),
-    "Where": since(where, 9, 16),
-    "Xor": since(logical("logical_xor"), 7),
+    "And": elementwise(conjunction, 7),
+    "Equal": elementwise(compare(operator.eq, equal), 7, 11, 13, 19, compares="="),
+    "Greater": elementwise(
+        compare(operator.gt, lambda a, b: symbols.less(b, a, or_equal=False)), 7, 9, 13, compares=">"
+    ),
+    "GreaterOrEqual": elementwise(
+        compare(operator.ge, lambda a, b: symbols.less(b, a, or_equal=True)), 12, 16, compares=">="
+    ),
+    "IsInf": elementwise(is_infinite, 10, 20),
+    "IsNaN": elementwise(unary(jnp.isnan), 9, 13, 20),
+    "Less": elementwise(compare(operator.lt, lambda a, b: symbols.less(a, b, or_equal=False)), 7, 9, 13, compares="<"),
+    "LessOrEqual": elementwise(
+        compare(operator.le, lambda a, b: symbols.less(a, b, or_equal=True)), 12, 16, compares="<="
+    ),
+    "Not": elementwise(negate, 1),
+    "Or": elementwise(logical("logical_or"), 7),
+    "Where": elementwise(where, 9, 16),
+    "Xor": elementwise(logical("logical_xor"), 7),
 }

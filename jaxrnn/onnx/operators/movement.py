@@ -5,7 +5,8 @@ They accept static and traced values, symbolic dimensions included.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,10 +15,9 @@ import numpy as np
 from jax import lax
 from jax.core import max_dim, min_dim
 
-from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.arithmetic import alike, shapes_of
 from jaxrnn.onnx.operators.reshaping import axes_of
-from jaxrnn.onnx.operators.schemas import as_attributes, earlier
-from jaxrnn.onnx.registry import Foldable, Static, since
+from jaxrnn.onnx.registry import Foldable, Movement, Pair, Static, as_attributes, bounded, earlier, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, is_symbolic, operands, traced
 
@@ -193,13 +193,23 @@ def reverse_sequence(x: Value, sequence_lens: Value, *, batch_axis: int = 1, tim
     return jnp.moveaxis(result, (0, 1), (batch_axis, time_axis))
 
 
+def _equal_in_concat(attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Any) -> Iterator[Pair]:
+    present = [shape for shape in shapes_of(operands) if shape is not None]
+    axis = attributes["axis"] % len(present[0])
+    for first, second in itertools.combinations(present, 2):
+        pairs = zip(first, second, strict=False)
+        yield from (pair for index, pair in enumerate(pairs) if index != axis)
+
+
 OPERATORS = {
-    "Concat": since(concat, 4, 11, 13),
-    "Expand": since(expand, 8, 13),
+    "Concat": since(concat, 4, 11, 13, moves=Movement.JOINS, equal_sizes=_equal_in_concat),
+    "Expand": since(expand, 8, 13, moves=Movement.REPEATS),
     "Pad": since(pad_2, 2) | since(pad, 11, 13, 18, 19, 21, 23, 24, 25),
-    "ReverseSequence": since(reverse_sequence, 10, 28),
-    "Slice": since(earlier(as_attributes(slice_, "starts", "ends", "axes"), "steps"), 1) | since(slice_, 10, 11, 13),
-    "Split": since(earlier(as_attributes(split, "split"), "num_outputs"), 2, 11) | since(split, 13, 18),
-    "Tile": since(tile, 6, 13),
-    "Trilu": since(triangle, 14),
+    "ReverseSequence": since(reverse_sequence, 10, 28, moves=Movement.REARRANGES),
+    "Slice": since(earlier(as_attributes(slice_, "starts", "ends", "axes"), "steps"), 1)
+    | since(slice_, 10, 11, 13, moves=Movement.PICKS, reads="range"),
+    "Split": since(earlier(as_attributes(split, "split"), "num_outputs"), 2, 11)
+    | since(split, 13, 18, moves=Movement.PICKS),
+    "Tile": since(tile, 6, 13, moves=Movement.REPEATS),
+    "Trilu": bounded(triangle, 14),
 }

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.operators.types import numpy_dtype
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import bounded, inherits, since
 from jaxrnn.onnx.values import Value, traced
 
 
@@ -164,13 +163,13 @@ def local_response(x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.
 
 
 OPERATORS = {
-    "BatchNormalization": since(batch_normalization_7, 7, 9) | since(batch_normalization, 14, 15),
+    "BatchNormalization": since(batch_normalization_7, 7, 9) | bounded(batch_normalization, 14, 15, statistics=(3, 4)),
     "GroupNormalization": since(group_normalization_18, 18) | since(group_normalization, 21),
     "InstanceNormalization": since(instance_normalization, 6, 22),
     "LRN": since(local_response, 1, 13),
     # ONNX Runtime had it in this domain before ONNX did, and exporters wrote it.
-    "LayerNormalization": since(layer_normalization, 1, 17),
+    "LayerNormalization": bounded(layer_normalization, 1, 17),
     "LpNormalization": since(lp_normalization, 1, 22),
     "MeanVarianceNormalization": since(mean_variance_normalization, 9, 13),
-    "RMSNormalization": since(rms_normalization, 23),
+    "RMSNormalization": bounded(rms_normalization, 23),
 }

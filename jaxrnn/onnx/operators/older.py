@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxrnn.onnx.operators import activations, arithmetic, logic, matrix, normalization, pooling
-from jaxrnn.onnx.operators.schemas import earlier, inherits
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import earlier, inherits, since
 from jaxrnn.onnx.values import Value, describe, traced
 
 

@@ -13,9 +13,8 @@ from jaxrnn.cells import product_operands
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import wide_type
 from jaxrnn.onnx.operators.sampling import linear_taps, sample
-from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.operators.windows import Windows, kernel_of
-from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.registry import Static, inherits, since
 from jaxrnn.onnx.values import Value, dimensions, traced
 
 

@@ -11,9 +11,8 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.operators.windows import Windows, per_axis
-from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.registry import Static, inherits, since
 from jaxrnn.onnx.values import Value, dimensions, traced
 
 

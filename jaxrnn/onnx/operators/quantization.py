@@ -16,9 +16,8 @@ from jax import lax
 from jaxrnn.jaxprs.operators import whole
 from jaxrnn.onnx.operators.convolution import conv
 from jaxrnn.onnx.operators.reshaping import axes_of
-from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.operators.types import convert, numpy_dtype
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import bounded, inherits, since
 from jaxrnn.onnx.values import Value, dtype_of, traced
 
 
@@ -249,10 +248,10 @@ def q_linear_conv(
 
 OPERATORS = {
     "ConvInteger": since(conv_integer, 10),
-    "DequantizeLinear": since(dequantize_linear, 10, 13, 19, 21, 23, 24, 25, 28),
+    "DequantizeLinear": bounded(dequantize_linear, 10, 13, 19, 21, 23, 24, 25, 28),
     "DynamicQuantizeLinear": since(dynamic_quantize_linear, 11),
     "MatMulInteger": since(matmul_integer, 10),
     "QLinearConv": since(q_linear_conv, 10),
     "QLinearMatMul": since(q_linear_matmul, 10, 21),
-    "QuantizeLinear": since(quantize_linear, 10, 13, 19, 21, 23, 24, 25, 28),
+    "QuantizeLinear": bounded(quantize_linear, 10, 13, 19, 21, 23, 24, 25, 28),
 }

@@ -18,9 +18,8 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx.operators.rounding import wide_type
-from jaxrnn.onnx.operators.schemas import inherits
 from jaxrnn.onnx.operators.types import numpy_dtype
-from jaxrnn.onnx.registry import Foldable, since
+from jaxrnn.onnx.registry import Foldable, bounded, elementwise, inherits, since
 from jaxrnn.onnx.values import Value, dtype_of, is_known, traced
 
 
@@ -148,11 +147,11 @@ def dropout_7(x: Value, *, ratio: float = 0.5, output_count: int = 1) -> list[Va
 
 
 OPERATORS = {
-    "Bernoulli": since(bernoulli, 15, 22),
-    "Dropout": since(dropout_7, 7, 10) | since(dropout, 12, 13, 22),
-    "Multinomial": since(multinomial, 7, 22),
-    "RandomNormal": since(_of_shape(_normal), 1, 22),
-    "RandomNormalLike": since(_like_input(_normal), 1, 22),
-    "RandomUniform": since(_of_shape(_uniform), 1, 22),
-    "RandomUniformLike": since(_like_input(_uniform), 1, 22),
+    "Bernoulli": elementwise(bernoulli, 15, 22, random=True),
+    "Dropout": since(dropout_7, 7, 10) | bounded(dropout, 12, 13, 22, random=True),
+    "Multinomial": since(multinomial, 7, 22, random=True),
+    "RandomNormal": since(_of_shape(_normal), 1, 22, random=True),
+    "RandomNormalLike": since(_like_input(_normal), 1, 22, of_shape=True, random=True),
+    "RandomUniform": since(_of_shape(_uniform), 1, 22, random=True),
+    "RandomUniformLike": since(_like_input(_uniform), 1, 22, of_shape=True, random=True),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,9 +14,8 @@ from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, parse_activations, run_l
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.jaxprs.recurrences import Carried, visible
 from jaxrnn.onnx.demands import demand
-from jaxrnn.onnx.operators.arithmetic import alike
-from jaxrnn.onnx.operators.schemas import inherits
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.operators.arithmetic import alike, shapes_of
+from jaxrnn.onnx.registry import Carries, Pair, Versions, bounded, inherits
 from jaxrnn.onnx.values import Value, is_known, is_static, traced
 
 
@@ -223,18 +222,43 @@ def rnn(
     return _layer(RNN, ("Tanh",), X, W, R, B, sequence_lens, (initial_h,), **layer)
 
 
-#: Inputs whose shapes are the same in either layout, but for the first two axes of X.
-WEIGHTS = frozenset({"X", "W", "R", "B", "P"})
+def _check_declared(gates: int, shapes: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+    """Check the shapes that a file declares, in either layout: the carries are left out, and time and batch of X."""
+    known = {name: shapes[name] for name in "XWRBP" if name in shapes}
+    if known.get("X") is not None:
+        known["X"] = (None, None, *known["X"][2:])
+    check_shapes(gates, known, attributes.get("direction", "forward"), attributes.get("hidden_size"))
 
-#: `check_shapes` of each operator, for use when a file is loaded.
-WEIGHT_CHECKS = {
-    "GRU": functools.partial(check_shapes, GRU.gates),
-    "LSTM": functools.partial(check_shapes, LSTM.gates),
-    "RNN": functools.partial(check_shapes, RNN.gates),
-}
+
+def _equal_in_layer(attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Any) -> Iterator[Pair]:
+    """Yield the sizes that a layer needs to be equal."""
+    x, w, r, _, lengths, *initial = [*shapes_of(operands), *[None] * 7][:7]
+    batch = 0 if attributes.get("layout", 0) else 1
+    if x is None or len(x) != 3:
+        return
+    if w:
+        yield x[2], w[2]
+    for start in initial:
+        if start and r and len(start) == 3:
+            yield start[2], r[2]
+            yield start[1 - batch], r[0]
+            yield start[batch], x[batch]
+    if lengths:
+        yield lengths[0], x[batch]
+
+
+#: The carries depend on direction and layout, so that the function declares them (`visible_layer`).
+_carries = functools.partial(Carries, by_function=True, weights=(1, 2, 3, 7), features=(1, -1), hidden=(2, -1))
+_H, _C = {"h": (5, 1)}, {"c": (6, 2)}
+
+
+def _entry(function: Callable[..., Any], gates: int, states: Mapping[str, tuple[int, int]]) -> Versions:
+    check = functools.partial(_check_declared, gates)
+    return bounded(function, 7, 14, 22, carries=_carries(states), equal_sizes=_equal_in_layer, check=check)
+
 
 OPERATORS = {
-    "GRU": since(gru, 7, 14, 22),
-    "LSTM": since(lstm, 7, 14, 22),
-    "RNN": since(rnn, 7, 14, 22),
+    "GRU": _entry(gru, GRU.gates, _H),
+    "LSTM": _entry(lstm, LSTM.gates, _H | _C),
+    "RNN": _entry(rnn, RNN.gates, _H),
 }

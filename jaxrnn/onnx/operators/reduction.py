@@ -11,8 +11,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx.operators.reshaping import axes_of
-from jaxrnn.onnx.operators.schemas import as_attributes, earlier
-from jaxrnn.onnx.registry import Static, Versions, since
+from jaxrnn.onnx.registry import Static, Versions, as_attributes, bounded, earlier
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced
 
 Reducer = Callable[..., Any]
@@ -39,10 +38,10 @@ def reducing(function: Reducer) -> Callable[..., Value]:
 
 
 def versions(function: Reducer, attribute: tuple[int, ...], input_: tuple[int, ...]) -> Versions:
-    """The table entry of one reduction: with axes as attribute, then as input."""
+    """Return the entry of a reduction: with axes as attribute, then as input."""
     reduction = reducing(function)
     older = earlier(as_attributes(reduction, "axes"), "noop_with_empty_axes")
-    return since(older, *attribute) | since(reduction, *input_)
+    return bounded(older, *attribute) | bounded(reduction, *input_)
 
 
 def _sum(x, axis, keepdims):
@@ -130,8 +129,8 @@ def extreme_index(name: str) -> Callable[..., Value]:
 
 
 OPERATORS = {
-    "ArgMax": since(extreme_index("argmax"), 1, 11, 12, 13),
-    "ArgMin": since(extreme_index("argmin"), 1, 11, 12, 13),
+    "ArgMax": bounded(extreme_index("argmax"), 1, 11, 12, 13),
+    "ArgMin": bounded(extreme_index("argmin"), 1, 11, 12, 13),
     "ReduceL1": versions(_l1, (1, 11, 13), (18,)),
     "ReduceL2": versions(_l2, (1, 11, 13), (18,)),
     "ReduceLogSum": versions(_log_sum, (1, 11, 13), (18, 28)),

@@ -18,8 +18,7 @@ from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.rounding import wide_type
 from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample
-from jaxrnn.onnx.operators.schemas import earlier
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import earlier, since
 from jaxrnn.onnx.values import Value, is_known, traced
 
 #: The regions to compute at once: each holds a copy of the elements that it reads.

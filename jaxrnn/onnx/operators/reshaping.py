@@ -6,11 +6,13 @@ They accept static and traced values, symbolic dimensions included.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from jaxrnn.onnx.operators.schemas import as_attributes
-from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.operators.arithmetic import shapes_of
+from jaxrnn.onnx.registry import Movement, Pair, Static, as_attributes, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions
 
@@ -103,12 +105,47 @@ def space_to_depth(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     return blocks.transpose(order[mode]).reshape((n, c * blocksize**2, h // blocksize, w // blocksize))
 
 
+def _equal_in_squeeze(attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Any) -> Iterator[Pair]:
+    (shape,) = shapes_of(operands[:1])
+    for axis in _integers(operands[1:]) or attributes.get("axes") or ():
+        if shape and -len(shape) <= axis < len(shape):
+            yield shape[axis], 1
+
+
+def _equal_in_reshape(
+    attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Collection[int]
+) -> Iterator[Pair]:
+    """Yield the single open size that follows from constants, because a reshape keeps the number of elements."""
+    (shape,), target = shapes_of(operands[:1]), _integers(operands[1:])
+    if not shape or not target or -1 in target:
+        return
+    wanted = [shape[index] if size == 0 and index < len(shape) else size for index, size in enumerate(target)]
+    rest = list(shape)
+    for size in tuple(wanted):
+        if size in rest:
+            rest.remove(size)
+            wanted.remove(size)
+    unknown = [size for size in rest if size in open_sizes]
+    total, constant = math.prod(wanted), math.prod(size for size in rest if size not in open_sizes)
+    if len(unknown) == 1 and total % constant == 0:
+        yield unknown[0], total // constant
+    elif total == constant:
+        yield from ((size, 1) for size in unknown)
+
+
+def _integers(operands: Sequence[Any]) -> tuple[int, ...] | None:
+    """Return the elements of the first operand if its value is known while tracing."""
+    return tuple(map(int, operands[0].ravel())) if operands and isinstance(operands[0], np.ndarray) else None
+
+
 OPERATORS = {
-    "DepthToSpace": since(depth_to_space, 1, 11, 13, 28),
-    "Flatten": since(flatten, 1, 9, 11, 13, 21, 23, 24, 25),
-    "Reshape": since(reshape, 5, 13, 14, 19, 21, 23, 24, 25),
-    "SpaceToDepth": since(space_to_depth, 1, 13, 28),
-    "Squeeze": since(as_attributes(squeeze, "axes"), 1, 11) | since(squeeze, 13, 21, 23, 24, 25),
-    "Transpose": since(transpose, 1, 13, 21, 23, 24, 25),
-    "Unsqueeze": since(as_attributes(unsqueeze, "axes"), 1, 11) | since(unsqueeze, 13, 21, 23, 24, 25),
+    "DepthToSpace": since(depth_to_space, 1, 11, 13, 28, moves=Movement.REARRANGES),
+    "Flatten": since(flatten, 1, 9, 11, 13, 21, 23, 24, 25, moves=Movement.REARRANGES),
+    "Reshape": since(reshape, 5, 13, 14, 19, 21, 23, 24, 25, moves=Movement.REARRANGES, equal_sizes=_equal_in_reshape),
+    "SpaceToDepth": since(space_to_depth, 1, 13, 28, moves=Movement.REARRANGES),
+    "Squeeze": since(as_attributes(squeeze, "axes"), 1, 11)
+    | since(squeeze, 13, 21, 23, 24, 25, moves=Movement.REARRANGES, equal_sizes=_equal_in_squeeze),
+    "Transpose": since(transpose, 1, 13, 21, 23, 24, 25, moves=Movement.REARRANGES),
+    "Unsqueeze": since(as_attributes(unsqueeze, "axes"), 1, 11)
+    | since(unsqueeze, 13, 21, 23, 24, 25, moves=Movement.REARRANGES),
 }

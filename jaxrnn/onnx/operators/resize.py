@@ -21,8 +21,7 @@ from jaxrnn.onnx.operators.interpolation import (
 )
 from jaxrnn.onnx.operators.resampling import resample
 from jaxrnn.onnx.operators.reshaping import axes_of
-from jaxrnn.onnx.operators.schemas import earlier
-from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.registry import Static, earlier, since
 from jaxrnn.onnx.values import Value, dimensions, is_text, traced
 
 _CROP = "tf_crop_and_resize"

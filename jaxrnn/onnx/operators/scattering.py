@@ -19,8 +19,7 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.indexing import element_index, wrap_indices, wrap_tuples
 from jaxrnn.onnx.operators.reshaping import axes_of
-from jaxrnn.onnx.operators.schemas import earlier
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import bounded, earlier, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced
 
@@ -133,7 +132,7 @@ def tensor_scatter(
 
 OPERATORS = {
     "Scatter": since(earlier(scatter_elements, "reduction"), 9, 11),
-    "ScatterElements": since(scatter_elements, 11, 13, 16, 18),
-    "ScatterND": since(scatter_nd, 11, 13, 16, 18),
+    "ScatterElements": bounded(scatter_elements, 11, 13, 16, 18),
+    "ScatterND": bounded(scatter_nd, 11, 13, 16, 18),
     "TensorScatter": since(tensor_scatter, 24),
 }

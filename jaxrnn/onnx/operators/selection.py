@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.onnx.operators.reshaping import axes_of
-from jaxrnn.onnx.operators.schemas import as_attributes, earlier
-from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.registry import Movement, Static, as_attributes, bounded, earlier, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, traced
 
@@ -86,9 +85,9 @@ def non_max_suppression(
 
 
 OPERATORS = {
-    "Compress": since(compress, 9, 11, 28),
+    "Compress": since(compress, 9, 11, 28, moves=Movement.PICKS),
     "NonMaxSuppression": since(non_max_suppression, 10, 11),
     "NonZero": since(non_zero, 9, 13),
-    "TopK": since(earlier(as_attributes(top_k, "k"), "largest", "sorted"), 1) | since(top_k, 10, 11, 24),
-    "Unique": since(unique, 11, 28),
+    "TopK": since(earlier(as_attributes(top_k, "k"), "largest", "sorted"), 1) | bounded(top_k, 10, 11, 24),
+    "Unique": bounded(unique, 11, 28),
 }

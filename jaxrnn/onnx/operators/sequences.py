@@ -13,7 +13,7 @@ from jaxrnn.onnx.operators.constants import shape_of
 from jaxrnn.onnx.operators.indexing import gather
 from jaxrnn.onnx.operators.movement import concat, parts_of
 from jaxrnn.onnx.operators.reshaping import axes_of, squeeze, unsqueeze
-from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.registry import Static, bounded, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Stacked, Value, describe, dimensions, is_sequence, traced
 
@@ -165,16 +165,16 @@ def optional_get_element(input: Value) -> Value:
 
 
 OPERATORS = {
-    "ConcatFromSequence": since(concat_from_sequence, 11),
+    "ConcatFromSequence": bounded(concat_from_sequence, 11),
     "Optional": since(optional, 15, 28),
     "OptionalGetElement": since(optional_get_element, 15, 18, 28),
     "OptionalHasElement": since(optional_has_element, 15, 18, 28),
-    "SequenceAt": since(sequence_at, 11),
-    "SequenceConstruct": since(sequence_construct, 11),
+    "SequenceAt": bounded(sequence_at, 11, reads="element"),
+    "SequenceConstruct": bounded(sequence_construct, 11),
     "SequenceEmpty": since(sequence_empty, 11),
-    "SequenceErase": since(sequence_erase, 11),
-    "SequenceInsert": since(sequence_insert, 11),
+    "SequenceErase": bounded(sequence_erase, 11),
+    "SequenceInsert": bounded(sequence_insert, 11),
     "SequenceLength": since(sequence_length, 11),
-    "SequenceMap": since(sequence_map, 17),
-    "SplitToSequence": since(split_to_sequence, 11, 24),
+    "SequenceMap": bounded(sequence_map, 17),
+    "SplitToSequence": bounded(split_to_sequence, 11, 24),
 }

@@ -13,9 +13,8 @@ from jax.core import max_dim
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.reshaping import axes_of
 from jaxrnn.onnx.operators.rounding import wide_type
-from jaxrnn.onnx.operators.schemas import as_attributes
 from jaxrnn.onnx.operators.types import convert, numpy_dtype
-from jaxrnn.onnx.registry import Static, since
+from jaxrnn.onnx.registry import Static, as_attributes, since
 from jaxrnn.onnx.values import Value, dimensions, traced
 
 

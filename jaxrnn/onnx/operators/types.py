@@ -11,7 +11,7 @@ import onnx_ir as ir
 from jax import lax
 
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import Movement, bounded, since
 from jaxrnn.onnx.text import text_array
 from jaxrnn.onnx.values import TEXT, Value, dtype_of, is_symbolic, is_text, static, traced
 
@@ -180,8 +180,8 @@ def identity(x: Value) -> Value:
 
 
 OPERATORS = {
-    "BitCast": since(bit_cast, 26),
-    "Cast": since(cast, 6, 9, 13, 19, 21, 23, 24, 25, 28),
-    "CastLike": since(cast_like, 15, 19, 21, 23, 24, 25),
-    "Identity": since(identity, 1, 13, 14, 16, 19, 21, 23, 24, 25),
+    "BitCast": bounded(bit_cast, 26),
+    "Cast": since(cast, 6, 9, 13, 19, 21, 23, 24, 25, 28, moves=Movement.CASTS),
+    "CastLike": since(cast_like, 15, 19, 21, 23, 24, 25, moves=Movement.CASTS),
+    "Identity": since(identity, 1, 13, 14, 16, 19, 21, 23, 24, 25, moves=Movement.REARRANGES),
 }

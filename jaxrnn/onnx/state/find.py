@@ -80,11 +80,13 @@ class Findings:
         dimensions: by open dimension of the inputs, the name of its class, or the constant that it has to be: the nodes
             need all dimensions of a class to be equal.
         growing: the classes of dimensions along which a variable becomes longer with every step.
+        of_frame: recurrences inside a step that start anew in every step, such as one over frequency: their carries.
     """
 
     variables: tuple[StateVar, ...]
     dimensions: Mapping[str, Dimension]
     growing: frozenset[str]
+    of_frame: tuple[str, ...] = ()
 
 
 def find_state(
@@ -104,13 +106,15 @@ def find_state(
     """
     with exact_types():
         finder = _Finder(program, declared, dict(static or {}))
-        return Findings(finder.find(), finder.probe.dimensions, frozenset(finder.growing))
+        variables = finder.find()
+        return Findings(variables, finder.probe.dimensions, frozenset(finder.growing), tuple(finder.of_frame))
 
 
 class _Finder:
     def __init__(self, program: Program, declared: Mapping[str, str] | None, static: dict[str, np.ndarray]):
         self.program, self.static, self.declared = program, static, dict(declared or {})
         self.is_complete, self.growing = declared is not None, set[str]()
+        self.of_frame: list[str] = []
         infos = map(spec_of, program.block.inputs)
         self.inputs = {info.name: info for info in infos if info.name not in static}
         self.outputs = {info.name: info for info in map(spec_of, program.block.outputs)}
@@ -195,7 +199,11 @@ class _Finder:
         variables: list[StateVar] = []
         taken = {*self.inputs}
         for index, site in enumerate(self.flow.sites):
+            if any(_starts_from(site, source) for source in pairs):
+                continue
             if not self._is_internal(index, site, pairs):
+                if self.is_complete or site.length != 1:
+                    self.of_frame.append(f"{site.slot} of {site.operator} {site.label!r}")
                 continue
             name = f"{site.label}.{site.slot}"
             while name in taken:
@@ -207,9 +215,7 @@ class _Finder:
         return variables
 
     def _is_internal(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> bool:
-        """Return True if each call forgets a recurrence: it runs along time and starts from no state variable."""
-        if any(_starts_from(site, source) for source in pairs):
-            return False
+        """Return True if each call forgets a recurrence that starts from no state variable: it runs along time."""
         if site.length == 1:  # one step from an initial value that the caller determines forgets nothing
             return not (pairs or self.is_complete) and (site.initial is None or not site.initial.deps)
         if self.probe.time or pairs or self.is_complete:

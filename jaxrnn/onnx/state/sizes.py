@@ -9,8 +9,8 @@ from typing import Any
 from jaxrnn.errors import LimitError
 from jaxrnn.jaxprs.origins import DataFlow
 from jaxrnn.onnx.blocks import BoundNode
-from jaxrnn.onnx.equal_sizes import equal_sizes
 from jaxrnn.onnx.interface import is_batch_name
+from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, shapes_of
 from jaxrnn.onnx.state.tracing import NotFollowedError
 from jaxrnn.steps.specs import Dimension
 
@@ -96,7 +96,9 @@ def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, operan
     """Unify the sizes that a node needs to be equal and are not; return False if there are none."""
     class_of = {number: name for name, number in of_class.items()}
     changed = False
-    for pair in equal_sizes(node, operands, class_of):
+    rule = node.operator.traits.equal_sizes
+    pairs = broadcast_sizes(shapes_of(operands)) if rule is None else rule(node.attributes, operands, class_of)
+    for pair in pairs:
         first, second = (sizes.value[class_of[size]] if size in class_of else size for size in pair)
         if first != second and (isinstance(first, str) or isinstance(second, str)):
             sizes.unify(first, second)

@@ -17,7 +17,6 @@ from jaxrnn.errors import JaxrnnError, LimitError, NodeError
 from jaxrnn.jaxprs.origins import DataFlow, Flow, Following, union
 from jaxrnn.jaxprs.recurrences import visible_recurrences
 from jaxrnn.onnx.blocks import Block, BoundNode
-from jaxrnn.onnx.carries import is_recurrent
 from jaxrnn.onnx.evaluate import Scope, call, evaluate
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.limits import current, spending
@@ -68,7 +67,7 @@ def follow(
     with spending(program.block.limits, loading=True) as budget:
         nodes = list(_nodes(program.block))
         operators = {node.name: node.operator.name for node in nodes}
-        written = {node.name for node in nodes if node.operator.own}
+        written = {node.name for node in nodes if node.operator.own and node.operator.traits.carries is None}
         following = Following(operators, written, budget.keep, elements=sources is not None)
         return _Trace(program, strict, following).run(sizes, known, sources or ())
 
@@ -147,7 +146,7 @@ class _Trace:
         except Exception as error:
             if self.strict:
                 raise
-            if is_recurrent(node):
+            if node.operator.traits.carries is not None:
                 self.result.lost.append((node.name, first_line(error)))
         reads = [leaf for leaf in _leaves(inputs) if isinstance(leaf, (str, Tracer))]
         return tuple(_Lost(reads) for _ in node.outputs)

@@ -15,13 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.onnx.blocks import Block, BoundNode, origin, reads_of
+from jaxrnn.onnx.registry import Movement
 
-#: Operators whose result changes by the same amount in every trip if their inputs do.
-_LINEAR = frozenset({"Add", "Concat", "Sub", "Sum"})
-#: The same for the first input, where the others are fixed.
-_LINEAR_IN_FIRST = frozenset(
-    {"Cast", "Expand", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
-)
 #: Narrower integers may wrap around.
 _LEAST_BYTES = 4
 
@@ -114,29 +109,30 @@ class LoopBody:
 
     def _step(self, slot: ir.Value, end: ir.Value) -> np.ndarray | None:
         maker = self.makers.get(end)
-        if maker is None or not maker.is_default or maker.operator.name not in ("Add", "Sub"):
+        is_sum, is_difference = maker is not None and maker.applies("Add"), maker is not None and maker.applies("Sub")
+        if maker is None or not (is_sum or is_difference):
             return None
         first, second = maker.inputs
         if first is None or second is None:
             return None
-        if maker.operator.name == "Add" and self.origin(second) is slot:
+        if is_sum and self.origin(second) is slot:
             first, second = second, first
         step = self.constant(second)
         if self.origin(first) is not slot or step is None or not _is_integer(step) or step.size != 1:
             return None
-        return -step if maker.operator.name == "Sub" else step
+        return -step if is_difference else step
 
     def _growth(self, slot: ir.Value, end: ir.Value) -> Growth | None:
         maker = self.makers.get(end)
-        if maker is None or not maker.is_default or self._uses(slot) != 1 or self._uses(end) != 1:
+        if maker is None or self._uses(slot) != 1 or self._uses(end) != 1:
             return None
-        if maker.operator.name == "Concat" and len(maker.inputs) == 2:
+        if maker.applies("Concat") and len(maker.inputs) == 2:
             first, second = maker.inputs
             if first is slot and second is not None and second is not slot:
                 return Growth(second, maker.attributes["axis"], front=False)
             if second is slot and first is not None:
                 return Growth(first, maker.attributes["axis"], front=True)
-        if maker.operator.name == "SequenceInsert":
+        if maker.applies("SequenceInsert"):
             sequence, value, *position = maker.inputs
             if sequence is not slot or value is None:
                 return None
@@ -163,13 +159,15 @@ def _all_reads(node: BoundNode) -> list[ir.Value | None]:
 
 
 def _combined(node: BoundNode, changes: Sequence[str]) -> str:
+    traits = node.operator.traits
     if all(change == FIXED for change in changes):
-        return FREE if "Random" in node.operator.name else FIXED
-    if FREE in changes or not node.is_default or node.blocks:
+        return FREE if traits.random else FIXED
+    if FREE in changes or node.blocks:
         return FREE
-    name = node.operator.name
-    steady = name in _LINEAR or (name in _LINEAR_IN_FIRST and STEADY not in changes[1:])
-    return STEADY if steady or (name == "Mul" and changes.count(STEADY) == 1) else FREE
+    linear = traits.linear == "all" or traits.moves is Movement.JOINS
+    linear_in_first = traits.moves_first and STEADY not in changes[1:]
+    linear_in_one = traits.linear == "each" and changes.count(STEADY) == 1
+    return STEADY if linear or linear_in_first or linear_in_one else FREE
 
 
 def _is_integer(array: Any) -> bool:

@@ -8,9 +8,13 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from jaxrnn.onnx.blocks import Block, BoundNode, reads_of
+from jaxrnn.onnx.registry import Movement, Traits
 
-#: Operators that only move elements or compute indices: cheap enough to run where their result is not used.
-_LIGHT = frozenset({"Add", "Cast", "Gather", "Identity", "Shape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze"})
+
+def _is_light(traits: Traits) -> bool:
+    """Return True if a result that may not be used costs little: moved elements, sizes, or sums for an index."""
+    moves = traits.moves in (Movement.REARRANGES, Movement.CASTS, Movement.PICKS)
+    return moves or traits.of_shape or traits.linear == "all"
 
 
 def hoist_reads(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
@@ -24,7 +28,7 @@ def hoist_reads(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
     nodes: list[BoundNode] = []
     constants, parameters = dict(block.constants), dict(block.parameters)
     for node in block.nodes:
-        condition = node.inputs[0] if node.is_default and node.operator.name == "If" else None
+        condition = node.inputs[0] if node.applies("If") else None
         if not node.blocks or (condition is not None and is_fixed(condition)):
             nodes.append(node)
             continue
@@ -36,7 +40,7 @@ def hoist_reads(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
             local: set[ir.Value] = set(inner.inputs)
             remaining = []
             for each in inner.nodes:
-                light = each.is_default and each.operator.name in _LIGHT and not each.blocks
+                light = _is_light(each.operator.traits) and not each.blocks
                 if light and local.isdisjoint(reads_of(each)):
                     nodes.append(each)
                 else:

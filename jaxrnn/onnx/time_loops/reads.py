@@ -43,7 +43,8 @@ class Read:
 
 def read_of(positions: Positions, node: BoundNode, trips: Any) -> Read | None:
     """The read of a node at positions that move with the trips; None where one may lie outside of the axis."""
-    if not node.is_default or node.operator.name not in ("Gather", "Slice", "SequenceAt"):
+    reads = node.operator.traits.reads
+    if not reads:
         return None
     data, *others = node.inputs
     if data is None or positions.body.change(data) != FIXED:
@@ -56,11 +57,11 @@ def read_of(positions: Positions, node: BoundNode, trips: Any) -> Read | None:
         raise
     except JaxrnnError:
         return None
-    if node.operator.name == "SequenceAt":
+    if reads == "element":
         return _element(positions, node, value, trips)
     if is_sequence(value) or is_static(value):
         return None
-    access = _gathered(positions, node, value) if node.operator.name == "Gather" else _sliced(positions, node, value)
+    access = _gathered(positions, node, value) if reads == "indices" else _sliced(positions, node, value)
     if access is None:
         return None
     axis, places, shape = access

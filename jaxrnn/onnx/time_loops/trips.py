@@ -17,14 +17,8 @@ from jaxrnn.onnx.values import Value, is_known, is_static
 
 #: A limit beyond any length: the Loop has none.
 _HUGE = 2**31
-#: By operator: whether the operands are swapped, and whether they may be equal.
-_ORDERED = {
-    "Less": (False, False),
-    "LessOrEqual": (False, True),
-    "Greater": (True, False),
-    "GreaterOrEqual": (True, True),
-}
-_HANDED_ON = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+#: By `Traits.compares`: whether the operands are swapped, and whether they may be equal.
+_ORDERED = {"<": (False, False), "<=": (False, True), ">": (True, False), ">=": (True, True)}
 
 
 class Condition:
@@ -84,15 +78,15 @@ class Condition:
         if body.change(key) == FIXED:
             return self._fixed_claims(self.positions.known(key, 0))
         maker = body.makers.get(key)
-        if maker is None or not maker.is_default:
+        if maker is None:
             return None
-        name, inputs = maker.operator.name, [key for key in maker.inputs if key is not None]
-        if name == "And":
+        inputs = [key for key in maker.inputs if key is not None]
+        if maker.applies("And"):
             parts = [self._claims(part) for part in inputs]
             return None if None in parts else [line for part in parts if part is not None for line in part]
-        if name in _HANDED_ON:
+        if maker.operator.traits.moves_first:
             return self._claims(inputs[0])
-        if name == "Not":
+        if maker.applies("Not"):
             inner = body.makers.get(body.origin(inputs[0]))
             return None if inner is None else self._compared(inner, negated=True)
         return self._compared(maker, negated=False)
@@ -106,12 +100,12 @@ class Condition:
         return [] if item else [Line(0, 0)]
 
     def _compared(self, node: BoundNode, *, negated: bool) -> list[Line] | None:
-        if not node.is_default or node.operator.name not in _ORDERED:
+        if node.operator.traits.compares not in _ORDERED:
             return None
         first, second = (self.positions.lines(key) for key in node.inputs)
         if first is None or second is None or len(first) != 1 or len(second) != 1:
             return None
-        swapped, or_equal = _ORDERED[node.operator.name]
+        swapped, or_equal = _ORDERED[node.operator.traits.compares]
         if swapped != negated:
             first, second = second, first
         ((a,), (b,)) = first, second

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.onnx.operators.schemas import earlier
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import earlier, since
 from jaxrnn.onnx.text import text_array
 from jaxrnn.onnx.values import Value, describe, is_text, static, traced
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from jaxrnn.onnx.operators.machine_learning.forest import MODES, Forest, aggregated
 from jaxrnn.onnx.operators.machine_learning.scores import best, label_at, labels_of, of_two, transformed
-from jaxrnn.onnx.operators.schemas import earlier, inherits
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import earlier, inherits, since
 from jaxrnn.onnx.values import Value, traced
 
 

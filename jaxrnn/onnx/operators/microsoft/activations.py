@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxrnn.onnx.operators import activations
 from jaxrnn.onnx.operators.arithmetic import clip_6, unary
 from jaxrnn.onnx.operators.rounding import wide_type
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import elementwise, since
 from jaxrnn.onnx.values import Value, traced
 
 #: The functions that may follow a product, and the names of their coefficients in the order of ``activation_params``.
@@ -89,6 +89,6 @@ def quick_gelu(x: Value, *, alpha: float = 1.702) -> Value:
 OPERATORS = {
     "com.microsoft::BiasGelu": since(bias_gelu, 1),
     "com.microsoft::FastGelu": since(fast_gelu, 1),
-    "com.microsoft::Gelu": since(gelu, 1),
-    "com.microsoft::QuickGelu": since(quick_gelu, 1),
+    "com.microsoft::Gelu": elementwise(gelu, 1),
+    "com.microsoft::QuickGelu": elementwise(quick_gelu, 1),
 }

@@ -12,8 +12,7 @@ from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.convolution import conv
 from jaxrnn.onnx.operators.matrix import gemm
 from jaxrnn.onnx.operators.microsoft.activations import activate, coefficients_of
-from jaxrnn.onnx.operators.schemas import inherits
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import inherits, since
 from jaxrnn.onnx.values import Value, traced
 
 

@@ -17,7 +17,7 @@ from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.cells.sequence import masked_output, masked_update
 from jaxrnn.onnx.operators.quantization import dynamic_quantize_linear, wide
 from jaxrnn.onnx.operators.recurrent import checked_lengths, make_cells, visible_layer
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import Carries, since
 from jaxrnn.onnx.values import Value, traced
 
 
@@ -160,4 +160,6 @@ def dynamic_quantize_lstm(
     return results[:output_count]
 
 
-OPERATORS = {"com.microsoft::DynamicQuantizeLSTM": since(dynamic_quantize_lstm, 1)}
+_CARRIES = Carries({"h": (5, 1), "c": (6, 2)}, by_function=True, weights=(1, 2, 3, 7), features=(1, -2), hidden=(2, -2))
+
+OPERATORS = {"com.microsoft::DynamicQuantizeLSTM": since(dynamic_quantize_lstm, 1, carries=_CARRIES)}

@@ -18,8 +18,7 @@ from jaxrnn.onnx.operators.quantization import (
     quotient,
     wide,
 )
-from jaxrnn.onnx.operators.schemas import earlier
-from jaxrnn.onnx.registry import since
+from jaxrnn.onnx.registry import earlier, since
 from jaxrnn.onnx.values import Value, dtype_of, traced
 
 
