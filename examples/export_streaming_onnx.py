@@ -74,7 +74,7 @@ def export(folder: Path) -> tuple[jaxrnn.Model, Path]:
     path = folder / "streaming.onnx"
     jaxrnn.export_onnx(streamed, model.params, path, flush=folder / "flush.onnx", label="denoiser")
     whole = jax.jit(functools.partial(offline, model.params))
-    report = jaxrnn.exporting.verify_export(streamed, model.params, path, offline=whole)
+    report = jaxrnn.export.verify_export(streamed, model.params, path, offline=whole)
     if not report.ok:
         raise click.ClickException(f"{path} differs from the model over whole recordings")
     return model, path

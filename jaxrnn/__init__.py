@@ -31,14 +31,14 @@ from jaxrnn.version import why_unsupported
 if TYPE_CHECKING:
     from jaxrnn import demo as demo
     from jaxrnn import evaluation as evaluation
-    from jaxrnn import exporting as exporting
+    from jaxrnn import export as export
     from jaxrnn import inspection as inspection
     from jaxrnn import nnx as nnx
     from jaxrnn import profiling as profiling
     from jaxrnn import streaming as streaming
     from jaxrnn import training as training
     from jaxrnn import verification as verification
-    from jaxrnn.exporting import export_onnx
+    from jaxrnn.export import export_onnx
     from jaxrnn.model import Model
     from jaxrnn.model.loading import load
     from jaxrnn.onnx.limits import Limits
@@ -81,7 +81,7 @@ _LAZY = {
     "StateVar": "jaxrnn.onnx.state",
     "Runner": "jaxrnn.runtime.runner",
     "StreamPool": "jaxrnn.runtime.pool",
-    "export_onnx": "jaxrnn.exporting",
+    "export_onnx": "jaxrnn.export",
     "load": "jaxrnn.model.loading",
     "load_compiled": "jaxrnn.runtime.compiled",
     "save_compiled": "jaxrnn.runtime.compiled",
@@ -94,7 +94,7 @@ _LAZY = {
 _PACKAGES = (
     "demo",
     "evaluation",
-    "exporting",
+    "export",
     "inspection",
     "nnx",
     "profiling",

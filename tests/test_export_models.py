@@ -100,6 +100,6 @@ def test_a_step_with_sizes_of_its_own_in_the_state_is_verified(models, tmp_path)
     model = jaxrnn.load(models / "exports" / "step_attend_script.onnx")
     assert model.pack(model.params, dims={"S": 20}).folded
     jaxrnn.export_onnx(model, None, tmp_path / "step.onnx", step=True, dims={"S": 20})
-    report = jaxrnn.exporting.verify_export(model, model.params, tmp_path / "step.onnx")
+    report = jaxrnn.export.verify_export(model, model.params, tmp_path / "step.onnx")
     assert report.ok
     assert report.checks

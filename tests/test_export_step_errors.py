@@ -16,7 +16,7 @@ from small_models import layers_model, step_model
 from test_export_step import assert_close, filter_params, filter_stream, filtered, recording
 
 import jaxrnn
-from jaxrnn.exporting import writing
+from jaxrnn.export import files
 from jaxrnn.steps import ArraySpec, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
 
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         (streamed, params, {"flush": "no/flush.onnx"}, jaxrnn.InputError, "no folder no"),
         (array, None, {}, jaxrnn.InputError, "takes PyTreeDef.*one dict of arrays"),
         (compiled, None, {}, jaxrnn.UnsupportedError, "programs for XLA"),
-        (growing, None, {}, jaxrnn.StateError, r"'h' is float32\[2\] before a step, and float32\[4\] after"),
+        (growing, None, {}, jaxrnn.StateError, r"'h' is float32\[2\] before a step and float32\[4\] after"),
         (Stepper(after=lambda h: {}), None, {}, jaxrnn.StateError, "missing after"),
         (Stepper(lambda x: [x]), None, {}, jaxrnn.InputError, "one dict of arrays"),
         (Stepper(lambda x: {"z": x}), None, {}, jaxrnn.InputError, "'z', which is none of the outputs"),
@@ -82,10 +82,10 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         (jnp.tanh, None, {}, jaxrnn.InputError, "give example=x"),
         (jnp.tanh, None, {"example": X, "flush": "f.onnx"}, jaxrnn.InputError, "flush is for a step"),
         (jnp.tanh, None, {"example": [X]}, jaxrnn.InputError, "the example of a function must be an array"),
-        (lambda x: (x, x), None, {"example": X}, jaxrnn.InputError, "gives must be an array, or a dict"),
-        (lambda x: {"a": {"b": x}}, None, {"example": X}, jaxrnn.InputError, "gives must be an array, or a dict"),
+        (lambda x: (x, x), None, {"example": X}, jaxrnn.InputError, "result of <lambda> must be an array, or a dict"),
+        (lambda x: {"a": {"b": x}}, None, {"example": X}, jaxrnn.InputError, "result of <lambda> must be an array, or a dict"),
         (lambda key, x: x, jax.random.key(0), {"example": X}, jaxrnn.InputError, "must be an array of JAX or NumPy"),
-        (lambda x: {"\ud800": x}, None, {"example": X}, jaxrnn.InputError, "no text that a file can hold"),
+        (lambda x: {"\ud800": x}, None, {"example": X}, jaxrnn.InputError, "cannot be written to a file"),
         (layers_model(), None, {}, jaxrnn.InputError, "not ModelProto"),
     ]
     for stepper, given, options, error, words in refused:
@@ -134,7 +134,7 @@ def test_all_files_appear_or_none(tmp_path, monkeypatch):
     assert contents(tmp_path) == before
     with monkeypatch.context() as patched:
         # What ONNX refuses is a defect of the lowering, and is not written.
-        patched.setattr(writing.ir, "save", lambda model, path, **_: onnx.save(broken(), path))
+        patched.setattr(files.ir, "save", lambda model, path, **_: onnx.save(broken(), path))
         with pytest.raises(jaxrnn.ModelError, match="a defect of jaxrnn; nothing was written"):
             jaxrnn.export_onnx(filter_stream(other), other, paths[0])
     assert contents(tmp_path) == before
@@ -152,8 +152,8 @@ def broken():
 def test_tensors_of_a_file_that_is_too_large(tmp_path, monkeypatch):
     params = filter_params()
     paths = tmp_path / "step.onnx", tmp_path / "flush.onnx"
-    monkeypatch.setattr(writing, "LARGEST", 16)
-    monkeypatch.setattr(writing, "SMALL", 64)
+    monkeypatch.setattr(files, "LARGEST", 16)
+    monkeypatch.setattr(files, "SMALL", 64)
     jaxrnn.export_onnx(filter_stream(params), params, paths[0], flush=paths[1])
     names = {"step.onnx", "step.onnx.data", "step.first_state.npz", "flush.onnx", "flush.onnx.data"}
     assert {*contents(tmp_path)} == names

@@ -12,7 +12,7 @@ from small_models import look_ahead_model, step_model
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.exporting import verify_export
+from jaxrnn.export import verify_export
 from jaxrnn.verification.streams import WHOLE
 
 

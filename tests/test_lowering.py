@@ -1,4 +1,4 @@
-"""Functions as graphs of ONNX: `jaxrnn.lowering`."""
+"""Functions as graphs of ONNX: `jaxrnn.export.lower`."""
 
 from __future__ import annotations
 

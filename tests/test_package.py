@@ -154,7 +154,7 @@ def test_public_names(models):
 PACKAGES = {
     "demo",
     "evaluation",
-    "exporting",
+    "export",
     "inspection",
     "nnx",
     "profiling",

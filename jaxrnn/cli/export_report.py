@@ -12,8 +12,8 @@ import onnx_ir as ir
 from jaxrnn._files.messages import bytes_of, plain
 from jaxrnn.cli.output import Block, Table, TextLine, fields, text_of, verdict
 from jaxrnn.cli.verify import difference
-from jaxrnn.exporting import Exported, ExportedGraph
-from jaxrnn.exporting.verification import ExportReport
+from jaxrnn.export import Exported, ExportedGraph
+from jaxrnn.export.verification import ExportReport
 from jaxrnn.steps.stepspec import StepSpec
 
 

@@ -17,8 +17,8 @@ from jaxrnn.cli.options import ModelFile
 from jaxrnn.cli.output import busy, show
 from jaxrnn.cli.pulses import PulseOptions
 from jaxrnn.errors import InputError, ModelError, StateError
-from jaxrnn.exporting import Exported, export_onnx
-from jaxrnn.exporting.verification import verify_export
+from jaxrnn.export import Exported, export_onnx
+from jaxrnn.export.verification import verify_export
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.runtime.compiled import is_compiled

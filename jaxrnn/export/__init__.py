@@ -1,0 +1,12 @@
+"""A pure step as an ONNX file: its state in and out by name, its flush, its first state, and what they are."""
+
+from __future__ import annotations
+
+from jaxrnn.export.files import Exported, ExportedGraph, export_onnx
+from jaxrnn.export.verification import ExportReport, verify_export
+
+__all__ = ["ExportReport", "Exported", "ExportedGraph", "export_onnx", "verify_export"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

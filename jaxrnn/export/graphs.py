@@ -1,0 +1,355 @@
+"""The graph of a step, of its flush, or of a function without state: names, tracing and facts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+from jax import lax
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr
+
+from jaxrnn._files.messages import describe
+from jaxrnn.cells import plain_forms
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.export.lower import Argument, lower
+from jaxrnn.export.sources import Source, check_params, exact
+from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
+from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepspec import OutputSpec, StepSpec
+from jaxrnn.streaming.modules import as_function, explained
+from jaxrnn.streaming.plan import shape_of
+
+#: The role of an array in a file, and the stepper's name for the array.
+Key = tuple[str, str]
+#: Roles: inputs, outputs, state before and after the step, the number of existing frames in a tail and in an output,
+#: and parameters.
+INPUT, OUTPUT, BEFORE, AFTER = "input", "output", "before", "after"
+VALID, COUNT, PARAM = "valid", "count", "param"
+
+Arrays = Mapping[str, Any]
+Keyed = Mapping[Key, Any]
+Structs = Mapping[Key, jax.ShapeDtypeStruct]
+
+
+class Names:
+    """Unique names for the arrays of a file. A step and its flush share them.
+
+    Inputs are named first, then outputs, state and the rest. A name that is taken gets a suffix. Equal steppers
+    therefore get equal names. ``own`` holds the names of the state in the file that a model was loaded from. By
+    default an entry goes in under its own name and comes out with the suffix ``_next``.
+    """
+
+    def __init__(self, spec: StepSpec, own: Mapping[str, StateNames] | None = None):
+        self._taken: set[str] = set()
+        self._names: dict[Key, str] = {}
+        for each in spec.inputs:
+            self._names[INPUT, each.name] = self._unused(each.name, "in")
+        for each in spec.outputs:
+            self._names[OUTPUT, each.name] = self._unused(each.name, "out")
+        own = own or {each.name: StateNames(each.name, None) for each in spec.state}
+        for name, names in own.items():
+            self._names[BEFORE, name] = self._unused(names.input, "state")
+        for name, names in own.items():
+            self._names[AFTER, name] = self._unused(names.output or f"{self[BEFORE, name]}_next", "state")
+        self._names[VALID, ""] = self._unused("valid", "frames")
+        for each in spec.outputs:
+            if each.time_axis is not None:
+                self._names[COUNT, each.name] = self._unused(f"{self[OUTPUT, each.name]}_count", "frames")
+
+    def __getitem__(self, key: Key) -> str:
+        return self._names[key]
+
+    def of(self, kind: str, keys: Mapping[Key, Any]) -> dict[str, str]:
+        """Map the stepper's names of one role to names in the file."""
+        return {key[1]: self[key] for key in keys if key[0] == kind}
+
+    def state(self, after: bool) -> dict[str, StateNames]:
+        """Return the input name and, with ``after``, the output name of each state entry."""
+        entries = [name for kind, name in self._names if kind == BEFORE]
+        return {name: StateNames(self[BEFORE, name], self[AFTER, name] if after else None) for name in entries}
+
+    def of_params(self, paths: Sequence[Any]) -> list[str]:
+        """Name parameters by their paths, such as ``encoder.0.kernel``."""
+        for path in paths:
+            key = PARAM, jax.tree_util.keystr(path)
+            if key not in self._names:
+                self._names[key] = self._unused(".".join(map(_part, _of_variable(path))) or "params", "param")
+        return [self[PARAM, jax.tree_util.keystr(path)] for path in paths]
+
+    def _unused(self, name: str, ending: str) -> str:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"the name {name!r} cannot be written to a file ({error.reason}): rename the array"
+            ) from error
+        candidates = [name, f"{name}_{ending}"] if name else [ending]
+        candidates += [f"{candidates[-1]}_{count}" for count in range(2, len(self._taken) + 3)]
+        chosen = next(each for each in candidates if each not in self._taken)
+        self._taken.add(chosen)
+        return chosen
+
+
+def _of_variable(path: Sequence[Any]) -> Sequence[Any]:
+    """Drop the last key of a Flax path, which leads from a variable to its value."""
+    return path[:-1] if path and path[-1] == jax.tree_util.GetAttrKey("value") else path
+
+
+def _part(key: Any) -> str:
+    """Return the text of one key of a tree path."""
+    if isinstance(key, (jax.tree_util.DictKey, jax.tree_util.FlattenedIndexKey)):
+        return str(key.key)
+    if isinstance(key, jax.tree_util.SequenceKey):
+        return str(key.idx)
+    return str(getattr(key, "name", key))
+
+
+def file_names(source: Source) -> Names:
+    """Return the names of the files of a stepper."""
+    return Names(source.spec, source.state_names)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A traced function with its argument names, result names and facts. Parameters are arguments with a value."""
+
+    closed: ClosedJaxpr
+    arguments: Sequence[Argument]
+    results: Sequence[str]
+    facts: StepFile
+
+    def lowered(self, opset: int) -> ir.Model:
+        """Lower the function to an ONNX model.
+
+        Raises:
+            UnsupportedError: part of the function has no counterpart in this opset.
+        """
+        return lower(self.closed, self.arguments, self.results, opset=opset, label=self.facts.spec.label)
+
+
+def step_graph(source: Source, names: Names) -> Graph:
+    """Trace the step of a source, and compute the state before the first frame.
+
+    Raises:
+        StateError: a step changes the shape or dtype of the state.
+        InputError: parameters do not fit, or the step does not return a dict of arrays.
+    """
+    spec, first = source.spec, source.first()
+
+    def step(params: Any, arrays: Keyed) -> dict[Key, Any]:
+        outputs, state = source.step(params, _of(BEFORE, arrays), _of(INPUT, arrays))
+        _check_steady(spec, source.lead, state)
+        return _keyed(OUTPUT, outputs) | _keyed(AFTER, {each.name: state[each.name] for each in spec.state})
+
+    with source.types():
+        inputs, state = _structs(spec.inputs, source.lead), _structs(spec.state, source.lead)
+        traced = trace(step, source.params, _keyed(INPUT, inputs) | _keyed(BEFORE, state))
+    start = {name: to_pairs(array) for name, array in first.items()}
+    facts = StepFile(STEP, spec, source.batch, state=names.state(after=True), first=start)
+    return _graph(traced, names, facts, source.lead)
+
+
+def flush_graph(source: Source, names: Names) -> Graph:
+    """Trace the flush of a source.
+
+    Raises:
+        InputError: the source has no outputs left when a recording ends.
+    """
+    spec, streams = source.spec, source.spec.streams
+
+    def flush(params: Any, arrays: Keyed) -> dict[Key, Any]:
+        tail = (_of(INPUT, arrays), arrays[VALID, ""]) if streams else ()
+        outputs, counts = source.flush(params, _of(BEFORE, arrays), *tail)
+        if not outputs:
+            raise InputError(f"{spec.label} keeps nothing back when a recording ends: leave out the flush")
+        return _keyed(OUTPUT, outputs) | _keyed(COUNT, counts)
+
+    with source.types():
+        tail = _keyed(INPUT, _structs(spec.inputs, source.lead)) if streams else {}
+        valid = {(VALID, ""): jax.ShapeDtypeStruct(source.lead, np.int32)} if streams else {}
+        state = _keyed(BEFORE, _structs(spec.state, source.lead))
+        traced = trace(flush, source.params, tail | valid | state)
+    entry = names[VALID, ""] if streams else None
+    facts = StepFile(FLUSH, spec, source.batch, state=names.state(after=False), valid=entry)
+    return _graph(traced, names, facts, source.lead)
+
+
+def function_graph(function: Callable[..., Any], params: Any, example: Any, label: str | None) -> Graph:
+    """Trace ``function(params, x)``, or ``function(x)`` if params is None, on an array or a dict of arrays.
+
+    Raises:
+        InputError: the example or the result is neither an array nor a dict of arrays.
+    """
+    check_params(params)
+    callee = as_function(function)
+    label = str(label or getattr(function, "__name__", type(function).__name__))
+    inputs = {name: shape_of(array) for name, array in _by_name(example, "x", "the example of a function").items()}
+    single = not isinstance(example, Mapping)
+
+    def call(params: Any, arrays: Keyed) -> dict[Key, Any]:
+        x = arrays[INPUT, "x"] if single else _of(INPUT, arrays)
+        given = callee(x) if params is None else callee(params, x)
+        return _keyed(OUTPUT, _by_name(given, "y", f"the result of {label}"))
+
+    with exact(False), explained():
+        traced = trace(call, params, _keyed(INPUT, inputs))
+    outputs = tuple(OutputSpec(name, np.dtype(each.dtype), each.shape) for (_, name), each in traced.results.items())
+    taken = tuple(ArraySpec(name, np.dtype(each.dtype), each.shape) for name, each in inputs.items())
+    spec = StepSpec(label, taken, outputs, ())
+    return _graph(traced, Names(spec), StepFile(FUNCTION, spec), ())
+
+
+def _graph(traced: Traced, names: Names, facts: StepFile, lead: tuple[int, ...]) -> Graph:
+    """Give a traced function the names of its file."""
+    known = map(Argument, names.of_params(traced.paths), traced.params)
+    facts = dataclasses.replace(
+        facts,
+        spec=_as_in_file(facts.spec, traced, lead),
+        inputs=names.of(INPUT, traced.inputs),
+        outputs=names.of(OUTPUT, traced.results),
+        counts=names.of(COUNT, traced.results),
+    )
+    taken = [*known, *(Argument(names[key]) for key in traced.inputs)]
+    return Graph(traced.closed, taken, [names[key] for key in traced.results], facts)
+
+
+def _as_in_file(spec: StepSpec, traced: Traced, lead: tuple[int, ...]) -> StepSpec:
+    """Return the facts with the shapes and dtypes of the file, without inputs that the file does not have."""
+
+    def seen(each: Any, struct: jax.ShapeDtypeStruct | None) -> Any:
+        if struct is None:
+            return each.batched(lead)
+        axis = None if each.time_axis is None else each.time_axis + len(lead)
+        return dataclasses.replace(each, dtype=np.dtype(struct.dtype), shape=tuple(struct.shape), time_axis=axis)
+
+    taken, given = traced.inputs, traced.results
+    return dataclasses.replace(
+        spec,
+        inputs=tuple(seen(each, taken[INPUT, each.name]) for each in spec.inputs if (INPUT, each.name) in taken),
+        outputs=tuple(seen(each, given.get((OUTPUT, each.name))) for each in spec.outputs),
+        state=tuple(seen(each, taken[BEFORE, each.name]) for each in spec.state),
+        joined=False,
+        needs_params=False,
+    )
+
+
+def _structs(specs: Sequence[ArraySpec], lead: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
+    return {each.name: each.batched(lead).struct() for each in specs}
+
+
+def _keyed(kind: str, arrays: Arrays) -> dict[Key, Any]:
+    return {(kind, name): array for name, array in arrays.items()}
+
+
+def _of(kind: str, arrays: Keyed) -> dict[str, Any]:
+    return {name: array for (own, name), array in arrays.items() if own == kind}
+
+
+def _check_steady(spec: StepSpec, lead: tuple[int, ...], after: Arrays) -> None:
+    """Refuse a state whose shape or dtype changes in a step, such as a cache that grows."""
+    for name, before in _structs(spec.state, lead).items():
+        array = after.get(name)
+        if array is None or (array.shape, array.dtype) != (before.shape, before.dtype):
+            raise StateError(
+                f"{spec.label} cannot be exported as a step: its state {name!r} is {describe(before)} before a step "
+                f"and {'missing' if array is None else describe(array)} after the step; the state of a file keeps its "
+                "shape and type"
+            )
+
+
+def _by_name(value: Any, single: str, what: str) -> dict[str, Any]:
+    """Return arrays by name. A single array is called ``single``."""
+    arrays = dict(value) if isinstance(value, Mapping) else {single: value}
+    for name, array in arrays.items():
+        number = isinstance(array, (bool, int, float, complex))
+        if not isinstance(name, str) or not (number or (hasattr(array, "shape") and hasattr(array, "dtype"))):
+            raise InputError(
+                f"{what} must be an array, or a dict of arrays with strings for keys, not {jax.tree.structure(value)}"
+            )
+    if not arrays:
+        raise InputError(f"{what} has no arrays")
+    return arrays
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function as a jaxpr of the leaves of its parameters, then of its inputs.
+
+    ``params`` are the values of these leaves, ``paths`` their paths in the tree.
+    """
+
+    closed: ClosedJaxpr
+    params: Sequence[np.ndarray]
+    paths: Sequence[Any]
+    inputs: Structs
+    results: Structs
+
+
+def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs) -> Traced:
+    """Trace a function of parameters and named arrays in plain forms, with the caller's 64-bit setting.
+
+    Complex arrays become pairs of real numbers along a last axis, the real part first, because ONNX engines have no
+    complex type.
+
+    Raises:
+        InputError: the function closes over values that are being traced.
+    """
+    with_paths, structure = jax.tree_util.tree_flatten_with_path(params)
+    leaves = [leaf for _, leaf in with_paths]
+    results: list[Key] = []
+
+    def flat(leaves: Any, arrays: Sequence[Any]) -> list[Any]:
+        given = {
+            key: lax.complex(array[..., 0], array[..., 1]) if is_complex(struct) else array
+            for (key, struct), array in zip(inputs.items(), arrays, strict=True)
+        }
+        outputs = function(structure.unflatten(leaves), given)
+        results[:] = outputs
+        return [_to_pairs(jnp.asarray(array)) for array in outputs.values()]
+
+    paired = {key: _paired(struct) for key, struct in inputs.items()}
+    with plain_forms():
+        closed = jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(paired.values()))
+    if any(isinstance(value, Tracer) for value in closed.consts):
+        raise InputError("the function closes over values that are being traced; call export_onnx outside of jit")
+    values = [np.asarray(leaf).astype(aval.dtype) for leaf, aval in zip(leaves, closed.in_avals, strict=False)]
+    paths = [path for path, _ in with_paths]
+    # The avals of the jaxpr, not the given shapes: without 64-bit types JAX narrows the given types.
+    taken, given = closed.in_avals[len(leaves) :], closed.out_avals
+    return Traced(closed, values, paths, _named(paired, taken), _named(results, given))
+
+
+def _named(keys: Iterable[Key], avals: Sequence[Any]) -> Structs:
+    return {key: jax.ShapeDtypeStruct(aval.shape, aval.dtype) for key, aval in zip(keys, avals, strict=True)}
+
+
+def is_complex(array: Any) -> bool:
+    """Return True for arrays of complex numbers."""
+    return jnp.issubdtype(array.dtype, jnp.complexfloating)
+
+
+def to_pairs(array: np.ndarray) -> np.ndarray:
+    """Return an array in the file's layout, complex numbers as pairs."""
+    return np.stack([np.real(array), np.imag(array)], -1) if is_complex(array) else array
+
+
+def _to_pairs(array: Any) -> Any:
+    return jnp.stack([lax.real(array), lax.imag(array)], -1) if is_complex(array) else array
+
+
+def _paired(struct: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    if not is_complex(struct):
+        return struct
+    return jax.ShapeDtypeStruct((*struct.shape, 2), np.finfo(struct.dtype).dtype)
+
+
+def _without_values(leaf: Any) -> Any:
+    """Return the shape of a leaf. A Python number stays a number, because its type is weak."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf

@@ -1,0 +1,152 @@
+"""`lower`: a jaxpr as an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+from jax.extend.core import ClosedJaxpr
+
+from jaxrnn._jax.context import exact_types
+from jaxrnn.errors import UnsupportedError
+from jaxrnn.export.lowering import Lowering
+from jaxrnn.export.movement import source_of
+from jaxrnn.export.patterns import rewrite
+from jaxrnn.export.rewrites import REWRITES, WRITTEN_OUT, split_slices
+from jaxrnn.export.rules import RULES
+from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, maker_of
+from jaxrnn.export.writer import shape_of as size_of
+from jaxrnn.jaxprs.equations import shape_of, type_of
+
+#: The newest version of the file format that engines of the opset's time read.
+_IR_VERSION = 8
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a function takes.
+
+    Attributes:
+        name: of the input or initializer.
+        value: a known array, such as a parameter; None for an input of the graph.
+    """
+
+    name: str
+    value: np.ndarray | None = None
+
+
+def lower(
+    closed: ClosedJaxpr, arguments: Sequence[Argument], results: Sequence[str], *, opset: int = 17, label: str = ""
+) -> ir.Model:
+    """Write a jaxpr as a model of ONNX.
+
+    Args:
+        closed: the jaxpr; all sizes are numbers.
+        arguments: its inputs, in order. Those with a value are known: what depends on them alone is computed now.
+        results: the names of its outputs.
+        opset: the version of ONNX's operators.
+        label: the name of the graph.
+
+    Returns:
+        The model, not checked.
+
+    Raises:
+        UnsupportedError: primitives have no counterpart, or need a newer opset; names their nodes or lines.
+    """
+    _refuse_complex(closed, arguments, results)
+    writer = Writer(opset)
+    for name in (*(argument.name for argument in arguments if argument.value is None), *results):
+        writer.unused(name)
+    values: list[Operand] = []
+    for argument, variable in zip(arguments, closed.jaxpr.invars, strict=True):
+        if argument.value is None:
+            values.append(make_value(argument.name, shape_of(variable), type_of(variable)))
+        else:
+            array = np.asarray(argument.value)
+            writer.parameter(argument.name, array)
+            values.append(array)
+    inputs = [value for value in values if isinstance(value, ir.Value)]
+    with exact_types():
+        lowering = Lowering(writer, RULES)
+        found = lowering.evaluate(closed, values)
+        lowering.check()
+    # The place makes each a value of its own, of which there may be several equal ones.
+    ends = [writer.node("Result", result, place=place) for place, result in enumerate(found)]
+    graph = ir.Graph(inputs, ends, nodes=writer.nodes, opset_imports={"": opset}, name=label)
+    model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="jaxrnn")
+    # Equal values are one before patterns are looked for, and what replaces them is one after.
+    for rewrites in (REWRITES, WRITTEN_OUT):
+        passes.CommonSubexpressionEliminationPass()(model)
+        rewrite(graph, writer, rewrites)
+    passes.CommonSubexpressionEliminationPass()(model)
+    split_slices(graph, writer)
+    for value in writer.initializers:
+        graph.register_initializer(value)
+    for subgraph in graph.subgraphs():
+        _trim_results(subgraph)
+    _name_outputs(graph, results)
+    passes.RemoveUnusedNodesPass()(model)
+    name_nodes(graph)
+    return model
+
+
+def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[Argument], results: Sequence[str]) -> None:
+    names = [argument.name if argument.value is None else "" for argument in arguments]
+    for name, variable in zip([*names, *results], [*closed.jaxpr.invars, *closed.jaxpr.outvars], strict=True):
+        if name and type_of(variable).kind == "c":
+            raise UnsupportedError(f"{name!r} is complex, which engines have no type for; make two real arrays of it")
+
+
+def _trim_results(graph: ir.Graph) -> None:
+    """Results of a body without the `Identity` that they were written with, where the body computes them."""
+    for index, end in enumerate(graph.outputs):
+        node = maker_of(end, "Identity")
+        value = end if node is None else source_of(node)
+        maker = value.producer()
+        if node is None or maker is None or maker.graph is not graph or value.is_graph_output() or end.uses():
+            continue
+        graph.outputs[index] = value
+        graph.remove(node, safe=True)
+
+
+def _name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
+    """Results under their names, each a value of its own; what is an input or another result has an `Identity`."""
+    for index, name in enumerate(names):
+        end = graph.outputs[index].producer()
+        assert end is not None
+        value = source_of(end)
+        maker = value.producer()
+        if maker is None or maker.graph is not graph or value.is_graph_output():
+            identity = ir.node("Identity", [value], outputs=[make_value(name, size_of(value), dtype_of(value))])
+            graph.insert_before(end, identity)
+            value = identity.outputs[0]
+        graph.outputs[index] = value
+        graph.remove(end, safe=True)
+        value.name = name
+
+
+def name_nodes(graph: ir.Graph) -> None:
+    """Name nodes by their scopes, in order, and their results by the nodes; inputs and outputs keep their names."""
+    taken: set[str] = set()
+
+    def unused(name: str) -> str:
+        candidate, count = name, 0
+        while candidate in taken:
+            count += 1
+            candidate = f"{name}_{count}"
+        taken.add(candidate)
+        return candidate
+
+    nodes = list(graph.all_nodes())
+    kept = {id(value): value for each in (graph, *graph.subgraphs()) for value in (*each.inputs, *each.outputs)}
+    kept |= {id(value): value for each in (graph, *graph.subgraphs()) for value in each.initializers.values()}
+    taken.update(str(value.name) for value in kept.values())
+    for node in nodes:
+        scope = node.meta.get("scope", "")
+        node.name = unused(scope if scope.endswith(node.op_type) else f"{scope}/{node.op_type}")
+        for index, value in enumerate(node.outputs):
+            if id(value) not in kept:
+                value.name = unused(f"{node.name}_output{f'_{index}' if len(node.outputs) > 1 else ''}")

@@ -1,0 +1,363 @@
+"""Patterns of nodes, and rewrites, which replace them by fewer nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from jaxrnn.export.movement import reshape, source_of
+from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, operand_of, shape_of
+
+_COMMUTE = frozenset({"Add", "And", "Equal", "Max", "Min", "Mul", "Or"})
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a pattern has met so far.
+
+    Attributes:
+        values: by the name of a term, a value of the graph, an array or a number.
+        nodes: those that the pattern is made of, the last one of the graph first; those with a name by it too.
+    """
+
+    values: dict[str, Any]
+    nodes: tuple[ir.Node, ...] = ()
+
+    def bound(self, name: str, value: Any) -> Found | None:
+        """With a value of that name; None if the name has another."""
+        if name not in self.values:
+            return replace(self, values={**self.values, name: value})
+        known = self.values[name]
+        same = known is value or (isinstance(known, float) and known == value)
+        return self if same else None
+
+
+@dataclass(frozen=True)
+class Value:
+    """Any value, the same wherever the name stands."""
+
+    name: str
+
+    def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
+        """All ways in which it is what computed a value."""
+        if value is not None and (more := found.bound(self.name, value)) is not None:
+            yield more
+
+
+@dataclass(frozen=True)
+class Known:
+    """An array that is known."""
+
+    name: str
+
+    def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
+        """All ways in which it is what computed a value."""
+        if constant_of(value) is not None and (more := found.bound(self.name, value)) is not None:
+            yield more
+
+
+@dataclass(frozen=True)
+class Number:
+    """A known array all of whose elements are one number, as a float."""
+
+    name: str
+
+    def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
+        """All ways in which it is what computed a value."""
+        number = number_of(value)
+        if number is not None and (more := found.bound(self.name, number)) is not None:
+            yield more
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several terms."""
+
+    terms: tuple[Any, ...]
+
+    def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
+        """All ways in which it is what computed a value."""
+        for term in self.terms:
+            yield from find(term, value, found)
+
+
+@dataclass(frozen=True)
+class Op:
+    """The result of a node; operands after those that are written may be anything."""
+
+    operator: str
+    operands: tuple[Any, ...]
+    name: str = ""
+
+    def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
+        """All ways in which it is what computed a value."""
+        node = None if value is None else value.producer()
+        if node is None or node.op_type != self.operator:
+            return
+        if len(node.inputs) < len(self.operands):
+            return
+        here: Found | None = replace(found, nodes=(*found.nodes, node))
+        if self.name:
+            here = here.bound(self.name, node)
+        if here is None:
+            return
+        orders = [node.inputs]
+        if self.operator in _COMMUTE:
+            orders.append(node.inputs[::-1])
+        for inputs in orders:
+            yield from _find_all(self.operands, inputs, here)
+
+    def named(self, name: str) -> Op:
+        """With its node under a name."""
+        return replace(self, name=name)
+
+
+def _find_all(terms: tuple[Any, ...], values: Any, found: Found) -> Iterator[Found]:
+    if not terms:
+        yield found
+        return
+    for here in find(terms[0], values[0], found):
+        yield from _find_all(terms[1:], values[1:], here)
+
+
+def find(term: Any, value: ir.Value | None, found: Found) -> Iterator[Found]:
+    """All ways in which a term is what computed a value; a float is a known array of that number."""
+    if not isinstance(term, float):
+        yield from term.find(value, found)
+        return
+    number = number_of(value)
+    if number is not None and value is not None and _is_number(number, term, dtype_of(value)):
+        yield found
+
+
+def _is_number(number: float, expected: float, dtype: np.dtype) -> bool:
+    if number == expected:
+        return bool(np.signbit(number) == np.signbit(expected))
+    return dtype.kind == "f" and 0 < abs(number - expected) <= float(np.finfo(dtype).eps) * abs(expected) < np.inf
+
+
+def number_of(value: ir.Value | None) -> float | None:
+    """The number that all elements of a known array are; None for another value."""
+    array = constant_of(value)
+    if array is None or not array.size or array.dtype.kind not in "fiu":
+        return None
+    first = array.reshape(-1)[0]
+    return float(first) if np.all(array == first) and len(set(np.signbit(array).reshape(-1).tolist())) == 1 else None
+
+
+def operator(name: str) -> Callable[..., Op]:
+    """A function that writes the term of an operator."""
+    return lambda *operands: Op(name, operands)
+
+
+def either(*terms: Any) -> Either:
+    """One of several terms."""
+    return Either(terms)
+
+
+#: Operators that engines have no kernels of float64 for, though ONNX allows it.
+_NOT_IN_DOUBLE = frozenset(
+    {
+        "AveragePool",
+        "Elu",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "InstanceNormalization",
+        "Selu",
+        "Softplus",
+        "Softsign",
+        "ThresholdedRelu",
+    }
+)
+
+
+class Match:
+    """What a rewrite is given: the nodes that its pattern has found, and a writer of others.
+
+    Attributes:
+        result: the value that is replaced.
+        root: the node that has it.
+        writer: of the graph.
+    """
+
+    def __init__(self, writer: Writer, result: ir.Value, found: Found):
+        self.writer, self.result, self.found = writer, result, found
+        self.root = found.nodes[0]
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a term."""
+        return self.found.values[name]
+
+    def get(self, name: str, default: Any) -> Any:
+        """The value of a term that one of several patterns has."""
+        return self.found.values.get(name, default)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the result."""
+        return shape_of(self.result)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the result."""
+        return dtype_of(self.result)
+
+    def number(self, value: float) -> np.ndarray:
+        """A number of the result's type."""
+        return np.array(value, self.dtype)
+
+    def node(
+        self,
+        operator: str,
+        x: Operand,
+        *operands: Operand | None,
+        shape: Sequence[int] | None = None,
+        **attributes: Any,
+    ) -> ir.Value | None:
+        """A node of the result's type, by default of the shape of its first operand.
+
+        None where the opset, or engines, have no such operator, or no attributes in the precision of the type: they are
+        numbers of float32.
+        """
+        if not onnx.defs.has(operator, max_inclusive_version=self.writer.opset):
+            return None
+        if self.dtype.kind != "f" or (self.dtype == np.float64 and operator in _NOT_IN_DOUBLE):
+            return None
+        numbers = [each for each in attributes.values() if isinstance(each, float)]
+        if self.dtype == np.float64 and any(float(np.float32(each)) != each for each in numbers):
+            return None
+        shape = shape_of(x) if shape is None else shape
+        return self.writer.node(operator, x, *operands, shape=shape, dtype=self.dtype, **attributes)
+
+    def of_elements(self, x: Operand) -> ir.Value:
+        """The operator of the root, one on elements, of another operand."""
+        attributes = {name: each.value for name, each in self.root.attributes.items()}
+        return self.writer.node(self.root.op_type, x, shape=shape_of(x), dtype=self.dtype, **attributes)
+
+    def like(self, node: ir.Node, *operands: Any) -> ir.Value | None:
+        """A node like another one, whose first operand is the same."""
+        attributes = {name: each.value for name, each in node.attributes.items()}
+        return self.node(node.op_type, source_of(node), *operands, shape=shape_of(node.outputs[0]), **attributes)
+
+
+def by_channel(match: Match, name: str) -> Operand | None:
+    """A value for each channel, the second axis of the result, or one for all, as a vector; None for another."""
+    value, shape = match[name], match.shape
+    own = (1,) * (len(shape) - len(shape_of(value))) + shape_of(value)
+    if len(shape) < 2 or dtype_of(value) != match.dtype or own not in (_channels(shape, shape[1]), _channels(shape, 1)):
+        return None
+    vector = reshape(match.writer, operand_of(value), (own[1],))
+    if own[1] == shape[1]:
+        return vector
+    return np.broadcast_to(vector, shape[1:2]) if isinstance(vector, np.ndarray) else None
+
+
+def _channels(shape: Sequence[int], count: int) -> tuple[int, ...]:
+    return (1, count, *(1,) * (len(shape) - 2))
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A pattern, and what computes the same.
+
+    Attributes:
+        pattern: of nodes, whose results other than the last nothing else uses.
+        build: of a match, a value of the same shape and type; None where the pattern is not enough.
+        shares: others may use the results as well, as it pays in any case.
+        named: which of the nodes found it is named after, in the order of the pattern; by default the last one.
+    """
+
+    pattern: Op
+    build: Callable[[Match], Operand | None]
+    shares: bool = False
+    named: int = -1
+
+    def of(self, writer: Writer, result: ir.Value) -> Operand | None:
+        """What replaces a value; None if the pattern is not there."""
+        for found in find(self.pattern, result, Found({})):
+            if not (self.shares or _is_alone(found.nodes)) or not _is_in_one_graph(found.nodes):
+                continue
+            writer.scope = found.nodes[self.named].meta.get("scope", "")
+            built = self.build(Match(writer, result, found))
+            if built is not None and (shape_of(built), dtype_of(built)) == (shape_of(result), dtype_of(result)):
+                return built
+            writer.nodes.clear()
+        return None
+
+
+def _is_alone(nodes: Sequence[ir.Node]) -> bool:
+    """Whether nothing but these nodes uses their results, those of the first one aside."""
+    inner = {id(node) for node in nodes}
+    return all(
+        not value.is_graph_output() and all(id(use.node) in inner for use in value.uses())
+        for node in nodes[1:]
+        for value in node.outputs
+    )
+
+
+def _is_in_one_graph(nodes: Sequence[ir.Node]) -> bool:
+    """Whether no node is outside of a loop or branch that another one is in, which would run it in every trip."""
+    return all(node.graph is nodes[0].graph for node in nodes)
+
+
+def rewrite(graph: ir.Graph, writer: Writer, rewrites: Mapping[str, Sequence[Rewrite]]) -> None:
+    """Replace patterns in a graph and its subgraphs until none is left.
+
+    Args:
+        graph: the graph.
+        writer: of the graph; its nodes are those of the graph.
+        rewrites: by the operator of a pattern's last node.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for node in list(graph.all_nodes()):
+            if node.graph is not None and _rewritten(writer.inside(), node, rewrites.get(node.op_type, ())):
+                changed = True
+
+
+def _rewritten(writer: Writer, node: ir.Node, rewrites: Sequence[Rewrite]) -> bool:
+    for result in node.outputs:
+        for each in rewrites if result.uses() or result.is_graph_output() else ():
+            operand = each.of(writer, result)
+            if operand is not None:
+                value = writer.value(operand)
+                assert node.graph is not None
+                if result.is_graph_output() and not _is_own(value, node.graph, writer.nodes):
+                    value = writer.node("Identity", value)
+                node.graph.insert_before(node, writer.nodes)
+                result.replace_all_uses_with(value, replace_graph_outputs=True)
+                _remove(node)
+                return True
+    return False
+
+
+def _is_own(value: ir.Value, graph: Any, nodes: Sequence[ir.Node]) -> bool:
+    """Whether a value can be a result of a graph: one that it computes, and no other result."""
+    maker = value.producer()
+    return maker is not None and (maker.graph is graph or maker in nodes) and not value.is_graph_output()
+
+
+def _remove(node: ir.Node) -> None:
+    """A node whose results nothing uses, and then those of its operands of which that is true."""
+    if node.graph is None or any(value.uses() or value.is_graph_output() for value in node.outputs):
+        return
+    makers = [value.producer() for value in node.inputs if value is not None]
+    node.graph.remove(node, safe=True)
+    for maker in makers:
+        if maker is not None:
+            _remove(maker)
+
+
+def by_operator(*rewrites: Rewrite) -> dict[str, list[Rewrite]]:
+    """Rewrites by the operator of their patterns' last nodes."""
+    table: dict[str, list[Rewrite]] = {}
+    for each in rewrites:
+        table.setdefault(each.pattern.operator, []).append(each)
+    return table

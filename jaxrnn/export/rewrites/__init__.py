@@ -1,0 +1,14 @@
+"""The rewrites, by family."""
+
+from __future__ import annotations
+
+from jaxrnn.export.patterns import by_operator
+from jaxrnn.export.rewrites import activations, arrangement, layers, moves
+from jaxrnn.export.rewrites.arrangement import split_slices
+
+__all__ = ["REWRITES", "WRITTEN_OUT", "split_slices"]
+
+#: Patterns and the fewer nodes that replace them, by the operator of the pattern's last node.
+REWRITES = by_operator(*arrangement.REWRITES, *activations.REWRITES, *layers.REWRITES, *moves.REWRITES)
+#: The replacements of functions that ONNX has no operator for.
+WRITTEN_OUT = by_operator(*activations.WRITTEN_OUT)

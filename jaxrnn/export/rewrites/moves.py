@@ -1,0 +1,241 @@
+"""Rewrites that move reshapes and transposes towards the end of the graph, where they meet and cancel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxrnn.export.movement import concatenate, reshape, source_of, transpose
+from jaxrnn.export.patterns import Known, Match, Rewrite, Value, operator
+from jaxrnn.export.rewrites.layers import axes_of
+from jaxrnn.export.writer import Operand, constant_of, maker_of, shape_of
+from jaxrnn.onnx.operators import elementwise_operators
+
+X, Y, KNOWN = Value("x"), Value("y"), Known("known")
+
+Concat, MatMul, Reshape, Transpose = map(operator, ("Concat", "MatMul", "Reshape", "Transpose"))
+
+#: Operators on the elements of one operand.
+OF_ELEMENTS = elementwise_operators()
+#: Those on the elements of two.
+PAIRS = ("Add", "Div", "Max", "Min", "Mul", "Sub")
+_PASSING = frozenset((*OF_ELEMENTS, *PAIRS, "Concat", "Reshape", "Transpose"))
+_COMPARISONS = tuple(
+    operator(name)(*operands)
+    for name in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+    for operands in ((X, KNOWN), (KNOWN, X))
+)
+
+
+def is_passed_on(value: ir.Value) -> bool:
+    """Whether all that use a value are operators after which it could be moved as well."""
+    return all(use.node.op_type in _PASSING for use in value.uses()) and not value.is_graph_output()
+
+
+def _reshaped(match: Match) -> Operand | None:
+    """A reshape of a reshape; none where the shape was there before."""
+    return reshape(match.writer, match["x"], match.shape)
+
+
+def _reshape_after_elements(match: Match) -> Operand | None:
+    """An operator on elements, before its operand is reshaped."""
+    if not is_passed_on(match["reshape"].outputs[0]):
+        return None
+    y = match.of_elements(match["x"])
+    return reshape(match.writer, y, match.shape)
+
+
+def _after_product(match: Match) -> Operand | None:
+    """A product with a matrix of what only has its rows in other axes; of two axes, it may become a `Gemm`."""
+    x, weight = match["x"], match["known"]
+    shape, columns = shape_of(x), shape_of(weight)
+    if len(columns) != 2 or len(match.shape) == 2 or len(shape) < 2 or shape[-1] != columns[0]:
+        return None
+    if shape[-1] != shape_of(match["reshape"].outputs[0])[-1]:
+        return None
+    y = match.writer.node("MatMul", x, weight, shape=(*shape[:-1], columns[1]), dtype=match.dtype)
+    return reshape(match.writer, y, match.shape)
+
+
+def _reshape_after_known(match: Match) -> Operand | None:
+    """A sum or a product with a known array, which lies along axes that are there before the reshape too."""
+    x, known = match["x"], constant_of(match["known"])
+    before, after = shape_of(x), match.shape
+    if not is_passed_on(match["reshape"].outputs[0]):
+        return None
+    if known is None or after != shape_of(match["reshape"].outputs[0]) or not before or 0 in after:
+        return None
+    own = (1,) * (len(after) - known.ndim) + known.shape
+    moved = _along(own, before, after)
+    if moved is None:
+        return None
+    y = match.writer.node(match.root.op_type, x, known.reshape(moved), shape=before, dtype=match.dtype)
+    return reshape(match.writer, y, after)
+
+
+def _reshape_after_both(match: Match) -> Operand | None:
+    """An operator on elements of two values that were reshaped alike."""
+    x, y, results = match["x"], match["y"], (match["reshape"].outputs[0], match["other"].outputs[0])
+    if shape_of(x) != shape_of(y) or {shape_of(each) for each in results} != {match.shape}:
+        return None
+    if not all(map(is_passed_on, results)):
+        return None
+    result = match.writer.node(match.root.op_type, x, y, shape=shape_of(x), dtype=match.dtype)
+    return reshape(match.writer, result, match.shape)
+
+
+def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of a known array among the axes before a reshape, from that among those after it."""
+    if math.prod(own) == 1:
+        return ()
+    if math.prod(own[:-1]) == 1 and own[-1] in (1, before[-1]) and before[-1] == after[-1]:
+        return own[-1:]
+    large = [axis for axis, size in enumerate(after) if size > 1]
+    if [after[axis] for axis in large] != [size for size in before if size > 1]:
+        return None
+    sizes = iter(large)  # only axes of size 1 come and go
+    return tuple(own[next(sizes)] if size > 1 else 1 for size in before)
+
+
+def _of_comparison(match: Match) -> Operand | None:
+    """A comparison of a number with known ones, in the shape that is asked for."""
+    x, known, node = match["x"], constant_of(match["known"]), match["comparison"]
+    if shape_of(x) or known is None or any(use.node.op_type != "Reshape" for use in node.outputs[0].uses()):
+        return None
+    operands = [x, known.reshape(match.shape)]
+    if node.inputs[1] is x:
+        operands.reverse()
+    return match.writer.node(node.op_type, *operands, shape=match.shape, dtype=bool)
+
+
+def _of_parts(match: Match) -> Operand | None:
+    """Parts that were all reshaped alike, one after another before that."""
+    axis = match.root.attributes["axis"].as_int()
+    makers = [maker_of(value, "Reshape") for value in match.root.inputs]
+    alone = [
+        each for each in makers if each is not None and {use.node for use in each.outputs[0].uses()} == {match.root}
+    ]
+    if len(makers) < 2 or len(alone) < len(makers):
+        return None
+    sources = [source_of(maker) for maker in alone]
+    shapes = {shape_of(source) for source in sources}
+    if len(shapes) > 1 or 0 in match.shape:
+        return None
+    (shape,) = shapes
+    # The parts lie one after another for each place along the axes in front, wherever that is in their shape.
+    front = math.prod(match.shape[:axis])
+    axes = [place for place in range(len(shape)) if math.prod(shape[:place]) == front]
+    if not axes:
+        return None
+    return reshape(match.writer, concatenate(match.writer, sources, axes[-1]), match.shape)
+
+
+_RESHAPED, _OTHER_RESHAPED = Reshape(X).named("reshape"), Reshape(Y).named("other")
+
+
+def _order(match: Match, name: str) -> tuple[int, ...]:
+    return tuple(match[name].attributes["perm"].as_ints())
+
+
+def _meeting(match: Match) -> Operand | None:
+    """A transpose of a transpose, as one or none."""
+    before = _order(match, "transpose")
+    return transpose(match.writer, match["x"], [before[axis] for axis in match.root.attributes["perm"].as_ints()])
+
+
+def _transpose_after_elements(match: Match) -> Operand | None:
+    """An operator on elements, before its operand is transposed."""
+    if not is_passed_on(match["transpose"].outputs[0]):
+        return None
+    y = match.of_elements(match["x"])
+    return transpose(match.writer, y, _order(match, "transpose"))
+
+
+def _transpose_after_known(match: Match) -> Operand | None:
+    """An operator on elements of a transpose and a known array, which is brought to the order before it."""
+    order, known = _order(match, "transpose"), constant_of(match["known"])
+    shape = shape_of(match["x"])
+    if not is_passed_on(match["transpose"].outputs[0]):
+        return None
+    if known is None or known.ndim > len(order) or match.shape != tuple(shape[axis] for axis in order):
+        return None
+    whole = known.reshape((1,) * (len(order) - known.ndim) + known.shape)
+    operands: list[Operand] = [match["x"], whole.transpose(np.argsort(order))]
+    if constant_of(match.root.inputs[0]) is not None:
+        operands.reverse()
+    y = match.writer.node(match.root.op_type, *operands, shape=shape, dtype=match.dtype)
+    return transpose(match.writer, y, order)
+
+
+def _transpose_after_both(match: Match) -> Operand | None:
+    """An operator on elements of two transposes of one order."""
+    order, x, y = _order(match, "transpose"), match["x"], match["y"]
+    if order != _order(match, "other") or shape_of(x) != shape_of(y):
+        return None
+    if not (is_passed_on(match["transpose"].outputs[0]) and is_passed_on(match["other"].outputs[0])):
+        return None
+    result = match.writer.node(match.root.op_type, x, y, shape=shape_of(x), dtype=match.dtype)
+    return transpose(match.writer, result, order)
+
+
+def _after_concatenation(match: Match) -> Operand | None:
+    """Parts that are all transposes of one order, which nothing else uses."""
+    makers = [maker_of(value, "Transpose") for value in match.root.inputs]
+    alone = [each for each in makers if each and {use.node for use in each.outputs[0].uses()} == {match.root}]
+    orders = {tuple(each.attributes["perm"].as_ints()) for each in alone}
+    if len(alone) < max(len(makers), 2) or len(orders) > 1:
+        return None
+    (order,) = orders
+    axis = order[match.root.attributes["axis"].as_int()]
+    return transpose(match.writer, concatenate(match.writer, [source_of(each) for each in alone], axis), order)
+
+
+def _of_reduction(match: Match) -> Operand | None:
+    """A reduction whose other axes keep their order needs no transpose."""
+    node, order = match.root, _order(match, "transpose")
+    axes = axes_of(node)
+    if axes is None:
+        return None
+    kept = [axis for place, axis in enumerate(order) if place not in axes]
+    sources = sorted(order[axis] for axis in axes)
+    shape = shape_of(match["x"])
+    if node.attributes["keepdims"].as_int() or kept != sorted(kept):
+        return None
+    as_operand = len(node.inputs) > 1
+    operands: Sequence[Operand] = (match["x"], np.array(sources, np.int64)) if as_operand else (match["x"],)
+    attributes = {} if as_operand else {"axes": sources}
+    result = tuple(shape[axis] for axis in kept)
+    return match.writer.node(node.op_type, *operands, shape=result, dtype=match.dtype, keepdims=0, **attributes)
+
+
+_TRANSPOSED, _OTHER_TRANSPOSED = Transpose(X).named("transpose"), Transpose(Y).named("other")
+
+
+REWRITES = (
+    Rewrite(Reshape(Reshape(X)), _reshaped, shares=True),
+    *(Rewrite(operator(name)(_RESHAPED), _reshape_after_elements, shares=True, named=0) for name in OF_ELEMENTS),
+    Rewrite(MatMul(_RESHAPED, KNOWN), _after_product, named=0),
+    *(Rewrite(operator(name)(_RESHAPED, KNOWN), _reshape_after_known, shares=True, named=0) for name in PAIRS),
+    *(Rewrite(operator(name)(_RESHAPED, _OTHER_RESHAPED), _reshape_after_both, shares=True, named=0) for name in PAIRS),
+    *(Rewrite(Reshape(each.named("comparison")), _of_comparison, shares=True) for each in _COMPARISONS),
+    Rewrite(Concat(), _of_parts),
+    Rewrite(Transpose(_TRANSPOSED), _meeting, shares=True),
+    *(Rewrite(operator(name)(_TRANSPOSED), _transpose_after_elements, shares=True, named=0) for name in OF_ELEMENTS),
+    *(Rewrite(operator(name)(_TRANSPOSED, KNOWN), _transpose_after_known, shares=True, named=0) for name in PAIRS),
+    *(
+        Rewrite(operator(name)(KNOWN, _TRANSPOSED), _transpose_after_known, shares=True, named=0)
+        for name in ("Div", "Sub")
+    ),
+    *(
+        Rewrite(operator(name)(_TRANSPOSED, _OTHER_TRANSPOSED), _transpose_after_both, shares=True, named=0)
+        for name in PAIRS
+    ),
+    Rewrite(Concat(), _after_concatenation),
+    *(
+        Rewrite(operator(f"Reduce{name}")(_TRANSPOSED), _of_reduction, named=0)
+        for name in ("Max", "Mean", "Min", "Prod", "Sum")
+    ),
+)

@@ -1,0 +1,250 @@
+"""Rules for arithmetic that ONNX or its engines lack: integers that wrap around, and functions written out."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.movement import reshape
+from jaxrnn.export.rules.elementwise import cast, elements
+from jaxrnn.export.writer import Operand, dtype_of, shape_of
+
+
+def _is_known(y: Operand, *others: int) -> bool:
+    """Whether a divisor is known to be none of these numbers."""
+    return isinstance(y, np.ndarray) and not np.isin(y, others).any()
+
+
+def divide(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+    """``Div``; of integers, what engines have no answer to is answered as by JAX: ``x / 0`` and ``lowest / -1``."""
+    dtype = dtype_of(x)
+    if dtype.kind not in "iu":
+        return elements(lowering, "Div", x, y)
+    zero, one = np.array(0, dtype), np.array(1, dtype)
+    signed = dtype.kind == "i"
+    if _is_known(y, 0, -1 if signed else 0):
+        return elements(lowering, "Div", x, y)
+    edges: dict[int, Operand] = {0: np.asarray(~zero)}
+    if signed:
+        edges[-1] = elements(lowering, "Sub", zero, x)
+    at_edge = {edge: elements(lowering, "Equal", y, np.array(edge, dtype), dtype=bool) for edge in edges}
+    divisor = y
+    for at in at_edge.values():
+        divisor = elements(lowering, "Where", at, one, divisor, dtype=dtype)
+    result = elements(lowering, "Div", x, divisor)
+    for edge, at in at_edge.items():
+        result = elements(lowering, "Where", at, edges[edge], result, dtype=dtype)
+    return result
+
+
+def remainder(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+    """``Mod``, with the sign of the dividend. ONNX Runtime computes that in float64, which holds no int64."""
+    dtype = dtype_of(x)
+    if dtype.kind not in "iu" or (dtype.itemsize < 8 and _is_known(y, 0)):
+        return elements(lowering, "Mod", x, y, fmod=1)
+    if dtype.kind == "u" and _is_known(y, 0):
+        return elements(lowering, "Mod", x, y)
+    # With the quotient by 0 being what it may, the product is 0.
+    quotient = divide(lowering, equation, x, y)
+    return elements(lowering, "Sub", x, elements(lowering, "Mul", quotient, y))
+
+
+def _unsigned(dtype: np.dtype) -> np.dtype:
+    return np.dtype(f"uint{8 * dtype.itemsize}")
+
+
+def shift(direction: str, lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand) -> Operand:
+    """``BitShift``, which is for unsigned integers; by all bits or more, 0."""
+    dtype, bits = dtype_of(x), 8 * dtype_of(x).itemsize
+    unsigned = _unsigned(dtype)
+    x, by = cast(lowering, x, unsigned), cast(lowering, by, unsigned)
+    beyond = None
+    if not (isinstance(by, np.ndarray) and np.all(by < bits)):
+        beyond = elements(lowering, "GreaterOrEqual", by, np.array(bits, unsigned), dtype=bool)
+        by = elements(lowering, "Min", by, np.array(bits - 1, unsigned))
+    shifted = elements(lowering, "BitShift", x, by, direction=direction)
+    if beyond is not None:
+        shifted = elements(lowering, "Where", beyond, np.array(0, unsigned), shifted, dtype=unsigned)
+    return cast(lowering, shifted, dtype)
+
+
+def shift_arithmetic(lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand) -> Operand:
+    """A number below 0 is shifted as its complement, which is none; XLA reads integers without a sign as with one."""
+    dtype = dtype_of(x)
+    if dtype.kind == "u":
+        signed = np.dtype(f"int{8 * dtype.itemsize}")
+        return cast(lowering, shift_arithmetic(lowering, equation, cast(lowering, x, signed), by), dtype)
+    negative = elements(lowering, "Less", x, np.array(0, dtype), dtype=bool)
+
+    def complemented(value: Operand) -> Operand:
+        return elements(lowering, "Where", negative, invert(lowering, value), value, dtype=dtype)
+
+    return complemented(shift("RIGHT", lowering, equation, complemented(x), by))
+
+
+def invert(lowering: Lowering, x: Operand) -> Operand:
+    """All bits the other way: ``-1 - x``, or of unsigned integers the largest one less it."""
+    dtype = dtype_of(x)
+    return elements(lowering, "Sub", np.array(-1 if dtype.kind == "i" else np.iinfo(dtype).max, dtype), x)
+
+
+def negation(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Not``, or all bits the other way."""
+    return elements(lowering, "Not", x) if dtype_of(x) == np.bool_ else invert(lowering, x)
+
+
+def bitwise(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+    """An operator on booleans, or that on bits of integers; the low bits of a number are also its remainder."""
+    dtype = dtype_of(x)
+    if dtype == np.bool_:
+        return elements(lowering, operator, x, y)
+    if operator == "And" and lowering.writer.opset < 18:
+        for value, mask in ((x, y), (y, x)):
+            if isinstance(mask, np.ndarray) and _are_low_bits(mask):
+                return elements(lowering, "Mod", value, np.asarray(mask + 1, dtype))
+    return elements(lowering, f"Bitwise{operator}", x, y)
+
+
+def _are_low_bits(mask: np.ndarray) -> bool:
+    return bool(np.all((mask >= 0) & (mask < np.iinfo(mask.dtype).max) & (mask & (mask + 1) == 0)))
+
+
+def count_bits(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """The number of bits that are 1."""
+    return _sum_of_bits(lowering, x, lambda shifted: elements(lowering, "Mod", shifted, np.array(2, np.uint64)))
+
+
+def count_leading_zeros(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """All bits but those from the highest 1 on."""
+    one = np.array(1, np.uint64)
+    used = _sum_of_bits(lowering, x, lambda shifted: elements(lowering, "Min", shifted, one))
+    return elements(lowering, "Sub", np.array(8 * dtype_of(x).itemsize, dtype_of(x)), used)
+
+
+def _sum_of_bits(lowering: Lowering, x: Operand, of_shifted: Callable[[Operand], Operand]) -> Operand:
+    dtype = dtype_of(x)
+    wide = cast(lowering, cast(lowering, x, _unsigned(dtype)), np.uint64)
+    wide = reshape(lowering.writer, wide, (*shape_of(x), 1))
+    places = np.arange(8 * dtype.itemsize, dtype=np.uint64)
+    bits = cast(lowering, of_shifted(elements(lowering, "BitShift", wide, places, direction="RIGHT")), np.int64)
+    axis = np.array([len(shape_of(x))], np.int64)
+    total = lowering.writer.node("ReduceSum", bits, axis, shape=shape_of(x), dtype=np.int64, keepdims=0)
+    return cast(lowering, total, dtype)
+
+
+class _Formula:
+    """Operators by name, on operands and Python numbers, which are of the type of the formula.
+
+    Below float32, it is computed in float32.
+    """
+
+    def __init__(self, lowering: Lowering, x: Operand):
+        self.lowering, self.dtype = lowering, dtype_of(x)
+        self.wide = self.dtype if self.dtype == np.float64 else np.dtype(np.float32)
+
+    def of(self, x: Operand) -> Operand:
+        """An operand in the type of the formula."""
+        return cast(self.lowering, x, self.wide)
+
+    def result(self, x: Operand) -> Operand:
+        """A result in the type of the operands."""
+        return cast(self.lowering, x, self.dtype)
+
+    def __call__(self, operator: str, *operands: Operand | float, dtype: Any = None) -> Operand:
+        arrays = [np.array(each, self.wide) if isinstance(each, float | int) else each for each in operands]
+        return elements(self.lowering, operator, *arrays, dtype=self.wide if dtype is None else dtype)
+
+    def holds(self, operator: str, *operands: Operand | float) -> Operand:
+        """A condition."""
+        return self(operator, *operands, dtype=bool)
+
+
+def exp2(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """A power of 2."""
+    return elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x))
+
+
+def cube_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """A power of 1/3, which only float64 holds well enough, with the sign of the number."""
+    magnitude = cast(lowering, elements(lowering, "Abs", x), np.float64)
+    root = cast(lowering, elements(lowering, "Pow", magnitude, np.array(1 / 3)), dtype_of(x))
+    return elements(lowering, "Mul", elements(lowering, "Sign", x), root)
+
+
+def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> Operand:
+    """The angle of a point; of the origin, 0, whatever the sign of its zeros; between infinities there is none."""
+    f = _Formula(lowering, y)
+    y, x = f.of(y), f.of(x)
+    origin = f("And", f.holds("Equal", y, 0), f.holds("Equal", x, 0), dtype=bool)
+    angle = f("Where", origin, 0, f("Atan", f("Div", y, f("Abs", x))))
+    # The sign of a zero is that of its reciprocal.
+    below = f("Or", f.holds("Less", y, 0), f.holds("Less", f("Reciprocal", y), 0), dtype=bool)
+    turned = f("Sub", f("Where", below, -math.pi, math.pi), angle)
+    return f.result(f("Where", f.holds("Less", x, 0), turned, angle))
+
+
+def is_finite(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Below infinity, which NaN is not."""
+    return elements(lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool)
+
+
+def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Round``, half to even; or half away from 0."""
+    if int(equation.params["rounding_method"]) == 1:
+        return elements(lowering, "Round", x)
+    f = _Formula(lowering, x)
+    x = f.of(x)
+    magnitude = f("Abs", x)
+    low = f("Floor", magnitude)
+    up = f("Where", f.holds("GreaterOrEqual", f("Sub", magnitude, low), 0.5), f("Add", low, 1), low)
+    return f.result(f("Mul", f("Sign", x), up))
+
+
+def integer_power(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Products for squares and for integers, which wrap around; ``Pow`` for others."""
+    exponent, dtype = equation.params["y"], dtype_of(x)
+    if exponent < 0:
+        return elements(lowering, "Reciprocal", _product(lowering, x, -exponent))
+    if exponent == 0:
+        return elements(lowering, "Where", np.array(True), np.array(1, dtype), x, dtype=dtype)
+    return _product(lowering, x, exponent)
+
+
+def _product(lowering: Lowering, x: Operand, exponent: int) -> Operand:
+    if exponent > 2 and dtype_of(x).kind not in "iu":
+        return elements(lowering, "Pow", x, np.array(exponent, dtype_of(x)))
+    result: Operand | None = None
+    while exponent:
+        if exponent & 1:
+            result = x if result is None else elements(lowering, "Mul", result, x)
+        exponent >>= 1
+        x = elements(lowering, "Mul", x, x) if exponent else x
+    assert result is not None
+    return result
+
+
+RULES: dict[str, Rule] = {
+    "and": functools.partial(bitwise, "And"),
+    "clz": count_leading_zeros,
+    "div": divide,
+    "not": negation,
+    "or": functools.partial(bitwise, "Or"),
+    "population_count": count_bits,
+    "rem": remainder,
+    "shift_left": functools.partial(shift, "LEFT"),
+    "shift_right_arithmetic": shift_arithmetic,
+    "shift_right_logical": functools.partial(shift, "RIGHT"),
+    "xor": functools.partial(bitwise, "Xor"),
+    "atan2": arctan2,
+    "cbrt": cube_root,
+    "exp2": exp2,
+    "integer_pow": integer_power,
+    "is_finite": is_finite,
+    "round": rounded,
+}

@@ -1,0 +1,334 @@
+"""Rules for complex numbers, as pairs of real ones, and Fourier transforms."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
+
+from jaxrnn.export.lowering import Complex, Lowering, Rule
+from jaxrnn.export.movement import concatenate, cut, reshape, transpose
+from jaxrnn.export.rules.elementwise import elements
+from jaxrnn.export.writer import Operand, dtype_of, shape_of
+from jaxrnn.jaxprs.equations import bind, evaluate, type_of
+
+#: Primitives that do to both parts what they do to real numbers.
+_BY_PARTS = frozenset(
+    """
+    add add_any broadcast_in_dim concatenate copy copy_p cumsum dynamic_slice dynamic_update_slice expand_dims gather
+    neg optimization_barrier pad pvary reduce_sum reshape rev scatter scatter-add select_n slice split squeeze stack
+    stop_gradient sub tile transpose
+    """.split()  # noqa: SIM905
+)
+#: Primitives whose rules hand their operands on to other equations.
+_HANDED_ON = frozenset(("closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"))
+#: Primitives with bodies that become graphs of their own, and how many operands each of these takes in turn.
+_WITH_BODIES = frozenset(("cond", "scan", "while"))
+_COUNTS = ("num_consts", "num_carry", "cond_nconsts", "body_nconsts")
+
+
+def _product(a: Any, b: Any, c: Any, d: Any, product: Any = jnp.multiply) -> Any:
+    return product(a, c) - product(b, d), product(a, d) + product(b, c)
+
+
+def _quotient(a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Scaled, so that no square overflows or vanishes."""
+    size = jnp.maximum(jnp.abs(c), jnp.abs(d))
+    c, d = c / size, d / size
+    squares = (c * c + d * d) * size
+    return (a * c + b * d) / squares, (b * c - a * d) / squares
+
+
+def _absolute(a: Any, b: Any) -> Any:
+    """Scaled, so that no square overflows or vanishes."""
+    a, b = jnp.abs(a), jnp.abs(b)
+    large = jnp.maximum(a, b)
+    ratio = jnp.minimum(a, b) / jnp.where(large == 0, jnp.ones_like(large), large)
+    return large * jnp.sqrt(1 + ratio * ratio)
+
+
+def _exponential(a: Any, b: Any) -> Any:
+    size = jnp.exp(a)
+    return size * jnp.cos(b), size * jnp.sin(b)
+
+
+def _unequal(a: Any, b: Any, c: Any, d: Any) -> Any:
+    return jnp.logical_or(a != c, b != d)
+
+
+#: Primitives of complex numbers, as functions of real and imaginary parts, one operand after another.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": _absolute,
+    "conj": lambda a, b: (a, -b),
+    "div": _quotient,
+    "eq": lambda *parts: jnp.logical_not(_unequal(*parts)),
+    "exp": _exponential,
+    "log": lambda a, b: (jnp.log(_absolute(a, b)), jnp.arctan2(b, a)),
+    "mul": _product,
+    "ne": _unequal,
+    "square": lambda a, b: _product(a, b, a, b),
+}
+
+
+def _power(exponent: int, a: Any, b: Any) -> Any:
+    c, d = a, b
+    for _ in range(abs(exponent) - 1):
+        c, d = _product(c, d, a, b)
+    return (c, d) if exponent > 0 else _quotient(jnp.ones_like(c), jnp.zeros_like(c), c, d)
+
+
+def _contraction(equation: JaxprEqn, *parts: Any) -> Any:
+    preferred = equation.params.get("preferred_element_type")
+    changed = {} if preferred is None else {"preferred_element_type": jnp.finfo(preferred).dtype}
+    return _product(*parts, product=lambda x, y: bind(equation, [x, y], **changed)[0])
+
+
+def _function(equation: JaxprEqn) -> Callable[..., Any] | None:
+    """What an equation computes of the parts of its operands."""
+    name = equation.primitive.name
+    if name == "dot_general":
+        return functools.partial(_contraction, equation)
+    if name == "integer_pow" and equation.params["y"]:
+        return functools.partial(_power, equation.params["y"])
+    return _FUNCTIONS.get(name)
+
+
+def _has_complex(values: Any) -> bool:
+    return any(
+        isinstance(each, Complex) or (isinstance(each, np.ndarray) and each.dtype.kind == "c") for each in values
+    )
+
+
+def _part(value: Any, name: str) -> Any:
+    """The real or imaginary part of an operand; of a real one, the same for both."""
+    if isinstance(value, Complex):
+        return value.real if name == "real" else value.imag
+    if isinstance(value, np.ndarray) and value.dtype.kind == "c":
+        return np.ascontiguousarray(getattr(value, name))
+    return value
+
+
+def _real_var(atom: Any) -> Any:
+    """A variable for one part of a complex one."""
+    return Var(atom.aval.update(dtype=np.dtype(jnp.finfo(type_of(atom)).dtype))) if _is_complex(atom) else atom
+
+
+def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
+    params = dict(equation.params)
+    if params.get("fill_value") is not None:
+        params["fill_value"] = np.real(params["fill_value"])
+    invars, outvars = [*map(_real_var, equation.invars)], [*map(_real_var, equation.outvars)]
+    of_parts = equation.replace(invars=invars, outvars=outvars, params=params)
+    real, imag = (rule(lowering, of_parts, *(_part(each, name) for each in operands)) for name in ("real", "imag"))
+    if equation.primitive.multiple_results:
+        return [Complex(*pair) for pair in zip(real, imag, strict=True)]
+    return Complex(real, imag)
+
+
+def _is_complex(atom: Any) -> bool:
+    dtype = type_of(atom)
+    return isinstance(dtype, np.dtype) and dtype.kind == "c"
+
+
+def _as_parts(atoms: Sequence[Any]) -> list[Any]:
+    """Return variables in which each complex one is replaced by its two parts."""
+    return [_real_var(atom) for atom in atoms for _ in range(2 if _is_complex(atom) else 1)]
+
+
+def _joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[[Any, Any], Any]) -> list[Any]:
+    """Return the values of variables, two for each complex one."""
+    rest = iter(parts)
+    return [join(next(rest), next(rest)) if _is_complex(atom) else next(rest) for atom in atoms]
+
+
+def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
+    """Return the body of a loop or branch that takes and returns complex arrays as two parts."""
+    atoms, results = body.jaxpr.invars, body.jaxpr.outvars
+
+    def function(*parts: Any) -> list[Any]:
+        values = evaluate(body, _joined(atoms, parts, lax.complex))
+        pairs = zip(results, values, strict=True)
+        return [part for atom, each in pairs for part in ([each.real, each.imag] if _is_complex(atom) else [each])]
+
+    return jax.make_jaxpr(function)(
+        *(jax.ShapeDtypeStruct(each.aval.shape, type_of(each)) for each in _as_parts(atoms))
+    )
+
+
+def _around_bodies(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """Lower a loop or branch whose complex arrays are passed as two parts."""
+    params, groups = dict(equation.params), [each for each in _COUNTS if each in equation.params]
+    start = 0
+    for name in groups:
+        end = start + params[name]
+        params[name], start = len(_as_parts(equation.invars[start:end])), end
+    for name, value in equation.params.items():
+        if isinstance(value, ClosedJaxpr):
+            params[name] = _of_parts(value)
+        elif name == "branches":
+            params[name] = tuple(map(_of_parts, value))
+    invars, outvars = _as_parts(equation.invars), _as_parts(equation.outvars)
+    pairs = zip(equation.invars, operands, strict=True)
+    parts = [_part(each, part) for atom, each in pairs for part in (("real", "imag") if _is_complex(atom) else ("",))]
+    results = rule(lowering, equation.replace(invars=invars, outvars=outvars, params=params), *parts)
+    return _joined(equation.outvars, results, Complex)
+
+
+def _with_complex(name: str, rule: Rule | None, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
+    """A rule, also for complex operands or results."""
+    if name in _WITH_BODIES and any(map(_is_complex, (*equation.invars, *equation.outvars))):
+        assert rule is not None
+        return _around_bodies(rule, lowering, equation, *operands)
+    if not _has_complex(operands) and name not in ("complex", "fft", "convert_element_type", "real", "imag"):
+        assert rule is not None
+        return rule(lowering, equation, *operands)
+    if name == "complex":
+        return Complex(*operands)
+    if name in ("real", "imag"):
+        return _part(operands[0], name)
+    if name == "fft":
+        return transform(lowering, equation, *(_part(operands[0], each) for each in _parts_of(operands[0])))
+    if name == "convert_element_type":
+        return _converted(rule, lowering, equation, operands[0])
+    if name in _HANDED_ON and rule is not None:
+        return rule(lowering, equation, *operands)
+    if name in _BY_PARTS and rule is not None:
+        return _by_parts(rule, lowering, equation, *operands)
+    function = _function(equation)
+    if function is None:
+        lowering.refuse("of complex numbers, ONNX has no such operator")
+    parts = [_part(each, part) for each in operands for part in ("real", "imag")]
+    results = lowering.trace(function, *parts)
+    return Complex(*results) if len(results) == 2 else results[0]
+
+
+def _parts_of(x: Any) -> tuple[str, ...]:
+    return ("real", "imag") if _has_complex([x]) else ("real",)
+
+
+def _converted(rule: Rule | None, lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
+    dtype = np.dtype(equation.params["new_dtype"])
+    assert rule is not None
+    to_complex, of_complex = dtype.kind == "c", _has_complex([x])
+    if not to_complex and not of_complex:
+        return rule(lowering, equation, x)
+    part = np.dtype(jnp.finfo(dtype).dtype) if to_complex else dtype
+    of_part = equation.replace(
+        invars=[*map(_real_var, equation.invars)],
+        outvars=[*map(_real_var, equation.outvars)],
+        params={**equation.params, "new_dtype": part},
+    )
+    real = rule(lowering, of_part, _part(x, "real"))
+    if not to_complex:
+        return real
+    return Complex(real, rule(lowering, of_part, _part(x, "imag")) if of_complex else np.zeros(shape_of(x), part))
+
+
+def with_complex(rules: Mapping[str, Rule]) -> dict[str, Rule]:
+    """Rules that know complex numbers too."""
+    names = {*rules, *_FUNCTIONS, "complex", "fft", "imag", "real"}
+    return {name: functools.partial(_with_complex, name, rules.get(name)) for name in names}
+
+
+#: Powers of two from here on are faster as `DFT`, which came with this opset.
+_LONG, _DFT_OPSET = 1024, 17
+
+
+def transform(lowering: Lowering, equation: JaxprEqn, real: Operand, imag: Operand | None = None) -> Any:
+    """A Fourier transform over the last axes, of one part or two; complex, or real where it is the inverse of one."""
+    kind, lengths = equation.params["fft_type"].name, equation.params["fft_lengths"]
+    axes = range(len(shape_of(real)) - len(lengths), len(shape_of(real)))
+    parts: list[Operand] = [real] if imag is None else [real, imag]
+    inverse = kind in ("IFFT", "IRFFT")
+    order = list(zip(axes, lengths, strict=True))
+    # The axis that is half of one is the first to be transformed forwards, and the last one back.
+    for axis, length in order if kind == "IRFFT" else reversed(order):
+        half = kind in ("RFFT", "IRFFT") and axis == axes[-1]
+        parts = _transformed(lowering, parts, axis, int(length), inverse=inverse, half=half)
+    return parts[0] if len(parts) == 1 else Complex(*parts)
+
+
+def _transformed(
+    lowering: Lowering, parts: Sequence[Operand], axis: int, length: int, *, inverse: bool, half: bool
+) -> list[Operand]:
+    """The parts of a transform along one axis; of `half` of a spectrum, the inverse has one part."""
+    writer, rank = lowering.writer, len(shape_of(parts[0]))
+    order = [*(other for other in range(rank) if other != axis), axis]
+    back = np.argsort(order).tolist()
+    parts = [transpose(writer, part, order) for part in parts]
+    long = length >= _LONG and length & (length - 1) == 0 and writer.opset >= _DFT_OPSET
+    found = (_by_operator if long else _by_matrix)(lowering, parts, length, inverse, half)
+    return [transpose(writer, part, back) for part in found]
+
+
+def _by_matrix(lowering: Lowering, parts: Sequence[Operand], length: int, inverse: bool, half: bool) -> list[Operand]:
+    """Both parts side by side, times a matrix that gives both parts side by side."""
+    bins = length // 2 + 1
+    rows = bins if inverse and half else length
+    columns = bins if half and not inverse else length
+    turns = np.outer(np.arange(rows), np.arange(columns)) % length / length
+    cosine, sine = np.cos(2 * np.pi * turns), np.sin(2 * np.pi * turns)
+    cosine[np.isin(turns, (0.25, 0.75))] = sine[np.isin(turns, (0, 0.5))] = 0
+    if inverse:
+        cosine, sine = cosine / length, -sine / length
+    if inverse and half:  # a bin stands for its mirror image too, but the first one and that of half the rate
+        twice = np.where((np.arange(rows) == 0) | (2 * np.arange(rows) == length), 1, 2)[:, None]
+        cosine, sine = cosine * twice, sine * twice
+    matrix = np.block([[cosine, -sine], [sine, cosine]])
+    matrix = matrix[: rows * len(parts), : columns if inverse and half else 2 * columns]
+    dtype = dtype_of(parts[0])
+    x = concatenate(lowering.writer, parts, len(shape_of(parts[0])) - 1)
+    shape = (*shape_of(x)[:-1], matrix.shape[1])
+    product = lowering.writer.node("MatMul", x, matrix.astype(dtype), shape=shape, dtype=dtype)
+    return [_last(lowering, product, start, columns) for start in range(0, matrix.shape[1], columns)]
+
+
+def _by_operator(lowering: Lowering, parts: Sequence[Operand], length: int, inverse: bool, half: bool) -> list[Operand]:
+    """``DFT``, of which the last axis has the parts."""
+    writer, rank = lowering.writer, len(shape_of(parts[0]))
+    if inverse and half:
+        parts = [_mirrored(lowering, parts[0], length, "real"), _mirrored(lowering, parts[1], length, "imag")]
+    x = concatenate(writer, [reshape(writer, part, (*shape_of(part), 1)) for part in parts], rank)
+    rows = int(np.prod(shape_of(x)[:-2]))
+    x = reshape(writer, x, (rows, length, len(parts)))
+    bins = length // 2 + 1 if half and not inverse else length
+    flags = {"onesided": int(half and not inverse), "inverse": int(inverse)}
+    operands: list[Operand | None] = [x]
+    if writer.opset >= 20:
+        operands += [None, np.array(1, np.int64)]
+    else:
+        flags["axis"] = 1
+    y = writer.node("DFT", *operands, shape=(rows, bins, 2), dtype=dtype_of(x), **flags)
+    shape = (*shape_of(parts[0])[:-1], bins)
+    return [
+        reshape(writer, cut(writer, y, [0, 0, part], [rows, bins, part + 1]), shape)
+        for part in range(1 if inverse and half else 2)
+    ]
+
+
+def _mirrored(lowering: Lowering, x: Operand, length: int, part: str) -> Operand:
+    """A spectrum whose second half is the first one backwards, conjugated; the ends of the half are real."""
+    writer, last = lowering.writer, len(shape_of(x)) - 1
+    starts, ends, steps = [0] * (last + 1), [*shape_of(x)], [1] * (last + 1)
+    if part == "imag":
+        edges = np.ones(ends[last], dtype_of(x))
+        edges[[0, -1]] = 0
+        x = elements(lowering, "Mul", x, edges)
+    starts[last], ends[last], steps[last] = length // 2 - 1, 0, -1
+    inner = cut(writer, x, starts, ends, steps)
+    if part == "imag":
+        inner = elements(lowering, "Neg", inner)
+    return concatenate(writer, [x, inner], last)
+
+
+def _last(lowering: Lowering, x: Operand, start: int, size: int) -> Operand:
+    """Some elements of the last axis."""
+    shape = shape_of(x)
+    begins = [0] * (len(shape) - 1) + [start]
+    return cut(lowering.writer, x, begins, [*shape[:-1], start + size])

@@ -1,0 +1,241 @@
+"""Rules for calls, branches and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from jaxrnn.cells import plain_forms
+from jaxrnn.export.lowering import Lowering, Rule, subgraph
+from jaxrnn.export.movement import concatenate, cut, reshape, source_of
+from jaxrnn.export.rules.elementwise import elements
+from jaxrnn.export.writer import Operand, dtype_of, maker_of, shape_of
+from jaxrnn.jaxprs.equations import CALLS, evaluate, type_of
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
+from jaxrnn.jaxprs.platforms import platforms_of
+from jaxrnn.jaxprs.scanning import scan_recognised
+from jaxrnn.jaxprs.slices import needed, walk
+from jaxrnn.streaming.access import scan_parts
+
+#: By primitive that calls a function and does no more, the parameter that holds it.
+_CALLS = {
+    **CALLS,
+    "checkpoint": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "remat2": "jaxpr",
+}
+
+
+def call(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
+    """The equations of the function."""
+    return lowering.evaluate(equation.params[_CALLS[equation.primitive.name]], operands)
+
+
+def linear_solve(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
+    """The equations that solve; the others are for derivatives."""
+    lengths = equation.params["const_lengths"]
+    start = lengths.matvec + lengths.vecmat
+    right = operands[start + lengths.solve + lengths.transpose_solve :]
+    return lowering.evaluate(equation.params["jaxprs"].solve, [*operands[start : start + lengths.solve], *right])
+
+
+def platform(lowering: Lowering, equation: JaxprEqn) -> Operand:
+    """An engine of ONNX is none of JAX's platforms."""
+    return np.array(len(equation.params["platforms"]) - 1, np.int32)
+
+
+def branch(lowering: Lowering, equation: JaxprEqn, which: Operand, *operands: Operand) -> list[Operand]:
+    """The branch that is known to be taken, or ``If``; of several, one inside of another."""
+    branches = equation.params["branches"]
+    platforms = platforms_of(equation)
+    if platforms is not None:
+        return lowering.evaluate(branches[platforms.index(None)], operands)
+    if isinstance(which, np.ndarray):
+        return lowering.evaluate(branches[int(np.clip(which, 0, len(branches) - 1))], operands)
+    return _chosen(lowering, equation, range(len(branches)), which, operands)
+
+
+def _chosen(
+    lowering: Lowering, equation: JaxprEqn, numbers: Sequence[int], which: Operand, operands: Sequence[Operand]
+) -> list[Operand]:
+    """The results of one of the branches of these numbers."""
+    branches = equation.params["branches"]
+    if len(numbers) == 1:
+        return lowering.evaluate(branches[numbers[0]], operands)
+    half = len(numbers) // 2
+    condition = _is_at_least(lowering, which, numbers[half])
+    if isinstance(condition, np.ndarray):
+        return _chosen(lowering, equation, numbers[half:] if condition else numbers[:half], which, operands)
+
+    def of(some: Sequence[int], name: str) -> ir.Graph:
+        return subgraph(lowering, name, [], lambda inside: _chosen(inside, equation, some, which, operands))
+
+    kinds = [(shape_of_atom(each), type_of(each)) for each in equation.outvars]
+    then, otherwise = of(numbers[half:], "then"), of(numbers[:half], "else")
+    return [*lowering.writer.nodes_of("If", [condition], kinds, then_branch=then, else_branch=otherwise)]
+
+
+def _is_at_least(lowering: Lowering, which: Operand, number: int) -> Operand:
+    """A condition on an index, which often is a condition as a number."""
+    made = maker_of(which, "Cast")
+    if number == 1 and made is not None and dtype_of(source_of(made)) == np.bool_:
+        return source_of(made)
+    return elements(lowering, "GreaterOrEqual", which, np.array(number, dtype_of(which)), dtype=bool)
+
+
+#: As many equations are written out one after another; a loop of more becomes one node.
+_UNROLLED = 240
+
+
+def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
+    """The steps one after another where they are few, else ``Scan``."""
+    params = equation.params
+    consts, carries, body = params["num_consts"], params["num_carry"], params["jaxpr"]
+    fixed, initial, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
+    length = params["length"]
+    size = sum(1 for _ in walk(body.jaxpr.replace(eqns=needed(body.jaxpr.eqns, body.jaxpr.outvars))))
+    if length < 2 or length * size <= _UNROLLED:
+        return _unrolled(lowering, equation, fixed, initial, xs)
+    # What the body hands on as it got it is no carry.
+    own = body.jaxpr.invars[consts : consts + carries]
+    moving = [index for index in range(carries) if body.jaxpr.outvars[index] is not own[index]]
+    xs = list(xs) or [np.zeros(length, bool)]  # a Scan needs something to go through
+    direction = [int(params["reverse"])]
+
+    def write(inside: Lowering, *values: Operand) -> list[Operand]:
+        carry = list(initial)
+        for index, value in zip(moving, values, strict=False):
+            carry[index] = value
+        frames = values[len(moving) :] if len(operands) > consts + carries else ()
+        results = inside.evaluate(body, [*fixed, *carry, *frames])
+        return [*(results[index] for index in moving), *results[carries:]]
+
+    frames = [(shape_of(x)[1:], dtype_of(x)) for x in xs]
+    kinds = [(shape_of(initial[index]), dtype_of(initial[index])) for index in moving]
+    graph = subgraph(lowering, "step", [*kinds, *frames], write)
+    stacked = [(shape_of_atom(each), type_of(each)) for each in equation.outvars[carries:]]
+    results = lowering.writer.nodes_of(
+        "Scan",
+        [*(initial[index] for index in moving), *xs],
+        [*kinds, *stacked],
+        body=graph,
+        num_scan_inputs=len(xs),
+        scan_input_directions=direction * len(xs) if params["reverse"] else None,
+        scan_output_directions=direction * len(stacked) if params["reverse"] and stacked else None,
+    )
+    final = list(initial)
+    for index, value in zip(moving, results, strict=False):
+        final[index] = value
+    return [*final, *results[len(moving) :]]
+
+
+def _unrolled(
+    lowering: Lowering, equation: JaxprEqn, fixed: Sequence[Operand], carry: list[Operand], xs: Sequence[Operand]
+) -> list[Operand]:
+    params, writer = equation.params, lowering.writer
+    collected: list[list[Any]] = []
+    length, carries = params["length"], len(carry)
+    for step in reversed(range(length)) if params["reverse"] else range(length):
+        frames = [_frame(lowering, x, step) for x in xs]
+        results = lowering.evaluate(params["jaxpr"], [*fixed, *carry, *frames])
+        carry = results[:carries]
+        collected.append(results[carries:])
+    if params["reverse"]:
+        collected.reverse()
+    if not collected:
+        return [*carry, *(np.zeros(shape_of_atom(each), type_of(each)) for each in equation.outvars[carries:])]
+    stacked = [
+        concatenate(writer, [reshape(writer, y, (1, *shape_of(y))) for y in ys], 0)
+        for ys in zip(*collected, strict=True)
+    ]
+    return [*carry, *stacked]
+
+
+def _frame(lowering: Lowering, x: Operand, step: int) -> Operand:
+    shape = shape_of(x)
+    frame = cut(lowering.writer, x, [step] + [0] * (len(shape) - 1), [step + 1, *shape[1:]])
+    return reshape(lowering.writer, frame, shape[1:])
+
+
+def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
+    """``Loop``, as long as the condition holds."""
+    params = equation.params
+    counts = (params["cond_nconsts"], params["body_nconsts"])
+    of_condition, of_body = operands[: counts[0]], operands[counts[0] : sum(counts)]
+    initial = operands[sum(counts) :]
+
+    def holds(here: Lowering, carry: Sequence[Operand]) -> Operand:
+        return here.evaluate(params["cond_jaxpr"], [*of_condition, *carry])[0]
+
+    first = holds(lowering, initial)
+    if isinstance(first, np.ndarray) and not first:
+        return list(initial)
+    inner = params["body_jaxpr"].jaxpr
+    own = inner.invars[counts[1] :]
+    moving = [index for index in range(len(initial)) if inner.outvars[index] is not own[index]]
+
+    def write(inside: Lowering, count: Operand, condition: Operand, *values: Operand) -> list[Operand]:
+        carry = list(initial)
+        for index, value in zip(moving, values, strict=True):
+            carry[index] = value
+        carry = inside.evaluate(params["body_jaxpr"], [*of_body, *carry])
+        return [holds(inside, carry), *(carry[index] for index in moving)]
+
+    kinds = [(shape_of_atom(equation.outvars[index]), type_of(equation.outvars[index])) for index in moving]
+    graph = subgraph(lowering, "body", [((), np.int64), ((), np.bool_), *kinds], write)
+    inputs = [None, first, *(initial[index] for index in moving)]
+    results = lowering.writer.nodes_of("Loop", inputs, kinds, body=graph)
+    final = list(initial)
+    for index, value in zip(moving, results, strict=True):
+        final[index] = value
+    return final
+
+
+def scan(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
+    """The layers that a scan is, and what is left of its body; any other scan as a loop."""
+    layers = _as_layers(equation)
+    return loop(lowering, equation, *operands) if layers is None else lowering.evaluate(layers, operands)
+
+
+def _as_layers(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """A scan with its cells as layers; None where it has none."""
+    consts, carries = scan_parts(equation)
+    body, reverse = equation.params["jaxpr"], equation.params["reverse"]
+    found = False
+
+    def function(*arrays: Any) -> list[Any]:
+        nonlocal found
+        fixed, carry, xs = arrays[:consts], list(arrays[consts : consts + carries]), arrays[consts + carries :]
+
+        def step(carry: list[Any], frame: list[Any]) -> tuple[list[Any], list[Any]]:
+            results = evaluate(body, [*fixed, *carry, *frame])
+            return results[:carries], results[carries:]
+
+        results = scan_recognised(step, carry, [jnp.flip(x, 0) if reverse else x for x in xs])
+        if results is None:
+            return []
+        found = True
+        last, ys = results
+        return [*last, *(jnp.flip(y, 0) if reverse else y for y in ys)]
+
+    structs = [jax.ShapeDtypeStruct(shape_of_atom(atom), type_of(atom)) for atom in equation.invars]
+    with plain_forms():
+        closed = jax.make_jaxpr(function)(*structs)
+    return closed if found else None
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_CALLS, call),
+    "cond": branch,
+    "custom_linear_solve": linear_solve,
+    "platform_index": platform,
+    "scan": scan,
+    "while": repeat,
+}

@@ -1,0 +1,305 @@
+"""Rules for operators on elements: one node for each, which broadcasts by itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.movement import bare, broadcast, thin
+from jaxrnn.export.writer import Operand, constant_of, dtype_of, shape_of
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
+from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.onnx.operators import traits_of
+
+#: Primitives that an operator of ONNX computes as they are.
+OPERATORS = {
+    "abs": "Abs",
+    "acos": "Acos",
+    "acosh": "Acosh",
+    "add": "Add",
+    "add_any": "Add",
+    "asin": "Asin",
+    "asinh": "Asinh",
+    "atan": "Atan",
+    "atanh": "Atanh",
+    "ceil": "Ceil",
+    "cos": "Cos",
+    "cosh": "Cosh",
+    "eq": "Equal",
+    "erf": "Erf",
+    "erfc": "Erfc",
+    "exp": "Exp",
+    "expm1": "Expm1",
+    "floor": "Floor",
+    "ge": "GreaterOrEqual",
+    "gt": "Greater",
+    "le": "LessOrEqual",
+    "log": "Log",
+    "log1p": "Log1p",
+    "logistic": "Sigmoid",
+    "lt": "Less",
+    "max": "Max",
+    "min": "Min",
+    "mul": "Mul",
+    "neg": "Neg",
+    "pow": "Pow",
+    "sign": "Sign",
+    "sin": "Sin",
+    "sinh": "Sinh",
+    "sqrt": "Sqrt",
+    "sub": "Sub",
+    "tan": "Tan",
+    "tanh": "Tanh",
+}
+
+#: Primitives whose result is their operand.
+IDENTITIES = (
+    "copy",
+    "copy_p",
+    "layout_constraint",
+    "mesh_cast",
+    "optimization_barrier",
+    "pvary",
+    "reshard",
+    "sharding_constraint",
+    "stop_gradient",
+)
+
+
+def elements(
+    lowering: Lowering, operator: str, *operands: Operand, shape: Any = None, dtype: Any = None, **attributes: Any
+) -> Operand:
+    """One node on elements of operands that broadcast, of the shape that all of them broadcast to.
+
+    Operands that were repeated are read as they were before. A comparison that is known to hold is no node.
+    """
+    shape = np.broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
+    if (holds := compared(operator, *operands) if len(operands) == 2 else None) is not None:
+        return np.full(shape, holds)
+    thinned = [thin(operand) for operand in operands]
+    rank = max((len(shape_of(each)) for each in thinned if isinstance(each, ir.Value)), default=0)
+    if rank == len(shape):
+        thinned = [_without_front(each) if isinstance(each, np.ndarray) else each for each in thinned]
+    dtype = dtype_of(operands[0]) if dtype is None else dtype
+    result = lowering.writer.node(operator, *thinned, dtype=dtype, **attributes)
+    return broadcast(lowering.writer, result, shape)
+
+
+def _without_front(x: np.ndarray) -> np.ndarray:
+    """A known array without axes of size 1 in front, which broadcasting adds: a parameter keeps its name so."""
+    sizes = [axis for axis, size in enumerate(x.shape) if size != 1]
+    return x.reshape(x.shape[sizes[0] :]) if sizes and sizes[0] else x
+
+
+def _operator(operator: str, lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Operand:
+    result = equation.outvars[0]
+    return elements(lowering, operator, *operands, shape=shape_of_atom(result), dtype=type_of(result))
+
+
+def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Operand) -> Operand:
+    """``Where``; with more than two cases, of each in turn."""
+    if len(cases) == 1:
+        return cases[0]
+    if isinstance(which, np.ndarray) and which.size and (which == which.flat[0]).all():
+        return cases[int(which.flat[0])]
+    shape, dtype = shape_of_atom(equation.outvars[0]), type_of(equation.outvars[0])
+    if len(cases) == 2 and dtype_of(which) == np.bool_:
+        return elements(lowering, "Where", bare(which), cases[1], cases[0], shape=shape, dtype=dtype)
+    result = cases[0]
+    for index, case in enumerate(cases[1:], 1):
+        chosen = elements(lowering, "Equal", which, np.array(index, dtype_of(which)), dtype=bool)
+        result = elements(lowering, "Where", chosen, case, result, shape=shape, dtype=dtype)
+    return result
+
+
+def cast(lowering: Lowering, x: Operand, dtype: Any) -> Operand:
+    """An operand in another element type."""
+    return broadcast(lowering.writer, lowering.writer.cast(thin(x), dtype), shape_of(x))
+
+
+def square(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Mul``."""
+    return elements(lowering, "Mul", x, x)
+
+
+def reciprocal_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Reciprocal`` of ``Sqrt``."""
+    return elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x))
+
+
+def clamp(lowering: Lowering, equation: JaxprEqn, low: Operand, x: Operand, high: Operand) -> Operand:
+    """``Clip`` between numbers, else ``Min`` of ``Max``."""
+    if not (shape_of(low) or shape_of(high)):
+        return elements(lowering, "Clip", x, low, high)
+    return elements(lowering, "Min", elements(lowering, "Max", x, low), high)
+
+
+def unequal(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+    """``Not`` of ``Equal``."""
+    return elements(lowering, "Not", elements(lowering, "Equal", x, y, dtype=bool))
+
+
+def identity(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Any:
+    """The operands."""
+    return list(operands) if equation.primitive.multiple_results else operands[0]
+
+
+def convert(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Cast``; from floats to integers within JAX's limits, which ONNX leaves open."""
+    dtype = np.dtype(equation.params["new_dtype"])
+    if jnp.issubdtype(dtype_of(x), jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
+        return _to_integer(lowering, x, dtype)
+    if isinstance(x, np.ndarray):  # which is known to be better as it is
+        x = lowering.writer.value(x)
+    return cast(lowering, x, dtype)
+
+
+def _to_integer(lowering: Lowering, x: Operand, dtype: np.dtype) -> Operand:
+    """The fraction is cut off; what is out of range becomes the nearest integer of the type, and NaN 0."""
+    info = jnp.iinfo(dtype)
+    low, high = int(info.min), int(info.max)
+    width = np.float64 if dtype.itemsize >= 4 else np.float32
+    if dtype_of(x) != np.float64:
+        x = cast(lowering, x, width)
+    wide = dtype_of(x)
+    largest = wide.type(high) if int(wide.type(high)) <= high else np.nextafter(wide.type(high), wide.type(0))
+    inside = elements(lowering, "Clip", x, np.array(low, wide), np.array(largest, wide))
+    inside = elements(
+        lowering, "Where", elements(lowering, "IsNaN", x, dtype=bool), np.array(0, wide), inside, dtype=wide
+    )
+    whole = cast(lowering, inside, dtype)
+    if int(largest) == high:
+        return whole
+    above = elements(lowering, "Greater", x, np.array(largest, wide), dtype=bool)
+    return elements(lowering, "Where", above, np.array(high, dtype), whole, dtype=dtype)
+
+
+def reduce_precision(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Cast`` to the type of that precision and back."""
+    bits = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
+    own = jnp.finfo(dtype_of(x))
+    if bits == (own.nexp, own.nmant):
+        return x
+    if bits == (8, 7) and dtype_of(x) == np.float32:
+        return cast(lowering, cast(lowering, x, jnp.bfloat16), np.float32)
+    return lowering.refuse(
+        f"ONNX has no operator that rounds {dtype_of(x).name} to {bits[0]} bits of exponent and {bits[1]}"
+    )
+
+
+def reinterpret(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Cast`` between integers with a sign and without, else ``BitCast``."""
+    dtype, own = np.dtype(equation.params["new_dtype"]), dtype_of(x)
+    if dtype.itemsize != own.itemsize:
+        lowering.refuse(f"ONNX has no operator that reads the bits of {own.name} as {dtype.name}")
+    if dtype.kind in "iu" and own.kind in "iu":
+        return cast(lowering, x, dtype)
+    return elements(lowering, "BitCast", x, dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
+
+
+#: The least and the greatest number.
+Range = tuple[int, int]
+
+_LONGEST_CHAIN = 24
+
+
+def range_of(x: Operand | None, depth: int = _LONGEST_CHAIN) -> Range:
+    """Between which numbers integers or booleans are; those of the type, where nothing else is known."""
+    if x is None or not (dtype_of(x) == np.bool_ or jnp.issubdtype(dtype_of(x), jnp.integer)):
+        return (0, 0)
+    array = x if isinstance(x, np.ndarray) else constant_of(x)
+    if array is not None and array.size:
+        return int(array.min()), int(array.max())
+    limits = (0, 1) if dtype_of(x) == np.bool_ else (int(jnp.iinfo(dtype_of(x)).min), int(jnp.iinfo(dtype_of(x)).max))
+    node = x.producer() if isinstance(x, ir.Value) else None
+    if node is None or depth == 0:
+        return limits
+    found = _of_node(node, depth - 1)
+    return found if found is not None and limits[0] <= found[0] and found[1] <= limits[1] else limits
+
+
+def _of_node(node: ir.Node, depth: int) -> Range | None:
+    operator, inputs = node.op_type, list(node.inputs)
+    if operator in ("ArgMax", "ArgMin"):
+        assert inputs[0] is not None
+        return 0, max(shape_of(inputs[0])[node.attributes["axis"].as_int()] - 1, 0)
+    if operator == "Cast":
+        return range_of(inputs[0], depth) if _is_whole(inputs[0]) else None
+    if traits_of(node).moves_first:
+        return range_of(inputs[0], depth)
+    if operator in ("Concat", "Where"):
+        parts = [range_of(each, depth) for each in (inputs[1:] if operator == "Where" else inputs)]
+        return min(low for low, _ in parts), max(high for _, high in parts)
+    if operator in _ARITHMETIC and all(map(_is_whole, inputs)):
+        return _ARITHMETIC[operator](node, [range_of(each, depth) for each in inputs])
+    return None
+
+
+def _is_whole(x: ir.Value | None) -> bool:
+    return x is not None and (dtype_of(x) == np.bool_ or jnp.issubdtype(dtype_of(x), jnp.integer))
+
+
+def _corners(node: ir.Node, ranges: Sequence[Range]) -> Range:
+    products = [a * b for a in ranges[0] for b in ranges[1]]
+    return min(products), max(products)
+
+
+def _remainder(node: ir.Node, ranges: Sequence[Range]) -> Range | None:
+    (low, high), (least, most) = ranges
+    if least <= 0:
+        return None
+    signed = "fmod" in node.attributes and node.attributes["fmod"].as_int()
+    if low >= 0:
+        return 0, min(high, most - 1)
+    return (-(most - 1) if signed else 0), most - 1
+
+
+#: By operator, the range of its result from those of its operands.
+_ARITHMETIC: dict[str, Callable[[ir.Node, Sequence[Range]], Range | None]] = {
+    "Add": lambda node, of: (of[0][0] + of[1][0], of[0][1] + of[1][1]),
+    "Clip": lambda node, of: (
+        min(max(of[0][0], of[1][0]), of[2][0]),
+        min(max(of[0][1], of[1][1]), of[2][1]),
+    ),
+    "Max": lambda node, of: (max(low for low, _ in of), max(high for _, high in of)),
+    "Min": lambda node, of: (min(low for low, _ in of), min(high for _, high in of)),
+    "Mod": _remainder,
+    "Mul": _corners,
+    "Neg": lambda node, of: (-of[0][1], -of[0][0]),
+    "Sub": lambda node, of: (of[0][0] - of[1][1], of[0][1] - of[1][0]),
+}
+
+
+def compared(operator: str, x: Operand, y: Operand) -> bool | None:
+    """Whether a comparison of integers holds for all of them; None where that is not known."""
+    if not all(jnp.issubdtype(dtype_of(each), jnp.integer) for each in (x, y)):
+        return None
+    (low, high), (least, most) = range_of(x), range_of(y)
+    if operator == "Less":
+        return True if high < least else False if low >= most else None
+    if operator == "GreaterOrEqual":
+        return True if low >= most else False if high < least else None
+    if operator in ("Greater", "LessOrEqual"):
+        return compared("Less" if operator == "Greater" else "GreaterOrEqual", y, x)
+    return None
+
+
+RULES: dict[str, Rule] = {
+    **{primitive: functools.partial(_operator, operator) for primitive, operator in OPERATORS.items()},
+    **dict.fromkeys(IDENTITIES, identity),
+    "clamp": clamp,
+    "ne": unequal,
+    "rsqrt": reciprocal_root,
+    "select_n": select,
+    "square": square,
+    "bitcast_convert_type": reinterpret,
+    "convert_element_type": convert,
+    "reduce_precision": reduce_precision,
+}

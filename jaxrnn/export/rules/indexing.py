@@ -1,0 +1,375 @@
+"""Rules for reads and writes at indices: dynamic slices, gathers and scatters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn._files.arguments import argument
+from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.movement import broadcast, concatenate, cut, reshape, transpose
+from jaxrnn.export.rules.elementwise import cast, elements, range_of
+from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
+
+
+def dynamic_slice(lowering: Lowering, equation: JaxprEqn, x: Operand, *starts: Operand) -> Operand:
+    """``Slice`` where it begins at a known place, ``Gather`` along each other axis."""
+    sizes = equation.params["slice_sizes"]
+    begins = [0] * len(sizes)
+    for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        room = shape_of(x)[axis] - size
+        if room and isinstance(start, np.ndarray):
+            begins[axis] = int(np.clip(start, 0, room))
+    ends = [
+        begin + size if isinstance(start, np.ndarray) else shape_of(x)[axis]
+        for axis, (start, begin, size) in enumerate(zip(starts, begins, sizes, strict=True))
+    ]
+    x = cut(lowering.writer, x, begins, ends)
+    for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        if shape_of(x)[axis] != size:
+            places = places_of(lowering, start, shape_of(x)[axis] - size, size)
+            x = gather_along(lowering.writer, x, places, axis)
+    return x
+
+
+def places_of(lowering: Lowering, start: Operand, last: int, size: int) -> Operand:
+    """The indices of so many elements from a start on, which is at most the last: an axis."""
+    start = reshape(lowering.writer, inside(lowering, index_of(lowering, start), np.array(last)), (1,))
+    return start if size == 1 else elements(lowering, "Add", start, np.arange(size))
+
+
+def index_of(lowering: Lowering, x: Operand) -> Operand:
+    """Indices in int64."""
+    return cast(lowering, x, np.int64)
+
+
+def inside(lowering: Lowering, places: Operand, last: np.ndarray) -> Operand:
+    """Indices from 0 to the last one, which is a number or one for each entry of the last axis."""
+    if isinstance(places, np.ndarray):
+        return np.asarray(np.clip(places, 0, last))
+    low, high = range_of(places)
+    if low >= 0 and high <= int(last.min(initial=2**62)):
+        return places
+    if not last.shape or len(set(last.tolist())) == 1:
+        return elements(lowering, "Clip", places, np.array(0), np.array(last.min()))
+    return elements(lowering, "Min", elements(lowering, "Max", places, np.array(0)), last)
+
+
+def gather_along(writer: Writer, x: Operand, places: Operand, axis: int) -> Operand:
+    """``Gather``, or ``Slice``: elements along an axis, in place of which are the axes of the indices."""
+    shape = (*shape_of(x)[:axis], *shape_of(places), *shape_of(x)[axis + 1 :])
+    if isinstance(x, np.ndarray) and isinstance(places, np.ndarray):
+        return x.take(places, axis)
+    if isinstance(places, np.ndarray) and (step := _step_of(places)) is not None:
+        first, last = (int(places.flat[0]), int(places.flat[-1]))
+        starts, ends, steps = [0] * len(shape_of(x)), list(shape_of(x)), [1] * len(shape_of(x))
+        starts[axis], ends[axis], steps[axis] = first, last + (1 if step > 0 else -1), step
+        return reshape(writer, cut(writer, x, starts, ends, steps), shape)
+    return writer.node("Gather", x, places, shape=shape, dtype=dtype_of(x), axis=axis)
+
+
+def _step_of(places: np.ndarray) -> int | None:
+    """By how much indices go on, if it is always the same."""
+    flat = places.reshape(-1)
+    if flat.size < 2:
+        return 1 if flat.size else None
+    steps = set(np.diff(flat).tolist())
+    step = steps.pop()
+    return None if steps or not step else step
+
+
+def gather(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand) -> Operand:
+    """``Gather`` along one axis, ``GatherElements`` along one with all others as a batch, else ``GatherND``."""
+    params = equation.params
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    fills = params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
+    writer, dtype = lowering.writer, dtype_of(x)
+    indices = index_of(lowering, indices)
+    last = np.array([shape_of(x)[axis] - sizes[axis] for axis in numbers.start_index_map], np.int64)
+    exists = are_inside(lowering, indices, last) if fills else None
+    indices = inside(lowering, indices, last)
+    batch = shape_of(indices)[:-1]
+
+    # Axes that no index is for are read from their beginning.
+    indexed = [*numbers.start_index_map, *numbers.operand_batching_dims]
+    ends = [size if axis in indexed else sizes[axis] for axis, size in enumerate(shape_of(x))]
+    x = cut(writer, x, [0] * len(ends), ends)
+    dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    windows = [axis for axis in sorted(numbers.start_index_map) if axis not in dropped]
+    rest = [axis for axis in range(len(ends)) if axis not in indexed]
+
+    pairs = list(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
+    found = None
+    if not windows and not rest and len(numbers.start_index_map) == 1:
+        found = _gather_elements(writer, x, reshape(writer, indices, batch), numbers.start_index_map[0], pairs)
+    if found is None:
+        columns = {
+            axis: column_of(lowering, indices, column, axis, windows, sizes)
+            for column, axis in enumerate(numbers.start_index_map)
+        }
+        for axis, dim in pairs:
+            spread = [1] * (len(batch) + len(windows))
+            spread[dim] = batch[dim]
+            columns[axis] = np.arange(batch[dim]).reshape(spread)
+        full = (*batch, *(sizes[axis] for axis in windows))
+        if len(columns) == 1:
+            ((axis, places),) = columns.items()
+            found = gather_along(writer, x, broadcast(writer, places, full), axis)
+            found = _moved(writer, found, axis, len(full))
+        else:
+            order = sorted(columns)
+            places = stacked_columns(writer, [columns[axis] for axis in order], full)
+            x = transpose(writer, x, [*order, *rest])
+            shape = (*full, *(shape_of(x)[len(order) :]))
+            found = writer.node("GatherND", x, places, shape=shape, dtype=dtype)
+    # The axes of the batch come first, then windows, then the rest.
+    of_offset = [*windows, *rest]
+    kept = sorted(of_offset)
+    result = shape_of_atom(equation.outvars[0])
+    in_batch = iter(range(len(batch)))
+    order = [
+        len(batch) + of_offset.index(kept[numbers.offset_dims.index(d)]) if d in numbers.offset_dims else next(in_batch)
+        for d in range(len(result))
+    ]
+    found = transpose(writer, found, order)
+    if exists is None:
+        return found
+    spread = [1 if d in numbers.offset_dims else size for d, size in enumerate(result)]
+    fill = np.array(params["fill_value"], dtype)
+    return elements(lowering, "Where", reshape(writer, exists, spread), found, fill, shape=result, dtype=dtype)
+
+
+def _moved(writer: Writer, x: Operand, axis: int, count: int) -> Operand:
+    """So many axes from this one on moved to the front."""
+    rank = len(shape_of(x))
+    moved = range(axis, axis + count)
+    return transpose(writer, x, [*moved, *(other for other in range(rank) if other not in moved)])
+
+
+def _gather_elements(
+    writer: Writer, x: Operand, places: Operand, axis: int, pairs: Sequence[tuple[int, int]]
+) -> Operand | None:
+    """Along one axis, of which the indices have one too, with every other axis as a batch."""
+    rank = len(shape_of(x))
+    free = [dim for dim in range(len(shape_of(places))) if dim not in {dim for _, dim in pairs}]
+    if rank < 2 or len(free) != 1 or len(pairs) != rank - 1:
+        return None
+    of_axis = {**dict(pairs), axis: free[0]}
+    order = [of_axis[each] for each in range(rank)]
+    places = transpose(writer, places, order)
+    found = writer.node("GatherElements", x, places, shape=shape_of(places), dtype=dtype_of(x), axis=axis)
+    return transpose(writer, found, np.argsort(order).tolist())
+
+
+def column_of(
+    lowering: Lowering, indices: Operand, column: int, axis: int, windows: Sequence[int], sizes: Any
+) -> Operand:
+    """The indices of one axis: of its batch, then of windows."""
+    batch = shape_of(indices)[:-1]
+    starts, ends = [0] * len(batch) + [column], [*batch, column + 1]
+    start = reshape(lowering.writer, cut(lowering.writer, indices, starts, ends), (*batch, *(1 for _ in windows)))
+    if axis not in windows or sizes[axis] == 1:
+        return start
+    spread = [1] * len(shape_of(start))
+    spread[len(batch) + windows.index(axis)] = sizes[axis]
+    return elements(lowering, "Add", start, np.arange(sizes[axis]).reshape(spread))
+
+
+def stacked_columns(writer: Writer, columns: Sequence[Operand], shape: Sequence[int]) -> Operand:
+    """Indices of several axes as the last axis of one array."""
+    return concatenate(
+        writer, [reshape(writer, broadcast(writer, each, shape), (*shape, 1)) for each in columns], len(shape)
+    )
+
+
+def are_inside(lowering: Lowering, indices: Operand, last: np.ndarray) -> Operand | None:
+    """Whether all entries of the last axis are from 0 to the last; None where that is known to be so."""
+    if isinstance(indices, np.ndarray):
+        holds = np.asarray(np.all((indices >= 0) & (indices <= last), -1))
+        return None if holds.all() else holds
+    low, high = range_of(indices)
+    if low >= 0 and high <= int(last.min(initial=2**62)):
+        return None
+    writer = lowering.writer
+    conditions = []
+    if low < 0:
+        conditions.append(elements(lowering, "GreaterOrEqual", indices, np.array(0), dtype=bool))
+    conditions.append(elements(lowering, "LessOrEqual", indices, last, dtype=bool))
+    holds = conditions[0] if len(conditions) == 1 else elements(lowering, "And", *conditions)
+    batch, count = shape_of(indices)[:-1], shape_of(indices)[-1]
+    if count == 1:
+        return reshape(writer, holds, batch)
+    columns = [
+        reshape(writer, cut(writer, holds, [0] * len(batch) + [column], [*batch, column + 1]), batch)
+        for column in range(count)
+    ]
+    all_ = columns[0]
+    for column in columns[1:]:
+        all_ = elements(lowering, "And", all_, column)
+    return all_
+
+
+#: By primitive, the operator on elements, what ``ScatterND`` calls it, and its opset.
+_REDUCTIONS = {
+    "scatter": (None, None, 11),
+    "scatter-add": ("Add", "add", 16),
+    "scatter_add": ("Add", "add", 16),
+    "scatter-sub": ("Sub", "add", 16),
+    "scatter_sub": ("Sub", "add", 16),
+    "scatter-mul": ("Mul", "mul", 16),
+    "scatter_mul": ("Mul", "mul", 16),
+    "scatter-min": ("Min", "min", 18),
+    "scatter_min": ("Min", "min", 18),
+    "scatter-max": ("Max", "max", 18),
+    "scatter_max": ("Max", "max", 18),
+}
+
+
+def dynamic_update_slice(
+    lowering: Lowering, equation: JaxprEqn, x: Operand, update: Operand, *starts: Operand
+) -> Operand:
+    """``Concat`` of what is before, in place of, and after the slice; ``ScatterND`` where it begins anywhere."""
+    places = [
+        inside(lowering, index_of(lowering, start), np.array(size - part))
+        for start, size, part in zip(starts, shape_of(x), shape_of(update), strict=True)
+    ]
+    return _updated(lowering, x, places, shape_of(update), lambda part: update)
+
+
+def _updated(
+    lowering: Lowering,
+    x: Operand,
+    starts: Sequence[Operand],
+    sizes: Sequence[int],
+    change: Callable[[Operand], Operand],
+) -> Operand:
+    """An array with one slice of it changed: axis by axis, known places first."""
+    writer, shape = lowering.writer, shape_of(x)
+    partial = [each for each in range(len(shape)) if shape[each] != sizes[each]]
+    if not partial:
+        return change(x)
+    known = [each for each in partial if isinstance(starts[each], np.ndarray)]
+    axis = (known or partial)[0]
+    start = starts[axis]
+    if isinstance(start, np.ndarray):
+        bounds = [0, int(start), int(start) + sizes[axis], shape[axis]]
+        before, part, after = (_along(lowering, x, axis, low, high) for low, high in itertools.pairwise(bounds))
+        return concatenate(writer, [before, _updated(lowering, part, starts, sizes, change), after], axis)
+    places = places_of(lowering, start, shape[axis] - sizes[axis], sizes[axis])
+    part = _updated(lowering, gather_along(writer, x, places, axis), starts, sizes, change)
+    order = [axis, *(each for each in range(len(shape)) if each != axis)]
+    moved = writer.node(
+        "ScatterND",
+        transpose(writer, x, order),
+        reshape(writer, places, (sizes[axis], 1)),
+        transpose(writer, part, order),
+        shape=[shape[each] for each in order],
+        dtype=dtype_of(x),
+    )
+    return transpose(writer, moved, np.argsort(order).tolist())
+
+
+def _along(lowering: Lowering, x: Operand, axis: int, low: int, high: int) -> Operand:
+    starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
+    starts[axis], ends[axis] = low, high
+    return cut(lowering.writer, x, starts, ends)
+
+
+def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand, updates: Operand) -> Operand:
+    """``ScatterND``; a single slice at a known place is changed between what is before and after it."""
+    params = equation.params
+    numbers = params["dimension_numbers"]
+    operator, reduction, opset = _REDUCTIONS[equation.primitive.name]
+    writer, rank = lowering.writer, len(shape_of(x))
+    dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    windows = [axis for axis in range(rank) if axis not in dropped]
+    sizes = [1] * rank
+    for axis, dim in zip(windows, numbers.update_window_dims, strict=True):
+        sizes[axis] = shape_of(updates)[dim]
+    indexed = [*numbers.scatter_dims_to_operand_dims]
+    last = np.array([shape_of(x)[axis] - sizes[axis] for axis in indexed], np.int64)
+    indices = index_of(lowering, indices)
+    clips = params["mode"] == lax.GatherScatterMode.CLIP
+    exists = None if clips else are_inside(lowering, indices, last)
+    indices = inside(lowering, indices, last)
+    batch = shape_of(indices)[:-1]
+
+    if (
+        isinstance(indices, np.ndarray)
+        and exists is None
+        and indices.size == len(indexed)
+        and not numbers.operand_batching_dims
+    ):
+        starts = [np.array(0)] * rank
+        for axis, start in zip(indexed, np.asarray(indices).reshape(-1), strict=True):
+            starts[axis] = np.asarray(start)
+        update = reshape(writer, updates, sizes)  # windows are in the operand's order
+        return _updated(
+            lowering,
+            x,
+            starts,
+            sizes,
+            lambda part: update if operator is None else elements(lowering, operator, part, update),
+        )
+    if reduction is not None and writer.opset < opset:
+        lowering.refuse(
+            f"ScatterND came with reduction={reduction!r} in opset {opset}; give {argument('opset', opset)}"
+        )
+    if operator == "Sub":
+        updates = elements(lowering, "Neg", updates)
+
+    # Axes that no index is for are written from their beginning, in whole or as if an index of 0 were given.
+    partial = [axis for axis in windows if axis not in indexed and sizes[axis] != shape_of(x)[axis]]
+    of_places = [axis for axis in windows if axis in indexed or axis in partial]
+    columns = {axis: column_of(lowering, indices, place, axis, of_places, sizes) for place, axis in enumerate(indexed)}
+    for axis in partial:
+        spread = [1] * (len(batch) + len(of_places))
+        spread[len(batch) + of_places.index(axis)] = sizes[axis]
+        columns[axis] = np.arange(sizes[axis]).reshape(spread)
+    for axis, dim in zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
+        spread = [1] * (len(batch) + len(of_places))
+        spread[dim] = batch[dim]
+        columns[axis] = np.arange(batch[dim]).reshape(spread)
+    order = sorted(columns)
+    rest = [axis for axis in range(rank) if axis not in columns]
+    full = (*batch, *(sizes[axis] for axis in of_places))
+    places = stacked_columns(writer, [columns[axis] for axis in order], full)
+    of_batch = [dim for dim in range(len(shape_of(updates))) if dim not in numbers.update_window_dims]
+    of_window = [numbers.update_window_dims[windows.index(axis)] for axis in (*of_places, *rest)]
+    updates = transpose(writer, updates, [*of_batch, *of_window])
+    target = transpose(writer, x, [*order, *rest])
+    if exists is not None:
+        target, places = _with_room(lowering, target, places, exists, len(of_places))
+    written = writer.node(
+        "ScatterND", target, places, updates, shape=shape_of(target), dtype=dtype_of(x), reduction=reduction
+    )
+    inner: Operand = written
+    if exists is not None:
+        inner = _along(lowering, written, 0, 0, shape_of(x)[order[0]])
+    return transpose(writer, inner, np.argsort([*order, *rest]).tolist())
+
+
+def _with_room(
+    lowering: Lowering, target: Operand, places: Operand, exists: Operand, windows: int
+) -> tuple[Operand, Operand]:
+    """An array with one more row, where everything is written that is to be dropped."""
+    writer, shape = lowering.writer, shape_of(target)
+    row = broadcast(writer, np.zeros((1,) * len(shape), dtype_of(target)), (1, *shape[1:]))
+    outside = np.array([shape[0], *[0] * (shape_of(places)[-1] - 1)], np.int64)
+    holds = reshape(writer, exists, (*shape_of(exists), *[1] * (windows + 1)))
+    places = elements(lowering, "Where", holds, places, outside, shape=shape_of(places), dtype=np.int64)
+    return concatenate(writer, [target, row], 0), places
+
+
+RULES: dict[str, Rule] = {
+    "dynamic_slice": dynamic_slice,
+    "gather": gather,
+    "dynamic_update_slice": dynamic_update_slice,
+    **dict.fromkeys(_REDUCTIONS, scatter),
+}

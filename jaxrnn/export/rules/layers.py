@@ -1,0 +1,217 @@
+"""Rules for recurrent layers and for operators of a file, which stay what they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import onnx
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.cells import GRU, LSTM, RNN
+from jaxrnn.cells.activations import SIGMOID, TANH
+from jaxrnn.cells.layers import written_out
+from jaxrnn.export import kernels
+from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.movement import bare, broadcast, reshape
+from jaxrnn.export.rules.elementwise import cast, elements
+from jaxrnn.export.rules.reduction import reduced
+from jaxrnn.export.writer import Operand, dtype_of, shape_of
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
+from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.jaxprs.operators import computed
+
+#: The operator of a cell, and its activations where the node names none.
+_OPERATORS: dict[type, tuple[str, tuple[Any, ...]]] = {
+    GRU: ("GRU", (SIGMOID, TANH)),
+    LSTM: ("LSTM", (SIGMOID, TANH, TANH)),
+    RNN: ("RNN", (TANH,)),
+}
+#: Activations that ONNX Runtime computes as they are not specified: one overflows, one differs at its threshold.
+_DIFFERENT = {"Softplus", "ThresholdedRelu"}
+#: The types that engines run layers in.
+_TYPES = (np.float16, np.float32)
+
+
+def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
+    """One node; where engines would compute something else, the steps of the layer one by one."""
+    x, initial, weights, exists = jax.tree.unflatten(equation.params["structure"], operands)
+    frames, batch = shape_of(x)[:2]
+    if frames == 0 or (isinstance(exists, np.ndarray) and not exists.any()):
+        return [np.zeros(shape_of_atom(equation.outvars[0]), dtype_of(x)), *initial]
+    if not _is_node(equation):
+        return _written_out(lowering, equation, operands)
+    if exists is None or (isinstance(exists, np.ndarray) and exists.all()):
+        return _node(lowering, equation, x, initial, weights)
+    if frames == 1:
+        some = reshape(lowering.writer, exists, (shape_of(exists)[1], 1))
+        y, *final = _node(lowering, equation, x, initial, weights)
+        if equation.params["fills"]:
+            y = _where(lowering, some, y, np.zeros((), dtype_of(y)))
+    else:
+        existing = Existing.of(lowering, exists)
+        some = existing.some
+        y, *final = _node(lowering, equation, existing.to_front(x), initial, weights, existing.lengths(batch))
+        y = existing.back(y)
+    return [y, *(_where(lowering, some, *pair) for pair in zip(final, initial, strict=True))]
+
+
+def _where(lowering: Lowering, chosen: Operand, x: Operand, other: Operand) -> Operand:
+    return elements(lowering, "Where", bare(chosen), x, other, shape=shape_of(x), dtype=dtype_of(x))
+
+
+def _is_node(equation: JaxprEqn) -> bool:
+    """Whether engines compute the layer rightly as one node."""
+    cells, types = equation.params["cells"], equation.params["types"]
+    alike = len({dataclasses.replace(cell, activations=SIGMOID) for cell in cells}) == 1
+    clips = isinstance(cells[0], LSTM) and cells[0].clip is not None
+    differs = any(each.name in _DIFFERENT for cell in cells for each in cell.activations)
+    known = type(cells[0]) in _OPERATORS and type_of(equation.outvars[0]) in _TYPES
+    return known and alike and not clips and not differs and types.products is None
+
+
+def _node(
+    lowering: Lowering,
+    equation: JaxprEqn,
+    x: Operand,
+    initial: Sequence[Operand],
+    weights: Any,
+    lengths: Operand | None = None,
+) -> list[Operand]:
+    """The results of one node: outputs and final carries."""
+    cells: Any = equation.params["cells"]
+    operator, usual = _OPERATORS[type(cells[0])]
+    w, r, bias, peephole = weights
+    starts = [None if isinstance(each, np.ndarray) and not each.any() else each for each in initial]
+    inputs: list[Any] = [x, w, r, bias, lengths, *starts, peephole]
+    while inputs[-1] is None:
+        inputs.pop()
+    activations = [each for cell in cells for each in cell.activations]
+    attributes: dict[str, Any] = {"hidden_size": shape_of(r)[-1], "clip": cells[0].clip}
+    if equation.params["direction"] != "forward":
+        attributes["direction"] = equation.params["direction"]
+    if activations != [*usual] * len(cells):
+        attributes["activations"] = [each.name for each in activations]
+        for place, name in enumerate(("activation_alpha", "activation_beta")):
+            attributes[name] = [each.coefficients[place] for each in activations if len(each.coefficients) > place]
+    for name in ("input_forget", "linear_before_reset"):
+        if getattr(cells[0], name, False):
+            attributes[name] = 1
+    results = [(shape_of_atom(each), type_of(each)) for each in equation.outvars]
+    attributes = {name: value for name, value in attributes.items() if value != []}
+    return [*lowering.writer.nodes_of(operator, inputs, results, **attributes)]
+
+
+def _written_out(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand]:
+    """The equations of all steps."""
+    params = equation.params
+
+    def steps(*arrays: Any) -> list[Any]:
+        x, initial, weights, exists = jax.tree.unflatten(params["structure"], arrays)
+        y, final = written_out(params["cells"], weights, x, initial, direction=params["direction"], exists=exists)
+        return [y, *final]
+
+    with params["types"].in_force():
+        closed = jax.make_jaxpr(steps)(*(jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in operands))
+    return lowering.evaluate(closed, operands)
+
+
+@dataclass(frozen=True)
+class Existing:
+    """Which frames exist.
+
+    Attributes:
+        lowering: what writes them.
+        order: the numbers of the frames that exist, then those of the others, ``int64[time, rows]``; one row stands for
+            all.
+        count: how many exist, ``int32[rows]``.
+    """
+
+    lowering: Lowering
+    order: Operand
+    count: Operand
+
+    @classmethod
+    def of(cls, lowering: Lowering, exists: Operand) -> Existing:
+        """Those of a mask ``bool[time, rows]``."""
+        frames = shape_of(exists)[0]
+        numbers = np.arange(frames, dtype=np.int64)[:, None]
+        if isinstance(exists, np.ndarray):
+            return cls(lowering, np.argsort(~exists, 0, kind="stable"), exists.sum(0, dtype=np.int32))
+        count = reduced(lowering.writer, "ReduceSum", cast(lowering, exists, np.int32), [0])
+        places = elements(lowering, "Where", exists, numbers, numbers + frames, dtype=np.int64)
+        return cls(lowering, _sorting(lowering, places), count)
+
+    def lengths(self, batch: int) -> Operand:
+        """The number of frames in each row of a batch."""
+        return broadcast(self.lowering.writer, self.count, (batch,))
+
+    @property
+    def some(self) -> Operand:
+        """Whether a row has frames, ``bool[rows, 1]``."""
+        some = elements(self.lowering, "Greater", self.count, np.zeros((), np.int32), dtype=bool)
+        return reshape(self.lowering.writer, some, (*shape_of(some), 1))
+
+    def to_front(self, x: Operand) -> Operand:
+        """Frames ``[time, ..., rows, features]``, those that exist first."""
+        return self._moved(x, self.order)
+
+    def back(self, x: Operand) -> Operand:
+        """Frames where they were."""
+        return self._moved(x, _sorting(self.lowering, self.order))
+
+    def _moved(self, x: Operand, order: Operand) -> Operand:
+        writer, shape = self.lowering.writer, shape_of(x)
+        frames, rows = shape_of(order)
+        if isinstance(order, np.ndarray) and (order == np.arange(frames)[:, None]).all():
+            return x
+        if rows == 1:
+            order = reshape(writer, order, (frames,))
+            return writer.node("Gather", x, order, shape=shape, dtype=dtype_of(x), axis=0)
+        order = broadcast(writer, reshape(writer, order, (frames, *[1] * (len(shape) - 3), rows, 1)), shape)
+        return writer.node("GatherElements", x, order, shape=shape, dtype=dtype_of(x), axis=0)
+
+
+def _sorting(lowering: Lowering, numbers: Operand) -> Operand:
+    """The order that sorts different numbers ``int64[time, rows]`` along time."""
+    if isinstance(numbers, np.ndarray):
+        return np.argsort(numbers, 0)
+    shape = shape_of(numbers)
+    results = [(shape, np.int64), (shape, np.int64)]
+    inputs = numbers, np.array(shape[:1], np.int64)
+    return lowering.writer.nodes_of("TopK", inputs, results, axis=0, largest=0)[1]
+
+
+def operator(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
+    """The operator; where the opset has none for these types and attributes, what it computes."""
+    params, opset = equation.params, lowering.writer.opset
+    defaults = inspect.signature(params["function"]).parameters
+    attributes: dict[str, Any] = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in params["attributes"]
+        if value != defaults[key].default
+    }
+    name, each = params["name"], iter(operands)
+    inputs = [next(each) if there else None for there in params["present"]]
+    types = [None if value is None else dtype_of(value) for value in inputs]
+    if (
+        not kernels.takes(name, opset, types)
+        or not attributes.keys() <= onnx.defs.get_schema(name, opset).attributes.keys()
+    ):
+        return lowering.trace(functools.partial(computed, **params), *operands)
+    results = [(shape_of_atom(variable), type_of(variable)) for variable in equation.outvars]
+    while inputs[-1] is None:
+        inputs.pop()
+    return [*lowering.writer.nodes_of(name, inputs, results, **attributes)]
+
+
+RULES: dict[str, Rule] = {
+    "recurrent_layer": layer,
+    "onnx_operator": operator,
+}

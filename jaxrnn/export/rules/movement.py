@@ -1,0 +1,108 @@
+"""Primitives that move elements."""
+
+from __future__ import annotations
+
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.movement import broadcast, concatenate, cut, pad, reshape, spread, transpose
+from jaxrnn.export.writer import Operand, dtype_of, shape_of
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
+
+
+def reshaped(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """The same elements in the shape of the result."""
+    return reshape(lowering.writer, x, shape_of_atom(equation.outvars[0]))
+
+
+def transposed(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Transpose``."""
+    return transpose(lowering.writer, x, equation.params["permutation"])
+
+
+def broadcasted(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Expand`` where another operator does not broadcast by itself."""
+    axes = equation.params["broadcast_dimensions"]
+    return broadcast(lowering.writer, x, shape_of_atom(equation.outvars[0]), axes)
+
+
+def sliced(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Slice``."""
+    params = equation.params
+    return cut(lowering.writer, x, params["start_indices"], params["limit_indices"], params["strides"])
+
+
+def split(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
+    """``Split``."""
+    axis, sizes = equation.params["axis"], [int(size) for size in equation.params["sizes"]]
+    if len(sizes) == 1:
+        return [x]
+    results = [(shape_of_atom(each), dtype_of(x)) for each in equation.outvars]
+    return [*lowering.writer.nodes_of("Split", [x, np.array(sizes, np.int64)], results, axis=axis)]
+
+
+def joined(lowering: Lowering, equation: JaxprEqn, *parts: Operand) -> Operand:
+    """``Concat``."""
+    return concatenate(lowering.writer, parts, equation.params["dimension"])
+
+
+def stacked(lowering: Lowering, equation: JaxprEqn, *parts: Operand) -> Operand:
+    """``Concat`` along a new axis."""
+    axis, shape = equation.params["axis"], list(shape_of_atom(equation.outvars[0]))
+    shape[axis] = 1
+    return concatenate(lowering.writer, [reshape(lowering.writer, part, shape) for part in parts], axis)
+
+
+def reversed_(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Slice`` with steps of -1."""
+    shape, axes = shape_of(x), equation.params["dimensions"]
+    back = [axis in axes and size > 1 for axis, size in enumerate(shape)]
+    return cut(
+        lowering.writer,
+        x,
+        [size - 1 if turned else 0 for turned, size in zip(back, shape, strict=True)],
+        [-1 if turned else size for turned, size in zip(back, shape, strict=True)],
+        [-1 if turned else 1 for turned in back],
+    )
+
+
+def tiled(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``Tile``; ``Expand`` where the axis has one element."""
+    counts, shape = equation.params["reps"], shape_of_atom(equation.outvars[0])
+    if all(count == 1 for count in counts):
+        return reshape(lowering.writer, x, shape)
+    if len(counts) == len(shape_of(x)) and all(
+        1 in (size, count) for size, count in zip(shape_of(x), counts, strict=True)
+    ):
+        return broadcast(lowering.writer, x, shape)
+    return lowering.writer.node("Tile", x, np.array(counts, np.int64), shape=shape, dtype=dtype_of(x))
+
+
+def padded(lowering: Lowering, equation: JaxprEqn, x: Operand, value: Operand) -> Operand:
+    """``Pad``, and ``Slice`` for what a negative one takes away."""
+    config, writer = equation.params["padding_config"], lowering.writer
+    x = spread(writer, x, [gap for _, _, gap in config], value)
+    shape = shape_of(x)
+    starts = [max(-low, 0) for low, _, _ in config]
+    ends = [size - max(-high, 0) for size, (_, high, _) in zip(shape, config, strict=True)]
+    if any(start >= end for start, end in zip(starts, ends, strict=True)):
+        return broadcast(writer, value, shape_of_atom(equation.outvars[0]))
+    x = cut(writer, x, starts, ends)
+    return pad(writer, x, [(max(low, 0), max(high, 0)) for low, high, _ in config], value)
+
+
+RULES: dict[str, Rule] = {
+    "broadcast_in_dim": broadcasted,
+    "concatenate": joined,
+    "expand_dims": reshaped,
+    "pad": padded,
+    "reshape": reshaped,
+    "rev": reversed_,
+    "slice": sliced,
+    "split": split,
+    "squeeze": reshaped,
+    "stack": stacked,
+    "tile": tiled,
+    "transpose": transposed,
+}

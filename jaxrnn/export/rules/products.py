@@ -1,0 +1,208 @@
+"""Rules for products of matrices and convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.cells.geometry import Windows, windows_of
+from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.movement import cut, pad, padding_of, reshape, source_of, transpose
+from jaxrnn.export.rules.elementwise import cast
+from jaxrnn.export.rules.windows import window_product
+from jaxrnn.export.writer import Operand, Writer, dtype_of, maker_of, shape_of
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
+from jaxrnn.jaxprs.equations import type_of
+
+
+def contract(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+    """``[..., rows, contracted] @ [..., contracted, columns]``."""
+    (contract_x, contract_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
+    dtype = type_of(equation.outvars[0])
+    writer = lowering.writer
+    rows, columns = _free(x, (*contract_x, *batch_x)), _free(y, (*contract_y, *batch_y))
+    batch = [shape_of(x)[axis] for axis in batch_x]
+    inner = math.prod(shape_of(x)[axis] for axis in contract_x)
+    of_rows, of_columns = ([shape_of(each)[axis] for axis in axes] for each, axes in ((x, rows), (y, columns)))
+    x, y = (each if dtype_of(each) == dtype else cast(lowering, each, dtype) for each in (x, y))
+    left = transpose(writer, x, (*batch_x, *rows, *contract_x))
+    right = transpose(writer, y, (*batch_y, *contract_y, *columns))
+    # More axes of rows are a batch to MatMul where the other operand has none.
+    kept = of_rows if not batch and of_rows else [math.prod(of_rows)]
+    left = reshape(writer, left, (*batch, *kept, inner))
+    right = reshape(writer, right, (*batch, inner, math.prod(of_columns)))
+    product = writer.node("MatMul", left, right, shape=(*batch, *kept, math.prod(of_columns)), dtype=dtype)
+    return reshape(writer, product, shape_of_atom(equation.outvars[0]))
+
+
+def _free(x: Operand, taken: Sequence[int]) -> list[int]:
+    return [axis for axis in range(len(shape_of(x))) if axis not in taken]
+
+
+#: The types of which engines have convolutions.
+_FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
+#: The types that `ConvInteger` multiplies.
+_BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+def convolve(lowering: Lowering, equation: JaxprEqn, x: Operand, kernel: Operand) -> Operand:
+    """A convolution, its operands with channels first, its groups those of channels, over one axis at least."""
+    params, writer = equation.params, lowering.writer
+    numbers, groups = params["dimension_numbers"], params["feature_group_count"]
+    dtype = type_of(equation.outvars[0])
+    if np.dtype(dtype).kind == "c":
+        lowering.refuse("ONNX has no convolution of complex numbers")
+    x, kernel = transpose(writer, x, numbers.lhs_spec), transpose(writer, kernel, numbers.rhs_spec)
+    if params["batch_group_count"] > 1:
+        groups = params["batch_group_count"]
+        x = _groups_as_channels(writer, x, groups)
+    windows = windows_of(
+        shape_of(x)[2:],
+        shape_of(kernel)[2:],
+        params["window_strides"],
+        params["padding"],
+        params["lhs_dilation"],
+        params["rhs_dilation"],
+    )
+    if not windows:
+        x, kernel = (reshape(writer, each, (*shape_of(each), 1)) for each in (x, kernel))
+        windows = windows_of([1], [1], [1], [(0, 0)], [1], [1])
+    y = _convolution(lowering, x, kernel, windows, groups, np.dtype(dtype))
+    result = shape_of_atom(equation.outvars[0])
+    y = reshape(writer, y, [result[axis] for axis in numbers.out_spec])
+    return transpose(writer, y, [numbers.out_spec.index(axis) for axis in range(len(result))])
+
+
+def _groups_as_channels(writer: Writer, x: Operand, groups: int) -> Operand:
+    """Groups of the batch as groups of channels."""
+    rows, channels, *spatial = shape_of(x)
+    x = reshape(writer, x, (groups, rows // groups, channels, *spatial))
+    x = transpose(writer, x, (1, 0, *range(2, 3 + len(spatial))))
+    return reshape(writer, x, (rows // groups, groups * channels, *spatial))
+
+
+def _convolution(
+    lowering: Lowering, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int, dtype: np.dtype
+) -> Operand:
+    """The operator for these types and windows: ``[batch, channels, ...]`` and ``[out, channels / groups, ...]``."""
+    shape = (shape_of(x)[0], shape_of(kernel)[0], *(each.count for each in windows))
+    if 0 in (*shape, *shape_of(x), *shape_of(kernel)):
+        return np.zeros(shape, dtype)
+    types, spread = (dtype_of(x), dtype_of(kernel)), any(each.spacing > 1 for each in windows)
+    x, windows = _with_pad(x, windows)
+    if dtype == np.int32 and all(each in _BYTES for each in types) and not spread:
+        return _conv(lowering.writer, "ConvInteger", x, kernel, windows, groups, dtype)
+    wide = _wide(*types, dtype)
+    x, kernel = cast(lowering, x, wide), cast(lowering, kernel, wide)
+    if wide not in _FLOATS:
+        y = window_product(lowering.writer, x, kernel, windows, groups)
+    elif spread:
+        y = _conv_transpose(lowering.writer, x, kernel, windows, groups)
+    else:
+        y = _conv(lowering.writer, "Conv", x, kernel, windows, groups, wide)
+    return cast(lowering, y, dtype)
+
+
+def _wide(*types: np.dtype) -> np.dtype:
+    """The type that products are computed in: one that engines multiply, which holds all of these.
+
+    Sums of integers that overflow are right in any wider type, after the cast to their own.
+    """
+    wide = max(types, key=lambda each: each.itemsize)
+    if wide.kind in "iu":
+        return wide if wide.itemsize >= 4 else np.dtype(np.int32)
+    return wide if wide in (*_FLOATS, np.dtype(np.float64)) else np.dtype(np.float32)
+
+
+def _with_pad(x: Operand, windows: Sequence[Windows]) -> tuple[Operand, list[Windows]]:
+    """An operand before it was padded with zeros along spatial axes, and windows that pad it themselves."""
+    node = maker_of(x, "Pad")
+    padding = None if node is None else padding_of(node)
+    if node is None or padding is None or any(map(any, padding[:2])):
+        return x, list(windows)
+    source = source_of(node)
+    merged = [
+        replace(each, size=size, low=each.low + low * each.spacing, high=each.high + high * each.spacing)
+        for each, size, (low, high) in zip(windows, shape_of(source)[2:], padding[2:], strict=True)
+    ]
+    return (source, merged) if all(shape_of(source)) else (x, list(windows))
+
+
+def _conv(
+    writer: Writer, operator: str, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int, dtype: np.dtype
+) -> Operand:
+    """``Conv`` or ``ConvInteger``: negative pads are a ``Slice`` before it."""
+    low, high = [each.low for each in windows], [each.high for each in windows]
+    starts = [0, 0, *(max(-before, 0) for before in low)]
+    ends = [*shape_of(x)[:2], *(size - max(-after, 0) for size, after in zip(shape_of(x)[2:], high, strict=True))]
+    shape = (shape_of(x)[0], shape_of(kernel)[0], *(each.count for each in windows))
+    if any(start >= end for start, end in zip(starts, ends, strict=True)):
+        return np.zeros(shape, dtype)
+    return writer.node(
+        operator,
+        cut(writer, x, starts, ends),
+        kernel,
+        shape=shape,
+        dtype=dtype,
+        kernel_shape=[each.taps for each in windows],
+        strides=[each.stride for each in windows],
+        dilations=[each.dilation for each in windows],
+        pads=[max(width, 0) for width in (*low, *high)],
+        group=groups,
+    )
+
+
+def _conv_transpose(writer: Writer, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int) -> Operand:
+    """``ConvTranspose``: every element times the kernel, summed where they overlap.
+
+    It has windows at every place; strides are a ``Slice`` after it. Windows beyond all elements are zeros.
+    """
+    batch, out, dtype = shape_of(x)[0], shape_of(kernel)[0], dtype_of(x)
+    every = [replace(each, stride=1) for each in windows]
+    crops = [(each.extent - each.low, each.extent - each.high) for each in every]
+    widths = [(max(-low, 0), max(-high, 0)) for low, high in crops]
+    counts = [each.count - sum(width) for each, width in zip(every, widths, strict=True)]
+    if min(counts) <= 0:
+        return np.zeros((batch, out, *(each.count for each in windows)), dtype)
+    # Where it may be, what lacks at the end is a part of the operator.
+    own = all(high < each.spacing for each, (_, high) in zip(every, widths, strict=True))
+    after = [high if own else 0 for _, high in widths]
+    y = writer.node(
+        "ConvTranspose",
+        x,
+        _transposed_kernel(writer, kernel, groups),
+        shape=(batch, out, *(count + more for count, more in zip(counts, after, strict=True))),
+        dtype=dtype,
+        kernel_shape=[each.taps for each in windows],
+        strides=[each.spacing for each in windows],
+        dilations=[each.dilation for each in windows],
+        pads=[*(max(low, 0) for low, _ in crops), *(max(high, 0) for _, high in crops)],
+        output_padding=after if any(after) else None,
+        group=groups,
+    )
+    rest = [(low, high - more) for (low, high), more in zip(widths, after, strict=True)]
+    y = pad(writer, y, [(0, 0), (0, 0), *rest], np.zeros((), dtype))
+    return cut(writer, y, [0] * (2 + len(every)), shape_of(y), [1, 1, *(each.stride for each in windows)])
+
+
+def _transposed_kernel(writer: Writer, kernel: Operand, groups: int) -> Operand:
+    """``[out, channels / groups, ...]`` as ``[channels, out / groups, ...]``, the taps in the other order."""
+    out, channels, *taps = shape_of(kernel)
+    kernel = reshape(writer, kernel, (groups, out // groups, channels, *taps))
+    kernel = transpose(writer, kernel, (0, 2, 1, *range(3, 3 + len(taps))))
+    kernel = reshape(writer, kernel, (groups * channels, out // groups, *taps))
+    shape, front = shape_of(kernel), [0, 0]
+    turned = [size > 1 for size in taps]
+    starts = [*front, *(size - 1 if turn else 0 for size, turn in zip(taps, turned, strict=True))]
+    ends = [*shape[:2], *(-1 if turn else size for size, turn in zip(taps, turned, strict=True))]
+    return cut(writer, kernel, starts, ends, [1, 1, *(-1 if turn else 1 for turn in turned)])
+
+
+RULES: dict[str, Rule] = {
+    "dot_general": contract,
+    "conv_general_dilated": convolve,
+}

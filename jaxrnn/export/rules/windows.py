@@ -1,0 +1,232 @@
+"""Rules for reductions over windows, and gathers under windows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.cells.geometry import Windows, windows_of
+from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.movement import pad, reshape, transpose
+from jaxrnn.export.rules.elementwise import elements
+from jaxrnn.export.rules.reduction import reduced
+from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
+from jaxrnn.jaxprs.equations import evaluate
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
+
+_MAX_POOL = tuple(map(np.dtype, (np.float16, np.float32, np.float64, np.int8, np.uint8)))
+_AVERAGE_POOL = tuple(map(np.dtype, (np.float16, np.float32)))
+#: The axes over which engines pool at most.
+_AXES = 3
+
+
+def maximum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``MaxPool``, or ``ReduceMax``."""
+    windows = _windows(equation)
+    if dtype_of(x) in _MAX_POOL and _is_pooled(windows):
+        return _pooled(lowering, "MaxPool", x, windows, dilations=[each.dilation for each in windows.values()])
+    return _gathered(lowering, "ReduceMax", x, windows, _extremes(x)[0])
+
+
+def minimum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``MaxPool`` of what is negated, or ``ReduceMin``."""
+    windows = _windows(equation)
+    if dtype_of(x) in _MAX_POOL and dtype_of(x).kind == "f" and _is_pooled(windows):
+        dilations = [each.dilation for each in windows.values()]
+        return elements(
+            lowering, "Neg", _pooled(lowering, "MaxPool", elements(lowering, "Neg", x), windows, dilations=dilations)
+        )
+    return _gathered(lowering, "ReduceMin", x, windows, _extremes(x)[1])
+
+
+def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """``AveragePool`` times the size of the windows, or ``ReduceSum``."""
+    windows = _windows(equation)
+    if dtype_of(x) in _AVERAGE_POOL and _is_pooled(windows) and all(each.dilation == 1 for each in windows.values()):
+        mean = _pooled(lowering, "AveragePool", x, windows, count_include_pad=1)
+        return elements(lowering, "Mul", mean, np.array(_size(windows), dtype_of(x)))
+    return _gathered(lowering, "ReduceSum", x, windows, 0)
+
+
+def any_reduction(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
+    """A reduction by any function: of slices, one for each place in a window, in their order."""
+    params, half = equation.params, len(operands) // 2
+
+    def function(*arrays: Any) -> list[Any]:
+        xs, starts = arrays[:half], arrays[half:]
+        config = [
+            (low, high, spacing - 1)
+            for (low, high), spacing in zip(params["padding"], params["base_dilation"], strict=True)
+        ]
+        xs = [lax.pad(x, start, config) for x, start in zip(xs, starts, strict=True)]
+        shape = shape_of_atom(equation.outvars[0])
+        results = [lax.broadcast(start, shape) for start in starts]
+        for taps in itertools.product(*map(range, params["window_dimensions"])):
+            begins = [tap * far for tap, far in zip(taps, params["window_dilation"], strict=True)]
+            ends = [
+                begin + (count - 1) * stride + 1
+                for begin, count, stride in zip(begins, shape, params["window_strides"], strict=True)
+            ]
+            parts = [lax.slice(x, begins, ends, params["window_strides"]) for x in xs]
+            results = _combined(params["jaxpr"], params["consts"], results, parts)
+        return results
+
+    if 0 in shape_of_atom(equation.outvars[0]):
+        return [np.zeros(shape_of_atom(each), each.aval.dtype) for each in equation.outvars]  # pyright: ignore
+    return lowering.trace(function, *operands)
+
+
+def _combined(jaxpr: Any, consts: Any, results: list[Any], parts: list[Any]) -> list[Any]:
+    """A function of scalars, on all elements of arrays."""
+    function: Any = lambda *scalars: evaluate(jaxpr, scalars)  # noqa: E731
+    assert not consts
+    flat = [each.reshape(-1) for each in (*results, *parts)]
+    return [each.reshape(results[0].shape) for each in jax.vmap(function)(*flat)]
+
+
+def _windows(equation: JaxprEqn) -> dict[int, Windows]:
+    """The windows by axis, without axes whose windows are their elements."""
+    params, shape = equation.params, shape_of_atom(equation.invars[0])
+    windows = windows_of(
+        shape,
+        params["window_dimensions"],
+        params["window_strides"],
+        params["padding"],
+        params["base_dilation"],
+        params["window_dilation"],
+    )
+    return {
+        axis: each
+        for axis, each in enumerate(windows)
+        if (each.taps, each.stride, each.low, each.high, each.spacing) != (1, 1, 0, 0, 1)
+    }
+
+
+def _size(windows: Mapping[int, Windows]) -> int:
+    return math.prod(each.taps for each in windows.values())
+
+
+def _is_pooled(windows: Mapping[int, Windows]) -> bool:
+    """Whether windows are as engines have them: over few axes, each with an element."""
+    return 0 < len(windows) <= _AXES and all(
+        each.spacing == 1 and each.size and each.count and min(each.low, each.high) >= 0 < each.taps
+        and max(each.low, each.high) < each.taps
+        for each in windows.values()
+    )  # fmt: skip
+
+
+def _pooled(
+    lowering: Lowering, operator: str, x: Operand, windows: Mapping[int, Windows], **attributes: Any
+) -> Operand:
+    """A pooling operator over the axes with windows, which come last; the others are batch and channels."""
+    shape, writer = shape_of(x), lowering.writer
+    others = [axis for axis in range(len(shape)) if axis not in windows]
+    order = [*others, *windows]
+    leading = [shape[axis] for axis in others]
+    kept = leading if len(leading) == 2 else [1, math.prod(leading)]
+    counts = [each.count for each in windows.values()]
+    x = reshape(writer, transpose(writer, x, order), (*kept, *(each.size for each in windows.values())))
+    y = writer.node(
+        operator,
+        x,
+        shape=(*kept, *counts),
+        dtype=dtype_of(x),
+        kernel_shape=[each.taps for each in windows.values()],
+        strides=[each.stride for each in windows.values()],
+        pads=[*(each.low for each in windows.values()), *(each.high for each in windows.values())],
+        **attributes,
+    )
+    y = reshape(writer, y, (*leading, *counts))
+    return transpose(writer, y, [order.index(axis) for axis in range(len(order))])
+
+
+def _gathered(lowering: Lowering, operator: str, x: Operand, windows: Mapping[int, Windows], absent: float) -> Operand:
+    """A reduction over the places in a window."""
+    dtype, writer = dtype_of(x), lowering.writer
+    shape = [windows[axis].count if axis in windows else size for axis, size in enumerate(shape_of(x))]
+    if 0 in shape or 0 in shape_of(x):
+        return np.full(shape, absent, dtype)
+    x = gathered(writer, x, windows, np.asarray(absent, dtype))
+    taps = [axis + 1 + number for number, axis in enumerate(sorted(windows))]
+    return reduced(writer, operator, x, taps)
+
+
+def _extremes(x: Operand) -> tuple[float, float]:
+    """The lowest and the highest number of a type."""
+    dtype = dtype_of(x)
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    return (0, 1) if dtype.kind == "b" else (-np.inf, np.inf)
+
+
+def window_product(writer: Writer, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int) -> Operand:
+    """One ``Gather`` along every axis for what lies under the windows, and one ``MatMul``.
+
+    Args:
+        writer: of the graph.
+        x: ``[batch, channels, ...]``.
+        kernel: ``[out, channels / groups, ...]``, of the same type.
+        windows: along each axis of both.
+        groups: of channels.
+    """
+    batch, channels = shape_of(x)[:2]
+    out, rank = shape_of(kernel)[0], len(windows)
+    x = gathered(writer, x, {axis + 2: each for axis, each in enumerate(windows)}, np.zeros((), dtype_of(x)))
+    # [batch, channels, windows, taps, windows, taps, ...]
+    x = transpose(writer, x, (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)))
+    inner = channels // groups * math.prod(each.taps for each in windows)
+    counts = [each.count for each in windows]
+    x = reshape(writer, x, (batch, groups, inner, math.prod(counts)))
+    kernel = reshape(writer, kernel, (1, groups, out // groups, inner))
+    shape = (batch, groups, out // groups, math.prod(counts))
+    y = writer.node("MatMul", kernel, x, shape=shape, dtype=dtype_of(x))
+    return reshape(writer, y, (batch, out, *counts))
+
+
+def gathered(writer: Writer, x: Operand, windows: Mapping[int, Windows], absent: np.ndarray) -> Operand:
+    """What lies under the windows along some axes, each of which becomes two, ``[windows, taps]``.
+
+    Args:
+        writer: of the graph.
+        x: the operand.
+        windows: by axis.
+        absent: what lies there where no element does.
+    """
+    places = {axis: _places(each) for axis, each in windows.items()}
+    # It is one more element after the last.
+    lacking = {axis for axis, each in windows.items() if np.any(places[axis] == each.size)}
+    x = pad(writer, x, [(0, int(axis in lacking)) for axis in range(len(shape_of(x)))], absent)
+    for axis in sorted(places, reverse=True):
+        x = _taken_at(writer, x, places[axis], axis)
+    return x
+
+
+def _places(windows: Windows) -> np.ndarray:
+    """``[windows, taps]``: which element lies there, one after the last where none does."""
+    at = np.arange(windows.count)[:, None] * windows.stride + np.arange(windows.taps) * windows.dilation - windows.low
+    place, between = np.divmod(at, windows.spacing)
+    return np.where((between == 0) & (place >= 0) & (place < windows.size), place, windows.size)
+
+
+def _taken_at(writer: Writer, x: Operand, places: np.ndarray, axis: int) -> Operand:
+    shape = (*shape_of(x)[:axis], *places.shape, *shape_of(x)[axis + 1 :])
+    if np.array_equal(places.reshape(-1), np.arange(shape_of(x)[axis])):
+        return reshape(writer, x, shape)
+    if isinstance(x, np.ndarray):
+        return np.take(x, places, axis)
+    return writer.node("Gather", x, places, shape=shape, dtype=dtype_of(x), axis=axis)
+
+
+RULES: dict[str, Rule] = {
+    "reduce_window": any_reduction,
+    "reduce_window_max": maximum,
+    "reduce_window_min": minimum,
+    "reduce_window_sum": total,
+}

@@ -1,0 +1,408 @@
+"""Exported files against the stepper that was exported, over whole recordings, in another engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from jaxrnn._files.arrays import read_arrays
+from jaxrnn._files.messages import brief
+from jaxrnn.errors import InputError
+from jaxrnn.model import Model
+from jaxrnn.onnx.interface import spec_of
+from jaxrnn.onnx.state.stated import read_facts
+from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
+from jaxrnn.steps.recordings import recording_specs, time_axis
+from jaxrnn.steps.specs import ArraySpec, taken
+from jaxrnn.steps.stepper import Stepper, whole_pulse
+from jaxrnn.steps.stepspec import StepSpec
+from jaxrnn.verification.comparison import Comparison, compare, tolerances
+from jaxrnn.verification.peers import OpenPeer, PeerError, candidates
+from jaxrnn.verification.running import Ready, make_ready, run
+from jaxrnn.verification.sampling import index_limits, random_arrays, restore_types
+from jaxrnn.verification.streams import Check, Offline, awkward_lengths, offline_outputs
+
+#: Steps over the longest recording, besides those that the look-ahead and the receptive field take.
+LENGTH = 64
+#: The most steps that a receptive field takes.
+LONGEST = 1024
+#: What a file is compared with, besides `jaxrnn.verification.streams.WHOLE`.
+STEPS = "the steps in jaxrnn"
+
+
+@brief
+@dataclass(frozen=True)
+class ExportReport:
+    """The result of `verify_export`.
+
+    Attributes:
+        label: what was exported.
+        engine: what ran the files, and its version.
+        notes: why another engine than the first choice was taken.
+        flushed: whether recordings were flushed. Otherwise they end with their last whole pulse.
+        checks: for each recording, the outputs against those of the stepper, and against those of the function over
+            whole recordings where there is one.
+    """
+
+    label: str
+    engine: str
+    notes: tuple[str, ...]
+    flushed: bool
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output of every recording agrees."""
+        return all(check.ok for check in self.checks)
+
+
+def verify_export(
+    stepper: Stepper,
+    params: Any,
+    path: str | os.PathLike[str],
+    *,
+    flush: str | os.PathLike[str] | None = None,
+    offline: Offline | None = None,
+    limits: Mapping[str, int] | None = None,
+    shortest: int = 1,
+    seed: int = 0,
+    engine: str = "auto",
+) -> ExportReport:
+    """Run exported files over random recordings in another engine, and compare.
+
+    Every recording starts from the first state in the file, goes step by step with the state carried by name, and ends
+    with the flush, where there is a file of it. The recordings of a stream are of several lengths: shorter than a pulse
+    and than the delay, whole pulses, pulses and a tail. Every element must satisfy what `jaxrnn.verification.compare`
+    asks for with ``scaled``, at the tolerance of the lowest precision that the file computes in.
+
+    Args:
+        stepper: what was exported.
+        params: its parameters, as they were exported; None for its own.
+        path: the file of the step.
+        flush: the file of the flush; by default the one that the step names, beside it.
+        offline: the function over whole recordings that the stepper is the stream of; arrays by name.
+        limits: for integer inputs by name, what they are below; 2 by default, or the rows that a model indexes.
+        shortest: the fewest frames that a recording has.
+        seed: of the recordings.
+        engine: as of `jaxrnn.verification.verify`; ONNX Runtime with its optimisations.
+
+    Raises:
+        InputError: a file is none that `jaxrnn.export_onnx` wrote, the function does not run on the longest recording,
+            or every output comes with a flush that there is no file of.
+        PeerError: no engine takes the files.
+        MissingPackageError: ``engine="ort"`` without ONNX Runtime.
+    """
+    step_file, flush_file = read_files(Path(path), None if flush is None else Path(flush))
+    spec, flushed = step_file.facts.spec, flush_file is not None
+    if isinstance(stepper, Model) and limits is None:
+        limits = index_limits(stepper)
+    total = _total(spec, shortest)
+    specs = recording_specs(spec, "frames")
+    recordings = random_arrays(specs, {}, dims={"frames": total}, seed=seed, limits=limits).inputs
+    lengths = [*(awkward_lengths(spec, total, shortest) if spec.streams else ()), total]
+    with jax.default_matmul_precision("highest"):
+        reference = Reference(stepper, params, step_file.facts, flushed, offline)
+        steps = [reference.step(recordings, length) for length in lengths]
+        wholes = [reference.whole(recordings, length) for length in lengths]
+    if wholes[-1] is not None and wholes[-1].problem is not None:
+        raise InputError(f"nothing to compare with: {wholes[-1].problem}")
+    compared = _Comparing([each for each in (step_file, flush_file) if each is not None])
+    failures: list[str] = []
+    for open_peer in candidates(engine, optimized=True):
+        try:
+            file, name = ready_in(open_peer, step_file, flush_file)
+            results = [results_of(file, recordings, length) for length in lengths]
+        except PeerError as error:
+            failures.append(str(error))
+            continue
+        checks = [
+            check
+            for length, found, step, whole in zip(lengths, results, steps, wholes, strict=True)
+            for check in compared.checks(length, found, step, whole)
+        ]
+        if not any(check.outputs for check in checks):
+            raise InputError(f"{spec.label}: nothing to compare: every output comes with the flush; write that, too")
+        return ExportReport(spec.label, name, tuple(failures), flushed, tuple(checks))
+    raise PeerError(f"{spec.label}: nothing to verify with: {'; '.join(failures)}")
+
+
+def _total(spec: StepSpec, shortest: int) -> int:
+    """The frames of the longest recording: pulses in which every frame that is kept comes to count, and a tail."""
+    if not spec.streams:
+        return LENGTH
+    field = min(spec.receptive_field or 0, LONGEST * spec.pulse)
+    pulses = LENGTH + -(-(spec.look_ahead + field) // spec.pulse)
+    return max(pulses * spec.pulse + spec.pulse - spec.multiple, -(-shortest // spec.multiple) * spec.multiple)
+
+
+class _Comparing:
+    """How the outputs of files are compared: at the tolerance of the lowest precision that the files compute in."""
+
+    def __init__(self, files: Sequence[ExportedFile]):
+        spec = files[0].facts.spec
+        self._axes = {each.name: time_axis(spec, each) for each in spec.outputs}
+        self._flushed = len(files) > 1
+        types = {value.dtype for file in files for node in file.graph.all_nodes() for value in node.outputs}
+        floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
+        #: Absolute and relative; of integers they are those of their type.
+        self._tolerances = max((tolerances(each, None, None) for each in floats), default=(None, None))
+
+    def checks(self, frames: int, found: Results, step: Results, whole: Results | None) -> Iterator[Check]:
+        """The outputs, and the state of a step, against those of the stepper and of the function."""
+        yield Check(frames, tuple(self._comparisons(found, step)), against=STEPS)
+        if whole is not None:
+            yield Check(frames, tuple(self._comparisons(found, whole)), whole.problem)
+
+    def _comparisons(self, found: Results, known: Results) -> Iterator[Comparison]:
+        for name, expected in known.outputs.items():
+            value, axis = found.outputs[name], self._axes[name]
+            if not self._flushed:
+                if value is None:
+                    continue  # it comes after the last whole pulse
+                if axis is not None:
+                    expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
+            yield self._compare(name, value, expected, axis)
+        for name, expected in known.state.items():
+            yield self._compare(f"state {name}", found.state[name], expected, None)
+
+    def _compare(self, name: str, value: Any, expected: Any, axis: int | None) -> Comparison:
+        inexact = expected is not None and jnp.issubdtype(expected.dtype, jnp.inexact)
+        atol, rtol = self._tolerances if inexact else (None, None)
+        return compare(name, value, expected, atol=atol, rtol=rtol, scaled=True, time_axis=axis)
+
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """A file that `jaxrnn.export_onnx` wrote, as it is read again.
+
+    Attributes:
+        path: where it is.
+        graph: what it computes.
+        facts: what it says of itself.
+    """
+
+    path: Path
+    graph: ir.Graph
+    facts: StepFile
+
+
+def read_exported(path: Path, kind: str) -> ExportedFile:
+    """A file of this kind.
+
+    Raises:
+        InputError: it is none.
+        ModelError: what it says of itself is damaged.
+    """
+    proto, graph = onnx.load(path, load_external_data=False), ir.load(path).graph
+    facts = read_facts(proto, graph)
+    if facts is None or facts.kind != kind:
+        raise InputError(f"{path} is no {kind} that jaxrnn.export_onnx wrote")
+    return ExportedFile(path, graph, facts)
+
+
+def read_files(path: Path, flush: Path | None) -> tuple[ExportedFile, ExportedFile | None]:
+    """A step and its flush, by default the one that the step names, beside it."""
+    step = read_exported(path, STEP)
+    named = step.facts.files.get(FLUSH)
+    beside = path.parent / named if flush is None and named is not None else flush
+    return step, None if beside is None else read_exported(beside, FLUSH)
+
+
+def ready_in(open_peer: OpenPeer, step: ExportedFile, flush: ExportedFile | None) -> tuple[Ready, str]:
+    """Files as an engine runs them, and what the engine is called.
+
+    Raises:
+        PeerError: the engine does not take a file.
+    """
+    opened = _Opened(open_peer, step)
+    rest = None if flush is None else _Opened(open_peer, flush).flush
+    return Ready(step.facts.spec, _first(step), opened.step, rest), opened.engine
+
+
+def _first(step: ExportedFile) -> dict[str, np.ndarray]:
+    """The state before the first frame: of the file beside the step, where it is there."""
+    facts = step.facts
+    beside = facts.files.get("first_state")
+    if beside is None or not step.path.with_name(beside).is_file():
+        return dict(facts.first)
+    arrays = read_arrays(step.path.with_name(beside))
+    by_entry = {own: arrays[names.input] for own, names in facts.state.items()}
+    return restore_types(facts.spec.state, by_entry)
+
+
+class _Opened:
+    """One file in an engine; arrays go by the names of the stepper."""
+
+    def __init__(self, open_peer: OpenPeer, file: ExportedFile):
+        self._facts, self._peer = file.facts, open_peer(file.path)
+        self.engine = self._peer.name
+        inputs = map(spec_of, file.graph.inputs)
+        self._valid = {each.name: each.sizes for each in inputs if each.name == self._facts.valid}
+
+    def step(self, state: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The outputs of a step, and the state after it."""
+        results = self._results(state, inputs, 0)
+        outputs = {own: results[name] for own, name in self._facts.outputs.items()}
+        return outputs, {own: results[str(names.output)] for own, names in self._facts.state.items()}
+
+    def flush(self, state: Arrays, tail: Arrays, valid: int) -> dict[str, np.ndarray]:
+        """The outputs of a flush, of the frames that exist."""
+        spec, facts = self._facts.spec, self._facts
+        padded = {each.name: _padded(each, tail[each.name]) for each in spec.inputs}
+        results = self._results(state, whole_pulse(spec, padded, valid, convert=taken) or {}, valid)
+        axes = {each.name: each.time_axis for each in spec.outputs}
+        outputs = {own: results[name] for own, name in facts.outputs.items()}
+        for own, name in facts.counts.items():
+            outputs[own] = outputs[own][(slice(None),) * (axes[own] or 0) + (slice(int(results[name].max())),)]
+        return outputs
+
+    def _results(self, state: Arrays, inputs: Arrays, valid: int) -> dict[str, np.ndarray]:
+        """Every output of the file, by its own name."""
+        facts = self._facts
+        feeds = {names.input: np.asarray(state[own]) for own, names in facts.state.items()}
+        feeds |= {name: np.asarray(inputs[own]) for own, name in facts.inputs.items()}
+        return self._peer.run(feeds | {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()})
+
+
+def _padded(each: ArraySpec, tail: np.ndarray) -> np.ndarray:
+    """The frames of a tail, padded to a pulse with what shows wherever it is read."""
+    if each.time_axis is None:
+        return tail
+    widths = [(0, 0)] * tail.ndim
+    widths[each.time_axis] = (0, each.sizes[each.time_axis] - tail.shape[each.time_axis])
+    return np.pad(tail, widths, constant_values=np.nan if jnp.issubdtype(tail.dtype, jnp.floating) else 0)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a recording gave.
+
+    Attributes:
+        outputs: by name, from frame 0 on; None for what has not come.
+        state: after the last step; empty of a stream, whose outputs to the end say more.
+        problem: why there are no outputs: the function does not run on so few frames.
+    """
+
+    outputs: dict[str, Any]
+    state: dict[str, Any] = dataclasses.field(default_factory=dict)
+    problem: str | None = None
+
+
+def results_of(ready: Ready, recordings: Arrays, frames: int) -> Results:
+    """What a stepper gives on the first frames of a recording."""
+    ran = run(ready, recordings, frames)
+    return Results(ran.outputs, {} if ready.spec.streams else ran.state)
+
+
+class Reference:
+    """The stepper that was exported, and the function that it is the stream of.
+
+    The streams of a batch run one after another, so that those of the files touch each other nowhere unseen.
+
+    Args:
+        stepper: what was exported.
+        params: its parameters.
+        facts: of the file of the step.
+        flushed: whether there is one of the flush, too.
+        offline: the function over whole recordings; None where there is none.
+    """
+
+    def __init__(self, stepper: Stepper, params: Any, facts: StepFile, flushed: bool, offline: Offline | None):
+        self._offline = offline
+        lead = _lead(stepper.spec, facts.spec)
+        self._batch = facts.batch if lead else None
+        ready = make_ready(stepper, params, {}, _sizes(stepper.spec, facts.spec, lead))
+        self._ready = dataclasses.replace(
+            ready, spec=_in_time(ready.spec, facts.spec, lead), flush=ready.flush if flushed else None
+        )
+        #: The axis of a batch in a recording: frames that are stacked come first.
+        self._axis = 0 if facts.spec.streams else 1
+
+    def step(self, recordings: Arrays, frames: int) -> Results:
+        """What the stepper gives on the first frames of recordings in the files' layout."""
+        rows = [results_of(self._ready, row, frames) for row in self._rows(recordings)]
+        state = self._joined([row.state for row in rows], 0)
+        return Results(self._joined([row.outputs for row in rows], self._axis), state)
+
+    def whole(self, recordings: Arrays, frames: int) -> Results | None:
+        """What the function gives on the first frames; None where there is no function."""
+        if self._offline is None:
+            return None
+        rows = [offline_outputs(self._offline, self._ready.spec, row, frames) for row in self._rows(recordings)]
+        if (problem := rows[0][1]) is not None:
+            return Results({}, problem=problem)
+        return Results(self._joined([outputs for outputs, _ in rows], self._axis))
+
+    def _rows(self, recordings: Arrays) -> list[dict[str, np.ndarray]]:
+        """A recording for each stream, as the stepper takes it."""
+        indices = [None] if self._batch is None else range(self._batch)
+        return [
+            {each.name: self._row(each, recordings[each.name], index) for each in self._ready.spec.inputs}
+            for index in indices
+        ]
+
+    def _row(self, each: ArraySpec, array: np.ndarray, index: int | None) -> np.ndarray:
+        row = array if index is None else array.take(index, self._axis)
+        return (row[..., 0] + 1j * row[..., 1]).astype(each.dtype) if _is_complex(each.dtype) else row
+
+    def _joined(self, rows: Sequence[Arrays], axis: int) -> dict[str, Any]:
+        return {name: self._of_file([row[name] for row in rows], axis) for name in rows[0]}
+
+    def _of_file(self, arrays: Sequence[Any], axis: int) -> Any:
+        """An array of every stream, or one of them, as the files have it."""
+        if arrays[0] is None:
+            return None
+        joined: Any = arrays[0] if self._batch is None else np.stack(arrays, axis)
+        return np.stack([joined.real, joined.imag], -1) if _is_complex(joined.dtype) else joined
+
+
+def _is_complex(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.complexfloating)
+
+
+def _lead(stepper: StepSpec, file: StepSpec) -> int:
+    """How many axes of a batch a file has in front of what its stepper has."""
+    pairs = zip((*stepper.inputs, *stepper.state), (*file.inputs, *file.state), strict=True)
+    leads = (len(there.sizes) - len(here.shape or ()) - _is_complex(here.dtype) for here, there in pairs)
+    return next(leads, 0)
+
+
+def _in_time(stepper: StepSpec, file: StepSpec, lead: int) -> StepSpec:
+    """The facts of a stepper with the place in time that its file has: a step of a stream may be a model of its own."""
+    if stepper.streams == file.streams:
+        return stepper
+
+    def timed(here: Any, there: Any) -> Any:
+        axis = None if there.time_axis is None else there.time_axis - lead
+        return dataclasses.replace(there, shape=here.shape, dtype=here.dtype, time_axis=axis)
+
+    return dataclasses.replace(
+        file,
+        inputs=tuple(map(timed, stepper.inputs, file.inputs)),
+        outputs=tuple(map(timed, stepper.outputs, file.outputs)),
+        state=stepper.state,
+        joined=stepper.joined,
+    )
+
+
+def _sizes(stepper: StepSpec, file: StepSpec, lead: int) -> dict[str, int]:
+    """The sizes of a stepper's open dimensions, as its file has them after so many axes of a batch."""
+    sizes = {}
+    for named, sized in zip((*stepper.inputs, *stepper.state), (*file.inputs, *file.state), strict=True):
+        # The pairs of complex numbers are the file's last axis.
+        pairs = zip(named.shape or (), (sized.shape or ())[lead:], strict=False)
+        sizes |= {name: size for name, size in pairs if isinstance(name, str)}
+    return sizes

@@ -1,0 +1,245 @@
+"""The graph that is being written: its nodes, whose results have exact shapes and types, and its initializers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from jaxrnn._files.arguments import argument
+from jaxrnn.errors import UnsupportedError
+from jaxrnn.export import kernels
+
+#: Nodes that are none of ONNX: functions that it has no operator for, which are written out after all patterns are
+#: found, and the ends of a graph.
+OWN = frozenset({"Erfc", "Expm1", "Log1p", "Result"})
+OWN_DOMAIN = "jaxrnn"
+
+#: What flows along an edge: an array where it is known while the graph is written, else a value of the graph.
+Operand = np.ndarray | ir.Value
+
+
+def shape_of(operand: Operand) -> tuple[int, ...]:
+    """The shape of an operand."""
+    if isinstance(operand, np.ndarray):
+        return operand.shape
+    assert operand.shape is not None
+    return tuple(int(size) for size in operand.shape)  # pyright: ignore[reportArgumentType]
+
+
+def dtype_of(operand: Operand) -> np.dtype:
+    """The element type of an operand."""
+    if isinstance(operand, np.ndarray):
+        return operand.dtype
+    assert operand.dtype is not None
+    return operand.dtype.numpy()
+
+
+def make_value(name: str, shape: Sequence[int], dtype: Any) -> ir.Value:
+    """A value of a graph."""
+    return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype))))
+
+
+class Writer:
+    """The nodes of a graph or a subgraph, in order.
+
+    Attributes:
+        opset: the version of ONNX's operators.
+        nodes: those written so far.
+        scope: where the next nodes come from, which they are named after.
+    """
+
+    def __init__(self, opset: int, outer: Writer | None = None):
+        self.opset = opset
+        self.nodes: list[ir.Node] = []
+        self.scope = "" if outer is None else outer.scope
+        self._names: set[str] = set() if outer is None else outer._names
+        self._initializers: dict[Any, ir.Value] = {} if outer is None else outer._initializers
+        self._parameters: dict[int, tuple[str, np.ndarray]] = {} if outer is None else outer._parameters
+        self._equal_parameters: dict[Any, np.ndarray] = {} if outer is None else outer._equal_parameters
+
+    def inside(self) -> Writer:
+        """The writer of a subgraph, which may read what this one has written."""
+        return Writer(self.opset, self)
+
+    def parameter(self, name: str, array: np.ndarray) -> None:
+        """An array that has a name: it is an initializer of that name where it, or an equal one, is used."""
+        self._parameters[id(array)] = (self.unused(name), array)
+        self._equal_parameters.setdefault(_content(array), array)
+
+    def is_parameter(self, array: np.ndarray) -> bool:
+        """Whether an array is a parameter, or equal to one."""
+        return id(array) in self._parameters or _content(array) in self._equal_parameters
+
+    def unused(self, name: str) -> str:
+        """A name like this one that nothing in the graph has yet."""
+        candidate, count = name, 0
+        while candidate in self._names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._names.add(candidate)
+        return candidate
+
+    def value(self, operand: Operand) -> ir.Value:
+        """An operand as a value of the graph; an array becomes an initializer, and equal ones become one."""
+        if isinstance(operand, ir.Value):
+            return operand
+        content = "" if id(operand) in self._parameters else _content(operand)
+        array = self._equal_parameters.get(content, operand)
+        name, _ = self._parameters.get(id(array), ("", None))
+        key = name or content
+        if key not in self._initializers:
+            array = np.ascontiguousarray(array).reshape(array.shape)
+            value = make_value(name or self.unused(f"{self.scope or ''}/constant"), array.shape, array.dtype)
+            value.const_value = ir.tensor(array, name=value.name)
+            self._initializers[key] = value
+        return self._initializers[key]
+
+    @property
+    def initializers(self) -> list[ir.Value]:
+        """All initializers, of subgraphs too."""
+        return list(self._initializers.values())
+
+    def nodes_of(
+        self,
+        operator: str,
+        inputs: Iterable[Operand | None],
+        results: Sequence[tuple[Sequence[int], Any]],
+        **attributes: Any,
+    ) -> list[ir.Value]:
+        """The results of a new node.
+
+        Where its operands have a type that the operator is not computed in (`kernels`), they are cast to a wider one,
+        and its results back.
+
+        Args:
+            operator: of ONNX.
+            inputs: its operands, None for one that is left out.
+            results: shape and element type of each result.
+            attributes: of the node; None for one that is left out.
+
+        Raises:
+            UnsupportedError: the opset has no such operator, or not for these types.
+        """
+        own, inputs = operator in OWN, list(inputs)
+        if not own:
+            check_operator(operator, self.opset)
+            types = [None if each is None else dtype_of(each) for each in inputs]
+            if changed := kernels.substitutes(operator, self.opset, types, [np.dtype(dtype) for _, dtype in results]):
+                return self._cast_around(operator, inputs, results, changed, attributes)
+        scope = self.scope if self.scope.endswith(operator) else f"{self.scope}/{operator}"
+        name = self.unused(scope)
+        ends = [""] if len(results) == 1 else [f"_{index}" for index in range(len(results))]
+        node = ir.node(
+            operator,
+            [None if each is None else self.value(each) for each in inputs],
+            {key: _attribute(value) for key, value in attributes.items() if value is not None},
+            outputs=[
+                make_value(self.unused(f"{name}_output{end}"), *result)
+                for end, result in zip(ends, results, strict=True)
+            ],
+            name=name,
+            domain=OWN_DOMAIN if own else "",
+        )
+        node.meta["scope"] = self.scope
+        self.nodes.append(node)
+        return list(node.outputs)
+
+    def _cast_around(
+        self,
+        operator: str,
+        inputs: Sequence[Operand | None],
+        results: Sequence[tuple[Sequence[int], Any]],
+        changed: Mapping[str, np.dtype],
+        attributes: Mapping[str, Any],
+    ) -> list[ir.Value]:
+        of_inputs, of_results = kernels.changed_types(operator, self.opset, changed, len(inputs), len(results))
+        pairs = zip(inputs, of_inputs, strict=True)
+        operands = [each if each is None or dtype is None else self.cast(each, dtype) for each, dtype in pairs]
+        computed = [
+            (shape, dtype if other is None else other)
+            for (shape, dtype), other in zip(results, of_results, strict=True)
+        ]
+        values = self.nodes_of(operator, operands, computed, **attributes)
+        return [self.value(self.cast(value, dtype)) for value, (_, dtype) in zip(values, results, strict=True)]
+
+    def cast(self, x: Operand, dtype: Any) -> Operand:
+        """An operand in another element type: integers lose their high bits, floats are cut off."""
+        dtype = np.dtype(dtype)
+        if dtype_of(x) == dtype:
+            return x
+        if isinstance(x, np.ndarray):
+            with np.errstate(all="ignore"):
+                return x.astype(dtype)
+        node = maker_of(x, "Cast")
+        source = None if node is None else node.inputs[0]
+        if source is not None and dtype_of(source) == dtype and kernels.holds(dtype_of(x), dtype):
+            return source
+        return self.node("Cast", x, dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
+
+    def node(
+        self,
+        operator: str,
+        *inputs: Operand | None,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        **attributes: Any,
+    ) -> ir.Value:
+        """The result of a new node; by default of the shape that its operands broadcast to, of the first one's type."""
+        known = [each for each in inputs if each is not None]
+        shape = np.broadcast_shapes(*map(shape_of, known)) if shape is None else shape
+        return self.nodes_of(operator, inputs, [(shape, dtype_of(known[0]) if dtype is None else dtype)], **attributes)[
+            0
+        ]
+
+
+def _content(array: np.ndarray) -> tuple[Any, ...]:
+    """What is equal for equal arrays of one type."""
+    return array.shape, array.dtype.str, array.dtype.name, array.tobytes()
+
+
+def check_operator(operator: str, opset: int) -> None:
+    """Refuse an operator that an opset does not have.
+
+    Raises:
+        UnsupportedError: says which opset has it.
+    """
+    if onnx.defs.has(operator, max_inclusive_version=opset):
+        return
+    first = min(schema.since_version for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator)
+    raise UnsupportedError(
+        f"{operator} came with opset {first}, and the file is to have opset {opset}; give {argument('opset', first)}"
+    )
+
+
+def maker_of(operand: Operand | None, *operators: str) -> ir.Node | None:
+    """The node that an operand is the result of, if it is of one of these operators."""
+    node = operand.producer() if isinstance(operand, ir.Value) else None
+    return node if node is not None and node.op_type in operators else None
+
+
+def constant_of(value: ir.Value | None) -> np.ndarray | None:
+    """The array of an initializer; None for other values."""
+    return None if value is None or value.const_value is None else value.const_value.numpy()
+
+
+def operand_of(value: ir.Value) -> Operand:
+    """A value as an operand: the array of an initializer."""
+    known = constant_of(value)
+    return value if known is None else known
+
+
+def plain_name(scope: str) -> str:
+    """A scope without the transformations of JAX in it."""
+    return re.sub(r"(^|/)\w+\(\)", "", scope)
+
+
+def _attribute(value: Any) -> Any:
+    """Convert NumPy numbers in an attribute, such as computed axes, to Python numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return [_attribute(each) for each in value] if isinstance(value, (list, tuple)) else value
