@@ -78,7 +78,7 @@ def test_there_is_something_to_compare(model, tmp_path):
 
     with pytest.raises(jaxrnn.InputError, match="it wants other lengths"):
         verify_export(streamed, model.params, tmp_path / "s.onnx", offline=offline)
-    with pytest.raises(jaxrnn.InputError, match=r"f\.onnx is no step that"):
+    with pytest.raises(jaxrnn.InputError, match=r"f\.onnx is not a step written by"):
         verify_export(streamed, model.params, tmp_path / "f.onnx")
 
 

@@ -1,4 +1,4 @@
-"""What a file says of itself: its facts as metadata, for programs, and in sentences, for whoever opens it."""
+"""Descriptions in exported files: facts as metadata for programs, and sentences for readers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrnn.version import __version__
 
 
 def describe_file(model: ir.Model, facts: StepFile) -> None:
-    """Write the facts into the metadata and the documentation of a graph."""
+    """Write the facts into the metadata and doc strings of a model."""
     model.producer_name, model.producer_version = "jaxrnn", __version__
     model.metadata_props[METADATA] = _json(facts.to_json())
     for key, text in _plain(facts).items():
@@ -27,7 +27,7 @@ def describe_file(model: ir.Model, facts: StepFile) -> None:
 
 
 def _json(facts: Mapping[str, Any]) -> str:
-    """JSON with a fact on each line, and an array of the graph on a line of its own."""
+    """Return JSON with one fact a line, and one array of the graph a line."""
 
     def written(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -43,7 +43,7 @@ def _json(facts: Mapping[str, Any]) -> str:
 
 
 def _plain(facts: StepFile) -> dict[str, str]:
-    """The facts that a program reads without a parser of JSON, one entry a line."""
+    """Return the facts for programs without a JSON parser, one entry a line."""
     spec = facts.spec
     result = {"kind": facts.kind}
     if facts.kind == STEP:
@@ -65,7 +65,7 @@ def _lines(values: Mapping[str, Any]) -> str:
 
 
 def _frames(facts: StepFile) -> list[OutputSpec]:
-    """The outputs of a file that have frames of time."""
+    """Return the outputs that have a time axis."""
     return [each for each in facts.spec.outputs if each.time_axis is not None and each.name in facts.outputs]
 
 
@@ -114,7 +114,7 @@ def _in_time(milliseconds: float | None) -> str:
 
 
 def _texts(facts: StepFile) -> dict[str, str]:
-    """What every input and output is, by its name in the file."""
+    """Return a description of every input and output by its name in the file."""
     spec = facts.spec
     texts = {facts.inputs[each.name]: _input_text(each) for each in spec.inputs}
     for each in spec.outputs:

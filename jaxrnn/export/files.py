@@ -1,4 +1,4 @@
-"""`export_onnx`: models, streams, steps and functions as ONNX files. All files of an export appear, or none."""
+"""Export of models, streams, steps and functions as ONNX files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jaxrnn.model.exporting import write_graph
 from jaxrnn.onnx.stepfile import StepFile, is_rate
 from jaxrnn.steps.stepper import Stepper
 
-#: The opset of files that ask for no other: what every engine of the last years runs.
+#: The default opset. Every engine of the last years supports it.
 OPSET = 17
 
 File = str | os.PathLike[str]
@@ -51,22 +51,22 @@ def export_onnx(
 ) -> Exported | None:
     """Write a model, a stream, a step or a function as an ONNX file.
 
-    - Of a model, the file that it was loaded from, with these parameters in it: `jaxrnn.model.exporting.write_graph`
-      says how. Every other byte stays as it was.
-    - Of a model with ``step=True``, its step: the state goes in and out by the names of its file.
-    - Of a streamed function, or one's own `Stepper`, a step on a pulse. An entry ``NAME`` of the state goes in under
-      its name, and comes out as ``NAME_next``; with ``flush``, a second file gives what is left when a recording has
-      ended.
-    - Of a function of arrays, ``function(params, x)``, or ``function(x)`` where params is None: the function. A module
-      of Flax NNX or Equinox is one, as in `jaxrnn.stream`.
+    - A model is written as the file that it was loaded from, with new parameters. Every other byte stays the same
+      (`jaxrnn.model.exporting.write_graph`).
+    - A model with ``step=True`` is written as one step. The state goes in and out by the names of the model's file.
+    - A streamed function, or your own `Stepper`, is written as a step on one pulse. A state entry ``NAME`` goes in as
+      ``NAME`` and comes out as ``NAME_next``. With ``flush``, a second file returns the frames that are left at the end
+      of a recording.
+    - A function ``function(params, x)``, or ``function(x)`` if params is None, is written as it is. Modules of Flax NNX
+      and Equinox count as functions, as in `jaxrnn.stream`.
 
-    Parameters are in the file as numbers. Its metadata say what a program must know to run it, under the key
-    ``jaxrnn`` as JSON (`jaxrnn.onnx.stepfile.StepFile`), and the descriptions of graph, inputs and outputs say it in
-    sentences. Beside a step ``NAME.onnx`` lies ``NAME.first_state.npz``, its state before the first frame by the names
-    of its inputs. `jaxrnn.load` takes such a file with its state and first state.
+    Parameters are stored as numbers. The metadata entry ``jaxrnn`` describes the file as JSON for programs
+    (`jaxrnn.onnx.stepfile.StepFile`); the doc strings of graph, inputs and outputs describe the file in sentences. The
+    state before the first frame is written beside a step ``NAME.onnx`` as ``NAME.first_state.npz``, by input names.
+    `jaxrnn.load` reads such a file with its state and first state.
 
-    The files appear when all of them are complete and ONNX's own checks have passed, or not at all. Tensors of more
-    than 2 GB go to ``NAME.onnx.data``. Complex numbers are pairs along a last axis, the real part first.
+    All files appear together, after ONNX's checks have passed, or no file appears. Tensors of a model above 2 GB go to
+    ``NAME.onnx.data``. Complex arrays become pairs along a last axis, the real part first.
 
     Example::
 
@@ -74,28 +74,28 @@ def export_onnx(
         jaxrnn.export_onnx(offline.stream(pulse=4), offline.params, "streaming.onnx", flush="flush.onnx")
 
     Args:
-        stepper: what is written.
-        params: its parameters; None for those that it has itself.
-        path: the file to write; it may replace another.
-        step: of a model, whether its step is written, as a graph of its own.
-        flush: the file for the flush, in the same folder or another.
-        example: of a function, its input: an array, which is then called ``x``, or arrays by name; shapes will do.
-        batch: streams that a step is for: every array has an axis in front, or its own batch dimension, of that size.
-            None for one stream.
-        dims: sizes of the dimensions that a step leaves open, other than the batch.
+        stepper: the model, streamed function, stepper or function.
+        params: the parameters; None for the stepper's own.
+        path: the file to write. An existing file is replaced.
+        step: write the step of a model instead of the whole graph.
+        flush: the file for the flush, in any folder.
+        example: the input of a function: an array, which is named ``x``, or a dict of arrays. Shapes suffice.
+        batch: the number of streams of a step. Every array gets a leading axis of this size, or the model's own batch
+            dimension has this size. None for one stream.
+        dims: sizes of the open dimensions of a step, other than the batch.
         opset: the version of ONNX's operators; 17 by default.
-        label: what a step or function calls itself; by default its own name.
-        frame_rate: of a stream, input frames a second (samples, where a frame is one): the metadata then say delay and
-            look-ahead in milliseconds, too.
+        label: the name of a step or function in the file; by default its own name.
+        frame_rate: input frames a second of a stream (samples, if a frame is one sample). The metadata then contain
+            delay and look-ahead in milliseconds.
 
     Returns:
-        What was written; None of a model's whole graph.
+        The written files; None for a model's whole graph.
 
     Raises:
-        InputError: an argument does not fit; names it, and the mend.
-        StateError: the model forgets its state after every call, so it has no steps; or its state grows.
-        UnsupportedError: something has no counterpart in ONNX, or needs a newer opset; names its node or line.
-        ModelError: ONNX refuses the graph.
+        InputError: an argument does not fit; the message names the argument and the fix.
+        StateError: the model has no steps, because it forgets its state after every call; or its state grows.
+        UnsupportedError: ONNX has no counterpart, or only in a newer opset; the message names the node or line.
+        ModelError: ONNX rejects the graph.
     """
     options = {"flush": flush, "example": example, "batch": batch, "dims": dims, "opset": opset, "label": label}
     options |= {"frame_rate": frame_rate}
@@ -104,7 +104,7 @@ def export_onnx(
     if isinstance(stepper, Model) and not step:
         if given := [name for name, value in options.items() if value is not None]:
             raise InputError(
-                f"{given[0]} is for a step, and a model is written as the graph that it was: give "
+                f"{given[0]} applies to a step, and a model is written as a whole graph: give "
                 f"{argument('step', True)} for its step"
             )
         write_graph(stepper, stepper.params if params is None else params, path)
@@ -120,11 +120,11 @@ def export_onnx(
 
 
 def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph]:
-    """The step, and the flush if it is asked for; or the function."""
+    """Trace the step, and the flush if requested; or the function."""
     example, batch = options["example"], options["batch"]
     if is_stepper(stepper):
         if example is not None:
-            raise InputError(f"example is for a function; a {type(stepper).__name__} knows its inputs")
+            raise InputError(f"leave out example: a {type(stepper).__name__} knows its inputs")
         if batch is not None:
             check_count("batch, the number of streams,", batch)
         source = Source(stepper, params, batch, options["dims"] or {}, options["label"])
@@ -137,12 +137,11 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph
     if example is None:
         raise InputError("a function is traced on an example: give example=x, an array or a dict of arrays by name")
     if given := [name for name in ("flush", "batch", "dims", "frame_rate") if options[name] is not None]:
-        raise InputError(f"{given[0]} is for a step with a state; a function is written as its example is")
+        raise InputError(f"leave out {given[0]}: a function has no state, and its sizes come from its example")
     return [function_graph(stepper, params, example, options["label"])]
 
 
 def _write(graphs: list[Graph], paths: list[Path], opset: int) -> Exported:
-    """Lower, describe and write the graphs."""
     beside = {start_path(paths[0]): first} if (first := graphs[0].facts.first_inputs) else {}
     names = [("step", paths[0]), *(("flush", path) for path in paths[1:]), *(("first_state", path) for path in beside)]
     models, facts = {}, []
@@ -175,9 +174,9 @@ class ExportedGraph:
     """One file of an export.
 
     Attributes:
-        path: where it is.
-        facts: what its metadata says; `jaxrnn.load` reads the same.
-        nodes: how many nodes its graph has, those inside of others included.
+        path: the path of the file.
+        facts: the facts in its metadata; `jaxrnn.load` reads the same.
+        nodes: the number of nodes, with those of subgraphs.
     """
 
     path: Path
@@ -188,12 +187,12 @@ class ExportedGraph:
 @brief
 @dataclass(frozen=True)
 class Exported:
-    """The files that an export wrote.
+    """The files of an export.
 
     Attributes:
         step: the step, or the function.
-        flush: the flush; None where none was asked for.
-        files: every file, in the order in which they appeared: external data, the first state, the flush, the step.
+        flush: the flush, or None.
+        files: every file in the order of appearance: external data, first state, flush, step.
     """
 
     step: ExportedGraph
@@ -201,21 +200,14 @@ class Exported:
     files: tuple[Path, ...]
 
 
-#: The largest message of protobuf, less some room: the tensors of larger models lie in a file of their own.
+#: Just below protobuf's limit. The tensors of larger models go to an external file.
 LARGEST = 2**31 - 2**24
-#: Of these, tensors up to so many bytes stay in the model, such as shapes, which ONNX's inference reads.
+#: Tensors up to this many bytes stay in the model: ONNX's inference reads shapes.
 SMALL = 1024
 
 
 def check_targets(paths: Sequence[Path]) -> None:
-    """Refuse files that cannot be written, or would be the same as others beside them, before any work is done.
-
-    Args:
-        paths: of the step or function, and of the flush.
-
-    Raises:
-        InputError: names them.
-    """
+    """Refuse paths that cannot be written, or that coincide with another file of the export."""
     for path in paths:
         check_writable(path)
     beside = [*map(data_path, paths), start_path(paths[0])]
@@ -229,27 +221,22 @@ def check_targets(paths: Sequence[Path]) -> None:
 
 
 def start_path(path: Path) -> Path:
-    """Where the state before the first frame of a step lies."""
+    """Return the path of the state before the first frame."""
     return path.with_name(f"{path.stem}.first_state.npz")
 
 
 def data_path(path: Path) -> Path:
-    """Where the tensors of a model lie that is too large for one file."""
+    """Return the path of the tensors of a model that is too large for one file."""
     return path.with_name(f"{path.name}.data")
 
 
 def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]]) -> tuple[Path, ...]:
-    """Write models and arrays by their paths: all of them appear, the models last, or none does.
+    """Write models and arrays by path. All files appear, the models last, or no file appears.
 
-    Args:
-        graphs: models, the last of which refers to the others.
-        arrays: arrays by name for files of NumPy.
-
-    Returns:
-        Every file in the order in which it appeared.
+    The last model refers to the files before it. Returns every path in the order of appearance.
 
     Raises:
-        ModelError: ONNX refuses a model.
+        ModelError: ONNX rejects a model.
     """
     with contextlib.ExitStack() as stack:
         scratch = {
@@ -267,11 +254,7 @@ def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[s
 
 
 def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
-    """Write a model into a folder, and have ONNX check it; the files beside it that it needs.
-
-    Raises:
-        ModelError: ONNX refuses it.
-    """
+    """Write a model into a folder, check it with ONNX, and return the files of its external data."""
     tensors = [value.const_value for value in model.graph.initializers.values()]
     is_large = sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > LARGEST
     data, written = data_path(path), folder / path.name
@@ -289,7 +272,7 @@ def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
 
 
 def _check(written: Path, is_large: bool, inferred: Path) -> None:
-    """ONNX's checker in full mode, and its inference of shapes and types in strict mode."""
+    """Run ONNX's checker in full mode, and its shape inference in strict mode."""
     options = {"check_type": True, "strict_mode": True, "data_prop": True}
     if is_large:
         onnx.checker.check_model(os.fspath(written), full_check=True)
@@ -301,7 +284,7 @@ def _check(written: Path, is_large: bool, inferred: Path) -> None:
 
 
 def _write_arrays(arrays: Mapping[str, np.ndarray], written: Path) -> None:
-    """As ``numpy.savez``, which cannot have every name."""
+    """Write arrays like ``numpy.savez``, which does not accept every name."""
     with zipfile.ZipFile(written, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -309,7 +292,7 @@ def _write_arrays(arrays: Mapping[str, np.ndarray], written: Path) -> None:
 
 
 def _replace(files: Mapping[Path, Path]) -> None:
-    """Move files to their places, in order; where one cannot be moved, what was there before is there again."""
+    """Move files to their places in order. If a move fails, restore the files that were there before."""
     moved: list[tuple[Path, Path | None]] = []
     try:
         for index, (path, written) in enumerate(files.items()):
@@ -328,7 +311,7 @@ def _replace(files: Mapping[Path, Path]) -> None:
 
 
 def _keep(path: Path, before: Path) -> None:
-    """Give a file a second name, or copy it where a file system has no such thing."""
+    """Give a file a second name, or copy it if the file system has no hard links."""
     try:
         os.link(path, before, follow_symlinks=False)
     except (OSError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""The element types that operators are computed in: those of the specification, less those that engines lack."""
+"""Element types of operators: the types of the specification that engines have kernels for."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _SHORT = ("int16", "uint16")
 _LONG = ("uint32", "uint64")
 
-#: By operator, types of its specification for which ONNX Runtime has no kernel for CPUs, or a wrong one: its
-#: sign of NaN is 0 in float16, and it finds no extreme of int64 beyond int32.
+#: Types of the specification without a correct CPU kernel in ONNX Runtime, by operator. Wrong kernels: ``Sign`` of NaN
+#: is 0 in float16, and extremes of int64 stop at int32.
 _WITHOUT_KERNEL: Mapping[str, Sequence[str]] = {
     "ArgMax": (*_SHORT, *_LONG),
     "ArgMin": (*_SHORT, *_LONG),
@@ -42,14 +42,14 @@ _WITHOUT_KERNEL: Mapping[str, Sequence[str]] = {
     "Where": ("bool", *_SHORT, "uint64"),
 }
 
-#: Operators of which ONNX Runtime has kernels for bfloat16: those that move elements.
+#: Operators with bfloat16 kernels in ONNX Runtime. They move elements.
 _MOVES = frozenset(
     """
     Cast Concat Gather GatherElements GatherND Identity If Loop Reshape Scan Slice Split Squeeze Transpose
     """.split()  # noqa: SIM905
 )
 
-#: By type, wider ones that hold all its values; sums and products that wrap around do so when they are cast back.
+#: Wider types that represent all values of a type. Sums and products wrap around when they are cast back.
 _WIDER: Mapping[str, Sequence[str]] = {
     "bool": ("uint8", "int32"),
     "int8": ("int32",),
@@ -61,12 +61,12 @@ _WIDER: Mapping[str, Sequence[str]] = {
     "bfloat16": ("float32",),
 }
 
-#: Operators whose results, as their bits, are the same for uint64 and int64.
+#: Operators whose results have the same bits for uint64 and int64.
 _SIGNLESS = frozenset(("CumSum", "ReduceProd", "ReduceSum", "Where"))
 
 
 class _Signature(NamedTuple):
-    """The type variables of an operator: of its operands, of its results, and what each may be."""
+    """The type variables of operands and results, and the allowed types of each variable."""
 
     operands: tuple[str, ...]
     results: tuple[str, ...]
@@ -89,20 +89,14 @@ def _tensors(kinds: Sequence[str]) -> frozenset[np.dtype]:
 def substitutes(
     operator: str, opset: int, operands: Sequence[np.dtype | None], results: Sequence[np.dtype]
 ) -> dict[str, np.dtype]:
-    """The type variables of an operator that are computed in another type than operands have, and in which.
-
-    Args:
-        operator: of ONNX.
-        opset: its version.
-        operands: the types of its operands, None for one that is left out.
-        results: the types of its results.
+    """Map each type variable that needs another type than its operands to the type that is computed in.
 
     Raises:
         UnsupportedError: no type serves.
     """
     signature = _signature(operator, opset)
     changed: dict[str, np.dtype] = {}
-    for variable, dtype in zip(signature.operands, operands, strict=False):  # the last one may stand for several
+    for variable, dtype in zip(signature.operands, operands, strict=False):  # the last operand may be variadic
         if dtype is not None and variable in signature.allowed:
             computed = _computed_in(operator, opset, dtype, signature.allowed[variable])
             if computed != dtype:
@@ -141,12 +135,12 @@ def _lacking(operator: str, opset: int, dtype: np.dtype) -> UnsupportedError:
         and any(dtype in _tensors(each.allowed_type_strs) for each in schema.type_constraints)
     )
     first = min(later, default=None)
-    mend = "" if first is None else f"; {operator} takes it from opset {first} on: give {argument('opset', first)}"
-    return UnsupportedError(f"{operator} takes no {dtype.name} in opset {opset}{mend}")
+    fix = "" if first is None else f", but in opset {first}: give {argument('opset', first)}"
+    return UnsupportedError(f"{operator} does not take {dtype.name} in opset {opset}{fix}")
 
 
 def takes(operator: str, opset: int, operands: Sequence[np.dtype | None]) -> bool:
-    """Whether an operator is defined for operands of these types, None for one that is left out."""
+    """Return True if the operator is defined for these operand types; None stands for an omitted operand."""
     if not onnx.defs.has(operator, max_inclusive_version=opset):
         return False
     signature = _signature(operator, opset)
@@ -159,7 +153,7 @@ def takes(operator: str, opset: int, operands: Sequence[np.dtype | None]) -> boo
 def changed_types(
     operator: str, opset: int, changed: Mapping[str, np.dtype], operands: int, results: int
 ) -> tuple[list[np.dtype | None], list[np.dtype | None]]:
-    """What so many operands and results of a node are cast to; None for those that stay."""
+    """Return the types that operands and results are cast to, None for those that stay."""
     signature = _signature(operator, opset)
     pairs = ((signature.operands, operands), (signature.results, results))
     of_operands, of_results = (
@@ -169,5 +163,5 @@ def changed_types(
 
 
 def holds(wide: np.dtype, narrow: np.dtype) -> bool:
-    """Whether a type holds every value of another, which comes back as it was."""
+    """Return True if casting from ``narrow`` to ``wide`` and back is lossless."""
     return wide.name in _WIDER.get(narrow.name, ())

@@ -21,18 +21,13 @@ from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, maker_of
 from jaxrnn.export.writer import shape_of as size_of
 from jaxrnn.jaxprs.equations import shape_of, type_of
 
-#: The newest version of the file format that engines of the opset's time read.
+#: The newest file format that engines of the default opset read.
 _IR_VERSION = 8
 
 
 @dataclass(frozen=True)
 class Argument:
-    """What a function takes.
-
-    Attributes:
-        name: of the input or initializer.
-        value: a known array, such as a parameter; None for an input of the graph.
-    """
+    """The name of an input; or the name and value of a parameter, which becomes an initializer."""
 
     name: str
     value: np.ndarray | None = None
@@ -41,20 +36,13 @@ class Argument:
 def lower(
     closed: ClosedJaxpr, arguments: Sequence[Argument], results: Sequence[str], *, opset: int = 17, label: str = ""
 ) -> ir.Model:
-    """Write a jaxpr as a model of ONNX.
+    """Write a jaxpr with fixed sizes as an ONNX model.
 
-    Args:
-        closed: the jaxpr; all sizes are numbers.
-        arguments: its inputs, in order. Those with a value are known: what depends on them alone is computed now.
-        results: the names of its outputs.
-        opset: the version of ONNX's operators.
-        label: the name of the graph.
-
-    Returns:
-        The model, not checked.
+    Arguments are in the order of the jaxpr's inputs. Results that depend on arguments with a value alone are computed
+    now. ONNX's checker has not seen the returned model.
 
     Raises:
-        UnsupportedError: primitives have no counterpart, or need a newer opset; names their nodes or lines.
+        UnsupportedError: ONNX has no counterpart, or only in a newer opset; the message names nodes or lines.
     """
     _refuse_complex(closed, arguments, results)
     writer = Writer(opset)
@@ -73,11 +61,11 @@ def lower(
         lowering = Lowering(writer, RULES)
         found = lowering.evaluate(closed, values)
         lowering.check()
-    # The place makes each a value of its own, of which there may be several equal ones.
+    # The attribute keeps equal results apart.
     ends = [writer.node("Result", result, place=place) for place, result in enumerate(found)]
     graph = ir.Graph(inputs, ends, nodes=writer.nodes, opset_imports={"": opset}, name=label)
     model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="jaxrnn")
-    # Equal values are one before patterns are looked for, and what replaces them is one after.
+    # Patterns compare values by identity, so equal values are merged before and after.
     for rewrites in (REWRITES, WRITTEN_OUT):
         passes.CommonSubexpressionEliminationPass()(model)
         rewrite(graph, writer, rewrites)
@@ -97,11 +85,11 @@ def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[Argument], results:
     names = [argument.name if argument.value is None else "" for argument in arguments]
     for name, variable in zip([*names, *results], [*closed.jaxpr.invars, *closed.jaxpr.outvars], strict=True):
         if name and type_of(variable).kind == "c":
-            raise UnsupportedError(f"{name!r} is complex, which engines have no type for; make two real arrays of it")
+            raise UnsupportedError(f"{name!r} is complex, and engines have no complex type: use two real arrays")
 
 
 def _trim_results(graph: ir.Graph) -> None:
-    """Results of a body without the `Identity` that they were written with, where the body computes them."""
+    """Remove the `Identity` in front of a body's result if the body computes the value."""
     for index, end in enumerate(graph.outputs):
         node = maker_of(end, "Identity")
         value = end if node is None else source_of(node)
@@ -113,7 +101,7 @@ def _trim_results(graph: ir.Graph) -> None:
 
 
 def _name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
-    """Results under their names, each a value of its own; what is an input or another result has an `Identity`."""
+    """Name the results. An `Identity` separates a result from an input or from another result."""
     for index, name in enumerate(names):
         end = graph.outputs[index].producer()
         assert end is not None
@@ -129,7 +117,7 @@ def _name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
 
 
 def name_nodes(graph: ir.Graph) -> None:
-    """Name nodes by their scopes, in order, and their results by the nodes; inputs and outputs keep their names."""
+    """Name nodes by scope, in order, and values by their nodes. Inputs and outputs keep their names."""
     taken: set[str] = set()
 
     def unused(name: str) -> str:

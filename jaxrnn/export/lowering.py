@@ -1,4 +1,4 @@
-"""The evaluator of the lowering: writes equations as nodes, by one rule for each primitive."""
+"""The evaluator of the lowering: one rule for each primitive writes nodes."""
 
 from __future__ import annotations
 
@@ -23,32 +23,24 @@ from jaxrnn.jaxprs.moves import move
 from jaxrnn.jaxprs.slices import needed
 from jaxrnn.streaming.sources import Path, describe_equation, scope_of
 
-#: What writes an equation: a function of the lowering, the equation and its operands; a list where a primitive has
-#: several results.
+#: A function ``rule(lowering, equation, *operands)`` that writes an equation and returns its result, or a list of
+#: results if the primitive has several.
 Rule = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Complex:
-    """A complex array of the graph.
-
-    Attributes:
-        real: its real part.
-        imag: its imaginary part.
-    """
+    """The real and the imaginary part of a complex array."""
 
     real: Operand
     imag: Operand
 
 
 class Lowering:
-    """Equations as nodes: what the rules are given.
+    """The interface of the rules: the graph's writer, and an evaluator of jaxprs.
 
-    Attributes:
-        writer: of the graph.
-        rules: by primitive.
-        path: the equations inside of which the current one is, itself last.
-        problems: what cannot be written, in words.
+    ``path`` holds the nested equations, the current one last. ``problems`` collects messages about equations that
+    cannot be written.
     """
 
     def __init__(self, writer: Writer, rules: Mapping[str, Rule], path: Path = (), problems: list[str] | None = None):
@@ -56,11 +48,11 @@ class Lowering:
         self.problems: list[str] = [] if problems is None else problems
 
     def inside(self) -> Lowering:
-        """The same for a subgraph."""
+        """Return an evaluator that writes into a subgraph."""
         return Lowering(self.writer.inside(), self.rules, self.path, self.problems)
 
     def evaluate(self, jaxpr: Any, operands: Sequence[Operand]) -> list[Operand]:
-        """The results of a jaxpr, closed or without constants."""
+        """Write a jaxpr and return its results."""
         inner = getattr(jaxpr, "jaxpr", jaxpr)
         live = inner.replace(eqns=needed(inner.eqns, inner.outvars, effects=True))
         closed = ClosedJaxpr(live, list(map(np.asarray, getattr(jaxpr, "consts", ()))))
@@ -68,15 +60,15 @@ class Lowering:
         return [array_of(atom, value) for atom, value in zip(inner.outvars, results, strict=True)]
 
     def trace(self, function: Callable[..., Any], *operands: Operand) -> list[Operand]:
-        """The results of a function of JAX, for what is easier said in its primitives."""
+        """Trace a JAX function, write its jaxpr, and return the results."""
         structs = [jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in operands]
         return self.evaluate(jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*structs), operands)
 
     def check(self) -> None:
-        """See that all equations so far were written.
+        """Report all equations that could not be written.
 
         Raises:
-            UnsupportedError: some were not; says all of them.
+            UnsupportedError: there are such equations; the message lists all of them.
         """
         if len(self.problems) > 1:
             lines = "".join(f"\n  {problem}" for problem in self.problems)
@@ -85,7 +77,7 @@ class Lowering:
             raise UnsupportedError(self.problems[0])
 
     def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Operand]:
-        """The results of an equation; what cannot be written is a problem, and its results stand for themselves."""
+        """Write one equation. An equation that cannot be written becomes a problem with placeholder results."""
         arrays = [array_of(atom, value) for atom, value in zip(equation.invars, operands, strict=True)]
         try:
             with self._at(equation):
@@ -123,7 +115,7 @@ class Lowering:
             self.path, self.writer.scope = outer, scope
 
     def refuse(self, reason: str) -> NoReturn:
-        """Say that the current equation cannot be written.
+        """Refuse the current equation.
 
         Raises:
             UnsupportedError: always.
@@ -132,41 +124,37 @@ class Lowering:
 
 
 def array_of(atom: Any, value: Any) -> Any:
-    """A value of an atom as an operand; complex values of the graph and keys of random numbers stay what they are."""
+    """Return the value of an atom as an operand. Complex values and random keys stay as they are."""
     if isinstance(value, ir.Value | Complex) or not isinstance(type_of(atom), np.dtype):
         return value
     return np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else np.asarray(value)
 
 
-#: The shape and the element type of a value.
+#: The shape and the dtype of a value.
 Kind = tuple[Sequence[int], Any]
 
 
 def subgraph(
     lowering: Lowering, name: str, inputs: Sequence[Kind], write: Callable[..., Sequence[Operand]]
 ) -> ir.Graph:
-    """A graph inside of a node.
+    """Write the body of a branch or loop, and return its graph.
 
-    Args:
-        lowering: what is around it.
-        name: of the graph, and the beginning of its inputs' names.
-        inputs: their shapes and types.
-        write: its results, from a lowering of its own and its inputs.
+    ``inputs`` are shapes and types. ``write(lowering, *values)`` returns the results.
     """
     inside = lowering.inside()
     writer = inside.writer
     values = [make_value(writer.unused(f"{writer.scope}/{name}"), *kind) for kind in inputs]
-    # Each result is a value that the graph itself computes.
+    # The body itself must compute each result.
     ends = [writer.node("Identity", result) for result in write(inside, *values)]
     return ir.Graph(values, ends, nodes=writer.nodes, name=name)
 
 
-#: Fewer elements than these may be made wider.
+#: Below this size, 8-bit arrays may become wider.
 _FEW = 64
 
 
 def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
-    """The results of an equation as far as they are known: its operands are, or they have no elements."""
+    """Compute the results of an equation if its operands are known, or if the results are empty."""
     if equation.effects:
         return None
     variables, name = equation.outvars, equation.primitive.name
@@ -193,12 +181,12 @@ def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | No
 
 
 def is_known(operand: Any) -> bool:
-    """Whether an operand is no value of the graph: an array, or a key of random numbers."""
+    """Return True for arrays and random keys."""
     return isinstance(operand, np.ndarray | jax.Array)
 
 
 def _spread(function: Callable[..., Any], equation: JaxprEqn, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """A function of elements, of operands as they are before they are repeated."""
+    """Compute a function of elements on operands before they are repeated."""
     (result,) = equation.outvars
     with np.errstate(all="ignore"):
         array = np.asarray(function(*map(thin, operands)), type_of(result))
@@ -206,7 +194,7 @@ def _spread(function: Callable[..., Any], equation: JaxprEqn, operands: Sequence
 
 
 def _converted(x: np.ndarray, dtype: np.dtype) -> list[Operand] | None:
-    """In another type; None where that is only larger."""
+    """Cast an array, or return None if the result would only take more space."""
     if _is_quantized(x) and dtype.itemsize > 1:
         return None
     if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
@@ -217,7 +205,7 @@ def _converted(x: np.ndarray, dtype: np.dtype) -> list[Operand] | None:
 
 
 def _is_quantized(x: Any) -> bool:
-    """Whether an array is many integers of a byte."""
+    """Return True for large arrays of 8-bit integers."""
     return jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1 and x.size >= _FEW
 
 

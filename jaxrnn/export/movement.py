@@ -1,4 +1,4 @@
-"""Movements of elements in their simplest form: each looks at what made its operand, and moves known arrays at once."""
+"""Movements of elements in their simplest form. Known arrays move at once; consecutive movements merge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_o
 
 
 def reshape(writer: Writer, x: Operand, shape: Sequence[int]) -> Operand:
-    """The same elements in another shape."""
+    """Return the elements in another shape."""
     shape = tuple(map(int, shape))
     if shape_of(x) == shape:
         return x
@@ -26,7 +26,7 @@ def reshape(writer: Writer, x: Operand, shape: Sequence[int]) -> Operand:
 
 
 def transpose(writer: Writer, x: Operand, order: Sequence[int]) -> Operand:
-    """The axes in another order."""
+    """Return the operand with its axes in another order."""
     order, shape = tuple(map(int, order)), shape_of(x)
     if order == tuple(range(len(shape))):
         return x
@@ -45,7 +45,7 @@ def transpose(writer: Writer, x: Operand, order: Sequence[int]) -> Operand:
 def cut(
     writer: Writer, x: Operand, starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None = None
 ) -> Operand:
-    """Every step-th element from a start up to an end along every axis; a step of -1 goes on to the front."""
+    """Slice along every axis. An end of -1 with a step of -1 includes element 0."""
     shape = shape_of(x)
     steps = [1] * len(shape) if steps is None else list(steps)
     if isinstance(x, np.ndarray):
@@ -73,7 +73,7 @@ def cut(
 
 
 def _inside_part(writer: Writer, x: ir.Value, axis: int, starts: Sequence[int], ends: Sequence[int]) -> Operand | None:
-    """A slice of a concatenation that lies inside one of its parts."""
+    """Slice one part of a concatenation, if the slice lies inside that part."""
     node = maker_of(x, "Concat")
     if node is None or node.attributes["axis"].as_int() != axis:
         return None
@@ -90,7 +90,7 @@ def _inside_part(writer: Writer, x: ir.Value, axis: int, starts: Sequence[int], 
 
 
 def _of_slice(writer: Writer, x: ir.Value, starts: Sequence[int], ends: Sequence[int]) -> Operand | None:
-    """A slice of a slice, of what that was taken of."""
+    """Merge a slice of a slice."""
     node = maker_of(x, "Slice")
     if node is None or len(node.inputs) > 4:
         return None
@@ -108,7 +108,7 @@ def _of_slice(writer: Writer, x: ir.Value, starts: Sequence[int], ends: Sequence
 
 
 def concatenate(writer: Writer, parts: Sequence[Operand], axis: int) -> Operand:
-    """Arrays one after another along an axis."""
+    """Concatenate arrays along an axis."""
     parts = [part for part in parts if shape_of(part)[axis]] or list(parts[:1])
     if len(parts) == 1:
         return parts[0]
@@ -120,7 +120,7 @@ def concatenate(writer: Writer, parts: Sequence[Operand], axis: int) -> Operand:
 
 
 def pad(writer: Writer, x: Operand, widths: Sequence[tuple[int, int]], value: Operand) -> Operand:
-    """An array with a value so many times before and after its elements along every axis."""
+    """Pad with a value, ``(before, after)`` for every axis."""
     if not any(map(any, widths)):
         return x
     if isinstance(x, np.ndarray) and isinstance(value, np.ndarray):
@@ -131,7 +131,7 @@ def pad(writer: Writer, x: Operand, widths: Sequence[tuple[int, int]], value: Op
 
 
 def padding_of(node: ir.Node) -> list[tuple[int, int]] | None:
-    """How many zeros a ``Pad`` puts before and after each axis; None if it pads another value."""
+    """Return the widths of a ``Pad`` with zeros, or None for another ``Pad``."""
     if "mode" in node.attributes:
         return None
     sizes, value = constant_of(node.inputs[1]), constant_of(node.inputs[2])
@@ -142,7 +142,7 @@ def padding_of(node: ir.Node) -> list[tuple[int, int]] | None:
 
 
 def spread(writer: Writer, x: Operand, gaps: Sequence[int], value: Operand) -> Operand:
-    """An array with a value so many times between its elements along every axis."""
+    """Insert a value ``gaps[axis]`` times between neighbours along every axis."""
     for axis, gap in enumerate(gaps):
         shape = shape_of(x)
         if gap and shape[axis] > 1:
@@ -156,14 +156,7 @@ def spread(writer: Writer, x: Operand, gaps: Sequence[int], value: Operand) -> O
 
 
 def broadcast(writer: Writer, x: Operand, shape: Sequence[int], axes: Sequence[int] | None = None) -> Operand:
-    """An array repeated along axes of size 1, and new ones.
-
-    Args:
-        writer: of the graph.
-        x: the array.
-        shape: of the result.
-        axes: for each of the array's axes, where it goes; by default to the end.
-    """
+    """Broadcast an array to a shape. ``axes`` are the places of its axes in the result, by default the last."""
     shape, own = tuple(shape), shape_of(x)
     axes = range(len(shape) - len(own), len(shape)) if axes is None else axes
     spread = [1] * len(shape)
@@ -178,7 +171,7 @@ def broadcast(writer: Writer, x: Operand, shape: Sequence[int], axes: Sequence[i
 
 
 def thin(x: Operand) -> Operand:
-    """An operand before it was broadcast, of the same rank: operators on elements broadcast by themselves."""
+    """Return an operand before it was broadcast, with the same rank. Elementwise operators broadcast themselves."""
     if isinstance(x, np.ndarray):
         repeated = (stride == 0 and size > 1 for stride, size in zip(x.strides, x.shape, strict=True))
         return x[(*(slice(0, 1) if each else slice(None) for each in repeated), ...)]
@@ -189,7 +182,7 @@ def thin(x: Operand) -> Operand:
 
 
 def bare(x: Operand) -> Operand:
-    """An operand of one element before it was repeated or given axes; any other as it is."""
+    """Return an operand of one element before it was repeated or got axes."""
     node = maker_of(x, "Expand", "Reshape")
     if node is None or math.prod(shape_of(source_of(node))) != 1:
         return x
@@ -198,7 +191,7 @@ def bare(x: Operand) -> Operand:
 
 
 def source_of(node: ir.Node) -> ir.Value:
-    """The first operand of a node."""
+    """Return the first operand of a node."""
     value = node.inputs[0]
     assert value is not None
     return value

@@ -1,4 +1,9 @@
-"""Patterns of nodes, and rewrites, which replace them by fewer nodes."""
+"""Patterns of nodes, and rewrites that replace them.
+
+A pattern is written like a call of operators. ``Where(GreaterOrEqual(X, 0.0), X, Mul(X, ALPHA))`` matches four nodes
+that compute a value from a value `X` and two constants, of which one is 0. Operands of commutative operators match in
+either order.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +23,13 @@ _COMMUTE = frozenset({"Add", "And", "Equal", "Max", "Min", "Mul", "Or"})
 
 @dataclass(frozen=True)
 class Found:
-    """What a pattern has met so far.
-
-    Attributes:
-        values: by the name of a term, a value of the graph, an array or a number.
-        nodes: those that the pattern is made of, the last one of the graph first; those with a name by it too.
-    """
+    """A partial match: bound names, and the matched nodes, the last node of the graph first."""
 
     values: dict[str, Any]
     nodes: tuple[ir.Node, ...] = ()
 
     def bound(self, name: str, value: Any) -> Found | None:
-        """With a value of that name; None if the name has another."""
+        """Bind a name, or return None if the name is bound to something else."""
         if name not in self.values:
             return replace(self, values={**self.values, name: value})
         known = self.values[name]
@@ -39,36 +39,36 @@ class Found:
 
 @dataclass(frozen=True)
 class Value:
-    """Any value, the same wherever the name stands."""
+    """Any value; the same value wherever the name occurs."""
 
     name: str
 
     def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
-        """All ways in which it is what computed a value."""
+        """Yield the matches of a value."""
         if value is not None and (more := found.bound(self.name, value)) is not None:
             yield more
 
 
 @dataclass(frozen=True)
 class Known:
-    """An array that is known."""
+    """A constant array."""
 
     name: str
 
     def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
-        """All ways in which it is what computed a value."""
+        """Yield the matches of a value."""
         if constant_of(value) is not None and (more := found.bound(self.name, value)) is not None:
             yield more
 
 
 @dataclass(frozen=True)
 class Number:
-    """A known array all of whose elements are one number, as a float."""
+    """A constant array whose elements are all one number, bound as a float."""
 
     name: str
 
     def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
-        """All ways in which it is what computed a value."""
+        """Yield the matches of a value."""
         number = number_of(value)
         if number is not None and (more := found.bound(self.name, number)) is not None:
             yield more
@@ -81,21 +81,21 @@ class Either:
     terms: tuple[Any, ...]
 
     def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
-        """All ways in which it is what computed a value."""
+        """Yield the matches of a value."""
         for term in self.terms:
             yield from find(term, value, found)
 
 
 @dataclass(frozen=True)
 class Op:
-    """The result of a node; operands after those that are written may be anything."""
+    """The result of a node. Operands beyond the written ones match anything."""
 
     operator: str
     operands: tuple[Any, ...]
     name: str = ""
 
     def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
-        """All ways in which it is what computed a value."""
+        """Yield the matches of a value."""
         node = None if value is None else value.producer()
         if node is None or node.op_type != self.operator:
             return
@@ -113,7 +113,7 @@ class Op:
             yield from _find_all(self.operands, inputs, here)
 
     def named(self, name: str) -> Op:
-        """With its node under a name."""
+        """Return the term with its node bound to a name."""
         return replace(self, name=name)
 
 
@@ -126,7 +126,7 @@ def _find_all(terms: tuple[Any, ...], values: Any, found: Found) -> Iterator[Fou
 
 
 def find(term: Any, value: ir.Value | None, found: Found) -> Iterator[Found]:
-    """All ways in which a term is what computed a value; a float is a known array of that number."""
+    """Yield the matches of a term. A float matches a constant array of this number."""
     if not isinstance(term, float):
         yield from term.find(value, found)
         return
@@ -142,7 +142,7 @@ def _is_number(number: float, expected: float, dtype: np.dtype) -> bool:
 
 
 def number_of(value: ir.Value | None) -> float | None:
-    """The number that all elements of a known array are; None for another value."""
+    """Return the number that all elements of a constant are, or None."""
     array = constant_of(value)
     if array is None or not array.size or array.dtype.kind not in "fiu":
         return None
@@ -151,16 +151,16 @@ def number_of(value: ir.Value | None) -> float | None:
 
 
 def operator(name: str) -> Callable[..., Op]:
-    """A function that writes the term of an operator."""
+    """Return a function that makes terms of an operator."""
     return lambda *operands: Op(name, operands)
 
 
 def either(*terms: Any) -> Either:
-    """One of several terms."""
+    """Return a term that matches one of several terms."""
     return Either(terms)
 
 
-#: Operators that engines have no kernels of float64 for, though ONNX allows it.
+#: Operators without float64 kernels in engines, though ONNX allows float64.
 _NOT_IN_DOUBLE = frozenset(
     {
         "AveragePool",
@@ -178,38 +178,31 @@ _NOT_IN_DOUBLE = frozenset(
 
 
 class Match:
-    """What a rewrite is given: the nodes that its pattern has found, and a writer of others.
-
-    Attributes:
-        result: the value that is replaced.
-        root: the node that has it.
-        writer: of the graph.
-    """
+    """A match of a pattern: the value to replace, the nodes found, and a writer for new nodes."""
 
     def __init__(self, writer: Writer, result: ir.Value, found: Found):
         self.writer, self.result, self.found = writer, result, found
         self.root = found.nodes[0]
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a term."""
         return self.found.values[name]
 
     def get(self, name: str, default: Any) -> Any:
-        """The value of a term that one of several patterns has."""
+        """Return the value of a name that only some alternatives bind."""
         return self.found.values.get(name, default)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the result."""
+        """Shape of the result."""
         return shape_of(self.result)
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the result."""
+        """Dtype of the result."""
         return dtype_of(self.result)
 
     def number(self, value: float) -> np.ndarray:
-        """A number of the result's type."""
+        """Return a number of the result's dtype."""
         return np.array(value, self.dtype)
 
     def node(
@@ -220,10 +213,10 @@ class Match:
         shape: Sequence[int] | None = None,
         **attributes: Any,
     ) -> ir.Value | None:
-        """A node of the result's type, by default of the shape of its first operand.
+        """Write a node of the result's dtype, by default of the shape of its first operand.
 
-        None where the opset, or engines, have no such operator, or no attributes in the precision of the type: they are
-        numbers of float32.
+        Returns None if the opset lacks the operator, if engines lack it for the dtype, or if a float attribute, which
+        is float32, would lose precision.
         """
         if not onnx.defs.has(operator, max_inclusive_version=self.writer.opset):
             return None
@@ -236,18 +229,18 @@ class Match:
         return self.writer.node(operator, x, *operands, shape=shape, dtype=self.dtype, **attributes)
 
     def of_elements(self, x: Operand) -> ir.Value:
-        """The operator of the root, one on elements, of another operand."""
+        """Apply the root's elementwise operator to another operand."""
         attributes = {name: each.value for name, each in self.root.attributes.items()}
         return self.writer.node(self.root.op_type, x, shape=shape_of(x), dtype=self.dtype, **attributes)
 
     def like(self, node: ir.Node, *operands: Any) -> ir.Value | None:
-        """A node like another one, whose first operand is the same."""
+        """Write a node like another node, with the same first operand."""
         attributes = {name: each.value for name, each in node.attributes.items()}
         return self.node(node.op_type, source_of(node), *operands, shape=shape_of(node.outputs[0]), **attributes)
 
 
 def by_channel(match: Match, name: str) -> Operand | None:
-    """A value for each channel, the second axis of the result, or one for all, as a vector; None for another."""
+    """Return one value for each channel, the second axis of the result, as a vector; None for other shapes."""
     value, shape = match[name], match.shape
     own = (1,) * (len(shape) - len(shape_of(value))) + shape_of(value)
     if len(shape) < 2 or dtype_of(value) != match.dtype or own not in (_channels(shape, shape[1]), _channels(shape, 1)):
@@ -264,13 +257,10 @@ def _channels(shape: Sequence[int], count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A pattern, and what computes the same.
+    """A pattern, and a function that builds a replacement of the same shape and dtype.
 
-    Attributes:
-        pattern: of nodes, whose results other than the last nothing else uses.
-        build: of a match, a value of the same shape and type; None where the pattern is not enough.
-        shares: others may use the results as well, as it pays in any case.
-        named: which of the nodes found it is named after, in the order of the pattern; by default the last one.
+    ``build`` returns None if further conditions fail. With ``shares``, other nodes may use the intermediate results.
+    ``named`` is the matched node that new nodes are named after, by default the last node.
     """
 
     pattern: Op
@@ -279,7 +269,7 @@ class Rewrite:
     named: int = -1
 
     def of(self, writer: Writer, result: ir.Value) -> Operand | None:
-        """What replaces a value; None if the pattern is not there."""
+        """Return a replacement of a value, or None."""
         for found in find(self.pattern, result, Found({})):
             if not (self.shares or _is_alone(found.nodes)) or not _is_in_one_graph(found.nodes):
                 continue
@@ -292,7 +282,7 @@ class Rewrite:
 
 
 def _is_alone(nodes: Sequence[ir.Node]) -> bool:
-    """Whether nothing but these nodes uses their results, those of the first one aside."""
+    """Return True if only these nodes use their results, the first node excepted."""
     inner = {id(node) for node in nodes}
     return all(
         not value.is_graph_output() and all(id(use.node) in inner for use in value.uses())
@@ -302,18 +292,12 @@ def _is_alone(nodes: Sequence[ir.Node]) -> bool:
 
 
 def _is_in_one_graph(nodes: Sequence[ir.Node]) -> bool:
-    """Whether no node is outside of a loop or branch that another one is in, which would run it in every trip."""
+    """Return True if all nodes are in one graph. A move into a loop would run a node in every trip."""
     return all(node.graph is nodes[0].graph for node in nodes)
 
 
 def rewrite(graph: ir.Graph, writer: Writer, rewrites: Mapping[str, Sequence[Rewrite]]) -> None:
-    """Replace patterns in a graph and its subgraphs until none is left.
-
-    Args:
-        graph: the graph.
-        writer: of the graph; its nodes are those of the graph.
-        rewrites: by the operator of a pattern's last node.
-    """
+    """Replace patterns in a graph and its subgraphs until none is left. ``rewrites`` go by their last operator."""
     changed = True
     while changed:
         changed = False
@@ -339,13 +323,13 @@ def _rewritten(writer: Writer, node: ir.Node, rewrites: Sequence[Rewrite]) -> bo
 
 
 def _is_own(value: ir.Value, graph: Any, nodes: Sequence[ir.Node]) -> bool:
-    """Whether a value can be a result of a graph: one that it computes, and no other result."""
+    """Return True if a value can be a graph output: the graph computes it, and it is not an output yet."""
     maker = value.producer()
     return maker is not None and (maker.graph is graph or maker in nodes) and not value.is_graph_output()
 
 
 def _remove(node: ir.Node) -> None:
-    """A node whose results nothing uses, and then those of its operands of which that is true."""
+    """Remove a node without uses, then the nodes that lose their last use."""
     if node.graph is None or any(value.uses() or value.is_graph_output() for value in node.outputs):
         return
     makers = [value.producer() for value in node.inputs if value is not None]
@@ -356,7 +340,7 @@ def _remove(node: ir.Node) -> None:
 
 
 def by_operator(*rewrites: Rewrite) -> dict[str, list[Rewrite]]:
-    """Rewrites by the operator of their patterns' last nodes."""
+    """Group rewrites by the last operator of their patterns."""
     table: dict[str, list[Rewrite]] = {}
     for each in rewrites:
         table.setdefault(each.pattern.operator, []).append(each)

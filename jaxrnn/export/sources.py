@@ -1,4 +1,4 @@
-"""What is exported, as functions of arrays by name, whatever it was: a model's step, a stream, one's own stepper."""
+"""Steppers bound to parameters and sizes, as functions of named arrays."""
 
 from __future__ import annotations
 
@@ -34,22 +34,20 @@ _PARTS = ("spec", "init", "step", "flush")
 
 
 def is_stepper(value: Any) -> bool:
-    """Whether an object has the parts of a `Stepper`."""
+    """Return True if an object has the members of a `Stepper`."""
     return all(inspect.getattr_static(value, name, None) is not None for name in _PARTS)
 
 
 class Source:
-    """A stepper with its parameters and sizes, for one stream or a batch of them.
+    """A stepper with its parameters and sizes, for one stream or a batch.
 
-    Attributes:
-        spec: that of the stepper, of one stream, without open dimensions.
-        batch: streams of the file, as it says; None for one without a batch axis.
-        params: the parameters.
+    ``spec`` describes one stream without open dimensions. ``batch`` is the number of streams that the file states, or
+    None without a batch axis.
 
     Raises:
         StateError: the model forgets its state, so it has no steps.
-        InputError: the parameters do not fit, or a dimension has no size.
-        UnsupportedError: there are no equations to write, or an array is none of numbers.
+        InputError: the parameters do not fit, or an open dimension has no size.
+        UnsupportedError: the stepper has no jaxpr, or an array is not numeric.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class Source:
     ):
         if isinstance(stepper, CompiledStepper):
             raise UnsupportedError(
-                "a compiled file holds programs for XLA and no equations, so it cannot be written as ONNX: export the "
+                "a compiled file contains XLA programs, which cannot be written as ONNX: export the "
                 "model or stream that it was made of"
             )
         self._stepper: Stepper = in_plain_forms(stepper) if isinstance(stepper, Streamed) else stepper
@@ -66,18 +64,18 @@ class Source:
         self.params = getattr(stepper, "params", None) if params is None else params
         check_params(self.params)
         if self.params is None and whole.needs_params:
-            raise InputError(f"{whole.label} has no parameters of its own: give params")
+            raise InputError(f"{whole.label} needs parameters: give params")
         if whole.constants:
             raise UnsupportedError(
-                f"{whole.label}: the state before the first frame is computed from the input(s) "
-                f"{', '.join(whole.constants)}, and a file holds one first state: stream a function that closes over "
-                f"their values, or fix an input of a model, {static_argument(whole.constants[0])}"
+                f"{whole.label}: the state before the first frame depends on the input(s) "
+                f"{', '.join(whole.constants)}, and a file contains one first state: stream a function that closes "
+                f"over their values, or fix an input of a model, {static_argument(whole.constants[0])}"
             )
         filled = {} if whole.batch_symbol is None else {whole.batch_symbol: 1 if batch is None else batch}
         spec = _sized(whole, dims, filled)
         file = stepper.step_file if isinstance(stepper, Model) and stepper.declared_state is None else None
         if file is not None and file.kind == FLUSH:
-            raise InputError(f"{whole.label} is the flush of a step, and no step: export it anew with the step")
+            raise InputError(f"{whole.label} is a flush, not a step: export the step and its flush together")
         if file is not None:
             spec, self.batch = _in_time(spec, file), batch or file.batch
         name = label or PurePath(spec.label).name or type(stepper).__name__
@@ -87,46 +85,46 @@ class Source:
 
     @property
     def state_names(self) -> dict[str, StateNames] | None:
-        """The names that a model's state has in the file it came from; None for other steppers."""
+        """The names of a model's state in the file that it came from; None for other steppers."""
         if not isinstance(self._stepper, Model):
             return None
         return {each.name: StateNames(str(each.input), str(each.output)) for each in self._stepper.state}
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """The batch in front of every array; nothing where the arrays have a batch axis of their own."""
+        """The leading batch axis that is added to every array; empty if the arrays have a batch axis."""
         return self._mapped_over
 
     def types(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, 64-bit types stay so where the stepper keeps types itself or declares one; else as the caller's."""
+        """Keep 64-bit types in a ``with`` block if the stepper does so itself or declares one."""
         specs = (*self.spec.inputs, *self.spec.outputs, *self.spec.state)
         return exact(isinstance(self._stepper, (Model, Streamed)) or any(each.is_wide for each in specs))
 
     def first(self) -> dict[str, np.ndarray]:
-        """The state before the first frame, by entry.
+        """Return the state before the first frame, by entry.
 
         Raises:
             InputError: the parameters do not fit.
-            StateError: it is not what the spec says.
+            StateError: the state differs from the spec.
         """
         dims: dict[str, Any] = {"dims": self._dims} if self._dims else {}
         with self.types():
             state = self._stepper.init(self._streams, params=self.params, **dims)
             batched = [each.batched(self.lead) for each in self.spec.carried]
             if lead_of(batched, state):
-                raise StateError(f"{self.spec.label}: init({self._streams}) gives a state with one more axis in front")
+                raise StateError(f"{self.spec.label}: init({self._streams}) returns a state with an extra leading axis")
             entries = self.spec.entries(state)
             return {each.name: np.asarray(entries[each.name]) for each in self.spec.state}
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One step of one stream or of the batch: the outputs that it gives, and the state."""
+        """Run one step of one stream or of the batch; return its outputs and the new state."""
 
         def one(state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
             def step(state: Any, inputs: Any) -> tuple[Any, Any]:
                 outputs, new = self._stepper.step(params, state, inputs)
                 return new, outputs
 
-            # Of a stream, cells are layers where they run over time.
+            # The cells of a stream are layers already.
             run = step if isinstance(self._stepper, Streamed) else functools.partial(step_with_layers, step)
             new, outputs = run(self._joined(state), dict(inputs))
             _check_named(outputs, self.spec)
@@ -135,13 +133,7 @@ class Source:
         return self._mapped(one)(state, inputs)
 
     def flush(self, params: Any, state: Arrays, *tail: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The flush of one stream or of the batch: the outputs, and how many of their frames exist.
-
-        Args:
-            params: the parameters.
-            state: after the last step, by entry.
-            tail: the inputs of a pulse by name, and how many of their frames exist; nothing where there is no tail.
-        """
+        """Flush one stream or the batch; return the outputs, and the number of existing frames in each."""
 
         def one(state: Arrays, *tail: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             given = tail if self._stepper.spec.streams else ()
@@ -165,55 +157,50 @@ class Source:
 
 @contextlib.contextmanager
 def exact(wide: bool) -> Iterator[None]:
-    """Inside, 64-bit types stay so if asked for, and arrays of the library's own move as they must."""
+    """Keep 64-bit types in a ``with`` block if ``wide``, and allow moves of the library's own arrays."""
     with jax.enable_x64(True) if wide else contextlib.nullcontext(), own_arithmetic():
         yield
 
 
 def check_params(params: Any) -> None:
-    """See that parameters are plain arrays with values.
+    """Check that parameters are plain arrays with values.
 
     Raises:
-        InputError: they are packed or being traced, or a leaf is no array of numbers.
+        InputError: the parameters are packed or traced, or a leaf is not an array of numbers.
     """
     if isinstance(params, Packed):
-        raise InputError("params are packed: pass the plain ones that were given to pack, packed.params")
+        raise InputError("params are packed: pass the plain parameters, packed.params")
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         where = f"params{jax.tree_util.keystr(path)}"
         if isinstance(leaf, Tracer):
             raise InputError(f"{where} is being traced and has no values; call export_onnx outside of jit")
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            raise InputError(f"{where} is a shape without values: give the parameters themselves")
+            raise InputError(f"{where} is a shape without values: give the parameters")
         numbers = isinstance(getattr(leaf, "dtype", None), np.dtype) and leaf.dtype.kind not in "OSUMm"
         if not numbers and not isinstance(leaf, (bool, int, float, complex)):
             raise InputError(f"{where} must be an array of JAX or NumPy, not {describe(leaf)}")
 
 
 def _sized(spec: StepSpec, dims: Mapping[str, int], filled: Mapping[str, int]) -> StepSpec:
-    """The same with sizes for all open dimensions.
-
-    Raises:
-        InputError: a size is missing, or there is no such dimension.
-        UnsupportedError: an array is none of numbers, or has no rank.
-    """
+    """Return the spec with sizes for all open dimensions."""
     arrays = (*spec.inputs, *spec.state)
     for each in arrays:
         if each.dtype is None or each.is_text or each.shape is None:
-            raise UnsupportedError(f"{spec.label}: {each.as_input} has no type and rank of numbers, which a file needs")
+            raise UnsupportedError(f"{spec.label}: {each.as_input} needs a numeric type and a known rank in a file")
     names = list(dict.fromkeys(name for each in arrays for name in each.symbols if name not in filled))
     if missing := [name for name in names if name not in dims]:
         raise InputError(
-            f"{spec.label}: a file of a step has no open dimensions: give the size of {', '.join(missing)}, as in "
+            f"{spec.label}: the file of a step has fixed sizes: give the size of {', '.join(missing)}, as in "
             f"{argument('dims', dict.fromkeys(missing, 16))}"
         )
     if unknown := [name for name in dims if name not in names]:
         listed = ", ".join(names) or "none"
-        raise InputError(f"{spec.label}: dims gives {unknown[0]!r}; dimensions left open besides the batch: {listed}")
+        raise InputError(f"{spec.label}: dims names {unknown[0]!r}; the open dimensions besides the batch: {listed}")
     return dataclasses.replace(spec.sized({**dims, **filled}), batch_symbol=None)
 
 
 def _in_time(spec: StepSpec, file: StepFile) -> StepSpec:
-    """The facts of a step that was loaded from such a file: its place in time is what the file says."""
+    """Return the spec of a step that was loaded from an exported file, with the file's facts about time."""
     own = file.spec
     inputs = {file.inputs[each.name]: each for each in own.inputs}
     outputs = {file.outputs[each.name]: each for each in own.outputs if each.name in file.outputs}
@@ -228,19 +215,15 @@ def _in_time(spec: StepSpec, file: StepFile) -> StepSpec:
 
 
 def _check_named(outputs: Any, spec: StepSpec) -> None:
-    """See that what a stepper gives is a dict of arrays by name.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Check that outputs are a dict of the arrays that the spec names."""
     if not isinstance(outputs, Mapping) or not all(isinstance(name, str) for name in outputs):
         raise InputError(
-            f"{spec.label} gives {jax.tree.structure(outputs)}; arrays go by name in a file: give one dict of arrays "
-            "with strings for keys"
+            f"{spec.label} returns {jax.tree.structure(outputs)}; arrays have names in a file: return one dict of "
+            "arrays with strings for keys"
         )
     known = {each.name for each in spec.outputs}
     for name, value in outputs.items():
         if name not in known:
-            raise InputError(f"{spec.label} gives {name!r}, which is none of the outputs of its spec")
+            raise InputError(f"{spec.label} returns {name!r}, which its spec does not list as an output")
         if value is not None and not jax.tree_util.all_leaves([value]):
-            raise InputError(f"{spec.label} gives {name!r} as {jax.tree.structure(value)}, not as an array")
+            raise InputError(f"{spec.label} returns {name!r} as {jax.tree.structure(value)}, not as an array")

@@ -1,4 +1,4 @@
-"""Exported files against the stepper that was exported, over whole recordings, in another engine."""
+"""Verification of exported files in another engine, over whole recordings."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from jaxrnn.verification.running import Ready, make_ready, run
 from jaxrnn.verification.sampling import index_limits, random_arrays, restore_types
 from jaxrnn.verification.streams import Check, Offline, awkward_lengths, offline_outputs
 
-#: Steps over the longest recording, besides those that the look-ahead and the receptive field take.
+#: Steps over the longest recording, in addition to the look-ahead and the receptive field.
 LENGTH = 64
-#: The most steps that a receptive field takes.
+#: Cap on the steps of a receptive field.
 LONGEST = 1024
-#: What a file is compared with, besides `jaxrnn.verification.streams.WHOLE`.
+#: The first reference; the other is `jaxrnn.verification.streams.WHOLE`.
 STEPS = "the steps in jaxrnn"
 
 
@@ -46,12 +46,12 @@ class ExportReport:
     """The result of `verify_export`.
 
     Attributes:
-        label: what was exported.
-        engine: what ran the files, and its version.
-        notes: why another engine than the first choice was taken.
-        flushed: whether recordings were flushed. Otherwise they end with their last whole pulse.
-        checks: for each recording, the outputs against those of the stepper, and against those of the function over
-            whole recordings where there is one.
+        label: the name of the exported stepper.
+        engine: the engine that ran the files, and its version.
+        notes: the reasons why preferred engines were skipped.
+        flushed: True if recordings were flushed. Otherwise they end with their last whole pulse.
+        checks: the comparisons of each recording, with the stepper and, if given, with the function over whole
+            recordings.
     """
 
     label: str
@@ -62,7 +62,7 @@ class ExportReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every output of every recording agrees."""
+        """True if every output of every recording agrees."""
         return all(check.ok for check in self.checks)
 
 
@@ -80,26 +80,26 @@ def verify_export(
 ) -> ExportReport:
     """Run exported files over random recordings in another engine, and compare.
 
-    Every recording starts from the first state in the file, goes step by step with the state carried by name, and ends
-    with the flush, where there is a file of it. The recordings of a stream are of several lengths: shorter than a pulse
-    and than the delay, whole pulses, pulses and a tail. Every element must satisfy what `jaxrnn.verification.compare`
-    asks for with ``scaled``, at the tolerance of the lowest precision that the file computes in.
+    Every recording starts from the first state in the file, runs step by step, and ends with the flush if there is a
+    flush file. The recordings of a stream have several lengths: shorter than a pulse and than the delay, whole pulses,
+    and pulses with a tail. Every element must pass `jaxrnn.verification.compare` with ``scaled``, at the tolerance of
+    the lowest precision that the file computes in.
 
     Args:
-        stepper: what was exported.
-        params: its parameters, as they were exported; None for its own.
+        stepper: the exported stepper.
+        params: its parameters, as exported; None for its own.
         path: the file of the step.
-        flush: the file of the flush; by default the one that the step names, beside it.
-        offline: the function over whole recordings that the stepper is the stream of; arrays by name.
-        limits: for integer inputs by name, what they are below; 2 by default, or the rows that a model indexes.
-        shortest: the fewest frames that a recording has.
-        seed: of the recordings.
-        engine: as of `jaxrnn.verification.verify`; ONNX Runtime with its optimisations.
+        flush: the file of the flush; by default the file that the step names, in the same folder.
+        offline: the function over whole recordings, from arrays by name to arrays by name.
+        limits: exclusive upper bounds of integer inputs by name; by default 2, or the rows that a model indexes.
+        shortest: the fewest frames of a recording.
+        seed: the seed of the recordings.
+        engine: the engine, as in `jaxrnn.verification.verify`; by default ONNX Runtime with its optimisations.
 
     Raises:
-        InputError: a file is none that `jaxrnn.export_onnx` wrote, the function does not run on the longest recording,
-            or every output comes with a flush that there is no file of.
-        PeerError: no engine takes the files.
+        InputError: a file was not written by `jaxrnn.export_onnx`, the function does not run on the longest recording,
+            or every output comes with the flush and there is no flush file.
+        PeerError: no engine runs the files.
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
     step_file, flush_file = read_files(Path(path), None if flush is None else Path(flush))
@@ -131,13 +131,13 @@ def verify_export(
             for check in compared.checks(length, found, step, whole)
         ]
         if not any(check.outputs for check in checks):
-            raise InputError(f"{spec.label}: nothing to compare: every output comes with the flush; write that, too")
+            raise InputError(f"{spec.label}: every output comes with the flush, which has no file: export with a flush")
         return ExportReport(spec.label, name, tuple(failures), flushed, tuple(checks))
     raise PeerError(f"{spec.label}: nothing to verify with: {'; '.join(failures)}")
 
 
 def _total(spec: StepSpec, shortest: int) -> int:
-    """The frames of the longest recording: pulses in which every frame that is kept comes to count, and a tail."""
+    """Return the length of the longest recording: enough pulses that every kept frame is used, and a tail."""
     if not spec.streams:
         return LENGTH
     field = min(spec.receptive_field or 0, LONGEST * spec.pulse)
@@ -146,7 +146,7 @@ def _total(spec: StepSpec, shortest: int) -> int:
 
 
 class _Comparing:
-    """How the outputs of files are compared: at the tolerance of the lowest precision that the files compute in."""
+    """A comparison of outputs, at the tolerance of the lowest precision that the files compute in."""
 
     def __init__(self, files: Sequence[ExportedFile]):
         spec = files[0].facts.spec
@@ -154,11 +154,11 @@ class _Comparing:
         self._flushed = len(files) > 1
         types = {value.dtype for file in files for node in file.graph.all_nodes() for value in node.outputs}
         floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
-        #: Absolute and relative; of integers they are those of their type.
+        #: Absolute and relative tolerances of floats.
         self._tolerances = max((tolerances(each, None, None) for each in floats), default=(None, None))
 
     def checks(self, frames: int, found: Results, step: Results, whole: Results | None) -> Iterator[Check]:
-        """The outputs, and the state of a step, against those of the stepper and of the function."""
+        """Compare outputs, and the state of a step, with the stepper and the function."""
         yield Check(frames, tuple(self._comparisons(found, step)), against=STEPS)
         if whole is not None:
             yield Check(frames, tuple(self._comparisons(found, whole)), whole.problem)
@@ -168,7 +168,7 @@ class _Comparing:
             value, axis = found.outputs[name], self._axes[name]
             if not self._flushed:
                 if value is None:
-                    continue  # it comes after the last whole pulse
+                    continue  # no frame comes before the last whole pulse
                 if axis is not None:
                     expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
             yield self._compare(name, value, expected, axis)
@@ -186,13 +186,7 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """A file that `jaxrnn.export_onnx` wrote, as it is read again.
-
-    Attributes:
-        path: where it is.
-        graph: what it computes.
-        facts: what it says of itself.
-    """
+    """The path, graph and facts of a file that `jaxrnn.export_onnx` wrote."""
 
     path: Path
     graph: ir.Graph
@@ -200,21 +194,21 @@ class ExportedFile:
 
 
 def read_exported(path: Path, kind: str) -> ExportedFile:
-    """A file of this kind.
+    """Read a file of this kind.
 
     Raises:
-        InputError: it is none.
-        ModelError: what it says of itself is damaged.
+        InputError: `export_onnx` did not write the file, or the file is of another kind.
+        ModelError: the facts in the file are damaged.
     """
     proto, graph = onnx.load(path, load_external_data=False), ir.load(path).graph
     facts = read_facts(proto, graph)
     if facts is None or facts.kind != kind:
-        raise InputError(f"{path} is no {kind} that jaxrnn.export_onnx wrote")
+        raise InputError(f"{path} is not a {kind} written by jaxrnn.export_onnx")
     return ExportedFile(path, graph, facts)
 
 
 def read_files(path: Path, flush: Path | None) -> tuple[ExportedFile, ExportedFile | None]:
-    """A step and its flush, by default the one that the step names, beside it."""
+    """Read a step and its flush, by default the flush that the step names."""
     step = read_exported(path, STEP)
     named = step.facts.files.get(FLUSH)
     beside = path.parent / named if flush is None and named is not None else flush
@@ -222,10 +216,10 @@ def read_files(path: Path, flush: Path | None) -> tuple[ExportedFile, ExportedFi
 
 
 def ready_in(open_peer: OpenPeer, step: ExportedFile, flush: ExportedFile | None) -> tuple[Ready, str]:
-    """Files as an engine runs them, and what the engine is called.
+    """Return files as an engine runs them, and the name of the engine.
 
     Raises:
-        PeerError: the engine does not take a file.
+        PeerError: the engine rejects a file.
     """
     opened = _Opened(open_peer, step)
     rest = None if flush is None else _Opened(open_peer, flush).flush
@@ -233,7 +227,7 @@ def ready_in(open_peer: OpenPeer, step: ExportedFile, flush: ExportedFile | None
 
 
 def _first(step: ExportedFile) -> dict[str, np.ndarray]:
-    """The state before the first frame: of the file beside the step, where it is there."""
+    """Return the state before the first frame, from the file beside the step if it exists."""
     facts = step.facts
     beside = facts.files.get("first_state")
     if beside is None or not step.path.with_name(beside).is_file():
@@ -244,7 +238,7 @@ def _first(step: ExportedFile) -> dict[str, np.ndarray]:
 
 
 class _Opened:
-    """One file in an engine; arrays go by the names of the stepper."""
+    """One file in an engine, with arrays by the names of the stepper."""
 
     def __init__(self, open_peer: OpenPeer, file: ExportedFile):
         self._facts, self._peer = file.facts, open_peer(file.path)
@@ -253,13 +247,12 @@ class _Opened:
         self._valid = {each.name: each.sizes for each in inputs if each.name == self._facts.valid}
 
     def step(self, state: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The outputs of a step, and the state after it."""
         results = self._results(state, inputs, 0)
         outputs = {own: results[name] for own, name in self._facts.outputs.items()}
         return outputs, {own: results[str(names.output)] for own, names in self._facts.state.items()}
 
     def flush(self, state: Arrays, tail: Arrays, valid: int) -> dict[str, np.ndarray]:
-        """The outputs of a flush, of the frames that exist."""
+        """Return the frames that exist of every output."""
         spec, facts = self._facts.spec, self._facts
         padded = {each.name: _padded(each, tail[each.name]) for each in spec.inputs}
         results = self._results(state, whole_pulse(spec, padded, valid, convert=taken) or {}, valid)
@@ -270,7 +263,7 @@ class _Opened:
         return outputs
 
     def _results(self, state: Arrays, inputs: Arrays, valid: int) -> dict[str, np.ndarray]:
-        """Every output of the file, by its own name."""
+        """Return every output by its name in the file."""
         facts = self._facts
         feeds = {names.input: np.asarray(state[own]) for own, names in facts.state.items()}
         feeds |= {name: np.asarray(inputs[own]) for own, name in facts.inputs.items()}
@@ -278,7 +271,7 @@ class _Opened:
 
 
 def _padded(each: ArraySpec, tail: np.ndarray) -> np.ndarray:
-    """The frames of a tail, padded to a pulse with what shows wherever it is read."""
+    """Pad the frames of a tail to a pulse, with NaN so that any use shows."""
     if each.time_axis is None:
         return tail
     widths = [(0, 0)] * tail.ndim
@@ -288,12 +281,9 @@ def _padded(each: ArraySpec, tail: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Results:
-    """What a recording gave.
+    """The outputs of a recording by name, from frame 0 on; an output is None before its first frame.
 
-    Attributes:
-        outputs: by name, from frame 0 on; None for what has not come.
-        state: after the last step; empty of a stream, whose outputs to the end say more.
-        problem: why there are no outputs: the function does not run on so few frames.
+    ``state`` is the state after the last step, and empty for streams. ``problem`` says why there are no outputs.
     """
 
     outputs: dict[str, Any]
@@ -302,22 +292,15 @@ class Results:
 
 
 def results_of(ready: Ready, recordings: Arrays, frames: int) -> Results:
-    """What a stepper gives on the first frames of a recording."""
+    """Run a stepper on the first frames of a recording."""
     ran = run(ready, recordings, frames)
     return Results(ran.outputs, {} if ready.spec.streams else ran.state)
 
 
 class Reference:
-    """The stepper that was exported, and the function that it is the stream of.
+    """The exported stepper, and the function over whole recordings, in the layout of the files.
 
-    The streams of a batch run one after another, so that those of the files touch each other nowhere unseen.
-
-    Args:
-        stepper: what was exported.
-        params: its parameters.
-        facts: of the file of the step.
-        flushed: whether there is one of the flush, too.
-        offline: the function over whole recordings; None where there is none.
+    The streams of a batch run one after another, so that an influence of one stream on another would show.
     """
 
     def __init__(self, stepper: Stepper, params: Any, facts: StepFile, flushed: bool, offline: Offline | None):
@@ -328,17 +311,17 @@ class Reference:
         self._ready = dataclasses.replace(
             ready, spec=_in_time(ready.spec, facts.spec, lead), flush=ready.flush if flushed else None
         )
-        #: The axis of a batch in a recording: frames that are stacked come first.
+        #: The batch axis of a recording, after the axis of stacked frames.
         self._axis = 0 if facts.spec.streams else 1
 
     def step(self, recordings: Arrays, frames: int) -> Results:
-        """What the stepper gives on the first frames of recordings in the files' layout."""
+        """Run the stepper on the first frames of recordings."""
         rows = [results_of(self._ready, row, frames) for row in self._rows(recordings)]
         state = self._joined([row.state for row in rows], 0)
         return Results(self._joined([row.outputs for row in rows], self._axis), state)
 
     def whole(self, recordings: Arrays, frames: int) -> Results | None:
-        """What the function gives on the first frames; None where there is no function."""
+        """Run the function on the first frames; return None without a function."""
         if self._offline is None:
             return None
         rows = [offline_outputs(self._offline, self._ready.spec, row, frames) for row in self._rows(recordings)]
@@ -347,7 +330,7 @@ class Reference:
         return Results(self._joined([outputs for outputs, _ in rows], self._axis))
 
     def _rows(self, recordings: Arrays) -> list[dict[str, np.ndarray]]:
-        """A recording for each stream, as the stepper takes it."""
+        """Return a recording for each stream in the stepper's layout."""
         indices = [None] if self._batch is None else range(self._batch)
         return [
             {each.name: self._row(each, recordings[each.name], index) for each in self._ready.spec.inputs}
@@ -362,7 +345,7 @@ class Reference:
         return {name: self._of_file([row[name] for row in rows], axis) for name in rows[0]}
 
     def _of_file(self, arrays: Sequence[Any], axis: int) -> Any:
-        """An array of every stream, or one of them, as the files have it."""
+        """Return one output of every stream in the files' layout."""
         if arrays[0] is None:
             return None
         joined: Any = arrays[0] if self._batch is None else np.stack(arrays, axis)
@@ -374,14 +357,14 @@ def _is_complex(dtype: Any) -> bool:
 
 
 def _lead(stepper: StepSpec, file: StepSpec) -> int:
-    """How many axes of a batch a file has in front of what its stepper has."""
+    """Return the number of batch axes that a file adds in front of its stepper's arrays."""
     pairs = zip((*stepper.inputs, *stepper.state), (*file.inputs, *file.state), strict=True)
     leads = (len(there.sizes) - len(here.shape or ()) - _is_complex(here.dtype) for here, there in pairs)
     return next(leads, 0)
 
 
 def _in_time(stepper: StepSpec, file: StepSpec, lead: int) -> StepSpec:
-    """The facts of a stepper with the place in time that its file has: a step of a stream may be a model of its own."""
+    """Return the stepper's spec with the time axes of its file. The step of a stream may be a model itself."""
     if stepper.streams == file.streams:
         return stepper
 
@@ -399,10 +382,10 @@ def _in_time(stepper: StepSpec, file: StepSpec, lead: int) -> StepSpec:
 
 
 def _sizes(stepper: StepSpec, file: StepSpec, lead: int) -> dict[str, int]:
-    """The sizes of a stepper's open dimensions, as its file has them after so many axes of a batch."""
+    """Return the sizes of a stepper's open dimensions in its file, after the batch axes."""
     sizes = {}
     for named, sized in zip((*stepper.inputs, *stepper.state), (*file.inputs, *file.state), strict=True):
-        # The pairs of complex numbers are the file's last axis.
+        # The file has a further last axis for pairs of complex numbers.
         pairs = zip(named.shape or (), (sized.shape or ())[lead:], strict=False)
         sizes |= {name: size for name, size in pairs if isinstance(name, str)}
     return sizes

@@ -1,4 +1,4 @@
-"""The graph that is being written: its nodes, whose results have exact shapes and types, and its initializers."""
+"""The writer of a graph: nodes, whose results have exact shapes and types, and initializers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from jaxrnn._files.arguments import argument
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export import kernels
 
-#: Nodes that are none of ONNX: functions that it has no operator for, which are written out after all patterns are
-#: found, and the ends of a graph.
+#: Temporary nodes: functions that ONNX lacks, which are written out after the rewrites, and the ends of a graph.
 OWN = frozenset({"Erfc", "Expm1", "Log1p", "Result"})
 OWN_DOMAIN = "jaxrnn"
 
-#: What flows along an edge: an array where it is known while the graph is written, else a value of the graph.
+#: An array that is known while the graph is written, or a value of the graph.
 Operand = np.ndarray | ir.Value
 
 
 def shape_of(operand: Operand) -> tuple[int, ...]:
-    """The shape of an operand."""
+    """Return the shape of an operand."""
     if isinstance(operand, np.ndarray):
         return operand.shape
     assert operand.shape is not None
@@ -32,7 +31,7 @@ def shape_of(operand: Operand) -> tuple[int, ...]:
 
 
 def dtype_of(operand: Operand) -> np.dtype:
-    """The element type of an operand."""
+    """Return the dtype of an operand."""
     if isinstance(operand, np.ndarray):
         return operand.dtype
     assert operand.dtype is not None
@@ -40,18 +39,12 @@ def dtype_of(operand: Operand) -> np.dtype:
 
 
 def make_value(name: str, shape: Sequence[int], dtype: Any) -> ir.Value:
-    """A value of a graph."""
+    """Make a value of a graph."""
     return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype))))
 
 
 class Writer:
-    """The nodes of a graph or a subgraph, in order.
-
-    Attributes:
-        opset: the version of ONNX's operators.
-        nodes: those written so far.
-        scope: where the next nodes come from, which they are named after.
-    """
+    """The nodes of a graph or subgraph in order. ``scope`` is the prefix of the next nodes' names."""
 
     def __init__(self, opset: int, outer: Writer | None = None):
         self.opset = opset
@@ -63,20 +56,20 @@ class Writer:
         self._equal_parameters: dict[Any, np.ndarray] = {} if outer is None else outer._equal_parameters
 
     def inside(self) -> Writer:
-        """The writer of a subgraph, which may read what this one has written."""
+        """Return the writer of a subgraph, which can read the values of this graph."""
         return Writer(self.opset, self)
 
     def parameter(self, name: str, array: np.ndarray) -> None:
-        """An array that has a name: it is an initializer of that name where it, or an equal one, is used."""
+        """Name an array. Uses of the array, or of an equal array, become an initializer of this name."""
         self._parameters[id(array)] = (self.unused(name), array)
         self._equal_parameters.setdefault(_content(array), array)
 
     def is_parameter(self, array: np.ndarray) -> bool:
-        """Whether an array is a parameter, or equal to one."""
+        """Return True if an array is, or equals, a parameter."""
         return id(array) in self._parameters or _content(array) in self._equal_parameters
 
     def unused(self, name: str) -> str:
-        """A name like this one that nothing in the graph has yet."""
+        """Return the name, with a number if the name is taken."""
         candidate, count = name, 0
         while candidate in self._names:
             count += 1
@@ -85,7 +78,7 @@ class Writer:
         return candidate
 
     def value(self, operand: Operand) -> ir.Value:
-        """An operand as a value of the graph; an array becomes an initializer, and equal ones become one."""
+        """Return an operand as a value. Equal arrays become one initializer."""
         if isinstance(operand, ir.Value):
             return operand
         content = "" if id(operand) in self._parameters else _content(operand)
@@ -101,7 +94,7 @@ class Writer:
 
     @property
     def initializers(self) -> list[ir.Value]:
-        """All initializers, of subgraphs too."""
+        """All initializers, including those of subgraphs."""
         return list(self._initializers.values())
 
     def nodes_of(
@@ -111,19 +104,13 @@ class Writer:
         results: Sequence[tuple[Sequence[int], Any]],
         **attributes: Any,
     ) -> list[ir.Value]:
-        """The results of a new node.
+        """Write a node and return its results.
 
-        Where its operands have a type that the operator is not computed in (`kernels`), they are cast to a wider one,
-        and its results back.
-
-        Args:
-            operator: of ONNX.
-            inputs: its operands, None for one that is left out.
-            results: shape and element type of each result.
-            attributes: of the node; None for one that is left out.
+        Operands are cast to a wider type, and results back, if engines lack a kernel for their type (`kernels`).
+        ``inputs`` and ``attributes`` that are None are left out. ``results`` are shapes and dtypes.
 
         Raises:
-            UnsupportedError: the opset has no such operator, or not for these types.
+            UnsupportedError: the opset lacks the operator, or lacks it for these types.
         """
         own, inputs = operator in OWN, list(inputs)
         if not own:
@@ -168,7 +155,7 @@ class Writer:
         return [self.value(self.cast(value, dtype)) for value, (_, dtype) in zip(values, results, strict=True)]
 
     def cast(self, x: Operand, dtype: Any) -> Operand:
-        """An operand in another element type: integers lose their high bits, floats are cut off."""
+        """Cast an operand. Integers wrap around, floats are truncated."""
         dtype = np.dtype(dtype)
         if dtype_of(x) == dtype:
             return x
@@ -189,7 +176,7 @@ class Writer:
         dtype: Any = None,
         **attributes: Any,
     ) -> ir.Value:
-        """The result of a new node; by default of the shape that its operands broadcast to, of the first one's type."""
+        """Write a node with one result, by default of the broadcast shape and of the first operand's dtype."""
         known = [each for each in inputs if each is not None]
         shape = np.broadcast_shapes(*map(shape_of, known)) if shape is None else shape
         return self.nodes_of(operator, inputs, [(shape, dtype_of(known[0]) if dtype is None else dtype)], **attributes)[
@@ -198,7 +185,7 @@ class Writer:
 
 
 def _content(array: np.ndarray) -> tuple[Any, ...]:
-    """What is equal for equal arrays of one type."""
+    """Return a key that is equal for equal arrays."""
     return array.shape, array.dtype.str, array.dtype.name, array.tobytes()
 
 
@@ -206,35 +193,35 @@ def check_operator(operator: str, opset: int) -> None:
     """Refuse an operator that an opset does not have.
 
     Raises:
-        UnsupportedError: says which opset has it.
+        UnsupportedError: the message names the opset that added the operator.
     """
     if onnx.defs.has(operator, max_inclusive_version=opset):
         return
     first = min(schema.since_version for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator)
     raise UnsupportedError(
-        f"{operator} came with opset {first}, and the file is to have opset {opset}; give {argument('opset', first)}"
+        f"{operator} needs opset {first}, and the file gets opset {opset}: give {argument('opset', first)}"
     )
 
 
 def maker_of(operand: Operand | None, *operators: str) -> ir.Node | None:
-    """The node that an operand is the result of, if it is of one of these operators."""
+    """Return the node that computes an operand if its operator is one of ``operators``."""
     node = operand.producer() if isinstance(operand, ir.Value) else None
     return node if node is not None and node.op_type in operators else None
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
-    """The array of an initializer; None for other values."""
+    """Return the array of an initializer, or None for other values."""
     return None if value is None or value.const_value is None else value.const_value.numpy()
 
 
 def operand_of(value: ir.Value) -> Operand:
-    """A value as an operand: the array of an initializer."""
+    """Return the array of an initializer, or the value itself."""
     known = constant_of(value)
     return value if known is None else known
 
 
 def plain_name(scope: str) -> str:
-    """A scope without the transformations of JAX in it."""
+    """Remove the transformations of JAX from a scope."""
     return re.sub(r"(^|/)\w+\(\)", "", scope)
 
 

@@ -1,4 +1,4 @@
-"""Rewrites of activation functions as operators, and functions that ONNX lacks, written out."""
+"""Rewrites of activation functions as ONNX operators, and functions that ONNX lacks, written out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CUBE = either(Pow(X, 3.0), Mul(X, Mul(X, X)))
 
 
 def _as(name: str) -> Callable[[Match], Operand | None]:
-    """The operator of that name, which takes no attributes."""
+    """Return a builder of an operator without attributes."""
     return lambda match: match.node(name, match["x"])
 
 
@@ -36,7 +36,7 @@ def _clip(match: Match) -> Operand | None:
 
 
 def _leaky(match: Match) -> Operand | None:
-    """Of a slope that is negative, the sign of zeros is another one."""
+    """Build ``LeakyRelu``, except for negative slopes, which change the sign of zeros."""
     alpha = match["alpha"]
     return match.node("LeakyRelu", match["x"], alpha=alpha) if 0 <= alpha < math.inf else None
 
@@ -77,7 +77,7 @@ def _gelu(approximate: str) -> Callable[[Match], Operand | None]:
 
 
 def _gelu_by_complement(match: Match) -> Operand | None:
-    """``x / 2 * (1 + erf(x / sqrt(2)))``, which is how ONNX defines it."""
+    """Build ``x / 2 * (1 + erf(x / sqrt(2)))``, ONNX's definition of ``Gelu``."""
     if (gelu := match.node("Gelu", match["x"], approximate="none")) is not None:
         return gelu
     write, x = match.writer.node, match["x"]
@@ -127,13 +127,13 @@ REWRITES = (
 
 
 #: Coefficients of ``log(erfc(z) / t) + z ** 2`` as a polynomial in ``t = 1 / (1 + z / 2)``, for ``z >= 0``, the highest
-#: power first. Numerical Recipes in C, second edition, section 6.2: 1.2e-7 of the value.
+#: power first. Numerical Recipes in C, second edition, section 6.2: relative error 1.2e-7.
 _ERFC = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807)
 _ERFC += (-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223)
 
 
 def _erfc(match: Match) -> Operand | None:
-    """``1 - erf(x)``, and where that cancels, a power of e; None of float64, which that is not exact for."""
+    """Write ``1 - erf(x)``, and a power of e where that cancels; not for float64, which needs more digits."""
     write, x, one = match.writer.node, match["x"], match.number(1)
     if match.dtype == np.float64:
         return None
@@ -147,14 +147,14 @@ def _erfc(match: Match) -> Operand | None:
 
 
 def _expm1(match: Match) -> Operand | None:
-    """``tanh(x / 2) * (exp(x) + 1)``, which keeps the digits of small numbers."""
+    """Write ``tanh(x / 2) * (exp(x) + 1)``, which keeps the digits of small numbers."""
     write, x = match.writer.node, match["x"]
     half = write("Tanh", write("Mul", x, match.number(0.5)))
     return write("Mul", half, write("Add", write("Exp", x), match.number(1)))
 
 
 def _log1p(match: Match) -> Operand | None:
-    """``log(u) * x / (u - 1)`` with ``u = 1 + x`` as it is rounded, whose error that takes back (Kahan)."""
+    """Write ``log(u) * x / (u - 1)`` with the rounded ``u = 1 + x``, which cancels the rounding error (Kahan)."""
     write, x, one = match.writer.node, match["x"], match.number(1)
     u = write("Add", x, one)
     as_it_is = write("Or", *(write("Equal", u, match.number(each), dtype=bool) for each in (1, np.inf)), dtype=bool)
@@ -163,7 +163,7 @@ def _log1p(match: Match) -> Operand | None:
 
 
 def _extreme(match: Match) -> Operand | None:
-    """With NaN where there is one, which ONNX Runtime skips: no extreme is further from 0 than the sum of all sizes."""
+    """Propagate NaN, which ONNX Runtime skips: the sum of absolute values bounds the extreme, and is NaN."""
     node, write = match.root, match.writer.node
     if any(_is_sum_of_sizes(value) for use in node.outputs[0].uses() for value in use.node.inputs):
         return None

@@ -1,4 +1,4 @@
-"""Rewrites that remove nodes without an effect, and join movements of elements."""
+"""Rewrites that remove nodes without an effect, and merge movements of elements."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _operand(match: Match) -> Operand | None:
 
 
 def _chosen(match: Match) -> Operand | None:
-    """The case that a known condition chooses everywhere."""
+    """Return the case that a constant condition selects everywhere."""
     which = constant_of(match["which"])
     assert which is not None
     return match["x"] if np.all(which) else match["y"] if not np.any(which) else None
 
 
 def _masked(match: Match) -> Operand | None:
-    """A mask before it had axes of size 1 in front, which broadcasting adds."""
+    """Remove leading axes of size 1 from a mask, which broadcasting adds."""
     mask, own = match["mask"], shape_of(match["which"])
     cases = match["x"], match["y"]
     front = len(shape_of(mask.outputs[0])) - len(own)
@@ -46,7 +46,7 @@ def _masked(match: Match) -> Operand | None:
 
 
 def _cast_of_cast(match: Match) -> Operand | None:
-    """One cast, where the first one has lost nothing."""
+    """Merge two casts if the first cast is lossless."""
     x, between = match["x"], dtype_of(match["first"].outputs[0])
     if not np.can_cast(dtype_of(x), between, "safe"):
         return None
@@ -56,7 +56,7 @@ def _cast_of_cast(match: Match) -> Operand | None:
 
 
 def _flat(match: Match) -> Operand | None:
-    """Parts of parts, and slices of one value that follow one another as one."""
+    """Flatten nested concatenations, and merge consecutive slices of one value."""
     node = match.root
     axis = node.attributes["axis"].as_int()
     parts: list[ir.Value] = []
@@ -77,7 +77,7 @@ def _flat(match: Match) -> Operand | None:
 
 
 def _joined(match: Match, left: ir.Value, right: ir.Value, axis: int) -> Operand | None:
-    """Two slices of one value that follow one another, as one."""
+    """Merge two consecutive slices of one value."""
     first, second = span_of(left, axis), span_of(right, axis)
     if first is None or second is None or first[0] is not second[0] or first[2] != second[1]:
         return None
@@ -85,7 +85,7 @@ def _joined(match: Match, left: ir.Value, right: ir.Value, axis: int) -> Operand
 
 
 def span_of(value: ir.Value, axis: int) -> tuple[ir.Value, int, int] | None:
-    """Of a slice along one axis, its source, start and end."""
+    """Return the source, start and end of a slice along one axis."""
     if (node := maker_of(value, "Split")) is not None and node.attributes["axis"].as_int() == axis:
         start = sum(shape_of(each)[axis] for each in node.outputs[: value.index()])
         return source_of(node), start, start + shape_of(value)[axis]
@@ -99,7 +99,7 @@ def span_of(value: ir.Value, axis: int) -> tuple[ir.Value, int, int] | None:
 
 
 def _reflected(match: Match) -> Operand | None:
-    """A value between parts of it that run backwards, without their common element, as a ``Pad``."""
+    """Build a reflecting ``Pad`` from a value between reversed parts of itself."""
     axis = match.root.attributes["axis"].as_int()
     spans = [_backwards(value, axis) for value in match.root.inputs]
     middle = [index for index, span in enumerate(spans) if span is None]
@@ -112,7 +112,7 @@ def _reflected(match: Match) -> Operand | None:
             continue
         source, first, last = span
         side = int(index > middle[0])
-        # Before the first element: from the farthest to the second; after the last one: from the last but one on.
+        # The first element has index 1 in the part before it; the part after ends at size - 2.
         if source is not x or widths[side] or (last != 1 if side == 0 else first != size - 2):
             return None
         widths[side] = first - last + 1
@@ -123,7 +123,7 @@ def _reflected(match: Match) -> Operand | None:
 
 
 def _reflection(value: ir.Value | None, axis: int) -> tuple[ir.Value, list[int]]:
-    """What a value is made of by reflection along an axis, and by how many elements before and after it."""
+    """Return the source of a reflecting ``Pad`` along one axis, and its widths."""
     assert value is not None
     node = maker_of(value, "Pad")
     sizes = None if node is None or "mode" not in node.attributes else constant_of(node.inputs[1])
@@ -135,7 +135,7 @@ def _reflection(value: ir.Value | None, axis: int) -> tuple[ir.Value, list[int]]
 
 
 def _backwards(value: ir.Value | None, axis: int) -> tuple[ir.Value, int, int] | None:
-    """Of a slice that runs backwards along one axis, its source, its first and its last place."""
+    """Return the source, first and last index of a reversed slice along one axis."""
     node = maker_of(value, "Slice")
     if node is None or len(node.inputs) != 5 or value is None:
         return None
@@ -149,14 +149,14 @@ def _backwards(value: ir.Value | None, axis: int) -> tuple[ir.Value, int, int] |
 
 
 def _transposed(match: Match) -> Operand | None:
-    """A transpose of a reshape that only adds axes of size 1, and other orders that keep the elements' order."""
+    """Build a ``Reshape`` from a transpose that moves axes of size 1 only."""
     shape, order = shape_of(match["x"]), match.root.attributes["perm"].as_ints()
     large = [axis for axis in order if shape[axis] != 1]
     return reshape(match.writer, match["x"], match.shape) if large == sorted(large) else None
 
 
 def _only_part(match: Match) -> Operand | None:
-    """The one part of a split that is used, as a slice."""
+    """Build a slice from a split of which one part is used."""
     node = match.root
     used = [value for value in node.outputs if value.uses() or value.is_graph_output()]
     span = span_of(match.result, node.attributes["axis"].as_int())
@@ -171,7 +171,7 @@ def _sliced(match: Match, source: ir.Value, start: int, end: int, axis: int) -> 
 
 
 def _taken(match: Match) -> Operand | None:
-    """A slice of one element along an axis that is then left out, as a ``Gather`` of its index."""
+    """Build a ``Gather`` from a slice of one element whose axis is removed."""
     part = match["slice"].outputs[0]
     shape = shape_of(part)
     for axis, size in enumerate(shape):
@@ -183,7 +183,7 @@ def _taken(match: Match) -> Operand | None:
 
 
 REWRITES = (
-    Rewrite(Add(X, either(0.0, -0.0)), _operand),  # XLA takes it for nothing too, whatever the sign of a zero
+    Rewrite(Add(X, either(0.0, -0.0)), _operand),  # XLA ignores the sign of zero here, too
     Rewrite(Sub(X, 0.0), _operand),
     Rewrite(Mul(X, 1.0), _operand),
     Rewrite(Div(X, 1.0), _operand),
@@ -203,12 +203,7 @@ REWRITES = (
 
 
 def split_slices(graph: ir.Graph, writer: Writer) -> None:
-    """Replace the slices of each value that are all of it.
-
-    Args:
-        graph: the graph, with its subgraphs.
-        writer: of the graph.
-    """
+    """Replace consecutive slices that cover a whole axis by one ``Split``."""
     groups: dict[Any, list[tuple[int, int, ir.Node]]] = defaultdict(list)
     for node in graph.all_nodes():
         axes = constant_of(node.inputs[3]) if node.op_type == "Slice" and len(node.inputs) == 4 else None

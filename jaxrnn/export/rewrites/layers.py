@@ -26,7 +26,7 @@ ReduceSum, Reshape, Sqrt, Sub, Transpose = map(operator, ("ReduceSum", "Reshape"
 
 
 def axes_of(node: ir.Node) -> list[int] | None:
-    """The axes of a reduction; None if they are not known."""
+    """Return the axes of a reduction, or None if they are not constant."""
     rank = len(shape_of(source_of(node)))
     if "axes" in node.attributes:
         axes = node.attributes["axes"].as_ints()
@@ -41,12 +41,12 @@ def axes_of(node: ir.Node) -> list[int] | None:
 
 
 def _kept_axes(node: ir.Node) -> list[int] | None:
-    """The axes of a reduction that keeps them; None for another."""
+    """Return the axes of a reduction with ``keepdims``, or None."""
     return axes_of(node) if len(shape_of(node.outputs[0])) == len(shape_of(source_of(node))) else None
 
 
 def _reduction(match: Match, operator: str, x: Operand, axes: list[int], *, keep: bool) -> Operand:
-    """A reduction to the shape of the match's result."""
+    """Write a reduction to the shape of the match."""
     as_operand = match.writer.opset >= (13 if operator == "ReduceSum" else 18)
     operands = (x, np.array(axes, np.int64)) if as_operand else (x,)
     attributes = {"keepdims": int(keep)} | ({} if as_operand else {"axes": axes})
@@ -54,7 +54,7 @@ def _reduction(match: Match, operator: str, x: Operand, axes: list[int], *, keep
 
 
 def _keeping(match: Match) -> Operand | None:
-    """A reduction that keeps its axes, in place of one whose result is reshaped."""
+    """Build a reduction with ``keepdims`` from a reduction and a reshape."""
     node = match["reduction"]
     axes, shape = axes_of(node), shape_of(match["x"])
     if axes is None or match.shape != tuple(1 if axis in axes else size for axis, size in enumerate(shape)):
@@ -63,7 +63,7 @@ def _keeping(match: Match) -> Operand | None:
 
 
 def _mean(match: Match) -> Operand | None:
-    """A sum over the number of its terms."""
+    """Build ``ReduceMean`` from a sum divided by its number of terms."""
     node, x = match["sum"], match["x"]
     axes = axes_of(node)
     if axes is None or match.dtype.kind != "f" or match.shape != shape_of(node.outputs[0]):
@@ -89,7 +89,7 @@ def _softmax(operator: str) -> Callable[[Match], Operand | None]:
 
 
 def _normalized(match: Match) -> Operand | None:
-    """``InstanceNormalization`` over all axes after the channels, ``LayerNormalization`` over other last axes."""
+    """Build ``InstanceNormalization`` over all axes after the channels, or ``LayerNormalization``."""
     x = match["x"]
     shape, axes = shape_of(x), _kept_axes(match["mean"])
     if not axes or axes != _kept_axes(match["variance"]) or 0 in shape:
@@ -107,12 +107,12 @@ def _normalized(match: Match) -> Operand | None:
 
 
 def _divided(match: Match) -> Operand | None:
-    """A product with the inverse of a root as a quotient."""
+    """Build a quotient from a product with the reciprocal of a root."""
     return match.node("Div", match["x"], match["root"].outputs[0], shape=match.shape)
 
 
 def _layer_scaled(match: Match) -> Operand | None:
-    """A scale after a layer normalisation that has none, in place of its ones."""
+    """Put a scale into a layer normalisation whose scale is 1."""
     node = match["layer"]
     axis = node.attributes["axis"].as_int()
     ones = constant_of(node.inputs[1])
@@ -130,7 +130,7 @@ def _layer_biased(match: Match) -> Operand | None:
 
 
 def _over_last(match: Match, name: str, axis: int) -> Operand | None:
-    """A value that is broadcast over all axes before this one, and has all after it."""
+    """Return a value that spans exactly the axes from ``axis`` on, or None."""
     value, shape = match[name], match.shape
     own = (1,) * (len(shape) - len(shape_of(value))) + shape_of(value)
     fits = own == (1,) * axis + shape[axis:] and dtype_of(value) == match.dtype
@@ -138,13 +138,13 @@ def _over_last(match: Match, name: str, axis: int) -> Operand | None:
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Whether an instance normalisation scales by 1 and adds 0."""
+    """Return True if an instance normalisation scales by 1 and adds 0."""
     scale, bias = (constant_of(each) for each in node.inputs[1:3])
     return scale is not None and bias is not None and bool(np.all(scale == 1) and not np.any(bias))
 
 
 def _layer_of_instance(match: Match) -> Operand | None:
-    """One over the axes after the channels with a scale for each place there is a layer normalisation."""
+    """Build a layer normalisation from an instance normalisation with a scale for each element."""
     node = match["instance"]
     scale = _over_last(match, "scale", 2)
     if scale is None or not _is_plain(node) or shape_of(scale) == (1,):
@@ -153,7 +153,7 @@ def _layer_of_instance(match: Match) -> Operand | None:
 
 
 def _biased_layer_of_instance(match: Match) -> Operand | None:
-    """The same with a bias alone."""
+    """Build a layer normalisation from an instance normalisation with a bias for each element."""
     node = match["instance"]
     bias = _over_last(match, "bias", 2)
     if bias is None or not _is_plain(node) or shape_of(bias) == (1,):
@@ -167,7 +167,7 @@ def _epsilon(node: ir.Node) -> float:
 
 
 def _instance_scaled(match: Match) -> Operand | None:
-    """A scale and a bias for each channel after an instance normalisation that has none."""
+    """Put a scale and a bias for each channel into an instance normalisation."""
     node = match["instance"]
     if not _is_plain(node):
         return None
@@ -183,7 +183,7 @@ _LAYER = LayerNormalization(Value("normalized")).named("layer")
 
 
 def _biased(match: Match) -> Operand | None:
-    """A bias for each channel as the convolution's own."""
+    """Put a bias for each channel into a convolution."""
     node = match["product"]
     if match.shape != shape_of(node.outputs[0]):
         return None
@@ -195,7 +195,7 @@ def _biased(match: Match) -> Operand | None:
 
 
 def _scaled(match: Match) -> Operand | None:
-    """A scale for each channel in the weight and the bias: the second axis of the result is the weight's first."""
+    """Multiply a scale for each channel into the weight and bias of a convolution."""
     node = match["product"]
     if match.shape != shape_of(node.outputs[0]):
         return None
@@ -217,16 +217,16 @@ def _scaled(match: Match) -> Operand | None:
 
 
 def _is_as_regular(product: np.ndarray, source: np.ndarray) -> bool:
-    """Whether a product is finite and has all its digits, and is zero where its source is.
+    """Return True if a product is finite, normal, and zero only where its source is zero.
 
-    Infinities that meet it later then give the same.
+    Infinite inputs then give the same results.
     """
     smallest = np.abs(product[source != 0]).min(initial=np.inf)
     return bool(np.all(np.isfinite(product)) and smallest >= np.finfo(product.dtype).tiny)
 
 
 def _batch_normalization(match: Match) -> Operand | None:
-    """A scale and a bias for each channel, of what has been normalised already."""
+    """Build a batch normalisation from a scale and a bias for each channel."""
     if len(match.shape) < 3 or match.shape[1] == 1 or shape_of(match["x"]) != match.shape:
         return None
     if any(math.prod(shape_of(match[name])) == 1 for name in ("scale", "bias")):
@@ -239,7 +239,7 @@ def _batch_normalization(match: Match) -> Operand | None:
 
 
 def _gemm(match: Match) -> Operand | None:
-    """A product of matrices and what is added to it, which is broadcast to it."""
+    """Build ``Gemm`` from a product of matrices and an addend that broadcasts to the product."""
     x, y, added = match["x"], match["y"], match.get("bias", None)
     if len(shape_of(x)) != 2 or len(shape_of(y)) != 2 or match.shape != (shape_of(x)[0], shape_of(y)[1]):
         return None
@@ -247,7 +247,7 @@ def _gemm(match: Match) -> Operand | None:
 
 
 def _of_parameters(match: Match, x: ir.Value, y: ir.Value, added: ir.Value | None) -> Operand | None:
-    """``Gemm``, which transposes a weight by itself where that is the parameter."""
+    """Build ``Gemm``, with ``transB`` if the transposed weight is a parameter."""
     weight = operand_of(y)
     turned = isinstance(weight, np.ndarray) and not match.writer.is_parameter(weight)
     turned = turned and match.writer.is_parameter(np.asarray(weight).T)
@@ -265,7 +265,7 @@ def _gemm_biased(match: Match) -> Operand | None:
 
 
 def _transposing(side: str) -> Callable[[Match], Operand | None]:
-    """``Gemm`` of an operand that was transposed."""
+    """Return a builder of ``Gemm`` with one transposed operand."""
 
     def build(match: Match) -> Operand | None:
         if len(match.shape) != 2 or len(shape_of(match["x"])) != 2 or len(shape_of(match["y"])) != 2:

@@ -1,4 +1,7 @@
-"""Rewrites that move reshapes and transposes towards the end of the graph, where they meet and cancel."""
+"""Rewrites that move reshapes and transposes behind the nodes that commute with them, until they meet and cancel.
+
+A network with channels last becomes a network with channels first between its first and last convolution.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ X, Y, KNOWN = Value("x"), Value("y"), Known("known")
 
 Concat, MatMul, Reshape, Transpose = map(operator, ("Concat", "MatMul", "Reshape", "Transpose"))
 
-#: Operators on the elements of one operand.
+#: Unary elementwise operators.
 OF_ELEMENTS = elementwise_operators()
-#: Those on the elements of two.
+#: Binary elementwise operators.
 PAIRS = ("Add", "Div", "Max", "Min", "Mul", "Sub")
 _PASSING = frozenset((*OF_ELEMENTS, *PAIRS, "Concat", "Reshape", "Transpose"))
 _COMPARISONS = tuple(
@@ -31,17 +34,17 @@ _COMPARISONS = tuple(
 
 
 def is_passed_on(value: ir.Value) -> bool:
-    """Whether all that use a value are operators after which it could be moved as well."""
+    """Return True if the movement can pass every user of the value, too."""
     return all(use.node.op_type in _PASSING for use in value.uses()) and not value.is_graph_output()
 
 
 def _reshaped(match: Match) -> Operand | None:
-    """A reshape of a reshape; none where the shape was there before."""
+    """Merge two reshapes."""
     return reshape(match.writer, match["x"], match.shape)
 
 
 def _reshape_after_elements(match: Match) -> Operand | None:
-    """An operator on elements, before its operand is reshaped."""
+    """Move a reshape behind an elementwise operator."""
     if not is_passed_on(match["reshape"].outputs[0]):
         return None
     y = match.of_elements(match["x"])
@@ -49,7 +52,7 @@ def _reshape_after_elements(match: Match) -> Operand | None:
 
 
 def _after_product(match: Match) -> Operand | None:
-    """A product with a matrix of what only has its rows in other axes; of two axes, it may become a `Gemm`."""
+    """Move a reshape of the rows behind a product with a matrix. With two axes, it may become ``Gemm``."""
     x, weight = match["x"], match["known"]
     shape, columns = shape_of(x), shape_of(weight)
     if len(columns) != 2 or len(match.shape) == 2 or len(shape) < 2 or shape[-1] != columns[0]:
@@ -61,7 +64,7 @@ def _after_product(match: Match) -> Operand | None:
 
 
 def _reshape_after_known(match: Match) -> Operand | None:
-    """A sum or a product with a known array, which lies along axes that are there before the reshape too."""
+    """Move a reshape behind an operator whose constant operand lies along axes that stay."""
     x, known = match["x"], constant_of(match["known"])
     before, after = shape_of(x), match.shape
     if not is_passed_on(match["reshape"].outputs[0]):
@@ -77,7 +80,7 @@ def _reshape_after_known(match: Match) -> Operand | None:
 
 
 def _reshape_after_both(match: Match) -> Operand | None:
-    """An operator on elements of two values that were reshaped alike."""
+    """Move two equal reshapes behind a binary operator."""
     x, y, results = match["x"], match["y"], (match["reshape"].outputs[0], match["other"].outputs[0])
     if shape_of(x) != shape_of(y) or {shape_of(each) for each in results} != {match.shape}:
         return None
@@ -88,7 +91,7 @@ def _reshape_after_both(match: Match) -> Operand | None:
 
 
 def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of a known array among the axes before a reshape, from that among those after it."""
+    """Return the shape of a constant before a reshape, from its shape after the reshape."""
     if math.prod(own) == 1:
         return ()
     if math.prod(own[:-1]) == 1 and own[-1] in (1, before[-1]) and before[-1] == after[-1]:
@@ -96,12 +99,12 @@ def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]
     large = [axis for axis, size in enumerate(after) if size > 1]
     if [after[axis] for axis in large] != [size for size in before if size > 1]:
         return None
-    sizes = iter(large)  # only axes of size 1 come and go
+    sizes = iter(large)  # the shapes differ in axes of size 1 only
     return tuple(own[next(sizes)] if size > 1 else 1 for size in before)
 
 
 def _of_comparison(match: Match) -> Operand | None:
-    """A comparison of a number with known ones, in the shape that is asked for."""
+    """Merge a reshape into the comparison of a scalar with constants."""
     x, known, node = match["x"], constant_of(match["known"]), match["comparison"]
     if shape_of(x) or known is None or any(use.node.op_type != "Reshape" for use in node.outputs[0].uses()):
         return None
@@ -112,7 +115,7 @@ def _of_comparison(match: Match) -> Operand | None:
 
 
 def _of_parts(match: Match) -> Operand | None:
-    """Parts that were all reshaped alike, one after another before that."""
+    """Move equal reshapes of all parts behind their concatenation."""
     axis = match.root.attributes["axis"].as_int()
     makers = [maker_of(value, "Reshape") for value in match.root.inputs]
     alone = [
@@ -125,7 +128,7 @@ def _of_parts(match: Match) -> Operand | None:
     if len(shapes) > 1 or 0 in match.shape:
         return None
     (shape,) = shapes
-    # The parts lie one after another for each place along the axes in front, wherever that is in their shape.
+    # The axis of the source with as many elements in front as the axis of the result.
     front = math.prod(match.shape[:axis])
     axes = [place for place in range(len(shape)) if math.prod(shape[:place]) == front]
     if not axes:
@@ -141,13 +144,13 @@ def _order(match: Match, name: str) -> tuple[int, ...]:
 
 
 def _meeting(match: Match) -> Operand | None:
-    """A transpose of a transpose, as one or none."""
+    """Merge two transposes."""
     before = _order(match, "transpose")
     return transpose(match.writer, match["x"], [before[axis] for axis in match.root.attributes["perm"].as_ints()])
 
 
 def _transpose_after_elements(match: Match) -> Operand | None:
-    """An operator on elements, before its operand is transposed."""
+    """Move a transpose behind an elementwise operator."""
     if not is_passed_on(match["transpose"].outputs[0]):
         return None
     y = match.of_elements(match["x"])
@@ -155,7 +158,7 @@ def _transpose_after_elements(match: Match) -> Operand | None:
 
 
 def _transpose_after_known(match: Match) -> Operand | None:
-    """An operator on elements of a transpose and a known array, which is brought to the order before it."""
+    """Move a transpose behind an operator with a constant operand."""
     order, known = _order(match, "transpose"), constant_of(match["known"])
     shape = shape_of(match["x"])
     if not is_passed_on(match["transpose"].outputs[0]):
@@ -171,7 +174,7 @@ def _transpose_after_known(match: Match) -> Operand | None:
 
 
 def _transpose_after_both(match: Match) -> Operand | None:
-    """An operator on elements of two transposes of one order."""
+    """Move two equal transposes behind a binary operator."""
     order, x, y = _order(match, "transpose"), match["x"], match["y"]
     if order != _order(match, "other") or shape_of(x) != shape_of(y):
         return None
@@ -182,7 +185,7 @@ def _transpose_after_both(match: Match) -> Operand | None:
 
 
 def _after_concatenation(match: Match) -> Operand | None:
-    """Parts that are all transposes of one order, which nothing else uses."""
+    """Move equal transposes of all parts behind their concatenation."""
     makers = [maker_of(value, "Transpose") for value in match.root.inputs]
     alone = [each for each in makers if each and {use.node for use in each.outputs[0].uses()} == {match.root}]
     orders = {tuple(each.attributes["perm"].as_ints()) for each in alone}
@@ -194,7 +197,7 @@ def _after_concatenation(match: Match) -> Operand | None:
 
 
 def _of_reduction(match: Match) -> Operand | None:
-    """A reduction whose other axes keep their order needs no transpose."""
+    """Remove a transpose before a reduction whose other axes keep their order."""
     node, order = match.root, _order(match, "transpose")
     axes = axes_of(node)
     if axes is None:

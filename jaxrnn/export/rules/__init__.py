@@ -1,4 +1,4 @@
-"""The rules by primitive, and the refusals of primitives without a counterpart in ONNX."""
+"""The rules by primitive, and refusals of primitives that ONNX has no counterpart for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for arithmetic that ONNX or its engines lack: integers that wrap around, and functions written out."""
+"""Rules for integer arithmetic that wraps around, and for functions that ONNX lacks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jaxrnn.export.writer import Operand, dtype_of, shape_of
 
 
 def _is_known(y: Operand, *others: int) -> bool:
-    """Whether a divisor is known to be none of these numbers."""
+    """Return True if a divisor is constant and differs from these numbers."""
     return isinstance(y, np.ndarray) and not np.isin(y, others).any()
 
 
 def divide(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
-    """``Div``; of integers, what engines have no answer to is answered as by JAX: ``x / 0`` and ``lowest / -1``."""
+    """Write ``Div``. Integer ``x / 0`` and ``lowest / -1`` give JAX's results, which engines do not define."""
     dtype = dtype_of(x)
     if dtype.kind not in "iu":
         return elements(lowering, "Div", x, y)
@@ -44,13 +44,13 @@ def divide(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Op
 
 
 def remainder(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
-    """``Mod``, with the sign of the dividend. ONNX Runtime computes that in float64, which holds no int64."""
+    """Write ``Mod`` with the sign of the dividend. ONNX Runtime computes this in float64, too narrow for int64."""
     dtype = dtype_of(x)
     if dtype.kind not in "iu" or (dtype.itemsize < 8 and _is_known(y, 0)):
         return elements(lowering, "Mod", x, y, fmod=1)
     if dtype.kind == "u" and _is_known(y, 0):
         return elements(lowering, "Mod", x, y)
-    # With the quotient by 0 being what it may, the product is 0.
+    # A divisor of 0 makes the product 0, whatever the quotient is.
     quotient = divide(lowering, equation, x, y)
     return elements(lowering, "Sub", x, elements(lowering, "Mul", quotient, y))
 
@@ -60,7 +60,7 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
 
 
 def shift(direction: str, lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand) -> Operand:
-    """``BitShift``, which is for unsigned integers; by all bits or more, 0."""
+    """Write ``BitShift`` on unsigned integers. A shift by all bits or more gives 0."""
     dtype, bits = dtype_of(x), 8 * dtype_of(x).itemsize
     unsigned = _unsigned(dtype)
     x, by = cast(lowering, x, unsigned), cast(lowering, by, unsigned)
@@ -75,7 +75,7 @@ def shift(direction: str, lowering: Lowering, equation: JaxprEqn, x: Operand, by
 
 
 def shift_arithmetic(lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand) -> Operand:
-    """A number below 0 is shifted as its complement, which is none; XLA reads integers without a sign as with one."""
+    """Shift the complement of negative numbers. XLA treats unsigned integers as signed here."""
     dtype = dtype_of(x)
     if dtype.kind == "u":
         signed = np.dtype(f"int{8 * dtype.itemsize}")
@@ -89,13 +89,13 @@ def shift_arithmetic(lowering: Lowering, equation: JaxprEqn, x: Operand, by: Ope
 
 
 def invert(lowering: Lowering, x: Operand) -> Operand:
-    """All bits the other way: ``-1 - x``, or of unsigned integers the largest one less it."""
+    """Invert all bits: ``-1 - x``, or the largest number minus x for unsigned integers."""
     dtype = dtype_of(x)
     return elements(lowering, "Sub", np.array(-1 if dtype.kind == "i" else np.iinfo(dtype).max, dtype), x)
 
 
 def negation(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Not``, or all bits the other way."""
+    """Write ``Not`` for booleans; invert the bits of integers."""
     return elements(lowering, "Not", x) if dtype_of(x) == np.bool_ else invert(lowering, x)
 
 
@@ -139,21 +139,16 @@ def _sum_of_bits(lowering: Lowering, x: Operand, of_shifted: Callable[[Operand],
 
 
 class _Formula:
-    """Operators by name, on operands and Python numbers, which are of the type of the formula.
-
-    Below float32, it is computed in float32.
-    """
+    """Operators by name on operands and Python numbers, computed in float32 at least."""
 
     def __init__(self, lowering: Lowering, x: Operand):
         self.lowering, self.dtype = lowering, dtype_of(x)
         self.wide = self.dtype if self.dtype == np.float64 else np.dtype(np.float32)
 
     def of(self, x: Operand) -> Operand:
-        """An operand in the type of the formula."""
         return cast(self.lowering, x, self.wide)
 
     def result(self, x: Operand) -> Operand:
-        """A result in the type of the operands."""
         return cast(self.lowering, x, self.dtype)
 
     def __call__(self, operator: str, *operands: Operand | float, dtype: Any = None) -> Operand:
@@ -161,41 +156,40 @@ class _Formula:
         return elements(self.lowering, operator, *arrays, dtype=self.wide if dtype is None else dtype)
 
     def holds(self, operator: str, *operands: Operand | float) -> Operand:
-        """A condition."""
         return self(operator, *operands, dtype=bool)
 
 
 def exp2(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """A power of 2."""
+    """Write a power of 2."""
     return elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x))
 
 
 def cube_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """A power of 1/3, which only float64 holds well enough, with the sign of the number."""
+    """Write a power of 1/3 in float64, which is precise enough, with the sign of the operand."""
     magnitude = cast(lowering, elements(lowering, "Abs", x), np.float64)
     root = cast(lowering, elements(lowering, "Pow", magnitude, np.array(1 / 3)), dtype_of(x))
     return elements(lowering, "Mul", elements(lowering, "Sign", x), root)
 
 
 def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> Operand:
-    """The angle of a point; of the origin, 0, whatever the sign of its zeros; between infinities there is none."""
+    """Write the angle of a point, 0 for the origin and NaN between infinities."""
     f = _Formula(lowering, y)
     y, x = f.of(y), f.of(x)
     origin = f("And", f.holds("Equal", y, 0), f.holds("Equal", x, 0), dtype=bool)
     angle = f("Where", origin, 0, f("Atan", f("Div", y, f("Abs", x))))
-    # The sign of a zero is that of its reciprocal.
+    # The reciprocal shows the sign of a zero.
     below = f("Or", f.holds("Less", y, 0), f.holds("Less", f("Reciprocal", y), 0), dtype=bool)
     turned = f("Sub", f("Where", below, -math.pi, math.pi), angle)
     return f.result(f("Where", f.holds("Less", x, 0), turned, angle))
 
 
 def is_finite(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Below infinity, which NaN is not."""
+    """Compare the absolute value with infinity, which is False for NaN."""
     return elements(lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool)
 
 
 def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Round``, half to even; or half away from 0."""
+    """Write ``Round``, half to even; or round half away from 0."""
     if int(equation.params["rounding_method"]) == 1:
         return elements(lowering, "Round", x)
     f = _Formula(lowering, x)
@@ -207,7 +201,7 @@ def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def integer_power(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Products for squares and for integers, which wrap around; ``Pow`` for others."""
+    """Write products for squares and integers, which wrap around, and ``Pow`` for other powers."""
     exponent, dtype = equation.params["y"], dtype_of(x)
     if exponent < 0:
         return elements(lowering, "Reciprocal", _product(lowering, x, -exponent))

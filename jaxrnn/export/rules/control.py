@@ -1,4 +1,4 @@
-"""Rules for calls, branches and loops."""
+"""Rules for calls, branches (``If``) and loops (unrolled, ``Scan`` or ``Loop``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.jaxprs.slices import needed, walk
 from jaxrnn.streaming.access import scan_parts
 
-#: By primitive that calls a function and does no more, the parameter that holds it.
+#: Primitives that only call a function, and the parameter that holds the function.
 _CALLS = {
     **CALLS,
     "checkpoint": "jaxpr",
@@ -34,12 +34,12 @@ _CALLS = {
 
 
 def call(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """The equations of the function."""
+    """Write the equations of the function."""
     return lowering.evaluate(equation.params[_CALLS[equation.primitive.name]], operands)
 
 
 def linear_solve(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """The equations that solve; the others are for derivatives."""
+    """Write the equations that solve; the other equations are for derivatives."""
     lengths = equation.params["const_lengths"]
     start = lengths.matvec + lengths.vecmat
     right = operands[start + lengths.solve + lengths.transpose_solve :]
@@ -47,12 +47,12 @@ def linear_solve(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> 
 
 
 def platform(lowering: Lowering, equation: JaxprEqn) -> Operand:
-    """An engine of ONNX is none of JAX's platforms."""
+    """Choose the default, because ONNX engines are not JAX platforms."""
     return np.array(len(equation.params["platforms"]) - 1, np.int32)
 
 
 def branch(lowering: Lowering, equation: JaxprEqn, which: Operand, *operands: Operand) -> list[Operand]:
-    """The branch that is known to be taken, or ``If``; of several, one inside of another."""
+    """Write the branch that is known to be taken, or ``If``, nested for more than two branches."""
     branches = equation.params["branches"]
     platforms = platforms_of(equation)
     if platforms is not None:
@@ -65,7 +65,7 @@ def branch(lowering: Lowering, equation: JaxprEqn, which: Operand, *operands: Op
 def _chosen(
     lowering: Lowering, equation: JaxprEqn, numbers: Sequence[int], which: Operand, operands: Sequence[Operand]
 ) -> list[Operand]:
-    """The results of one of the branches of these numbers."""
+    """Return the results of one of these branches."""
     branches = equation.params["branches"]
     if len(numbers) == 1:
         return lowering.evaluate(branches[numbers[0]], operands)
@@ -83,19 +83,19 @@ def _chosen(
 
 
 def _is_at_least(lowering: Lowering, which: Operand, number: int) -> Operand:
-    """A condition on an index, which often is a condition as a number."""
+    """Compare a branch index. The index is often a cast condition."""
     made = maker_of(which, "Cast")
     if number == 1 and made is not None and dtype_of(source_of(made)) == np.bool_:
         return source_of(made)
     return elements(lowering, "GreaterOrEqual", which, np.array(number, dtype_of(which)), dtype=bool)
 
 
-#: As many equations are written out one after another; a loop of more becomes one node.
+#: Loops are unrolled up to this number of equations.
 _UNROLLED = 240
 
 
 def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """The steps one after another where they are few, else ``Scan``."""
+    """Unroll a short scan, or write ``Scan``."""
     params = equation.params
     consts, carries, body = params["num_consts"], params["num_carry"], params["jaxpr"]
     fixed, initial, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
@@ -103,10 +103,10 @@ def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
     size = sum(1 for _ in walk(body.jaxpr.replace(eqns=needed(body.jaxpr.eqns, body.jaxpr.outvars))))
     if length < 2 or length * size <= _UNROLLED:
         return _unrolled(lowering, equation, fixed, initial, xs)
-    # What the body hands on as it got it is no carry.
+    # Values that the body returns unchanged are not carries.
     own = body.jaxpr.invars[consts : consts + carries]
     moving = [index for index in range(carries) if body.jaxpr.outvars[index] is not own[index]]
-    xs = list(xs) or [np.zeros(length, bool)]  # a Scan needs something to go through
+    xs = list(xs) or [np.zeros(length, bool)]  # a Scan needs an input to scan
     direction = [int(params["reverse"])]
 
     def write(inside: Lowering, *values: Operand) -> list[Operand]:
@@ -165,7 +165,7 @@ def _frame(lowering: Lowering, x: Operand, step: int) -> Operand:
 
 
 def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """``Loop``, as long as the condition holds."""
+    """Write ``Loop``."""
     params = equation.params
     counts = (params["cond_nconsts"], params["body_nconsts"])
     of_condition, of_body = operands[: counts[0]], operands[counts[0] : sum(counts)]
@@ -199,13 +199,13 @@ def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[O
 
 
 def scan(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """The layers that a scan is, and what is left of its body; any other scan as a loop."""
+    """Write the recurrent layers that a scan contains, and the rest of its body; another scan as a loop."""
     layers = _as_layers(equation)
     return loop(lowering, equation, *operands) if layers is None else lowering.evaluate(layers, operands)
 
 
 def _as_layers(equation: JaxprEqn) -> ClosedJaxpr | None:
-    """A scan with its cells as layers; None where it has none."""
+    """Return a scan with its cells as layers, or None if the scan has no cells."""
     consts, carries = scan_parts(equation)
     body, reverse = equation.params["jaxpr"], equation.params["reverse"]
     found = False

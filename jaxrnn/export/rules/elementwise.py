@@ -1,4 +1,7 @@
-"""Rules for operators on elements: one node for each, which broadcasts by itself."""
+"""Rules for elementwise operators and casts. Each becomes one node, which broadcasts by itself.
+
+The bounds of integers (`range_of`) decide comparisons, such as those with the ends of an array.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.onnx.operators import traits_of
 
-#: Primitives that an operator of ONNX computes as they are.
+#: Primitives with an equal ONNX operator.
 OPERATORS = {
     "abs": "Abs",
     "acos": "Acos",
@@ -59,7 +62,7 @@ OPERATORS = {
     "tanh": "Tanh",
 }
 
-#: Primitives whose result is their operand.
+#: Primitives that return their operands.
 IDENTITIES = (
     "copy",
     "copy_p",
@@ -76,9 +79,9 @@ IDENTITIES = (
 def elements(
     lowering: Lowering, operator: str, *operands: Operand, shape: Any = None, dtype: Any = None, **attributes: Any
 ) -> Operand:
-    """One node on elements of operands that broadcast, of the shape that all of them broadcast to.
+    """Write one elementwise node on operands that broadcast.
 
-    Operands that were repeated are read as they were before. A comparison that is known to hold is no node.
+    Operands are read before they were repeated. A comparison with a known result becomes a constant.
     """
     shape = np.broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
     if (holds := compared(operator, *operands) if len(operands) == 2 else None) is not None:
@@ -93,7 +96,7 @@ def elements(
 
 
 def _without_front(x: np.ndarray) -> np.ndarray:
-    """A known array without axes of size 1 in front, which broadcasting adds: a parameter keeps its name so."""
+    """Remove leading axes of size 1 from a constant, so that a parameter keeps its name."""
     sizes = [axis for axis, size in enumerate(x.shape) if size != 1]
     return x.reshape(x.shape[sizes[0] :]) if sizes and sizes[0] else x
 
@@ -104,7 +107,7 @@ def _operator(operator: str, lowering: Lowering, equation: JaxprEqn, *operands: 
 
 
 def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Operand) -> Operand:
-    """``Where``; with more than two cases, of each in turn."""
+    """Write ``Where``, nested for more than two cases."""
     if len(cases) == 1:
         return cases[0]
     if isinstance(which, np.ndarray) and which.size and (which == which.flat[0]).all():
@@ -120,49 +123,49 @@ def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Opera
 
 
 def cast(lowering: Lowering, x: Operand, dtype: Any) -> Operand:
-    """An operand in another element type."""
+    """Cast an operand."""
     return broadcast(lowering.writer, lowering.writer.cast(thin(x), dtype), shape_of(x))
 
 
 def square(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Mul``."""
+    """Write ``Mul``."""
     return elements(lowering, "Mul", x, x)
 
 
 def reciprocal_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Reciprocal`` of ``Sqrt``."""
+    """Write ``Reciprocal`` of ``Sqrt``."""
     return elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x))
 
 
 def clamp(lowering: Lowering, equation: JaxprEqn, low: Operand, x: Operand, high: Operand) -> Operand:
-    """``Clip`` between numbers, else ``Min`` of ``Max``."""
+    """Write ``Clip`` for scalar bounds, else ``Min`` of ``Max``."""
     if not (shape_of(low) or shape_of(high)):
         return elements(lowering, "Clip", x, low, high)
     return elements(lowering, "Min", elements(lowering, "Max", x, low), high)
 
 
 def unequal(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
-    """``Not`` of ``Equal``."""
+    """Write ``Not`` of ``Equal``."""
     return elements(lowering, "Not", elements(lowering, "Equal", x, y, dtype=bool))
 
 
 def identity(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Any:
-    """The operands."""
+    """Return the operands."""
     return list(operands) if equation.primitive.multiple_results else operands[0]
 
 
 def convert(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Cast``; from floats to integers within JAX's limits, which ONNX leaves open."""
+    """Write ``Cast``. Floats saturate as integers in JAX; ONNX leaves that open."""
     dtype = np.dtype(equation.params["new_dtype"])
     if jnp.issubdtype(dtype_of(x), jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
         return _to_integer(lowering, x, dtype)
-    if isinstance(x, np.ndarray):  # which is known to be better as it is
+    if isinstance(x, np.ndarray):  # a quantised constant, which stays small
         x = lowering.writer.value(x)
     return cast(lowering, x, dtype)
 
 
 def _to_integer(lowering: Lowering, x: Operand, dtype: np.dtype) -> Operand:
-    """The fraction is cut off; what is out of range becomes the nearest integer of the type, and NaN 0."""
+    """Truncate and saturate; NaN becomes 0."""
     info = jnp.iinfo(dtype)
     low, high = int(info.min), int(info.max)
     width = np.float64 if dtype.itemsize >= 4 else np.float32
@@ -182,36 +185,34 @@ def _to_integer(lowering: Lowering, x: Operand, dtype: np.dtype) -> Operand:
 
 
 def reduce_precision(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Cast`` to the type of that precision and back."""
+    """Write casts to the type of this precision and back."""
     bits = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
     own = jnp.finfo(dtype_of(x))
     if bits == (own.nexp, own.nmant):
         return x
     if bits == (8, 7) and dtype_of(x) == np.float32:
         return cast(lowering, cast(lowering, x, jnp.bfloat16), np.float32)
-    return lowering.refuse(
-        f"ONNX has no operator that rounds {dtype_of(x).name} to {bits[0]} bits of exponent and {bits[1]}"
-    )
+    return lowering.refuse(f"ONNX cannot round {dtype_of(x).name} to {bits[0]} exponent and {bits[1]} mantissa bits")
 
 
 def reinterpret(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Cast`` between integers with a sign and without, else ``BitCast``."""
+    """Write ``Cast`` between signed and unsigned integers, else ``BitCast``."""
     dtype, own = np.dtype(equation.params["new_dtype"]), dtype_of(x)
     if dtype.itemsize != own.itemsize:
-        lowering.refuse(f"ONNX has no operator that reads the bits of {own.name} as {dtype.name}")
+        lowering.refuse(f"ONNX cannot reinterpret the bits of {own.name} as {dtype.name}")
     if dtype.kind in "iu" and own.kind in "iu":
         return cast(lowering, x, dtype)
     return elements(lowering, "BitCast", x, dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
 
 
-#: The least and the greatest number.
+#: The least and the greatest value.
 Range = tuple[int, int]
 
 _LONGEST_CHAIN = 24
 
 
 def range_of(x: Operand | None, depth: int = _LONGEST_CHAIN) -> Range:
-    """Between which numbers integers or booleans are; those of the type, where nothing else is known."""
+    """Return bounds of integers or booleans, by default those of the type."""
     if x is None or not (dtype_of(x) == np.bool_ or jnp.issubdtype(dtype_of(x), jnp.integer)):
         return (0, 0)
     array = x if isinstance(x, np.ndarray) else constant_of(x)
@@ -261,7 +262,7 @@ def _remainder(node: ir.Node, ranges: Sequence[Range]) -> Range | None:
     return (-(most - 1) if signed else 0), most - 1
 
 
-#: By operator, the range of its result from those of its operands.
+#: By operator, the bounds of its result from the bounds of its operands.
 _ARITHMETIC: dict[str, Callable[[ir.Node, Sequence[Range]], Range | None]] = {
     "Add": lambda node, of: (of[0][0] + of[1][0], of[0][1] + of[1][1]),
     "Clip": lambda node, of: (
@@ -278,7 +279,7 @@ _ARITHMETIC: dict[str, Callable[[ir.Node, Sequence[Range]], Range | None]] = {
 
 
 def compared(operator: str, x: Operand, y: Operand) -> bool | None:
-    """Whether a comparison of integers holds for all of them; None where that is not known."""
+    """Return the result of an integer comparison if it is the same for all values in range, else None."""
     if not all(jnp.issubdtype(dtype_of(each), jnp.integer) for each in (x, y)):
         return None
     (low, high), (least, most) = range_of(x), range_of(y)

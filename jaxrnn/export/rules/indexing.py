@@ -19,7 +19,7 @@ from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 
 
 def dynamic_slice(lowering: Lowering, equation: JaxprEqn, x: Operand, *starts: Operand) -> Operand:
-    """``Slice`` where it begins at a known place, ``Gather`` along each other axis."""
+    """Write ``Slice`` at constant starts, and ``Gather`` along the other axes."""
     sizes = equation.params["slice_sizes"]
     begins = [0] * len(sizes)
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
@@ -39,18 +39,18 @@ def dynamic_slice(lowering: Lowering, equation: JaxprEqn, x: Operand, *starts: O
 
 
 def places_of(lowering: Lowering, start: Operand, last: int, size: int) -> Operand:
-    """The indices of so many elements from a start on, which is at most the last: an axis."""
+    """Return the ``size`` indices from a start that is clipped to ``last``."""
     start = reshape(lowering.writer, inside(lowering, index_of(lowering, start), np.array(last)), (1,))
     return start if size == 1 else elements(lowering, "Add", start, np.arange(size))
 
 
 def index_of(lowering: Lowering, x: Operand) -> Operand:
-    """Indices in int64."""
+    """Cast indices to int64."""
     return cast(lowering, x, np.int64)
 
 
 def inside(lowering: Lowering, places: Operand, last: np.ndarray) -> Operand:
-    """Indices from 0 to the last one, which is a number or one for each entry of the last axis."""
+    """Clip indices to ``[0, last]``. ``last`` is a number, or a vector for the last axis."""
     if isinstance(places, np.ndarray):
         return np.asarray(np.clip(places, 0, last))
     low, high = range_of(places)
@@ -62,7 +62,7 @@ def inside(lowering: Lowering, places: Operand, last: np.ndarray) -> Operand:
 
 
 def gather_along(writer: Writer, x: Operand, places: Operand, axis: int) -> Operand:
-    """``Gather``, or ``Slice``: elements along an axis, in place of which are the axes of the indices."""
+    """Write ``Gather`` along an axis, or ``Slice`` for evenly spaced constant indices."""
     shape = (*shape_of(x)[:axis], *shape_of(places), *shape_of(x)[axis + 1 :])
     if isinstance(x, np.ndarray) and isinstance(places, np.ndarray):
         return x.take(places, axis)
@@ -75,7 +75,7 @@ def gather_along(writer: Writer, x: Operand, places: Operand, axis: int) -> Oper
 
 
 def _step_of(places: np.ndarray) -> int | None:
-    """By how much indices go on, if it is always the same."""
+    """Return the common difference of indices, or None."""
     flat = places.reshape(-1)
     if flat.size < 2:
         return 1 if flat.size else None
@@ -85,7 +85,7 @@ def _step_of(places: np.ndarray) -> int | None:
 
 
 def gather(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand) -> Operand:
-    """``Gather`` along one axis, ``GatherElements`` along one with all others as a batch, else ``GatherND``."""
+    """Write ``Gather``, ``GatherElements`` if all other axes are a batch, or ``GatherND``."""
     params = equation.params
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     fills = params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
@@ -96,7 +96,7 @@ def gather(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand)
     indices = inside(lowering, indices, last)
     batch = shape_of(indices)[:-1]
 
-    # Axes that no index is for are read from their beginning.
+    # Axes without an index are read from 0.
     indexed = [*numbers.start_index_map, *numbers.operand_batching_dims]
     ends = [size if axis in indexed else sizes[axis] for axis, size in enumerate(shape_of(x))]
     x = cut(writer, x, [0] * len(ends), ends)
@@ -128,7 +128,7 @@ def gather(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand)
             x = transpose(writer, x, [*order, *rest])
             shape = (*full, *(shape_of(x)[len(order) :]))
             found = writer.node("GatherND", x, places, shape=shape, dtype=dtype)
-    # The axes of the batch come first, then windows, then the rest.
+    # The axes are the batch, then windows, then the rest.
     of_offset = [*windows, *rest]
     kept = sorted(of_offset)
     result = shape_of_atom(equation.outvars[0])
@@ -146,7 +146,7 @@ def gather(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand)
 
 
 def _moved(writer: Writer, x: Operand, axis: int, count: int) -> Operand:
-    """So many axes from this one on moved to the front."""
+    """Move ``count`` axes from ``axis`` on to the front."""
     rank = len(shape_of(x))
     moved = range(axis, axis + count)
     return transpose(writer, x, [*moved, *(other for other in range(rank) if other not in moved)])
@@ -155,7 +155,7 @@ def _moved(writer: Writer, x: Operand, axis: int, count: int) -> Operand:
 def _gather_elements(
     writer: Writer, x: Operand, places: Operand, axis: int, pairs: Sequence[tuple[int, int]]
 ) -> Operand | None:
-    """Along one axis, of which the indices have one too, with every other axis as a batch."""
+    """Write ``GatherElements`` if the indices have one axis besides the batch."""
     rank = len(shape_of(x))
     free = [dim for dim in range(len(shape_of(places))) if dim not in {dim for _, dim in pairs}]
     if rank < 2 or len(free) != 1 or len(pairs) != rank - 1:
@@ -170,7 +170,7 @@ def _gather_elements(
 def column_of(
     lowering: Lowering, indices: Operand, column: int, axis: int, windows: Sequence[int], sizes: Any
 ) -> Operand:
-    """The indices of one axis: of its batch, then of windows."""
+    """Return the indices of one axis, of shape batch and windows."""
     batch = shape_of(indices)[:-1]
     starts, ends = [0] * len(batch) + [column], [*batch, column + 1]
     start = reshape(lowering.writer, cut(lowering.writer, indices, starts, ends), (*batch, *(1 for _ in windows)))
@@ -182,14 +182,14 @@ def column_of(
 
 
 def stacked_columns(writer: Writer, columns: Sequence[Operand], shape: Sequence[int]) -> Operand:
-    """Indices of several axes as the last axis of one array."""
+    """Stack the indices of several axes along a new last axis."""
     return concatenate(
         writer, [reshape(writer, broadcast(writer, each, shape), (*shape, 1)) for each in columns], len(shape)
     )
 
 
 def are_inside(lowering: Lowering, indices: Operand, last: np.ndarray) -> Operand | None:
-    """Whether all entries of the last axis are from 0 to the last; None where that is known to be so."""
+    """Return a mask of the indices in range, or None if all are in range."""
     if isinstance(indices, np.ndarray):
         holds = np.asarray(np.all((indices >= 0) & (indices <= last), -1))
         return None if holds.all() else holds
@@ -215,7 +215,7 @@ def are_inside(lowering: Lowering, indices: Operand, last: np.ndarray) -> Operan
     return all_
 
 
-#: By primitive, the operator on elements, what ``ScatterND`` calls it, and its opset.
+#: By primitive: the elementwise operator, the ``reduction`` of ``ScatterND``, and the opset that added it.
 _REDUCTIONS = {
     "scatter": (None, None, 11),
     "scatter-add": ("Add", "add", 16),
@@ -234,7 +234,7 @@ _REDUCTIONS = {
 def dynamic_update_slice(
     lowering: Lowering, equation: JaxprEqn, x: Operand, update: Operand, *starts: Operand
 ) -> Operand:
-    """``Concat`` of what is before, in place of, and after the slice; ``ScatterND`` where it begins anywhere."""
+    """Write ``Concat`` around a slice at a constant start, or ``ScatterND``."""
     places = [
         inside(lowering, index_of(lowering, start), np.array(size - part))
         for start, size, part in zip(starts, shape_of(x), shape_of(update), strict=True)
@@ -249,7 +249,7 @@ def _updated(
     sizes: Sequence[int],
     change: Callable[[Operand], Operand],
 ) -> Operand:
-    """An array with one slice of it changed: axis by axis, known places first."""
+    """Change one slice of an array, axis by axis, constant starts first."""
     writer, shape = lowering.writer, shape_of(x)
     partial = [each for each in range(len(shape)) if shape[each] != sizes[each]]
     if not partial:
@@ -282,7 +282,7 @@ def _along(lowering: Lowering, x: Operand, axis: int, low: int, high: int) -> Op
 
 
 def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand, updates: Operand) -> Operand:
-    """``ScatterND``; a single slice at a known place is changed between what is before and after it."""
+    """Write ``ScatterND``; a single slice at a constant start is changed in place by ``Concat``."""
     params = equation.params
     numbers = params["dimension_numbers"]
     operator, reduction, opset = _REDUCTIONS[equation.primitive.name]
@@ -309,7 +309,7 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
         starts = [np.array(0)] * rank
         for axis, start in zip(indexed, np.asarray(indices).reshape(-1), strict=True):
             starts[axis] = np.asarray(start)
-        update = reshape(writer, updates, sizes)  # windows are in the operand's order
+        update = reshape(writer, updates, sizes)  # the axes of windows are in the operand's order
         return _updated(
             lowering,
             x,
@@ -318,13 +318,11 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
             lambda part: update if operator is None else elements(lowering, operator, part, update),
         )
     if reduction is not None and writer.opset < opset:
-        lowering.refuse(
-            f"ScatterND came with reduction={reduction!r} in opset {opset}; give {argument('opset', opset)}"
-        )
+        lowering.refuse(f"ScatterND has reduction={reduction!r} from opset {opset} on: give {argument('opset', opset)}")
     if operator == "Sub":
         updates = elements(lowering, "Neg", updates)
 
-    # Axes that no index is for are written from their beginning, in whole or as if an index of 0 were given.
+    # Axes without an index are written from 0.
     partial = [axis for axis in windows if axis not in indexed and sizes[axis] != shape_of(x)[axis]]
     of_places = [axis for axis in windows if axis in indexed or axis in partial]
     columns = {axis: column_of(lowering, indices, place, axis, of_places, sizes) for place, axis in enumerate(indexed)}
@@ -358,7 +356,7 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
 def _with_room(
     lowering: Lowering, target: Operand, places: Operand, exists: Operand, windows: int
 ) -> tuple[Operand, Operand]:
-    """An array with one more row, where everything is written that is to be dropped."""
+    """Append a row that collects dropped writes."""
     writer, shape = lowering.writer, shape_of(target)
     row = broadcast(writer, np.zeros((1,) * len(shape), dtype_of(target)), (1, *shape[1:]))
     outside = np.array([shape[0], *[0] * (shape_of(places)[-1] - 1)], np.int64)

@@ -1,4 +1,4 @@
-"""Rules for recurrent layers and for operators of a file, which stay what they were."""
+"""Rules for recurrent layers and operators of a file, which become one node again."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.operators import computed
 
-#: The operator of a cell, and its activations where the node names none.
+#: The operator of a cell, and its default activations.
 _OPERATORS: dict[type, tuple[str, tuple[Any, ...]]] = {
     GRU: ("GRU", (SIGMOID, TANH)),
     LSTM: ("LSTM", (SIGMOID, TANH, TANH)),
     RNN: ("RNN", (TANH,)),
 }
-#: Activations that ONNX Runtime computes as they are not specified: one overflows, one differs at its threshold.
+#: Activations that ONNX Runtime computes incorrectly: the first overflows, the second differs at its threshold.
 _DIFFERENT = {"Softplus", "ThresholdedRelu"}
-#: The types that engines run layers in.
+#: The types that engines have layers for.
 _TYPES = (np.float16, np.float32)
 
 
 def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """One node; where engines would compute something else, the steps of the layer one by one."""
+    """Write one node, or the steps of the layer if engines would compute the node differently."""
     x, initial, weights, exists = jax.tree.unflatten(equation.params["structure"], operands)
     frames, batch = shape_of(x)[:2]
     if frames == 0 or (isinstance(exists, np.ndarray) and not exists.any()):
@@ -67,7 +67,7 @@ def _where(lowering: Lowering, chosen: Operand, x: Operand, other: Operand) -> O
 
 
 def _is_node(equation: JaxprEqn) -> bool:
-    """Whether engines compute the layer rightly as one node."""
+    """Return True if engines compute the layer correctly as one node."""
     cells, types = equation.params["cells"], equation.params["types"]
     alike = len({dataclasses.replace(cell, activations=SIGMOID) for cell in cells}) == 1
     clips = isinstance(cells[0], LSTM) and cells[0].clip is not None
@@ -84,7 +84,7 @@ def _node(
     weights: Any,
     lengths: Operand | None = None,
 ) -> list[Operand]:
-    """The results of one node: outputs and final carries."""
+    """Write one node; return its outputs and final carries."""
     cells: Any = equation.params["cells"]
     operator, usual = _OPERATORS[type(cells[0])]
     w, r, bias, peephole = weights
@@ -109,7 +109,7 @@ def _node(
 
 
 def _written_out(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand]:
-    """The equations of all steps."""
+    """Write the equations of all steps."""
     params = equation.params
 
     def steps(*arrays: Any) -> list[Any]:
@@ -124,13 +124,10 @@ def _written_out(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Oper
 
 @dataclass(frozen=True)
 class Existing:
-    """Which frames exist.
+    """The frames that exist, as indices.
 
-    Attributes:
-        lowering: what writes them.
-        order: the numbers of the frames that exist, then those of the others, ``int64[time, rows]``; one row stands for
-            all.
-        count: how many exist, ``int32[rows]``.
+    ``order`` lists the existing frames, then the others, ``int64[time, rows]``; a single row holds for all rows.
+    ``count`` is the number of existing frames, ``int32[rows]``.
     """
 
     lowering: Lowering
@@ -139,7 +136,7 @@ class Existing:
 
     @classmethod
     def of(cls, lowering: Lowering, exists: Operand) -> Existing:
-        """Those of a mask ``bool[time, rows]``."""
+        """Return the order and count of a mask ``bool[time, rows]``."""
         frames = shape_of(exists)[0]
         numbers = np.arange(frames, dtype=np.int64)[:, None]
         if isinstance(exists, np.ndarray):
@@ -149,21 +146,21 @@ class Existing:
         return cls(lowering, _sorting(lowering, places), count)
 
     def lengths(self, batch: int) -> Operand:
-        """The number of frames in each row of a batch."""
+        """Return the number of frames for each row of a batch."""
         return broadcast(self.lowering.writer, self.count, (batch,))
 
     @property
     def some(self) -> Operand:
-        """Whether a row has frames, ``bool[rows, 1]``."""
+        """True for rows with frames, ``bool[rows, 1]``."""
         some = elements(self.lowering, "Greater", self.count, np.zeros((), np.int32), dtype=bool)
         return reshape(self.lowering.writer, some, (*shape_of(some), 1))
 
     def to_front(self, x: Operand) -> Operand:
-        """Frames ``[time, ..., rows, features]``, those that exist first."""
+        """Move existing frames of ``[time, ..., rows, features]`` to the front."""
         return self._moved(x, self.order)
 
     def back(self, x: Operand) -> Operand:
-        """Frames where they were."""
+        """Move frames back to their places."""
         return self._moved(x, _sorting(self.lowering, self.order))
 
     def _moved(self, x: Operand, order: Operand) -> Operand:
@@ -179,7 +176,7 @@ class Existing:
 
 
 def _sorting(lowering: Lowering, numbers: Operand) -> Operand:
-    """The order that sorts different numbers ``int64[time, rows]`` along time."""
+    """Return the order that sorts distinct numbers ``int64[time, rows]`` along time."""
     if isinstance(numbers, np.ndarray):
         return np.argsort(numbers, 0)
     shape = shape_of(numbers)
@@ -189,7 +186,7 @@ def _sorting(lowering: Lowering, numbers: Operand) -> Operand:
 
 
 def operator(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """The operator; where the opset has none for these types and attributes, what it computes."""
+    """Write the operator, or its computation if the opset lacks it for these types and attributes."""
     params, opset = equation.params, lowering.writer.opset
     defaults = inspect.signature(params["function"]).parameters
     attributes: dict[str, Any] = {

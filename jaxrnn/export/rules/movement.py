@@ -1,4 +1,4 @@
-"""Primitives that move elements."""
+"""Rules for primitives that move elements."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 
 
 def reshaped(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """The same elements in the shape of the result."""
+    """Write ``Reshape``."""
     return reshape(lowering.writer, x, shape_of_atom(equation.outvars[0]))
 
 
 def transposed(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Transpose``."""
+    """Write ``Transpose``."""
     return transpose(lowering.writer, x, equation.params["permutation"])
 
 
 def broadcasted(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Expand`` where another operator does not broadcast by itself."""
+    """Write ``Expand``, unless the users broadcast by themselves."""
     axes = equation.params["broadcast_dimensions"]
     return broadcast(lowering.writer, x, shape_of_atom(equation.outvars[0]), axes)
 
 
 def sliced(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Slice``."""
+    """Write ``Slice``."""
     params = equation.params
     return cut(lowering.writer, x, params["start_indices"], params["limit_indices"], params["strides"])
 
 
 def split(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
-    """``Split``."""
+    """Write ``Split``."""
     axis, sizes = equation.params["axis"], [int(size) for size in equation.params["sizes"]]
     if len(sizes) == 1:
         return [x]
@@ -43,19 +43,19 @@ def split(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
 
 
 def joined(lowering: Lowering, equation: JaxprEqn, *parts: Operand) -> Operand:
-    """``Concat``."""
+    """Write ``Concat``."""
     return concatenate(lowering.writer, parts, equation.params["dimension"])
 
 
 def stacked(lowering: Lowering, equation: JaxprEqn, *parts: Operand) -> Operand:
-    """``Concat`` along a new axis."""
+    """Write ``Concat`` along a new axis."""
     axis, shape = equation.params["axis"], list(shape_of_atom(equation.outvars[0]))
     shape[axis] = 1
     return concatenate(lowering.writer, [reshape(lowering.writer, part, shape) for part in parts], axis)
 
 
 def reversed_(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Slice`` with steps of -1."""
+    """Write ``Slice`` with steps of -1."""
     shape, axes = shape_of(x), equation.params["dimensions"]
     back = [axis in axes and size > 1 for axis, size in enumerate(shape)]
     return cut(
@@ -68,7 +68,7 @@ def reversed_(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def tiled(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``Tile``; ``Expand`` where the axis has one element."""
+    """Write ``Tile``, or ``Expand`` for axes of size 1."""
     counts, shape = equation.params["reps"], shape_of_atom(equation.outvars[0])
     if all(count == 1 for count in counts):
         return reshape(lowering.writer, x, shape)
@@ -80,7 +80,7 @@ def tiled(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def padded(lowering: Lowering, equation: JaxprEqn, x: Operand, value: Operand) -> Operand:
-    """``Pad``, and ``Slice`` for what a negative one takes away."""
+    """Write ``Pad``, and ``Slice`` for negative widths."""
     config, writer = equation.params["padding_config"], lowering.writer
     x = spread(writer, x, [gap for _, _, gap in config], value)
     shape = shape_of(x)

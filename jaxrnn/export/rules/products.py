@@ -1,4 +1,4 @@
-"""Rules for products of matrices and convolutions."""
+"""Rules for matrix products (``MatMul``) and convolutions (``Conv``, ``ConvTranspose``, ``ConvInteger``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxrnn.jaxprs.equations import type_of
 
 
 def contract(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
-    """``[..., rows, contracted] @ [..., contracted, columns]``."""
+    """Write ``[..., rows, contracted] @ [..., contracted, columns]``."""
     (contract_x, contract_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
     dtype = type_of(equation.outvars[0])
     writer = lowering.writer
@@ -31,7 +31,7 @@ def contract(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> 
     x, y = (each if dtype_of(each) == dtype else cast(lowering, each, dtype) for each in (x, y))
     left = transpose(writer, x, (*batch_x, *rows, *contract_x))
     right = transpose(writer, y, (*batch_y, *contract_y, *columns))
-    # More axes of rows are a batch to MatMul where the other operand has none.
+    # MatMul treats further axes of rows as a batch if the other operand has no batch.
     kept = of_rows if not batch and of_rows else [math.prod(of_rows)]
     left = reshape(writer, left, (*batch, *kept, inner))
     right = reshape(writer, right, (*batch, inner, math.prod(of_columns)))
@@ -43,19 +43,19 @@ def _free(x: Operand, taken: Sequence[int]) -> list[int]:
     return [axis for axis in range(len(shape_of(x))) if axis not in taken]
 
 
-#: The types of which engines have convolutions.
+#: The types that engines have convolutions for.
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 #: The types that `ConvInteger` multiplies.
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 def convolve(lowering: Lowering, equation: JaxprEqn, x: Operand, kernel: Operand) -> Operand:
-    """A convolution, its operands with channels first, its groups those of channels, over one axis at least."""
+    """Write a convolution with channels first and at least one spatial axis."""
     params, writer = equation.params, lowering.writer
     numbers, groups = params["dimension_numbers"], params["feature_group_count"]
     dtype = type_of(equation.outvars[0])
     if np.dtype(dtype).kind == "c":
-        lowering.refuse("ONNX has no convolution of complex numbers")
+        lowering.refuse("ONNX has no complex convolution: convolve the real and imaginary parts")
     x, kernel = transpose(writer, x, numbers.lhs_spec), transpose(writer, kernel, numbers.rhs_spec)
     if params["batch_group_count"] > 1:
         groups = params["batch_group_count"]
@@ -78,7 +78,7 @@ def convolve(lowering: Lowering, equation: JaxprEqn, x: Operand, kernel: Operand
 
 
 def _groups_as_channels(writer: Writer, x: Operand, groups: int) -> Operand:
-    """Groups of the batch as groups of channels."""
+    """Move groups of the batch into the channels."""
     rows, channels, *spatial = shape_of(x)
     x = reshape(writer, x, (groups, rows // groups, channels, *spatial))
     x = transpose(writer, x, (1, 0, *range(2, 3 + len(spatial))))
@@ -88,7 +88,7 @@ def _groups_as_channels(writer: Writer, x: Operand, groups: int) -> Operand:
 def _convolution(
     lowering: Lowering, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int, dtype: np.dtype
 ) -> Operand:
-    """The operator for these types and windows: ``[batch, channels, ...]`` and ``[out, channels / groups, ...]``."""
+    """Write ``[batch, channels, ...]`` with ``[out, channels / groups, ...]`` for these types and windows."""
     shape = (shape_of(x)[0], shape_of(kernel)[0], *(each.count for each in windows))
     if 0 in (*shape, *shape_of(x), *shape_of(kernel)):
         return np.zeros(shape, dtype)
@@ -108,9 +108,9 @@ def _convolution(
 
 
 def _wide(*types: np.dtype) -> np.dtype:
-    """The type that products are computed in: one that engines multiply, which holds all of these.
+    """Return the dtype that products are computed in: a dtype with kernels that holds all of these.
 
-    Sums of integers that overflow are right in any wider type, after the cast to their own.
+    Integer sums that overflow are correct after the cast to their own type.
     """
     wide = max(types, key=lambda each: each.itemsize)
     if wide.kind in "iu":
@@ -119,7 +119,7 @@ def _wide(*types: np.dtype) -> np.dtype:
 
 
 def _with_pad(x: Operand, windows: Sequence[Windows]) -> tuple[Operand, list[Windows]]:
-    """An operand before it was padded with zeros along spatial axes, and windows that pad it themselves."""
+    """Merge a ``Pad`` with zeros into the windows."""
     node = maker_of(x, "Pad")
     padding = None if node is None else padding_of(node)
     if node is None or padding is None or any(map(any, padding[:2])):
@@ -135,7 +135,7 @@ def _with_pad(x: Operand, windows: Sequence[Windows]) -> tuple[Operand, list[Win
 def _conv(
     writer: Writer, operator: str, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int, dtype: np.dtype
 ) -> Operand:
-    """``Conv`` or ``ConvInteger``: negative pads are a ``Slice`` before it."""
+    """Write ``Conv`` or ``ConvInteger``; negative padding becomes a ``Slice``."""
     low, high = [each.low for each in windows], [each.high for each in windows]
     starts = [0, 0, *(max(-before, 0) for before in low)]
     ends = [*shape_of(x)[:2], *(size - max(-after, 0) for size, after in zip(shape_of(x)[2:], high, strict=True))]
@@ -157,9 +157,10 @@ def _conv(
 
 
 def _conv_transpose(writer: Writer, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int) -> Operand:
-    """``ConvTranspose``: every element times the kernel, summed where they overlap.
+    """Write ``ConvTranspose``: every element times the kernel, summed where they overlap.
 
-    It has windows at every place; strides are a ``Slice`` after it. Windows beyond all elements are zeros.
+    The operator computes windows at every place. Strides become a ``Slice`` after it; windows beyond all elements are
+    zeros.
     """
     batch, out, dtype = shape_of(x)[0], shape_of(kernel)[0], dtype_of(x)
     every = [replace(each, stride=1) for each in windows]
@@ -168,7 +169,7 @@ def _conv_transpose(writer: Writer, x: Operand, kernel: Operand, windows: Sequen
     counts = [each.count - sum(width) for each, width in zip(every, widths, strict=True)]
     if min(counts) <= 0:
         return np.zeros((batch, out, *(each.count for each in windows)), dtype)
-    # Where it may be, what lacks at the end is a part of the operator.
+    # Missing elements at the end are output_padding if the operator allows that.
     own = all(high < each.spacing for each, (_, high) in zip(every, widths, strict=True))
     after = [high if own else 0 for _, high in widths]
     y = writer.node(
@@ -190,7 +191,7 @@ def _conv_transpose(writer: Writer, x: Operand, kernel: Operand, windows: Sequen
 
 
 def _transposed_kernel(writer: Writer, kernel: Operand, groups: int) -> Operand:
-    """``[out, channels / groups, ...]`` as ``[channels, out / groups, ...]``, the taps in the other order."""
+    """Return ``[out, channels / groups, ...]`` as ``[channels, out / groups, ...]`` with reversed taps."""
     out, channels, *taps = shape_of(kernel)
     kernel = reshape(writer, kernel, (groups, out // groups, channels, *taps))
     kernel = transpose(writer, kernel, (0, 2, 1, *range(3, 3 + len(taps))))

@@ -1,4 +1,4 @@
-"""Rules for reductions, running sums and extremes, and order."""
+"""Rules for reductions over axes, running sums and extremes, and sorting."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _OPERATORS = {
     "reduce_min": "ReduceMin",
     "reduce_prod": "ReduceProd",
 }
-#: The opset in which axes became an operand.
+#: The opset that made axes an operand.
 _AXES_AS_OPERAND = {"ReduceSum": 13}
 _OTHERS = 18
 
 
 def reduce(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """One node, which takes the axes as an attribute or an operand."""
+    """Write one reduction. Axes are an attribute or an operand, depending on the opset."""
     return reduced(lowering.writer, operator, x, equation.params["axes"])
 
 
 def reduced(writer: Writer, operator: str, x: Operand, axes: Sequence[int]) -> Operand:
-    """A reduction over some axes, which are gone after it."""
+    """Write a reduction that removes its axes."""
     axes = sorted(int(axis) for axis in axes)
     shape = [size for axis, size in enumerate(shape_of(x)) if axis not in axes]
     if not axes or all(shape_of(x)[axis] == 1 for axis in axes):
@@ -48,7 +48,7 @@ def reduced(writer: Writer, operator: str, x: Operand, axes: Sequence[int]) -> O
 
 
 def parity(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Of booleans, whether an odd number of them is true."""
+    """Reduce booleans by exclusive or."""
     if dtype_of(x) != np.bool_:
         return folded("BitwiseXor", lowering, equation, x)
     total = reduced(lowering.writer, "ReduceSum", cast(lowering, x, np.int32), equation.params["axes"])
@@ -56,7 +56,7 @@ def parity(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def folded(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """An operator on bits over axes, halves with halves."""
+    """Reduce by a bitwise operator, halves with halves."""
     for axis in sorted(equation.params["axes"], reverse=True):
         while (size := shape_of(x)[axis]) > 1:
             cuts = [_along(lowering, x, axis, *ends) for ends in ((0, size // 2), (size // 2, size // 2 * 2))]
@@ -72,18 +72,18 @@ def _along(lowering: Lowering, x: Operand, axis: int, low: int, high: int) -> Op
 
 
 def reduce_logical(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Of booleans, the largest or smallest of 0 and 1; of integers, their bits."""
+    """Reduce booleans as extremes of 0 and 1, and integers bit by bit."""
     if dtype_of(x) != np.bool_:
         return folded("BitwiseAnd" if operator == "ReduceMin" else "BitwiseOr", lowering, equation, x)
     return cast(lowering, reduce(operator, lowering, equation, cast(lowering, x, np.int32)), bool)
 
 
 def place_of_extreme(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """The first place of the largest or smallest element."""
+    """Write the index of the first extreme."""
     (axis,) = equation.params["axes"]
     shape = shape_of_atom(equation.outvars[0])
     place = lowering.writer.node(operator, x, shape=shape, dtype=np.int64, axis=axis, keepdims=0)
-    if _has_nan(x):  # which comes first, and which engines may skip
+    if _has_nan(x):  # NaN is the extreme in JAX, and engines may skip it
         is_nan = cast(lowering, elements(lowering, "IsNaN", x, dtype=bool), np.int32)
         first = lowering.writer.node("ArgMax", is_nan, shape=shape, dtype=np.int64, axis=axis, keepdims=0)
         some = cast(lowering, reduced(lowering.writer, "ReduceMax", is_nan, [axis]), bool)
@@ -92,7 +92,7 @@ def place_of_extreme(operator: str, lowering: Lowering, equation: JaxprEqn, x: O
 
 
 def running_sum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``CumSum``."""
+    """Write ``CumSum``."""
     axis = np.array(equation.params["axis"], np.int64)
     if shape_of(x)[axis] <= 1:
         return x
@@ -101,7 +101,7 @@ def running_sum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def running(combine: Callable[[Any, Any], Any], lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Every element combined with that before it, then with what is two before it, then four, and so on."""
+    """Combine every element with the element 1 before it, then 2, 4 and so on."""
     axis, reverse, length = equation.params["axis"], equation.params["reverse"], shape_of(x)[equation.params["axis"]]
 
     def function(x: jax.Array) -> jax.Array:
@@ -121,7 +121,7 @@ def running(combine: Callable[[Any, Any], Any], lowering: Lowering, equation: Ja
 
 
 def _ranked(lowering: Lowering, x: Operand, count: int, axis: int, *, largest: bool) -> tuple[Operand, Operand]:
-    """The first elements in order, and their indices; of equal ones the first comes first."""
+    """Return the first ``count`` elements in order, and their indices. Equal elements keep their order."""
     shape = list(shape_of(x))
     shape[axis] = count
     values, places = lowering.writer.nodes_of(
@@ -139,9 +139,9 @@ def _taken(lowering: Lowering, x: Operand, places: Operand, axis: int) -> Operan
 
 
 def sort(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Upwards by the first operand, and of equal ones by the next; NaN comes last, as infinity does.
+    """Sort by the first operand, then by the next; NaN comes last, together with infinity.
 
-    From the last key to the first, as each order keeps that of equal elements.
+    Keys are sorted from the last to the first, because each sort is stable.
     """
     axis, keys = equation.params["dimension"], equation.params["num_keys"]
     size = shape_of(operands[0])[axis]
@@ -160,12 +160,12 @@ def sort(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
 
 
 def _has_nan(x: Operand) -> bool:
-    """Whether a type has NaN, for which ``TopK`` has no order."""
+    """Return True for types with NaN, which ``TopK`` does not order."""
     return dtype_of(x) != np.bool_ and bool(jnp.issubdtype(dtype_of(x), jnp.inexact))
 
 
 def _with_nan_as(lowering: Lowering, x: Operand, key: Operand, number: float) -> Operand:
-    """A key, with a number where an array is NaN."""
+    """Return a key with ``number`` for NaN."""
     if not _has_nan(x):
         return key
     is_nan = elements(lowering, "IsNaN", x, dtype=bool)
@@ -173,7 +173,7 @@ def _with_nan_as(lowering: Lowering, x: Operand, key: Operand, number: float) ->
 
 
 def _place_or_element(lowering: Lowering, x: Operand, order: Operand, axis: int) -> Operand:
-    """Elements in an order; of an array that counts along the axis, that is the order itself."""
+    """Take elements in an order. For an array that counts along the axis, return the order itself."""
     if isinstance(x, np.ndarray) and x.dtype.kind in "iu":
         counts = np.arange(x.shape[axis], dtype=x.dtype).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
         if np.array_equal(x, np.broadcast_to(counts, x.shape)):
@@ -182,7 +182,7 @@ def _place_or_element(lowering: Lowering, x: Operand, order: Operand, axis: int)
 
 
 def top_k(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
-    """The largest elements, NaN before all others, and their indices."""
+    """Return the largest elements, NaN first, and their indices."""
     count, axis = equation.params["k"], equation.params.get("axis", len(shape_of(x)) - 1)
     index_dtype = equation.outvars[1].aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
     if not _has_nan(x):

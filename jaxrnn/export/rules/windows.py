@@ -1,4 +1,4 @@
-"""Rules for reductions over windows, and gathers under windows."""
+"""Rules for reductions over windows: ``MaxPool``, ``AveragePool``, or a reduction of gathered windows."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 
 _MAX_POOL = tuple(map(np.dtype, (np.float16, np.float32, np.float64, np.int8, np.uint8)))
 _AVERAGE_POOL = tuple(map(np.dtype, (np.float16, np.float32)))
-#: The axes over which engines pool at most.
+#: Engines pool over at most this many axes.
 _AXES = 3
 
 
 def maximum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``MaxPool``, or ``ReduceMax``."""
+    """Write ``MaxPool`` or ``ReduceMax``."""
     windows = _windows(equation)
     if dtype_of(x) in _MAX_POOL and _is_pooled(windows):
         return _pooled(lowering, "MaxPool", x, windows, dilations=[each.dilation for each in windows.values()])
@@ -36,7 +36,7 @@ def maximum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def minimum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``MaxPool`` of what is negated, or ``ReduceMin``."""
+    """Write ``MaxPool`` of the negated operand, or ``ReduceMin``."""
     windows = _windows(equation)
     if dtype_of(x) in _MAX_POOL and dtype_of(x).kind == "f" and _is_pooled(windows):
         dilations = [each.dilation for each in windows.values()]
@@ -47,7 +47,7 @@ def minimum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """``AveragePool`` times the size of the windows, or ``ReduceSum``."""
+    """Write ``AveragePool`` times the window size, or ``ReduceSum``."""
     windows = _windows(equation)
     if dtype_of(x) in _AVERAGE_POOL and _is_pooled(windows) and all(each.dilation == 1 for each in windows.values()):
         mean = _pooled(lowering, "AveragePool", x, windows, count_include_pad=1)
@@ -56,7 +56,7 @@ def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def any_reduction(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """A reduction by any function: of slices, one for each place in a window, in their order."""
+    """Reduce by any function: combine one slice for each place in a window, in order."""
     params, half = equation.params, len(operands) // 2
 
     def function(*arrays: Any) -> list[Any]:
@@ -84,7 +84,7 @@ def any_reduction(lowering: Lowering, equation: JaxprEqn, *operands: Operand) ->
 
 
 def _combined(jaxpr: Any, consts: Any, results: list[Any], parts: list[Any]) -> list[Any]:
-    """A function of scalars, on all elements of arrays."""
+    """Apply a function of scalars to all elements of arrays."""
     function: Any = lambda *scalars: evaluate(jaxpr, scalars)  # noqa: E731
     assert not consts
     flat = [each.reshape(-1) for each in (*results, *parts)]
@@ -92,7 +92,7 @@ def _combined(jaxpr: Any, consts: Any, results: list[Any], parts: list[Any]) -> 
 
 
 def _windows(equation: JaxprEqn) -> dict[int, Windows]:
-    """The windows by axis, without axes whose windows are their elements."""
+    """Return windows by axis, without the axes whose windows are single elements."""
     params, shape = equation.params, shape_of_atom(equation.invars[0])
     windows = windows_of(
         shape,
@@ -114,7 +114,7 @@ def _size(windows: Mapping[int, Windows]) -> int:
 
 
 def _is_pooled(windows: Mapping[int, Windows]) -> bool:
-    """Whether windows are as engines have them: over few axes, each with an element."""
+    """Return True if engines can pool over these windows: few axes, an element in each window."""
     return 0 < len(windows) <= _AXES and all(
         each.spacing == 1 and each.size and each.count and min(each.low, each.high) >= 0 < each.taps
         and max(each.low, each.high) < each.taps
@@ -125,7 +125,7 @@ def _is_pooled(windows: Mapping[int, Windows]) -> bool:
 def _pooled(
     lowering: Lowering, operator: str, x: Operand, windows: Mapping[int, Windows], **attributes: Any
 ) -> Operand:
-    """A pooling operator over the axes with windows, which come last; the others are batch and channels."""
+    """Write a pooling operator over the axes with windows, with the other axes as batch and channels."""
     shape, writer = shape_of(x), lowering.writer
     others = [axis for axis in range(len(shape)) if axis not in windows]
     order = [*others, *windows]
@@ -148,7 +148,7 @@ def _pooled(
 
 
 def _gathered(lowering: Lowering, operator: str, x: Operand, windows: Mapping[int, Windows], absent: float) -> Operand:
-    """A reduction over the places in a window."""
+    """Write a reduction over gathered windows."""
     dtype, writer = dtype_of(x), lowering.writer
     shape = [windows[axis].count if axis in windows else size for axis, size in enumerate(shape_of(x))]
     if 0 in shape or 0 in shape_of(x):
@@ -159,7 +159,7 @@ def _gathered(lowering: Lowering, operator: str, x: Operand, windows: Mapping[in
 
 
 def _extremes(x: Operand) -> tuple[float, float]:
-    """The lowest and the highest number of a type."""
+    """Return the lowest and the highest number of a type."""
     dtype = dtype_of(x)
     if dtype.kind in "iu":
         return np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -167,14 +167,9 @@ def _extremes(x: Operand) -> tuple[float, float]:
 
 
 def window_product(writer: Writer, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int) -> Operand:
-    """One ``Gather`` along every axis for what lies under the windows, and one ``MatMul``.
+    """Write a convolution as one ``Gather`` along every axis and one ``MatMul``.
 
-    Args:
-        writer: of the graph.
-        x: ``[batch, channels, ...]``.
-        kernel: ``[out, channels / groups, ...]``, of the same type.
-        windows: along each axis of both.
-        groups: of channels.
+    ``x`` is ``[batch, channels, ...]``, ``kernel`` is ``[out, channels / groups, ...]`` of the same dtype.
     """
     batch, channels = shape_of(x)[:2]
     out, rank = shape_of(kernel)[0], len(windows)
@@ -191,16 +186,9 @@ def window_product(writer: Writer, x: Operand, kernel: Operand, windows: Sequenc
 
 
 def gathered(writer: Writer, x: Operand, windows: Mapping[int, Windows], absent: np.ndarray) -> Operand:
-    """What lies under the windows along some axes, each of which becomes two, ``[windows, taps]``.
-
-    Args:
-        writer: of the graph.
-        x: the operand.
-        windows: by axis.
-        absent: what lies there where no element does.
-    """
+    """Gather windows: each of these axes becomes two axes, ``[windows, taps]``, with ``absent`` outside of x."""
     places = {axis: _places(each) for axis, each in windows.items()}
-    # It is one more element after the last.
+    # The absent element is appended after the last.
     lacking = {axis for axis, each in windows.items() if np.any(places[axis] == each.size)}
     x = pad(writer, x, [(0, int(axis in lacking)) for axis in range(len(shape_of(x)))], absent)
     for axis in sorted(places, reverse=True):
@@ -209,7 +197,7 @@ def gathered(writer: Writer, x: Operand, windows: Mapping[int, Windows], absent:
 
 
 def _places(windows: Windows) -> np.ndarray:
-    """``[windows, taps]``: which element lies there, one after the last where none does."""
+    """Return the index of each element under the windows ``[windows, taps]``, ``size`` for no element."""
     at = np.arange(windows.count)[:, None] * windows.stride + np.arange(windows.taps) * windows.dilation - windows.low
     place, between = np.divmod(at, windows.spacing)
     return np.where((between == 0) & (place >= 0) & (place < windows.size), place, windows.size)
