@@ -22,23 +22,20 @@ from tools.trials import Evidence, Key, try_operators
 
 _HEAD = """# Operators
 
-{count} operators that a file may use, of {domains} domains. This page is made from the registry; after a change to
-it, make it again with `python -m tools.operators_page --write docs/operators.md`. A file that uses anything else is
-refused when it is loaded, all such nodes at once, unless
-`jaxrnn.load(..., operators={{(domain, name): function}})` brings it.
+jaxrnn implements {count} operators of {domains} domains. A file with other operators is refused when it is loaded, with a
+list of all such nodes, unless you provide them: `jaxrnn.load(..., operators={{(domain, name): function}})`.
 
-- **versions**: the versions of the operator's definition that are implemented. A node of any opset means the newest
-  version that is not newer than its opset.
-- **static**: inputs whose values are needed while tracing. They come from the file, from shapes, or from inputs that
-  `jaxrnn.load(..., static=...)` binds; outside of `jit`, `grad` and `vmap` they may be anything.
-- **differentiable**: *yes* if, on one of the cases that onnx brings for its own test-suite, a derivative of an output
-  by an input is there and is not zero everywhere; *no* if it is zero in all of them, or there is none. A dash: no
-  floats go in and come out, or there was no case to try.
-- **streams**: *yes* if every JAX primitive that the operator becomes on such a case has a rule in `stream`, so that a
-  model over a time axis can be cut into pulses there; *not*, with the primitives that have no rule. Along time itself,
-  what needs all of the future (a mean, a softmax, a reverse scan) is refused whatever its operator. *no*: its shapes or
-  results depend on data, so that it cannot be traced. A dash: nothing goes in but static values, or
-  there was no case to try.
+- **versions**: the implemented versions of the operator. A node uses the newest version that is not newer than the opset.
+- **static**: inputs whose values jaxrnn needs while tracing. They come from the file, from shapes, or from
+  `jaxrnn.load(..., static=...)`; outside of `jit`, `grad` and `vmap` they may have any values.
+- **differentiable**: *yes* if a test case of onnx has a non-zero derivative of an output with respect to an input; *no* if
+  all derivatives are zero or missing. A dash: the operator has no float inputs and outputs, or no test case.
+- **streams**: *yes* if `stream` has a rule for each JAX primitive of the operator in such a test case, so a model with a
+  time axis can be streamed through the operator; *not*, with the primitives that lack a rule. Operations over all of time
+  (a mean, a softmax, a reverse scan) are refused for any operator. *no*: shapes or results depend on data, so the operator
+  cannot be traced. A dash: all inputs are static, or no test case.
+
+The page is generated from the registry: `python -m tools.operators_page --write docs/operators.md`.
 """
 _COLUMNS = ("operator", "versions", "static", "differentiable", "streams", "notes")
 _TITLES = {"": "ai.onnx, the default domain"}
