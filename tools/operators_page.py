@@ -22,18 +22,19 @@ from tools.trials import Evidence, Key, try_operators
 
 _HEAD = """# Operators
 
-jaxrnn implements {count} operators of {domains} domains. A file with other operators is refused when it is loaded, with a
-list of all such nodes, unless you provide them: `jaxrnn.load(..., operators={{(domain, name): function}})`.
+jaxrnn implements {count} operators of {domains} domains. A file with other operators is refused when it is loaded,
+with a list of all such nodes, unless you provide them: `jaxrnn.load(..., operators={{(domain, name): function}})`.
 
-- **versions**: the implemented versions of the operator. A node uses the newest version that is not newer than the opset.
+- **versions**: the implemented versions of the operator. A node uses the newest version that is not newer than the
+  opset.
 - **static**: inputs whose values jaxrnn needs while tracing. They come from the file, from shapes, or from
   `jaxrnn.load(..., static=...)`; outside of `jit`, `grad` and `vmap` they may have any values.
-- **differentiable**: *yes* if a test case of onnx has a non-zero derivative of an output with respect to an input; *no* if
-  all derivatives are zero or missing. A dash: the operator has no float inputs and outputs, or no test case.
-- **streams**: *yes* if `stream` has a rule for each JAX primitive of the operator in such a test case, so a model with a
-  time axis can be streamed through the operator; *not*, with the primitives that lack a rule. Operations over all of time
-  (a mean, a softmax, a reverse scan) are refused for any operator. *no*: shapes or results depend on data, so the operator
-  cannot be traced. A dash: all inputs are static, or no test case.
+- **differentiable**: *yes* if a test case of onnx has a non-zero derivative of an output with respect to an input;
+  *no* if all derivatives are zero or missing. A dash: the operator has no float inputs and outputs, or no test case.
+- **streams**: *yes* if `stream` has a rule for each JAX primitive of the operator in such a test case, so a model
+  with a time axis can be streamed through the operator; *not*, with the primitives that lack a rule. Operations over
+  all of time (a mean, a softmax, a reverse scan) are refused for any operator. *no*: shapes or results depend on
+  data, so the operator cannot be traced. A dash: all inputs are static, or no test case.
 
 The page is generated from the registry: `python -m tools.operators_page --write docs/operators.md`.
 """
