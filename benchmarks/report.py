@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.cells import merged
+from benchmarks.overview import figures
 from benchmarks.results import Result, read, replace_text
 from benchmarks.running import BENCHMARKS
 from benchmarks.sections import SECTIONS, Section
@@ -84,6 +85,7 @@ def fill(template: str, results: Found, folder: Path) -> str:
         "rest": ", ".join(_link(path, results[path], folder) for path in _unshown(results)),
     }
     parts |= {name: _section(section, results, folder) for name, section in SECTIONS.items()}
+    parts |= figures(results.values())
 
     def part(match: re.Match[str]) -> str:
         if match[1] not in parts:

@@ -8,6 +8,7 @@ page and on a dark one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from jaxrnn.jaxprs.arranging import plain
 from jaxrnn.jaxprs.schedule import BatchedEquations, Loop
 from jaxrnn.jaxprs.step import Step
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 INK, QUIET, PAPER = "#1f2933", "#6b7785", "#ffffff"
 FILLS = {"input": "#cfe3f7", "state": "#fde3b5", "output": "#cdebd2", "nothing": "#ffffff"}
 
@@ -415,7 +417,20 @@ def schedule() -> Figure:
     return figure
 
 
+def engines() -> Figure:
+    """Draw the time of each engine relative to jaxrnn, from the results of the benchmarks."""
+    sys.path.append(str(ROOT))  # the benchmarks are not installed
+    from benchmarks import overview
+    from benchmarks.report import read_all
+
+    figure, ax = plt.subplots(figsize=(9, 4.2), layout="constrained")
+    overview.draw(ax, read_all(ROOT / "benchmarks" / "results").values())
+    figure.patch.set_facecolor(PAPER)
+    return figure
+
+
 PICTURES: dict[str, Callable[[], Figure]] = {
+    "engines": engines,
     "folding": folding,
     "schedule": schedule,
     "overview": overview,
