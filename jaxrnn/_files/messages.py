@@ -10,10 +10,12 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import jinja2
 import numpy as np
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def bytes_of(size: int) -> str:
@@ -157,6 +159,8 @@ def plain(value: Any) -> Any:
 
 def environment(folder: Path) -> jinja2.Environment:
     """The templates of a folder. Names in files are hostile: values are escaped, and a missing one is an error."""
+    import jinja2  # of extras: most users of this module need no templates
+
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,

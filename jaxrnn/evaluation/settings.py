@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, model_validator
-
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
@@ -35,6 +33,7 @@ from jaxrnn.settings.models import (
 )
 
 # isort: split
+from pydantic import Field, model_validator
 
 
 class CorpusSettings(Settings):
