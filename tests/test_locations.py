@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-import threading
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import polars as pl
 import pytest
 import soundfile
 from evaluation_cases import CONFIG, RATE, denoiser, make_corpus, sound, write_config
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import contents, new_bucket, ordered, same_results, upload
@@ -29,8 +35,7 @@ from jaxrnn._files.stores import (
     name_below,
 )
 from jaxrnn.errors import InputError, MissingPackageError, StoreError
-from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr, tables
-from jaxrnn.evaluation.journal import Journal
+from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, journal, read_results, si_sdr, tables
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.settings import prepare_evaluation
 
@@ -130,14 +135,9 @@ def test_ranges_are_read_and_each_once(tmp_path, name):
             sum(stop - start for _, start, stop in reads)
             < 764_000 / 1_500_000 * size - 0.4 * size + seeking + 2 * BLOCK
         )
-        threads = [
-            threading.Thread(target=recording.part, args=(start, start + 64_000))
-            for start in range(0, 1_500_000, 64_000)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        reads.clear()
+        with ThreadPoolExecutor(4) as threads:  # as an evaluation reads its chunks
+            list(threads.map(lambda start: recording.part(start, start + 64_000), range(0, 1_500_000, 64_000)))
         assert sum(stop - start for _, start, stop in reads) <= size
         # As one file reads it from its start to its end.
         file = RangeFile(Ranges(url))
@@ -247,65 +247,106 @@ def test_a_store_that_fails_ends_the_run_and_the_next_one_goes_on(local, operati
     assert outputs(url / "out") == outputs(local / "out")
 
 
-def test_two_runs_in_one_store_mix_nothing(local):
-    """A store has no locks: the one that began last goes on, and the other ends before it writes again."""
+def test_the_second_of_two_runs_in_one_store_is_refused(local, tmp_path, monkeypatch):
+    """Another process of this machine by the operating system's lock, another machine by an object in the store."""
     url = new_bucket() / "data"
     for kind in ("noisy", "clean"):
         upload(local / kind, url / kind)
     first, second, other = evaluation_in(url), evaluation_in(url), evaluation_in(url, facts={"other": 1})
-    with pytest.raises(InputError, match=f"another process has begun to run the evaluation in {url}/out, and goes on"):
-        first.run(watch=lambda unit, rows: second.run() if unit.index == 0 else None)
+    there = tmp_path / "there"
+    there.mkdir()
+
+    def begin(unit, rows):
+        with pytest.raises(InputError, match=f"another process runs an evaluation in {url}/out: wait for its end"):
+            second.run()
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(there))
+            with pytest.raises(InputError, match=f"on another machine runs .* was killed, delete {url}/out/lock$"):
+                second.run()
+        assert (url / "out" / "lock").exists()
+
+    first.run(watch=begin)
+    assert first.is_complete
+    assert not (url / "out" / "lock").exists()
+    assert len({row["id"] for row in first.rows()}) == len(first.rows()) == 10
     assert second.is_complete
-    assert len({row["id"] for row in second.rows()}) == len(second.rows()) == 10
-    assert second.rows() == evaluation_in(url).rows()
     assert outputs(url / "out") == outputs(local / "out")
-    # It began when the folder was empty, and is refused before it writes.
+    # It was made when the folder was empty, and is refused before it writes.
+    before = contents(url / "out")
     with pytest.raises(InputError, match="holds the results of another evaluation, which differs in other"):
         other.run()
+    assert contents(url / "out") == before
 
 
-def test_of_two_runs_that_begin_at_once_one_is_refused(local):
-    """The journal finds no other run, and when it writes, there is one."""
-    url = new_bucket()
-    journals = [Journal(url / "out", {"number": number}) for number in range(2)]
-
-    def overtake(operation, path):
-        if operation == "write" and path.endswith("run.json") and len(journals) == 2:
-            journals.pop().begin({})
-
-    first = journals[0]
-    with ordered(overtake), pytest.raises(InputError, match="differs in number"):
-        first.begin({})
-    assert json.loads((url / "out" / "run.json").read_text())["number"] == 1
-    # Where a store has no conditional writes, the facts of one may replace those of the other.
-    run = url / "out" / "run.json"
-    theirs = run.read_bytes()
-    run.unlink()
-
-    def both():
-        with first.writing():
-            first.begin({})
-            first.finish(0, [])
-            run.write_bytes(theirs)
-
-    with pytest.raises(InputError, match="differs in number"):
-        both()
-    assert json.loads((url / "out" / "units" / "000000.jsonl").read_text()) == {"unit": 0, "rows": []}
+KILLED = """
+import os, sys
+sys.path.insert(0, {tests!r})
+import test_locations
+evaluation = test_locations.evaluation_in(test_locations.location({url!r}))
+evaluation.run(watch=lambda unit, rows: os._exit(9) if unit.index == 1 else None)
+"""
 
 
-def test_a_table_of_several_parts_is_replaced(tmp_path, monkeypatch):
+class Disk(LocalFileSystem):
+    """A folder as a store that another process reaches too."""
+
+    protocol = "disk"
+
+    def __init__(self, **options):
+        super().__init__(auto_mkdir=True, **options)
+
+
+fsspec.register_implementation("disk", Disk, clobber=True)
+
+
+@pytest.mark.thorough
+def test_a_run_in_a_store_that_was_killed_goes_on_on_the_same_machine(local, tmp_path):
+    for kind in ("noisy", "clean"):
+        shutil.copytree(local / kind, tmp_path / kind)
+    url = location(f"disk://{tmp_path}")
+    script = KILLED.format(tests=str(Path(__file__).parent), url=str(url))
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
+    assert (url / "out" / "lock").exists()
+    again = evaluation_in(url)
+    again.run()
+    assert json.loads(json.dumps(again.rows()).replace(str(url), str(local))) == evaluation_in(local).rows()
+    assert not (url / "out" / "lock").exists()
+
+
+def test_the_journal_in_a_store_is_uploaded_while_it_grows_and_when_a_run_breaks_off(local, monkeypatch):
+    url = new_bucket() / "data"
+    for kind in ("noisy", "clean"):
+        upload(local / kind, url / kind)
+    stored = []
+
+    def watch(unit, rows):
+        stored.append(len(list((url / "out" / "units").below())))
+        if unit.index == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluation_in(url).run(watch=watch)
+    assert stored == [0, 0]
+    assert evaluation_in(url).journal.finished() == {0, 1}
+    monkeypatch.setattr(journal, "PAUSE", 0.0)
+    stored.clear()
+    evaluation_in(url).run(watch=watch)
+    assert stored == [2]
+    assert evaluation_in(url).is_complete
+
+
+def test_a_large_table_is_sorted_on_disk_and_replaced(tmp_path, monkeypatch):
     rows = [{"id": f"{number:03d}", "path": f"{number}.wav", "level": number / 3} for number in range(50)]
     bucket = new_bucket()
-    monkeypatch.setattr(tables, "BLOCK", 7)
-    for part, count in ((20, 3), (10, 5), (20, 3), (100, 1), (100, 1)):
-        monkeypatch.setattr(tables, "PART", part)
-        # The store of the tests has no object where others were below it.
-        name, columns = f"{count > 1}.parquet", tables.Columns(rows)
-        for place in (tmp_path / name, bucket / name):
+    columns = tables.Columns(rows)
+    small = tables.frame(rows)
+    for block in (7, 100, 7):
+        monkeypatch.setattr(tables, "BLOCK", block)
+        for place in (tmp_path / "a[1].parquet", bucket / "a[1].parquet"):
             tables.write_table(place, reversed(rows), columns)
-            assert tables.read_table(place).collect()["level"].to_list() == [row["level"] for row in rows]
+            assert tables.read_table(place).collect().equals(small)
         assert contents(bucket) == contents(tmp_path)
-        assert len(contents(bucket)) == count + (3 if count == 1 else 0)
+        assert contents(bucket).keys() == {"a[1].parquet"}
 
 
 def test_a_folder_of_settings_takes_urls_where_a_store_will_do(tmp_path):

@@ -1,4 +1,8 @@
-"""Files on this machine and objects in stores."""
+"""Files on this machine and objects in stores, which drivers of fsspec reach by URL.
+
+A `Location` is a path or a `Url`. A `Url` has the methods of ``pathlib.Path`` that the library calls. A store has no
+folders: objects are read in ranges, and written whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,12 @@ import os
 import re
 import tempfile
 import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -29,20 +31,29 @@ from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreErr
 
 #: The form of a URL.
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-#: The number of parts between slashes that name a store: its scheme, nothing, and the bucket.
+#: The number of slash-separated parts that name a store: the scheme, an empty part, and the bucket.
 ROOT = 3
+#: Bytes of the first read of an object, which holds most headers, and of a block: 16 seconds of speech.
+HEAD, BLOCK = 2**14, 2**19
+#: Blocks of an object that are kept in memory.
+KEPT = 8
+#: Concurrent requests.
+REQUESTS = 32
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Url:
-    """An object in a store, or the objects below a prefix, which is a folder as far as names go.
+    """An object in a store, or a prefix of objects, which serves as a folder.
 
-    Every method raises `StoreError` where the store cannot be reached or refuses, once the driver's own retries have
-    failed, and `MissingPackageError` where the driver is not installed.
+    Methods raise `StoreError` if the store cannot be reached or refuses after the driver's own retries,
+    `FileNotFoundError` if there is no such object or bucket, and `MissingPackageError` without the driver.
 
     Attributes:
         text: the URL, such as ``s3://bucket/folder/file.wav``.
-        known_size: bytes of the object, where a listing has told.
+        known_size: bytes of the object, if a listing has told.
     """
 
     text: str
@@ -65,65 +76,52 @@ class Url:
 
     @property
     def name(self) -> str:
-        """What stands after the last slash."""
+        """The text after the last slash."""
         return self.text.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
-        """The end of the name, from its last dot on."""
+        """The file extension, with the dot."""
         return PurePosixPath(self.name).suffix
 
     @property
     def parent(self) -> Url:
-        """What stands before the last slash; of a bucket, itself."""
+        """The URL up to the last slash; a bucket is its own parent."""
         return self / ".."
 
-    def info(self) -> Mapping[str, Any]:
-        """What the store says of it: its ``type``, and its ``size`` in bytes.
-
-        Raises:
-            FileNotFoundError: there is nothing.
-        """
-        with self._reached("read") as (fs, path):
-            return fs.info(path)
-
     def is_file(self) -> bool:
-        """Whether there is such an object."""
-        return self._type() == "file"
+        """Return True if there is such an object."""
+        return self._info().get("type") == "file"
 
     def is_dir(self) -> bool:
-        """Whether there are objects below it."""
-        return self._type() == "directory"
+        """Return True if there are objects below this prefix."""
+        return self._info().get("type") == "directory"
 
     def exists(self) -> bool:
-        """Whether it is either."""
-        return self._type() is not None
+        """Return True for an object or a prefix of objects."""
+        return bool(self._info())
 
-    def _type(self) -> str | None:
-        try:
-            return self.info()["type"]
-        except FileNotFoundError:
-            return None
+    def _info(self) -> dict[str, Any]:
+        with contextlib.suppress(FileNotFoundError), self._reached("read") as (fs, path):
+            return fs.info(path)
+        return {}
 
     @property
     def size(self) -> int:
-        """Bytes of the object.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """Bytes of the object."""
         if self.known_size is not None:
             return self.known_size
-        info = self.info()
+        with self._reached("read") as (fs, path):
+            info = fs.info(path)
         if info["type"] != "file":
-            raise FileNotFoundError(errno.ENOENT, "objects lie below it, but it is none")
+            raise FileNotFoundError(errno.ENOENT, "it is a prefix of objects, not an object")
         return int(info["size"])
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Do nothing: in a store, a name makes its folders."""
+        """Do nothing: object names create their folders."""
 
     def below(self) -> Iterator[Url]:
-        """All objects below it, with their sizes."""
+        """Yield all objects below this prefix, with their sizes."""
         with self._reached("listed") as (fs, path):
             found = fs.find(path, detail=True)
         for name, info in found.items():
@@ -131,84 +129,40 @@ class Url:
             if relative and not relative.endswith("/") and info["type"] == "file":
                 yield Url(f"{self.text}/{relative}", int(info["size"]))
 
-    def read_range(self, start: int, stop: int) -> bytes:
-        """Bytes ``start`` to ``stop``.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+    def read_bytes(self, start: int | None = None, stop: int | None = None) -> bytes:
+        """Read bytes ``start`` to ``stop``, by default all."""
         with self._reached("read") as (fs, path):
-            # Files of drivers that read by way of them would fetch megabytes in advance.
-            options = {} if fs.async_impl else {"cache_type": "none"}
+            # Drivers that read ranges through a buffered file would read megabytes ahead.
+            options = {} if fs.async_impl or stop is None else {"cache_type": "none"}
             return fs.cat_file(path, start=start, end=stop, **options)
 
-    def read_bytes(self) -> bytes:
-        """The whole object.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
-        with self._reached("read") as (fs, path):
-            return fs.cat_file(path)
-
     def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
-        """The whole object as text.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """Read the object as text."""
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def open(
         self, mode: str = "r", buffering: int = -1, encoding: str | None = None, errors: str | None = None,
         newline: str | None = None,
     ) -> IO[Any]:  # fmt: skip
-        """The whole object as a file in memory, to read.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """Read the whole object into memory, and return a readable file."""
         file = io.BytesIO(self.read_bytes())
         return file if "b" in mode else io.TextIOWrapper(file, encoding or "utf-8", errors, newline)
 
     def get(self, file: Path) -> None:
-        """Read the whole object into a file on this machine.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """Download the object to a file."""
         with self._reached("read") as (fs, path):
             fs.get_file(path, os.fspath(file))
 
-    def unlink(self) -> None:
-        """Remove the object."""
-        with self._reached("removed") as (fs, path):
-            fs.rm_file(path)
-
     def put(self, file: Path) -> None:
-        """Write the object, from a file on this machine: it is there as a whole or not at all.
-
-        Raises:
-            FileNotFoundError: there is no such bucket.
-        """
+        """Upload a file as this object."""
         with self._reached("written") as (fs, path):
             fs.put_file(os.fspath(file), path)
 
-    def write_bytes(self, data: bytes) -> None:
-        """Write the object: it is there as a whole or not at all.
-
-        Raises:
-            FileNotFoundError: there is no such bucket.
-        """
-        with self._reached("written") as (fs, path):
-            fs.pipe_file(path, data)
-
     def create(self, data: bytes) -> None:
-        """Write an object that is not there yet; of several that do so at once, one succeeds.
+        """Write a new object. If several processes try at once, one succeeds, provided that the store can tell.
 
         Raises:
-            FileExistsError: it is there.
-            FileNotFoundError: there is no such bucket.
+            FileExistsError: the object exists.
         """
         with self._reached("written") as (fs, path):
             try:
@@ -216,14 +170,18 @@ class Url:
             except OSError as error:
                 if error.errno != errno.ENOSYS:
                     raise
-                # A store without conditional writes: two that do so in the same moment both succeed.
-                if fs.exists(path):
+                if fs.exists(path):  # a store without conditional writes
                     raise FileExistsError from None
                 fs.pipe_file(path, data)
 
-    @contextlib.contextmanager
+    def unlink(self) -> None:
+        """Remove the object."""
+        with self._reached("removed") as (fs, path):
+            fs.rm_file(path)
+
+    @contextmanager
     def _reached(self, done: str) -> Iterator[tuple[Any, str]]:
-        """The driver and the object's path for it; what fails inside becomes one of the errors of the class."""
+        """Yield the driver and the object's path in it, and convert the driver's exceptions."""
         path = ""
         try:
             fs, path = _driver(self.text)
@@ -235,9 +193,8 @@ class Url:
             raise FileNotFoundError(errno.ENOENT, "no such object" if path in said else said) from error
         except FileExistsError as error:
             raise FileExistsError(errno.EEXIST, "it exists") from error
-        except Exception as error:  # of the driver and of the packages below it, of many kinds
-            said = first_line(error, 300).rstrip(".")
-            kind = type(error).__name__
+        except Exception as error:  # drivers and their packages raise many kinds
+            said, kind = first_line(error, 300).rstrip("."), type(error).__name__
             hint = ""
             if isinstance(error, PermissionError) or "credential" in f"{kind} {said}".lower():
                 hint = f": the driver of {self.text.partition(':')[0]}:// needs credentials that may do so"
@@ -245,16 +202,10 @@ class Url:
 
 
 def _driver(text: str) -> tuple[Any, str]:
-    """The file system of fsspec for a URL, and the path in it.
-
-    Raises:
-        InputError: there is no driver for the scheme.
-        MissingPackageError: its package is not installed.
-    """
     with optional_package("fsspec", f"reaching {text}", "evaluate", "train"):
         from fsspec.core import url_to_fs
     try:
-        # What another process writes is seen at once.
+        # Without a cache of listings, objects of other processes are seen at once.
         return url_to_fs(text, use_listings_cache=False)
     except ImportError as error:
         missing = getattr(error.__cause__, "name", None) or "its driver"
@@ -268,10 +219,10 @@ Location = Path | Url
 
 
 def location(text: str | os.PathLike[str] | Location) -> Location:
-    """The location that a text names: a URL, or else a path.
+    """Return the URL or the path that a text names.
 
     Raises:
-        InputError: it is a URL with a password, or of nothing.
+        InputError: the URL holds a password, or names no bucket.
     """
     if isinstance(text, Url | Path):
         return text
@@ -294,61 +245,48 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
 
 
 def joined(folder: Location, text: str) -> Location:
-    """The location that a text names for something in a folder: a URL, an absolute path, or relative to the folder."""
+    """Return the location that a text in a folder's file names: a URL, an absolute path, or a relative one."""
     if URL.fullmatch(text):
         return location(text)
     return folder / text if isinstance(folder, Path) or not text.startswith("/") else Path(text)
 
 
 def files_below(folder: Location, patterns: Iterable[str] = ("**/*",)) -> list[Any]:
-    """The files below a folder whose relative names fit one of some patterns, in the order of their names.
-
-    Args:
-        folder: the folder.
-        patterns: with ``*``, ``?``, ``[...]`` and ``**``.
+    """List the files below a folder whose relative names match one of the glob patterns, sorted.
 
     Raises:
-        InputError: there is no such folder, or no such bucket.
+        InputError: there is no such folder or bucket.
     """
     if isinstance(folder, Path):
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}")
         return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
-    expressions = [re.compile(_translated(pattern)) for pattern in patterns]
     try:
         files = list(folder.below())
     except FileNotFoundError as error:
         raise InputError(f"there is no folder {folder}: {error.strerror}") from error
+    from fsspec.utils import glob_translate
+
+    expressions = [re.compile(glob_translate(pattern)) for pattern in patterns]
     return sorted(file for file in files if any(each.match(_relative(folder, file)) for each in expressions))
 
 
-def _translated(pattern: str) -> str:
-    from fsspec.utils import glob_translate
-
-    return glob_translate(pattern)
-
-
 def check_file(path: Location) -> Location:
-    """What can be opened as a file: a regular one; of an object, only opening it tells.
+    """Check that a path leads to a regular file; an object is checked when it is opened.
 
     Raises:
-        OSError: there is no such file, or it is of another kind.
+        OSError: there is no such file, or it is not a regular file.
     """
     return check_regular(path) if isinstance(path, Path) else path
 
 
-def is_file(path: Location) -> bool:
-    """Whether there is such a file; a name that no file can have is that of none."""
-    return os.path.isfile(path) if isinstance(path, Path) else path.is_file()
-
-
 def name_below(folder: Location, file: Location) -> str:
-    """The name of a file relative to a folder that it is below of, without its suffix."""
+    """Return the name of a file relative to a folder above it, without the suffix."""
     return bare_name(str(file.relative_to(str(folder))) if isinstance(file, Path) else _relative(folder, file))
 
 
 def bare_name(text: str) -> str:
-    """A path without its suffix; of a URL, what follows the bucket."""
+    """Return a path without its suffix; for a URL, the path below the bucket."""
     name = "/".join(text.split("/")[ROOT:]) if URL.fullmatch(text) else text
     return PurePath(name).with_suffix("").as_posix()
 
@@ -357,74 +295,42 @@ def _relative(folder: Location, file: Url) -> str:
     return file.text[len(str(folder)) + 1 :]
 
 
-#: Bytes of the first block, which holds most headers, and of the others: 16 seconds of speech.
-HEAD, BLOCK = 2**14, 2**19
-#: Bytes of all blocks that are kept; the least recently used go.
-KEPT = 2**27
-#: Requests at once.
-REQUESTS = 32
+@contextmanager
+def in_place_of(path: Location) -> Iterator[Path]:
+    """Write a file whole or not at all: yield a temporary path that replaces the file if no error is raised.
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+    The temporary path is in a folder of its own beside the file, and so gets the usual permissions. For an object it
+    is in the folder for temporary files.
 
-
-class Blocks:
-    """The blocks of all objects that are being read. Threads that need the same one wait for the first of them."""
-
-    def __init__(self, kept: int = KEPT):
-        self._kept, self._held = kept, 0
-        self._lock = threading.Lock()
-        self._blocks: OrderedDict[tuple[Ranges, int], Future[bytes]] = OrderedDict()
-
-    def get(self, ranges: Ranges, first: int, last: int) -> list[bytes]:
-        """Blocks ``first`` to ``last`` of an object; those that are missing are one request."""
-        with self._lock:
-            futures, missing = {}, []
-            for index in range(first, last + 1):
-                future = self._blocks.pop((ranges, index), None)
-                if future is None:
-                    future = Future()
-                    missing.append(index)
-                    self._held += ranges.span(index)[1] - ranges.span(index)[0]
-                futures[index] = self._blocks[ranges, index] = future
-            while self._held > self._kept and len(self._blocks) > len(futures):
-                (other, index), _ = self._blocks.popitem(last=False)
-                self._held -= other.span(index)[1] - other.span(index)[0]
-        if missing:
-            self._fetch(ranges, missing, futures)
-        return [future.result() for future in futures.values()]
-
-    def _fetch(self, ranges: Ranges, missing: list[int], futures: dict[int, Future[bytes]]) -> None:
-        begin, end = ranges.span(missing[0])[0], ranges.span(missing[-1])[1]
-        try:
-            data = ranges.url.read_range(begin, end)
-        except BaseException as error:
-            with self._lock:
-                for index in missing:
-                    if self._blocks.pop((ranges, index), None) is not None:
-                        self._held -= ranges.span(index)[1] - ranges.span(index)[0]
-            for index in missing:
-                futures[index].set_exception(error)
-            raise
-        for index in missing:
-            start, stop = ranges.span(index)
-            futures[index].set_result(data[start - begin : stop - begin])
+    Raises:
+        InputError: the path is not a regular file.
+        StoreError: a store cannot be reached or refuses.
+    """
+    if isinstance(path, Path):
+        check_replaceable(path)
+    beside = path.parent if isinstance(path, Path) else None
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=beside) as folder:
+        written = Path(folder, path.name)
+        yield written
+        place(written, path)
 
 
-_BLOCKS = Blocks()
+def place(written: Path, path: Location) -> None:
+    """Move a finished file to its location.
 
-
-def at_once(
-    function: Callable[[Item], Result], items: Iterable[Item], places: Iterable[Location | None]
-) -> list[Result]:
-    """A function of each item: one after the other, or at once where some of the files are in a store, which is far."""
-    if any(isinstance(place, Url) for place in places):
-        return list(_threads().map(function, items))
-    return list(map(function, items))
+    Raises:
+        OSError: the disk or the bucket does not take the file.
+        StoreError: a store cannot be reached or refuses.
+    """
+    if isinstance(path, Url):
+        path.put(written)
+        written.unlink()
+    else:
+        os.replace(written, path)
 
 
 def local_copy(place: Location) -> Path:
-    """A file or folder on this machine: the place itself, or a copy of what is in a store, until the process ends.
+    """Return a path on this machine: the location itself, or a download that is kept until the process ends.
 
     Raises:
         StoreError: the store cannot be reached.
@@ -432,10 +338,7 @@ def local_copy(place: Location) -> Path:
     if isinstance(place, Path):
         return place
     copy = Path(tempfile.mkdtemp(dir=_copies().name), place.name)
-    if place.is_file():
-        place.get(copy)
-        return copy
-    files = {url: copy / url.text[len(place.text) + 1 :] for url in place.below()} if place.is_dir() else {}
+    files = {place: copy} if place.is_file() else {url: copy / _relative(place, url) for url in place.below()}
     for file in files.values():
         file.parent.mkdir(parents=True, exist_ok=True)
     at_once(lambda url: url.get(files[url]), files, files)
@@ -447,110 +350,114 @@ def _copies() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="jaxrnn-")
 
 
+def at_once(
+    function: Callable[[Item], Result], items: Iterable[Item], places: Iterable[Location | None]
+) -> list[Result]:
+    """Map a function over items: in concurrent threads if a place is in a store, else one after the other."""
+    if any(isinstance(place, Url) for place in places):
+        return list(_threads().map(function, items))
+    return list(map(function, items))
+
+
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(REQUESTS)
 
 
 class Ranges:
-    """The bytes of an object.
+    """The bytes of an object, read in blocks by any number of threads; each block is fetched once while it is kept.
 
     Args:
         url: the object.
-        whole: whether any part of it is all of it: for formats that are read from end to end in any case.
+        whole: whether to fetch the whole object at the first read, for formats without random access.
 
     Raises:
         FileNotFoundError: there is no such object.
     """
 
     def __init__(self, url: Url, *, whole: bool = False):
+        from fsspec.caching import BlockCache
+
         self.url, self.size = url, url.size
-        self._head = self.size if whole else HEAD
-
-    def span(self, index: int) -> tuple[int, int]:
-        """The bytes of a block, from and to."""
-        start = self._head + (index - 1) * BLOCK if index else 0
-        return start, min(start + BLOCK if index else self._head, self.size)
-
-    def _index(self, place: int) -> int:
-        return 0 if place < self._head else 1 + (place - self._head) // BLOCK
-
-    def prepare(self) -> None:
-        """Fetch the first block, before a reader in C asks for it that lets no other open a file meanwhile."""
-        self.read(0, 1)
+        self._lock = threading.Lock()
+        self._first = self.size if whole else min(HEAD, self.size)
+        self._head: bytes | None = None
+        self._blocks: Any = BlockCache(BLOCK, self._fetch, self.size, KEPT)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes ``start`` to ``stop``, or to the end; fewer where the object has become shorter."""
+        """Read bytes ``start`` to ``stop``; fewer at the end of the object."""
         stop = min(stop, self.size)
         if start >= stop:
             return b""
-        first, last = self._index(start), self._index(stop - 1)
-        offset = self.span(first)[0]
-        return b"".join(_BLOCKS.get(self, first, last))[start - offset : stop - offset]
+        with self._lock:
+            if self._head is None:
+                self._head = self.url.read_bytes(0, self._first)
+            return self._head[start:stop] if stop <= self._first else self._blocks._fetch(start, stop)
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        head = (self._head or b"")[start:stop]
+        return head + self.url.read_bytes(start + len(head), min(stop, self.size))
 
 
 class RangeFile(io.RawIOBase):
-    """The bytes of an object as a file to read.
+    """The bytes of an object as a readable file.
 
     Args:
         ranges: the bytes.
-        quiet: for readers in C, through which no exception passes: a read that fails is the end of the file.
-
-    Attributes:
-        failure: why a read failed, of a quiet file.
+        quiet: whether a failed read looks like the end of the file, for readers in C, which pass no exceptions on. The
+            end of the context raises the exception.
     """
 
     def __init__(self, ranges: Ranges, *, quiet: bool = False):
         self._ranges, self._quiet, self._place = ranges, quiet, 0
         self.name = ranges.url.name
-        self.failure: BaseException | None = None
+        self._failure: BaseException | None = None
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """The place of the next byte."""
+        """Return the offset of the next byte."""
         return self._place
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place."""
+        """Set the offset of the next byte."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._ranges.size}[whence]
         self._place = max(0, base + offset)
         return self._place
 
-    def __exit__(self, *exception: object) -> None:
-        """Raise what a quiet file has kept, in place of what came of it."""
-        super().__exit__(*exception)  # pyright: ignore[reportArgumentType]
-        if self.failure is not None:
-            raise self.failure
-
     def readinto(self, buffer: Any) -> int:
-        """Read as many bytes as there is room for."""
+        """Fill the buffer as far as there are bytes."""
         try:
-            data = self._ranges.read(self._place, self._place + len(buffer)) if self.failure is None else b""
+            data = self._ranges.read(self._place, self._place + len(buffer)) if self._failure is None else b""
         except Exception as error:
             if not self._quiet:
                 raise
-            self.failure, data = error, b""
+            self._failure, data = error, b""
         buffer[: len(data)] = data
         self._place += len(data)
         return len(data)
 
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)  # pyright: ignore[reportArgumentType]
+        if self._failure is not None:
+            raise self._failure
+
 
 class RangeArray:
-    """An array ``[time, ...]`` in an object, whose frames are read when they are asked for.
+    """An array ``[time, ...]`` in an object; slices of frames are read on demand.
 
     Args:
         ranges: the bytes of the object.
-        offset: the place of the array in them.
-        shape: of the array.
-        dtype: of its elements.
-        in_columns: whether the first axis is the one that moves fastest; then the whole array is read.
+        offset: the byte offset of the array.
+        shape: the shape.
+        dtype: the element type.
+        in_columns: whether the array is in Fortran order, in which case every read fetches the whole array.
     """
 
     def __init__(self, ranges: Ranges, offset: int, shape: tuple[int, ...], dtype: np.dtype, in_columns: bool):
@@ -568,106 +475,3 @@ class RangeArray:
         frame = math.prod(shape) * self.dtype.itemsize
         data = self._ranges.read(self._offset + first * frame, self._offset + last * frame)
         return np.frombuffer(data, self.dtype).reshape((last - first, *shape), order=order)
-
-
-@contextmanager
-def in_place_of(path: Location) -> Iterator[Path]:
-    """A file to write that takes the place of another when all went well, and leaves no trace otherwise.
-
-    It lies beside the other, in a folder of its own: there it gets the rights that any new file of the user's gets. One
-    that becomes an object in a store lies in the folder for temporary files: a store takes objects whole.
-
-    Args:
-        path: the file that is to be written or replaced; its folder must be there.
-
-    Yields:
-        The path to write to.
-
-    Raises:
-        InputError: something else than a file is in its place.
-        StoreError: a store cannot be reached or refuses.
-    """
-    if isinstance(path, Url):
-        with tempfile.TemporaryDirectory(prefix="jaxrnn-") as folder:
-            written = Path(folder, path.name)
-            yield written
-            place(written, path)
-        return
-    check_replaceable(path)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        written = Path(folder, path.name)
-        yield written
-        place(written, path)
-
-
-def place(written: Path, path: Location) -> None:
-    """Move a finished file into its place, whole or not at all.
-
-    Raises:
-        OSError: the disk or the bucket does not take it.
-        StoreError: a store cannot be reached or refuses.
-    """
-    if isinstance(path, Url):
-        path.put(written)
-        written.unlink()
-    else:
-        os.replace(written, path)
-
-
-def open_new(path: Location, check: Callable[[], object] = lambda: None) -> IO[bytes]:
-    """A file to append to, which must not be there.
-
-    Args:
-        path: the file.
-        check: called before an object in a store is written, which others may also do; may raise.
-
-    Raises:
-        FileExistsError: it is there.
-        StoreError: a store cannot be reached or refuses.
-    """
-    return path.open("xb") if isinstance(path, Path) else cast(IO[bytes], GrowingObject(path, check))
-
-
-class GrowingObject(io.BytesIO):
-    """An object to append to. A store has no appending: all of it is written again, after some time and at its end.
-
-    Args:
-        url: the object, which must not be there.
-        check: called before it is written.
-
-    Attributes:
-        PAUSE: seconds without a write after one, at least.
-        SHARE: of the time, at most, that goes into writes.
-
-    Raises:
-        FileExistsError: it is there.
-    """
-
-    PAUSE, SHARE = 1.0, 0.1
-
-    def __init__(self, url: Url, check: Callable[[], object]):
-        super().__init__()
-        check()
-        url.create(b"")
-        self._url, self._check, self._written, self._due = url, check, 0, 0.0
-
-    def flush(self) -> None:
-        """Write what has come, unless that was done just before."""
-        if time.monotonic() >= self._due:
-            self._write()
-
-    def close(self) -> None:
-        """Write what has come."""
-        if not self.closed:
-            self._write()
-        super().close()
-
-    def _write(self) -> None:
-        before, self._written = self._written, self.tell()
-        if self._written == before:
-            return  # or that has failed, and those who wrote it know
-        began = time.monotonic()
-        self._check()
-        self._url.write_bytes(self.getvalue())
-        now = time.monotonic()
-        self._due = now + max(self.PAUSE, (now - began) / self.SHARE)

@@ -1,11 +1,15 @@
-"""The finished units of an evaluation on disk: what is in the journal is whole, and is never computed again."""
+"""The journal of an evaluation: its finished units on disk, which are never computed again."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import itertools
 import json
+import os
+import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,27 +18,29 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from jaxrnn._files.stores import Location, files_below, in_place_of, local_copy, open_new
+from jaxrnn._files.stores import Location, Url, files_below, in_place_of, local_copy
 from jaxrnn.errors import InputError, JaxrnnError, StoreError
 from jaxrnn.evaluation.corpus import Item
 
 Row = dict[str, Any]
 
-#: The columns that every row begins with, and the ``status`` of a recording with a result.
+#: The first columns of every row, and the ``status`` of a recording with a result.
 COLUMNS = ("id", "path", "reference", "seconds", "status", "error", "notes")
 OK = "ok"
 
-#: In a folder of results, the folder of finished units, what determines the results, and the lock of who writes.
+#: Names in a folder of results: the folder of finished units, the facts that determine the results, and the lock.
 UNITS, RUN, LOCK = "units", "run.json", "lock"
-#: The key of what units were computed on, beside what determines the results.
+#: The key of the versions and devices in ``run.json``.
 SURROUNDINGS = "surroundings"
-#: Bytes after which a file of finished units is followed by another.
+#: Bytes after which a new file of finished units is begun.
 SEGMENT = 2**26
+#: Seconds between two uploads of the journal to a store.
+PAUSE = 60.0
 
 
 @contextlib.contextmanager
 def writing_to(path: Location) -> Iterator[None]:
-    """Raise an `InputError` for what the operating system refuses, and say what is kept."""
+    """Turn errors of the operating system into errors that say that finished units are kept."""
     try:
         yield
     except StoreError as error:
@@ -46,12 +52,7 @@ def writing_to(path: Location) -> Iterator[None]:
 
 
 def write_whole(path: Location, write: Callable[[Path], Any]) -> None:
-    """Write a file whole or not at all, by a function of the path to write to; its folder is created if missing.
-
-    Raises:
-        InputError: the disk is full, or the folder cannot be written.
-        StoreError: a store cannot be reached or refuses.
-    """
+    """Write a file whole or not at all, with a function of the path to write to; create the folder if needed."""
     with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with in_place_of(path) as unfinished:
@@ -59,7 +60,7 @@ def write_whole(path: Location, write: Callable[[Path], Any]) -> None:
 
 
 def row_of(item: Item, seconds: float | None, error: str | None) -> Row:
-    """The columns that the row of every recording begins with."""
+    """Return the first columns of a recording's row, and the columns of the manifest."""
     return {
         "id": item.id,
         "path": str(item.path),
@@ -73,20 +74,18 @@ def row_of(item: Item, seconds: float | None, error: str | None) -> Row:
 
 
 class Journal:
-    """The finished units of an evaluation, which one process at a time writes.
+    """The finished units of an evaluation, written by one process at a time.
 
-    They are lines of JSON in the files of the folder ``units``, in the order in which they were finished. A file is
-    appended to by one run and then never touched; what a killed run has left of its last line is no unit.
-
-    A store has no locks. The first run creates ``run.json``, against which every other is held, each run creates files
-    of its own, and an object has the name of the run that began last: all others end before they write again.
+    Units are lines of JSON in the files of the folder ``units``. Each run appends to files of its own, so that a kill
+    can tear only the last line of a file. For results in a store, the files are written on this machine, and uploaded
+    every minute and when the run ends.
 
     Args:
         folder: the folder of results.
-        facts: what determines the results: corpus, models, settings.
+        facts: the corpus, the models and the settings, which determine the results.
 
     Raises:
-        InputError: the folder holds the results of something else.
+        InputError: the folder holds other results.
         StoreError: a store cannot be reached or refuses.
     """
 
@@ -94,16 +93,16 @@ class Journal:
         self.folder, self._facts = folder, json.loads(json.dumps(facts, default=str))
         self._finished: set[int] | None = None
         self._segment: IO[bytes] | None = None
-        self._name = uuid.uuid4().hex.encode()
+        self._written: Path | None = None
+        self._uploaded = 0.0
         self._check({})
 
     @property
     def surroundings(self) -> dict[str, Any] | None:
-        """What the finished units were computed on; None if no run has begun."""
+        """The versions and devices that computed the finished units; None if no run has begun."""
         return (self._stored() or {}).get(SURROUNDINGS)
 
     def _stored(self) -> dict[str, Any] | None:
-        """The facts of the results in the folder; None where there are none."""
         path = self.folder / RUN
         try:
             facts = json.loads(path.read_text()) if path.exists() else None
@@ -114,7 +113,7 @@ class Journal:
         return facts
 
     def _check(self, surroundings: Mapping[str, Any]) -> bool:
-        """Whether the folder holds results, which must be those of this evaluation."""
+        """Return True if the folder holds results of this evaluation, and refuse a folder with others."""
         stored = self._stored()
         if stored is None:
             return False
@@ -130,52 +129,33 @@ class Journal:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep all other processes from writing while the context lasts; its end closes what `finish` has opened.
+        """Lock the folder against other processes; the end of the context closes and uploads the journal.
 
         Raises:
             InputError: another process writes, or the folder cannot be written.
         """
-        with contextlib.ExitStack() as stack:
+        with _locked(self.folder), contextlib.ExitStack() as stack:
+            self._check({})
             if isinstance(self.folder, Path):
-                stack.callback(_locked(self.folder).release)
-            self._check({})
-            if not isinstance(self.folder, Path):
-                with writing_to(self.folder):
-                    (self.folder / LOCK).write_bytes(self._name)
+                self._written = self.folder / UNITS
+            else:
+                self._written = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxrnn-")))
             stack.callback(self._close)
-            # Others may have written before.
-            self._finished = None
+            self._finished = None  # other processes may have written before
             yield
-            self._close()
-            # Of two that begin at once in a store without conditional writes, one has taken the other's place.
-            self._check({})
-
-    def _check_is_last(self) -> None:
-        if not isinstance(self.folder, Path) and (self.folder / LOCK).read_bytes() != self._name:
-            raise InputError(
-                f"another process has begun to run the evaluation in {self.folder}, and goes on with it: this one ends"
-            )
 
     def begin(self, surroundings: Mapping[str, Any]) -> None:
-        """Say on what units will be computed, before the first is finished.
+        """Write the facts, before the first unit is finished.
 
         Raises:
-            InputError: the folder holds the results of something else, or cannot be written.
+            InputError: the folder holds other results, or cannot be written.
         """
-        if self._check(surroundings):
-            return
-        path, facts = self.folder / RUN, {**self._facts, SURROUNDINGS: dict(surroundings)}
-        text = json.dumps(facts, indent=1, sort_keys=True)
-        if isinstance(path, Path):
-            write_whole(path, lambda file: file.write_text(text))
-            return
-        with writing_to(path), contextlib.suppress(FileExistsError):
-            path.create(text.encode())
-            return
-        self._check(surroundings)
+        if not self._check(surroundings):
+            text = json.dumps({**self._facts, SURROUNDINGS: dict(surroundings)}, indent=1, sort_keys=True)
+            write_whole(self.folder / RUN, lambda file: file.write_text(text))
 
     def finished(self) -> set[int]:
-        """The numbers of the finished units."""
+        """Return the indices of the finished units."""
         if self._finished is None:
             self._finished = {unit for unit, _ in entries(local_copy(self.folder / UNITS))}
         return self._finished
@@ -193,6 +173,8 @@ class Journal:
                     self._segment = self._opened()
                 self._segment.write(line)
                 self._segment.flush()
+                if time.monotonic() - self._uploaded >= PAUSE:
+                    self._upload()
         except JaxrnnError:
             self._close()
             raise
@@ -201,33 +183,74 @@ class Journal:
             self._close()
 
     def _opened(self) -> IO[bytes]:
-        """A new file, so that what was written before is never touched."""
+        assert self._written is not None, "units are finished inside of writing"
         folder = self.folder / UNITS
         folder.mkdir(exist_ok=True)
-        for number in itertools.count(len(_segments(folder))):
-            with contextlib.suppress(FileExistsError):
-                return open_new(folder / f"{number:06d}.jsonl", self._check_is_last)
-        raise AssertionError("numbers do not end")
+        names = (f"{number:06d}.jsonl" for number in itertools.count(len(_segments(folder))))
+        name = next(name for name in names if not (folder / name).exists())
+        self._uploaded = time.monotonic()
+        return (self._written / name).open("xb")
+
+    def _upload(self) -> None:
+        if self._segment is not None and not isinstance(self.folder, Path):
+            written = Path(self._segment.name)
+            (self.folder / UNITS / written.name).put(written)
+        self._uploaded = time.monotonic()
 
     def _close(self) -> None:
         if self._segment is not None:
             with contextlib.suppress(OSError):
                 self._segment.close()
+            with writing_to(self.folder / UNITS):
+                self._upload()
             self._segment = None
 
 
-def _locked(folder: Path) -> FileLock:
-    """The operating system holds the lock and ends it with the process, however that ends."""
+@contextlib.contextmanager
+def _locked(folder: Location) -> Iterator[None]:
+    """Lock a folder of results; the operating system ends a lock on this machine with the process."""
+    mine = hashlib.sha256(f"{os.path.expanduser('~')} {folder}".encode()).hexdigest()[:16]
+    here = folder if isinstance(folder, Path) else Path(tempfile.gettempdir(), f"jaxrnn-{mine}")
     with writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK, blocking=False)
+        here.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(here / LOCK, blocking=False)
         try:
             lock.acquire()
         except Timeout as error:
             raise InputError(
                 f"another process runs an evaluation in {folder}: wait for its end, or choose another folder"
             ) from error
-    return lock
+    try:
+        if isinstance(folder, Path):
+            yield
+            return
+        with writing_to(folder):
+            _take(folder, here / "machine")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(StoreError, FileNotFoundError):
+                (folder / LOCK).unlink()
+    finally:
+        lock.release()
+
+
+def _take(folder: Url, machine: Path) -> None:
+    """Create the lock of a store, which holds a name of this machine.
+
+    The next run here takes over the lock of a run here that was killed; other machines are refused.
+    """
+    if not machine.exists():
+        machine.write_text(uuid.uuid4().hex)
+    lock, name = folder / LOCK, machine.read_bytes()
+    try:
+        lock.create(name)
+    except FileExistsError:
+        if lock.read_bytes() != name:
+            raise InputError(
+                f"a process on another machine runs an evaluation in {folder}: wait for its end, or choose another "
+                f"folder; if that process was killed, delete {lock}"
+            ) from None
 
 
 def _segments(units: Location) -> list[Any]:
@@ -235,7 +258,7 @@ def _segments(units: Location) -> list[Any]:
 
 
 def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
-    """The finished units in a folder of them, each with its rows, in the order in which they were finished."""
+    """Yield the finished units in a folder of units, each with its rows, in the order in which they were finished."""
     units = set()
     for path in _segments(folder):
         with path.open("rb") as lines:
@@ -251,7 +274,7 @@ def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
 
 @dataclass(frozen=True)
 class UnitRows:
-    """The rows of all finished units in a folder of results, read anew whenever they are gone through, after others."""
+    """The given rows and those of all finished units in a folder of results; each iteration reads them anew."""
 
     folder: Location
     others: Sequence[Row] = ()

@@ -102,7 +102,8 @@ class SoundFile:
         with contextlib.ExitStack() as stack:
             source: Any = self.path
             if self._ranges is not None:
-                self._ranges.prepare()
+                # While libsndfile, in C, waits for the first block, it would let no other thread open a file.
+                self._ranges.read(0, 1)
                 source = stack.enter_context(RangeFile(self._ranges, quiet=True))
             try:
                 file = stack.enter_context(soundfile.SoundFile(source))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxrnn._files.messages import brief
-from jaxrnn._files.stores import Location, is_file, location
+from jaxrnn._files.stores import Location, location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
 from jaxrnn.evaluation.journal import Row, UnitRows, write_whole
@@ -84,7 +86,12 @@ class Results:
         if self.outputs is None:
             return "Outputs were not kept."
         paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
-        return next((path for path in paths if is_file(path)), paths[0])
+        return next((path for path in paths if _is_file(path)), paths[0])
+
+
+def _is_file(path: Location) -> bool:
+    # Unlike Path.is_file, os.path takes names that are too long for any file.
+    return os.path.isfile(path) if isinstance(path, Path) else path.is_file()
 
 
 def columns_of(*metrics: Mapping[str, Any]) -> Iterator[Column]:

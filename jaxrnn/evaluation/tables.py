@@ -6,25 +6,23 @@ Rows come in any order, and may be more than memory holds: they are read twice, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrnn._files.stores import Location, local_copy
 from jaxrnn.errors import optional_package
-from jaxrnn.evaluation.journal import COLUMNS, Row, writing_to
+from jaxrnn.evaluation.journal import COLUMNS, Row, write_whole
 from jaxrnn.evaluation.metrics import Column, Metric
 
 if TYPE_CHECKING:
     import polars
 
-#: Rows that are in memory at once as such, and rows of a file; a larger table is a folder of several files.
-BLOCK, PART = 100_000, 1_000_000
+#: Rows that are in memory at once as dictionaries.
+BLOCK = 100_000
 
 
 def load_polars() -> Any:
@@ -139,69 +137,32 @@ def frame(rows: Sequence[Row], metrics: Sequence[Metric] = ()) -> polars.DataFra
 
 
 def write_table(path: Location, rows: Iterable[Row], columns: Columns) -> None:
-    """Write a Parquet file, or a folder of several; the same rows in any order give the same bytes.
+    """Write a Parquet file; the same rows in any order give the same bytes.
 
     Args:
-        path: the file or folder to write or replace, here or by URL; its folder is created if missing.
-        rows: all of them.
+        path: the file to write or replace, here or by URL; its folder is created if missing.
+        rows: all rows, as many as fit the disk.
         columns: learned from the same rows.
 
     Raises:
         InputError: the disk is full, or the folder cannot be written.
         StoreError: a store cannot be reached or refuses.
     """
-    with writing_to(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.parent if isinstance(path, Path) else None
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=beside) as folder:
-            written = Path(folder, path.name)
-            parts = iter(_sorted(rows, columns, Path(folder)))
-            if columns.count <= PART:
-                next(parts).write_parquet(written)
-            else:
-                written.mkdir()
-                for number, part in enumerate(parts):
-                    part.write_parquet(written / f"{number:05d}.parquet")
-            _replace(path, written)
+    write_whole(path, functools.partial(_write, rows, columns))
 
 
-def _replace(path: Location, written: Path) -> None:
-    """Put a file or a folder in the place of what was there before."""
-    if isinstance(path, Path):
-        if path.is_dir() or written.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-            path.unlink(missing_ok=True)
-        os.replace(written, path)
-        return
-    parts = {path / file.name: file for file in written.iterdir()} if written.is_dir() else {path: written}
-    for before in (*path.below(), path):
-        if before not in parts and before.is_file():
-            before.unlink()
-    for part, file in parts.items():
-        part.put(file)
-
-
-def _sorted(rows: Iterable[Row], columns: Columns, folder: Path) -> Iterator[polars.DataFrame]:
-    """Tables of `PART` rows each, all in the order of their ids."""
+def _write(rows: Iterable[Row], columns: Columns, file: Path) -> None:
     if columns.count <= BLOCK:
-        yield columns.frame(rows)
+        columns.frame(rows).write_parquet(file)
         return
-    pl, left = load_polars(), iter(rows)
-    for number in itertools.count():
-        block = list(itertools.islice(left, BLOCK))
-        if not block:
-            break
-        columns.frame(block).write_parquet(folder / f"block{number:06d}.parquet")
-    blocks = pl.scan_parquet(folder / "block*.parquet")
-    ids = blocks.select("id").collect()["id"].sort()
-    for start in range(0, len(ids), PART):
-        part = blocks.filter(pl.col("id") >= ids[start])
-        if start + PART < len(ids):
-            part = part.filter(pl.col("id") < ids[start + PART])
-        yield part.collect().sort("id", "path")
+    # The folder is temporary. Polars sorts on disk what does not fit into memory.
+    left, blocks = iter(rows), []
+    while block := list(itertools.islice(left, BLOCK)):
+        blocks.append(file.with_name(f"{len(blocks)}.{file.name}"))
+        columns.frame(block).write_parquet(blocks[-1])
+    load_polars().scan_parquet(blocks, glob=False).sort("id", "path").sink_parquet(file, row_group_size=BLOCK)
 
 
 def read_table(path: Location) -> polars.LazyFrame:
-    """What `write_table` wrote, in its order; columns are read when they are asked for."""
-    path = local_copy(path)
-    return load_polars().scan_parquet(path / "*.parquet" if path.is_dir() else path)
+    """Scan the table that `write_table` wrote; columns are read on demand."""
+    return load_polars().scan_parquet(local_copy(path), glob=False)
