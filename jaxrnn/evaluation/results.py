@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from jaxrnn.evaluation.chain import AUDIO
 from jaxrnn.evaluation.journal import Row, UnitRows, write_whole
 from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
 from jaxrnn.evaluation.summary import check_slices, summary_of
-from jaxrnn.evaluation.tables import Columns, load_polars, read_table, write_table
+from jaxrnn.evaluation.tables import Columns, load_polars, read_table, save, write_table
 
 if TYPE_CHECKING:
     import polars
@@ -159,7 +160,7 @@ def write_results(folder: Location, results: Results) -> None:
     Raises:
         InputError: the disk is full, or the folder cannot be written.
     """
-    write_whole(folder / TABLE, results.table.write_parquet)
+    write_whole(folder / TABLE, functools.partial(save, results.table.write_parquet))
     write_document(folder, results)
 
 

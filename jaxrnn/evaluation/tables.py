@@ -9,10 +9,11 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import Location, local_copy
 from jaxrnn.errors import optional_package
 from jaxrnn.evaluation.journal import COLUMNS, Row, write_whole
@@ -153,14 +154,23 @@ def write_table(path: Location, rows: Iterable[Row], columns: Columns) -> None:
 
 def _write(rows: Iterable[Row], columns: Columns, file: Path) -> None:
     if columns.count <= BLOCK:
-        columns.frame(rows).write_parquet(file)
+        save(columns.frame(rows).write_parquet, file)
         return
     # The folder is temporary. Polars sorts on disk what does not fit into memory.
     left, blocks = iter(rows), []
     while block := list(itertools.islice(left, BLOCK)):
         blocks.append(file.with_name(f"{len(blocks)}.{file.name}"))
-        columns.frame(block).write_parquet(blocks[-1])
-    load_polars().scan_parquet(blocks, glob=False).sort("id", "path").sink_parquet(file, row_group_size=BLOCK)
+        save(columns.frame(block).write_parquet, blocks[-1])
+    table = load_polars().scan_parquet(blocks, glob=False).sort("id", "path")
+    save(functools.partial(table.sink_parquet, row_group_size=BLOCK), file)
+
+
+def save(write: Callable[[Path], object], file: Path) -> None:
+    """Call a writer of Polars, whose errors become an `OSError`, such as that of a full disk."""
+    try:
+        write(file)
+    except load_polars().exceptions.PolarsError as error:
+        raise OSError(first_line(error)) from error
 
 
 def read_table(path: Location) -> polars.LazyFrame:
