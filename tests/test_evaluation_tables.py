@@ -199,7 +199,7 @@ def test_a_column_of_the_manifest_is_no_metric_even_where_the_metric_of_that_pre
         check_main([build_metric(name)], f"{name}_before")
 
 
-def test_what_cannot_be_read_is_told(tmp_path):
+def test_what_cannot_be_read_is_told(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"no results.parquet"):
         read_results(tmp_path)
     write(tmp_path, rows_of(5))
@@ -209,6 +209,13 @@ def test_what_cannot_be_read_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         write(tmp_path / "file", rows_of(5))
+
+    def full(frame, file):
+        raise polars.exceptions.ComputeError("underlying IO error: No space left on device")
+
+    monkeypatch.setattr(polars.DataFrame, "write_parquet", full)
+    with pytest.raises(InputError, match=r"results.parquet cannot be written: .*No space left on device. Finished"):
+        write(tmp_path / "full", rows_of(5))
 
 
 def test_intervals_hold_the_mean_as_often_as_they_say(monkeypatch):

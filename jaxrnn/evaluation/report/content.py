@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from jaxrnn.evaluation.journal import COLUMNS, OK, Row
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.table import defined, is_number, text
 from jaxrnn.evaluation.results import Results, columns_of
+
+if TYPE_CHECKING:
+    import polars
 
 #: Recordings to listen to, of the worst and of the best each.
 EXAMPLES = 5
@@ -98,7 +101,7 @@ class Content:
 
     @cached_property
     def _baseline_rows(self) -> dict[str, Row]:
-        rows = rows_at(self.baseline, "id", [row["id"] for row in self.rows]) if self.baseline is not None else ()
+        rows = rows_at(self.baseline.scan, "id", [row["id"] for row in self.rows]) if self.baseline is not None else ()
         return {row["id"]: row for row in rows if _is_good(row)}
 
     def values(self, name: str, *, baseline: bool = False) -> list[Any]:
@@ -193,6 +196,9 @@ ROWS, DRAWN = 10_000, 10_000
 #: The seed of the recordings in the plots.
 SEED = 0
 
+#: The name of the row numbers; no column of a manifest has this name.
+PLACE = "\0place"
+
 
 def select(results: Results, main: Column | None, examples: int) -> tuple[list[Row], list[bool]]:
     """Rows in the order of ids, and whether each is in the plots.
@@ -213,9 +219,9 @@ def select(results: Results, main: Column | None, examples: int) -> tuple[list[R
         order = order[ranking(results.column(main.name).to_numpy()[order], main)]
     drawn = np.random.default_rng(SEED).choice(count, DRAWN, replace=False)
     places = np.unique(np.concatenate([failed, order[:ROWS], order[len(order) - min(len(order), examples) :], drawn]))
-    rows = rows_at(results, "place", places.tolist())
+    rows = rows_at(results.scan.with_row_index(PLACE), PLACE, places.tolist())
     chosen = set(drawn.tolist())
-    return rows, [row.pop("place") in chosen for row in rows]
+    return rows, [row.pop(PLACE) in chosen for row in rows]
 
 
 def ranking(values: np.ndarray, main: Column) -> np.ndarray:
@@ -225,12 +231,8 @@ def ranking(values: np.ndarray, main: Column) -> np.ndarray:
     return order[: len(order) - int(np.isnan(values).sum())]
 
 
-def rows_at(results: Results, key: str, values: Collection[Any]) -> list[Row]:
-    """Rows by their ``place`` in the table or by another column."""
-    return results.scan.with_row_index("place").filter(_is_in(key, values)).collect().to_dicts()
-
-
-def _is_in(key: str, values: Collection[Any]) -> Any:
+def rows_at(table: polars.LazyFrame, key: str, values: Collection[Any]) -> list[Row]:
+    """Return the rows of a table with one of the values in a column."""
     import polars
 
-    return polars.col(key).is_in(list(values))
+    return table.filter(polars.col(key).is_in(list(values))).collect().to_dicts()
