@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED, mixture
-from jaxrnn.demo.spectra import analyse
+from jaxrnn.demo.audio import analyse
 
 SECONDS, SNR = 0.5, 0.0
 #: The largest difference of gradients, relative to the largest gradient: devices sum the same terms in another order.

@@ -21,7 +21,7 @@ from flax import nnx
 import jaxrnn
 import jaxrnn.nnx
 from jaxrnn.demo import PACKAGED, mixture
-from jaxrnn.demo.spectra import BINS, analyse
+from jaxrnn.demo.audio import BINS, analyse
 
 SECONDS, SNR = 2.0, 0.0
 #: A frame is voice if it has more than this part of the clean signal's mean energy.

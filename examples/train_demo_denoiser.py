@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED, RATE, denoise_at_once, si_sdr, signals
-from jaxrnn.demo.spectra import BINS, FRAME, HOP, WINDOW, Samples, analyse
+from jaxrnn.demo.audio import BINS, FRAME, HOP, WINDOW, Samples, analyse
 from jaxrnn.training.prepared import prepare_training
 
 CONFIG = Path(__file__).parent.parent / "configs" / "demo_denoiser.yaml"

@@ -23,7 +23,7 @@ from jaxrnn._files.stores import in_place_of
 from jaxrnn.cli import main
 from jaxrnn.cli.demo import demo
 from jaxrnn.demo import PACKAGED, RATE, denoise, denoise_at_once, mixture, si_sdr, signals
-from jaxrnn.demo.spectra import BINS, DELAY, HOP, OverlapAdd, analyse, hops, synthesise
+from jaxrnn.demo.audio import BINS, DELAY, HOP, OverlapAdd, analyse, hops, synthesise
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "train_demo_denoiser.py"
 

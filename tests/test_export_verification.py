@@ -13,7 +13,7 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.export import verify_export
-from jaxrnn.verification.streams import WHOLE
+from jaxrnn.verification.running import WHOLE
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ from small_models import FEATURES, HIDDEN, layers_model
 from jaxrnn import InputError, StateError, load
 from jaxrnn.cli import main
 from jaxrnn.profiling import Peaks, Profile, measure_peaks, profile, profile_model
-from jaxrnn.profiling.costs import Cost, cost_of
-from jaxrnn.profiling.hlo import HloModule
-from jaxrnn.profiling.nodes import Names
+from jaxrnn.profiling.hlo import Cost, HloModule, cost_of
+from jaxrnn.profiling.measure import Names
 
 PEAKS = Peaks("float32", 1e12, {1 << 19: 1e11, 1 << 25: 1e10})
 
@@ -186,7 +185,7 @@ ENTRY %main (x: f32[8,4], i: s32[]) -> (f32[1,4], bf16[2]) {
 
 
 def test_a_backend_without_regions_still_times_the_call(monkeypatch):
-    monkeypatch.setattr("jaxrnn.profiling.traces._of_plane", lambda plane, module: iter(()))
+    monkeypatch.setattr("jaxrnn.profiling.timing._of_plane", lambda plane, module: iter(()))
     found = profile(product, np.ones((8, 8), np.float32), np.ones((8, 8), np.float32), peaks=False)
     assert found.regions == ()
     assert found.rest == found.seconds > 0

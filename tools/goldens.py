@@ -412,14 +412,13 @@ def _refusal(error: Exception) -> str:
 def _without_paths(text: str, folder: str | Path | None = None) -> str:
     for path, name in ((folder, "OUT"), (MODELS, "MODELS"), (_demo().parent, "DEMO"), (ROOT, "ROOT")):
         text = text if path is None else text.replace(str(path), name)
+    text = re.sub(r"dtype\('([<>|]\w+)'\)", lambda match: f"dtype('{np.dtype(match[1]).name}')", text)
     text = re.sub(re.escape(tempfile.gettempdir()) + r"/tmp\w+", "OUT", text)
     return re.sub(r"\b0x[0-9a-f]{6,}\b", "0x", text)
 
 
 #: Keys of JSON whose numbers depend on the machine or its load.
-_MEASURED = re.compile(
-    r"second|time|_us|_ms|per_|peak|share|rate$|bound|flops|bytes_ac|speed|overhead|relative|absolute|error"
-)
+_MEASURED = re.compile(r"second|time|_us|_ms|per_s|peak|share|bound|fastest|slowest|rest|in_regions|calls|notes")
 
 
 def _without_times(text: str) -> str:
@@ -431,15 +430,19 @@ def _without_times(text: str) -> str:
 
 
 def _masked(value: Any, *, measured: bool) -> Any:
+    """Replace measured values; rows of a profile are in the order of their names, and so are the regions in a row."""
     if isinstance(value, dict):
-        return {key: _masked(each, measured=measured or bool(_MEASURED.search(key))) for key, each in value.items()}
+        related = {"related": sorted(value["related"])} if "related" in value else {}
+        entries = {**value, **related}.items()
+        return {key: _masked(each, measured=measured or bool(_MEASURED.search(key))) for key, each in entries}
     if isinstance(value, list):
         entries = [_masked(each, measured=measured) for each in value]
-        by_time = all(isinstance(each, dict) and "seconds" in each for each in entries)
-        return sorted(entries, key=lambda each: each["name"]) if by_time else entries
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return "measured" if is_number and (measured or not (whole or float(f"{value:.6g}") == value)) else value
+        is_profile = all(isinstance(each, dict) and "related" in each for each in entries)
+        return sorted(entries, key=lambda each: each["name"]) if is_profile else entries
+    if not measured and (value is None or isinstance(value, bool)):
+        return value
+    rounded = not isinstance(value, float) or value.is_integer() or float(f"{value:.6g}") == value
+    return "measured" if measured or not rounded else value
 
 
 def _lines(lines: Iterable[str]) -> str:

@@ -40,7 +40,7 @@ def demo(out: Path | None, seconds: float, snr: float, seed: int) -> None:
       jaxrnn demo
       jaxrnn demo --snr 5 --seconds 20 --out denoised
     """  # noqa: D301
-    from jaxrnn.demo.writing import need_matplotlib
+    from jaxrnn.demo.audio import need_matplotlib
 
     if out is not None:
         need_matplotlib()
@@ -56,7 +56,7 @@ def _run(seconds: float, snr: float, seed: int) -> tuple[dict[str, Any], dict[st
     import jax
 
     from jaxrnn.demo import PACKAGED, RATE, denoise, mixture, si_sdr
-    from jaxrnn.demo.spectra import hops
+    from jaxrnn.demo.audio import hops
     from jaxrnn.model.loading import load
 
     # A step is shorter than handing it to another thread.
@@ -102,7 +102,7 @@ def _verify(model: Model, noisy: np.ndarray) -> tuple[str, float]:
 
 
 def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray]) -> list[Path]:
-    from jaxrnn.demo.writing import write_spectrograms, write_wav
+    from jaxrnn.demo.audio import write_spectrograms, write_wav
 
     titles = {
         "noisy": f"noisy: SI-SDR {result['si_sdr_before_db']:z.1f} dB",

@@ -59,7 +59,7 @@ def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None,
       jaxrnn inspect model.onnx --json | jq '.streams'
       jaxrnn inspect model.onnx --json | jq '.unsupported'
     """  # noqa: D301
-    from jaxrnn.inspection.writing import page_writer
+    from jaxrnn.inspection.page import page_writer
     from jaxrnn.model.inspection import inspect_model
 
     write = None if page is None else page_writer()

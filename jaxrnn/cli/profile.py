@@ -14,7 +14,7 @@ from jaxrnn.cli.pulses import PulseOptions, pulse_options
 
 if TYPE_CHECKING:
     from jaxrnn.profiling import Profile
-    from jaxrnn.profiling.rows import By
+    from jaxrnn.profiling.results import By
 
 #: Lines of the table, if nobody asks for another number.
 TOP = 20
@@ -115,7 +115,7 @@ def profile(
 
 
 def _report(profiled: Profile, by: By, top: int) -> Iterator[Block]:
-    from jaxrnn.profiling.table import NUMBERS, columns
+    from jaxrnn.profiling.results import NUMBERS, columns
 
     for line in profiled.heading():
         yield TextLine(line, "yellow" if line.startswith("note:") else None)

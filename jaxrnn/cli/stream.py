@@ -118,8 +118,7 @@ def stream(
 
     from jaxrnn.cli.stream_report import facts_of, report
     from jaxrnn.cli.stream_source import open_source, recordings_for
-    from jaxrnn.verification.running import make_ready, run
-    from jaxrnn.verification.streams import check_lengths
+    from jaxrnn.verification.running import check_lengths, make_ready, run
 
     duration = _duration(pulses.symbol, rate, hop, step_seconds)
     check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify or None})

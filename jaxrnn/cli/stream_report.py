@@ -13,9 +13,8 @@ from jaxrnn._files.messages import bytes_of, plain
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, random_line, text_of, time_rows, verdict
 from jaxrnn.cli.verify import difference
 from jaxrnn.steps.stepspec import milliseconds
-from jaxrnn.verification.running import Ready, Run
+from jaxrnn.verification.running import Check, Ready, Run
 from jaxrnn.verification.sampling import Sample
-from jaxrnn.verification.streams import Check
 
 #: What is said of the times of all steps, besides the longest.
 PERCENTILES = (50, 95, 99)

@@ -1,10 +1,10 @@
-"""A denoiser that comes with the package, and synthetic signals to try it on: no file and no network are needed."""
+"""A packaged denoiser and synthetic signals for it, for use without files or a network connection."""
 
 from __future__ import annotations
 
+from jaxrnn.demo.audio import RATE, analyse, synthesise
 from jaxrnn.demo.denoiser import PACKAGED, Denoised, denoise, denoise_at_once, spectra_and_state
 from jaxrnn.demo.signals import Mixture, mix, mixture, voiced
-from jaxrnn.demo.spectra import RATE, analyse, synthesise
 from jaxrnn.si_sdr import si_sdr
 
 __all__ = [

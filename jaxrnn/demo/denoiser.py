@@ -1,4 +1,4 @@
-"""The packaged network as a live denoiser: a step for each frame, the state carried from step to step."""
+"""The packaged network as a live denoiser with one step per frame."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxrnn._files.messages import brief
-from jaxrnn.demo.spectra import BINS, DELAY, HOP, RATE, OverlapAdd, Samples, Spectrum, analyse, hops, synthesise
+from jaxrnn.demo.audio import BINS, DELAY, HOP, RATE, OverlapAdd, Samples, Spectrum, analyse, hops, synthesise
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.runtime.runner import Runner
 
 PACKAGED = Path(__file__).parent / "denoiser.onnx"
-"""The file of the network, which ``examples/train_demo_denoiser.py`` has trained."""
+"""Path of the ONNX file, trained by ``examples/train_demo_denoiser.py``."""
 
 
 @brief
 class Denoised(NamedTuple):
-    """What a run over a recording gives.
+    """A denoised recording and the time of each frame.
 
     Attributes:
-        samples: ``float32[samples]``, in time with the input.
-        seconds: what each frame took from samples to samples, ``float64[frames]``.
+        samples: ``float32[samples]``, aligned with the input.
+        seconds: ``float64[frames]``, the time from input samples to output samples of each frame.
     """
 
     samples: Samples
@@ -34,23 +34,23 @@ class Denoised(NamedTuple):
 
     @property
     def times_real_time(self) -> float:
-        """Length of the recording over the time that its frames took."""
+        """The length of the recording divided by the computing time."""
         return len(self.seconds) * HOP / RATE / float(self.seconds.sum())
 
 
 def denoise(
     samples: Samples, model: Model | None = None, *, watch: Callable[[int], object] = lambda count: None
 ) -> Denoised:
-    """Denoise a recording frame by frame, as it would be done live.
+    """Denoise a recording frame by frame, as in a live stream.
 
     Args:
         samples: ``float32[samples]``, 16 kHz, full scale 1.
-        model: a network of the packaged one's inputs and outputs; the packaged one by default.
+        model: a network with the inputs and outputs of the packaged network, which is the default.
         watch: called after each frame with the number of frames so far.
     """
     run, stream = Runner(load(PACKAGED) if model is None else model), OverlapAdd()
     run({"magnitude": np.zeros((1, 1, BINS), np.float32)})
-    run.reset()  # compiled, and as it was
+    run.reset()  # the first call compiled the step
     output, seconds = [], []
     for hop in hops(samples):
         began = time.perf_counter()
@@ -63,13 +63,13 @@ def denoise(
 
 
 def spectra_and_state(samples: Samples, model: Model) -> tuple[Spectrum, dict[str, NDArray[np.float32]]]:
-    """A recording as spectra ``complex64[frames, BINS]`` and as the network's inputs, with a zero state."""
+    """Return the spectra ``complex64[frames, 129]`` of a recording, and the inputs of the network with a zero state."""
     spectra = analyse(samples)
     start = np.zeros((1, 1, model.params["gru_R"].shape[-1]), np.float32)
     return spectra, {"magnitude": np.abs(spectra)[None], "h": start}
 
 
 def denoise_at_once(samples: Samples, model: Model) -> Samples:
-    """Denoise a recording with one call of the network over all frames: what `denoise` gives, computed otherwise."""
+    """Denoise a recording with one call of the network over all frames; the result equals that of `denoise`."""
     spectra, inputs = spectra_and_state(samples, model)
     return synthesise(spectra * np.asarray(model(inputs)["mask"])[0], len(samples))

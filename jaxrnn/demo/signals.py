@@ -1,8 +1,8 @@
-"""Synthetic speech-like signals and noises, 16 kHz, each drawn from a NumPy generator: nothing recorded is needed.
+"""Synthetic speech-like signals and noises of 16 kHz, drawn from a NumPy generator.
 
 A voiced signal follows the source-filter model: harmonics of a moving pitch, weighted by moving resonances (formants),
-in syllables with pauses, with bursts of hiss where consonants would be. See Fant, "Acoustic Theory of Speech
-Production", 1960, and Klatt, "Software for a cascade/parallel formant synthesizer", JASA 67, 1980, for the ranges.
+in syllables with pauses, and bursts of hiss in place of consonants. The ranges follow Fant, "Acoustic Theory of Speech
+Production", 1960, and Klatt, "Software for a cascade/parallel formant synthesizer", JASA 67, 1980.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxrnn._files.messages import brief
-from jaxrnn.demo.spectra import RATE, Samples
+from jaxrnn.demo.audio import RATE, Samples
 
-#: Samples between two values of a contour (10 ms).
+#: Samples from tick to tick of a contour (10 ms).
 TICK = RATE // 100
-#: Mean and spread of the first four formants over vowels, and their bandwidths, in Hz.
+#: Lowest and highest frequency of the first four formants over vowels, and the bandwidths, in Hz.
 FORMANTS = np.array([[320, 780], [900, 2300], [2300, 3000], [3300, 3900]], float)
 BANDWIDTHS = np.array([80, 100, 140, 220], float)[:, None]
-#: No harmonic is drawn above this frequency, in Hz.
+#: The highest frequency of a harmonic, in Hz.
 HIGHEST = 7_600
 
 Contour = NDArray[np.float64]
@@ -29,14 +29,14 @@ Contour = NDArray[np.float64]
 
 @brief
 class Mixture(NamedTuple):
-    """A clean signal and the same with noise, ``float32[samples]`` each."""
+    """A clean signal and the noisy signal, ``float32[samples]`` each."""
 
     clean: Samples
     noisy: Samples
 
 
 class Syllable(NamedTuple):
-    """When a syllable begins and how long it lasts, in seconds, and how loud it is."""
+    """A syllable: start and length in seconds, and gain."""
 
     start: float
     length: float
@@ -59,8 +59,8 @@ def voiced(rng: np.random.Generator, samples: int) -> Samples:
 
 
 def _rhythm(rng: np.random.Generator, seconds: float) -> list[Syllable]:
-    """Syllables one after another, with a pause now and then; at least one."""
-    # The first syllable is inside a short signal too.
+    """Draw consecutive syllables with occasional pauses; at least one syllable."""
+    # A short signal contains the first syllable too.
     syllables, now = [], min(rng.uniform(0.05, 0.25), seconds / 4)
     while now < seconds or not syllables:
         length = rng.uniform(0.12, 0.36)
@@ -71,7 +71,7 @@ def _rhythm(rng: np.random.Generator, seconds: float) -> list[Syllable]:
 
 
 def _envelope(syllables: list[Syllable], ticks: int) -> Contour:
-    """Loudness at each tick: every syllable rises and falls as a flattened half sine."""
+    """Return the loudness at each tick: a flattened half sine for each syllable."""
     times = np.arange(ticks) * (TICK / RATE)
     loudness = np.zeros(ticks)
     for start, length, gain in syllables:
@@ -82,7 +82,7 @@ def _envelope(syllables: list[Syllable], ticks: int) -> Contour:
 
 
 def _pitch(rng: np.random.Generator, ticks: int) -> Contour:
-    """Pitch in Hz at each tick: a speaker's base, slow intonation, and a few per mille of jitter."""
+    """Draw the pitch in Hz at each tick: a base, slow intonation, and a jitter of 0.4 %."""
     times = np.arange(ticks) * (TICK / RATE)
     base = np.exp(rng.uniform(np.log(85), np.log(270)))
     intonation = sum(
@@ -93,7 +93,7 @@ def _pitch(rng: np.random.Generator, ticks: int) -> Contour:
 
 
 def _formants(rng: np.random.Generator, syllables: list[Syllable], ticks: int) -> Contour:
-    """Formant frequencies ``[4, ticks]``: a target for each syllable, and gliding between the targets."""
+    """Draw formant frequencies ``[4, ticks]``: a target for each syllable, interpolated in between."""
     targets = rng.uniform(FORMANTS[:, :1], FORMANTS[:, 1:], (len(FORMANTS), len(syllables)))
     centres = [start + length / 2 for start, length, _ in syllables]
     times = np.arange(ticks) * (TICK / RATE)
@@ -101,19 +101,19 @@ def _formants(rng: np.random.Generator, syllables: list[Syllable], ticks: int) -
 
 
 def _harmonics(pitch: Contour, formants: Contour, tilt: float) -> Contour:
-    """Amplitude of every harmonic ``[harmonics, ticks]``: a falling source through a cascade of resonances."""
+    """Return amplitudes ``[harmonics, ticks]`` of a falling source spectrum after a cascade of resonances."""
     count = int(HIGHEST / pitch.min())
     order = np.arange(1, count + 1)[:, None]
     frequency = order * pitch
     gain = order**-tilt * (frequency < HIGHEST)
     for track, width in zip(formants, BANDWIDTHS, strict=True):
         gain = gain * track**2 / np.hypot(track**2 - frequency**2, width * frequency)
-    # The resonances above the drawn ones, together: without them the cascade falls far too steeply.
+    # One factor for all higher resonances, without which the cascade falls too steeply.
     return gain * (1 + (frequency / 2_500) ** 2) ** 1.5
 
 
 def _additive(pitch: Contour, amplitudes: Contour, samples: int, phase: float) -> NDArray[np.float64]:
-    """Sum of harmonics; each is the one before times the fundamental, as complex exponentials."""
+    """Sum harmonics as complex exponentials: harmonic n + 1 is harmonic n times the fundamental."""
     cycles = np.cumsum(_per_sample(pitch, samples)) / RATE
     fundamental = np.exp(2j * np.pi * (cycles % 1)).astype(np.complex64)
     harmonic = np.full(samples, np.exp(1j * phase), np.complex64)
@@ -125,7 +125,7 @@ def _additive(pitch: Contour, amplitudes: Contour, samples: int, phase: float) -
 
 
 def _add_bursts(rng: np.random.Generator, signal: NDArray[np.float64], syllables: list[Syllable]) -> None:
-    """Hiss before some syllables, in place: band-shaped noise, as fricatives and plosives give."""
+    """Add band-shaped hiss before some syllables, in place, similar to fricatives and plosives."""
     scale = np.sqrt(np.mean(signal**2))
     for start, _, gain in syllables:
         if rng.random() > 0.45:
@@ -140,17 +140,17 @@ def _add_bursts(rng: np.random.Generator, signal: NDArray[np.float64], syllables
 
 
 def white(rng: np.random.Generator, samples: int) -> Samples:
-    """White noise of unit power."""
+    """Draw white noise ``float32[samples]`` of unit power."""
     return rng.standard_normal(samples, np.float32)
 
 
 def pink(rng: np.random.Generator, samples: int) -> Samples:
-    """Noise whose power falls as 1/f, flat below 30 Hz, of unit power."""
+    """Draw noise ``float32[samples]`` of unit power that falls as 1/f, and is flat below 30 Hz."""
     return shaped_noise(rng, samples, lambda f: np.maximum(f, 30) ** -0.5)
 
 
 def hum(rng: np.random.Generator, samples: int) -> Samples:
-    """Mains hum of unit power: 50 or 60 Hz and harmonics, drifting a little."""
+    """Draw mains hum ``float32[samples]`` of unit power: 50 or 60 Hz with harmonics and a slow drift."""
     ticks = samples // TICK + 2
     drift = np.cumsum(rng.standard_normal(ticks)) * 1e-4
     pitch = rng.choice([50.0, 60.0]) * (1 + drift - drift.mean())
@@ -160,7 +160,7 @@ def hum(rng: np.random.Generator, samples: int) -> Samples:
 
 
 def babble(rng: np.random.Generator, samples: int) -> Samples:
-    """Coloured noise of unit power whose bands rise and fall a few times a second, as many distant voices do."""
+    """Draw coloured noise ``float32[samples]`` of unit power with slowly swelling bands, similar to distant voices."""
     ticks = samples // TICK + 2
     total = np.zeros(samples)
     for centre in np.exp(rng.uniform(np.log(150), np.log(5_000), 8)):
@@ -181,7 +181,7 @@ NOISES: dict[str, Callable[[np.random.Generator, int], Samples]] = {
 
 
 def noise(rng: np.random.Generator, samples: int) -> Samples:
-    """Draw all of `NOISES` in random proportion: ``float32[samples]`` of unit power."""
+    """Draw a random mixture of all `NOISES`: ``float32[samples]`` of unit power."""
     shares = rng.dirichlet(np.full(len(NOISES), 0.6))
     return _unit_power(
         sum(
@@ -197,8 +197,8 @@ def mix(clean: Samples, disturbance: Samples, snr: float, level: float = -26) ->
     Args:
         clean: ``float32[samples]``.
         disturbance: noise, ``float32[samples]``.
-        snr: power of the signal over that of the noise, over the whole length, in dB.
-        level: power of the clean signal in the result, in dB of full scale.
+        snr: ratio of the signal power to the noise power over the whole length, in dB.
+        level: power of the clean signal in the result, in dB relative to full scale.
     """
     signal, added = _of_power(clean, level), _of_power(disturbance, level - snr)
     return Mixture(signal, np.add(signal, added, dtype=np.float32))
@@ -213,7 +213,7 @@ def mixture(rng: np.random.Generator, seconds: float, snr: float) -> Mixture:
 def shaped_noise(
     rng: np.random.Generator, samples: int, response: Callable[[NDArray[np.floating]], NDArray[np.floating]]
 ) -> Samples:
-    """White noise through a filter given by its amplitude at each frequency in Hz, scaled to unit power."""
+    """Filter white noise by ``response``, an amplitude for each frequency in Hz, and scale the result to unit power."""
     spectrum = np.fft.rfft(rng.standard_normal(samples))
     return _unit_power(np.fft.irfft(spectrum * response(np.fft.rfftfreq(samples, 1 / RATE)), samples))
 
@@ -223,7 +223,7 @@ def _band(rng: np.random.Generator, samples: int, centre: float, width: float) -
 
 
 def _per_sample(contour: NDArray[np.floating], samples: int) -> NDArray[np.float64]:
-    """A contour with straight lines between its ticks, at every sample."""
+    """Interpolate a contour linearly between ticks, for each sample."""
     ramp = np.arange(TICK) / TICK
     steps = np.diff(contour)
     return (contour[:-1, None] + steps[:, None] * ramp).reshape(-1)[:samples]

@@ -30,13 +30,13 @@ from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.peers import OpenPeer, PeerError, candidates
 from jaxrnn.verification.running import Ready, make_ready, run
 from jaxrnn.verification.sampling import index_limits, random_arrays, restore_types
-from jaxrnn.verification.streams import Check, Offline, awkward_lengths, offline_outputs
+from jaxrnn.verification.running import Check, Offline, awkward_lengths, offline_outputs
 
 #: Steps over the longest recording, in addition to the look-ahead and the receptive field.
 LENGTH = 64
 #: Cap on the steps of a receptive field.
 LONGEST = 1024
-#: The first reference; the other is `jaxrnn.verification.streams.WHOLE`.
+#: The first reference; the other is `jaxrnn.verification.running.WHOLE`.
 STEPS = "the steps in jaxrnn"
 
 

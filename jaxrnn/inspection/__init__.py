@@ -1,8 +1,8 @@
-"""The page of a file: its graph, state, streams and parameters in one HTML file that opens anywhere."""
+"""The page of an ONNX file: graph, state, streams and parameters in one HTML file."""
 
 from __future__ import annotations
 
-from jaxrnn.inspection.writing import write_page
+from jaxrnn.inspection.page import write_page
 
 __all__ = ["write_page"]
 

@@ -8,8 +8,7 @@ import numpy as np
 
 import jaxrnn
 from jaxrnn.demo import RATE, si_sdr, signals
-from jaxrnn.demo.spectra import Samples
-from jaxrnn.demo.writing import draw_spectrograms
+from jaxrnn.demo.audio import Samples, draw_spectrograms
 from tools.examples import import_example
 from tools.gallery import drawing
 from tools.gallery.entry import Entry, Figures, Item, model_path, read_part, save_sound

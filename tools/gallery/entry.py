@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxrnn.demo.spectra import RATE, Samples
+from jaxrnn.demo.audio import RATE, Samples
 from tools.examples import import_example
 
 recordings = import_example("recordings")

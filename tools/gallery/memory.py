@@ -10,7 +10,7 @@ import numpy as np
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED, mixture, spectra_and_state
-from jaxrnn.demo.spectra import HOP, RATE
+from jaxrnn.demo.audio import HOP, RATE
 from tools.gallery import drawing
 from tools.gallery.entry import Entry, Item
 

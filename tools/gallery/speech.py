@@ -10,7 +10,7 @@ import numpy as np
 
 import jaxrnn
 from jaxrnn.demo import RATE
-from jaxrnn.demo.spectra import Samples
+from jaxrnn.demo.audio import Samples
 from tools.examples import import_example
 from tools.gallery import drawing
 from tools.gallery.entry import Entry, Figures, Item, model_path, read_part, save_sound
