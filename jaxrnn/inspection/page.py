@@ -65,6 +65,7 @@ def page_writer() -> Callable[[Inspection, Path], None]:
     """Return a function that writes the page of an inspection; raise if packages of the page are missing."""
     with optional_package(None, _TASK, _EXTRA):
         import jinja2  # noqa: F401
+    library()  # the inspection of a large file takes long: raise before
 
     def write(inspection: Inspection, path: Path) -> None:
         page = render(inspection)
