@@ -160,7 +160,7 @@ def test_comparison_differs(here, peer, options, reason):
 
 @pytest.mark.parametrize("option", [{"atol": -1.0}, {"rtol": float("nan")}])
 def test_what_is_no_tolerance_is_refused(option):
-    with pytest.raises(InputError, match="must be a number from 0 on"):
+    with pytest.raises(InputError, match="must be a number of at least 0"):
         compare("value", np.ones(2), np.ones(2), **option)
 
 

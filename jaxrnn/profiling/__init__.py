@@ -1,4 +1,4 @@
-"""Where the time of a model goes: by ONNX node or by region of the compiled program, beside the machine's limits."""
+"""Profiles of compiled models: time by ONNX node or by region of the program, and the peaks of the machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,12 @@
-"""A compiled program as XLA prints it: computations of instructions, read from ``compiled.as_text()``.
+"""Compiled programs and the cost of their instructions, parsed from ``compiled.as_text()``.
 
-JAX hands out compiled HLO as text only. What is read of it is what costs and names need: shapes, operands, the
-computations that an instruction calls, and the metadata that says where it came from.
+JAX exposes compiled HLO as text. ``compiled.cost_analysis()`` returns totals of the whole program with one trip of each
+loop, so it cannot divide the work among regions and nodes. This parser reads shapes, operands, called computations and
+the scopes in the metadata.
+
+Operations are counted as in XLA's cost analysis: a multiplication with an addition is two operations, an element-wise
+operation is one per element, and transcendental functions are counted separately. Unlike in XLA, a loop counts all
+trips if XLA knows the trip count, and a branch counts its most expensive case.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import numpy as np
 
 from jaxrnn._files.messages import brief
 
-#: Bits of an element; types that are not listed take part in no sum of bytes.
+#: Bits of the types whose names do not end with the number of bits.
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128, "bf16": 16}
 _SHAPE = re.compile(r"([a-z][a-z0-9]*)\[([\d,<=]*)\]")
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
@@ -30,19 +35,19 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 @dataclass(frozen=True)
 class Shape:
-    """One array: its element type as XLA names it, and its dimensions."""
+    """An array: the element type by its name in XLA, and the dimensions."""
 
     dtype: str
     dims: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """The number of elements of the array."""
         return math.prod(self.dims)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the elements; 0 for what is no array of numbers, such as a token."""
+        """The size in bytes; 0 for a token."""
         digits = re.search(r"\d+", self.dtype)
         bits = _BITS.get(self.dtype, int(digits[0]) if digits else 0)
         return -(-self.size * bits // 8)
@@ -50,75 +55,67 @@ class Shape:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction.
-
-    Attributes:
-        name: unique in the module.
-        opcode: such as ``fusion`` or ``dot``.
-        shapes: of the result; several for a tuple.
-        operands: names of instructions of the same computation.
-        called: names of the computations that it calls.
-        op_name: the scope and primitive that it was traced from, such as ``jit(step)/lstm/dot_general``; empty where
-            XLA made the instruction itself.
-        text: the operands and attributes as they are printed.
-        attributes: the attributes as they are printed.
-        is_root: whether it is its computation's result.
-    """
+    """An instruction; names are unique in the module."""
 
     name: str
     opcode: str
+    #: Several for a tuple.
     shapes: tuple[Shape, ...]
+    #: Names of instructions of the same computation.
     operands: tuple[str, ...]
+    #: Names of computations.
     called: tuple[str, ...]
+    #: Scope and primitive, such as ``jit(step)/lstm/dot_general``; empty for instructions that XLA added.
     op_name: str
+    #: The text between the parentheses.
     text: str
     attributes: str
     is_root: bool
 
     @property
     def shape(self) -> Shape:
-        """The result, or the first array of a tuple."""
+        """The shape of the result, or of the first array of a tuple."""
         return self.shapes[0] if self.shapes else Shape("token", ())
 
     @property
     def elements(self) -> int:
-        """The elements of the result."""
+        """The number of elements of the result."""
         return self.shape.size
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the result."""
+        """The size of the result in bytes."""
         return sum(shape.nbytes for shape in self.shapes)
 
     @property
     def trips(self) -> int:
-        """How often the body of a loop runs; 1 where XLA does not know."""
+        """The trip count of a loop; 1 if XLA does not know the trip count."""
         match = _TRIPS.search(self.attributes)
         return int(match[1]) if match else 1
 
 
 @dataclass
 class Computation:
-    """Instructions by name, in the order in which they are printed."""
+    """A computation: instructions by name, in the printed order."""
 
     name: str
     instructions: dict[str, Instruction] = field(default_factory=dict)
 
     @property
     def root(self) -> Instruction:
-        """The instruction whose value is the computation's."""
+        """The instruction that computes the result."""
         instructions = list(self.instructions.values())
         return next((item for item in instructions if item.is_root), instructions[-1])
 
     def parameter(self, index: int) -> Instruction | None:
-        """The instruction that stands for an operand of the caller."""
+        """Return the parameter instruction with this number."""
         for item in self.instructions.values():
             if item.opcode == "parameter" and item.text == str(index):
                 return item
         return None
 
     def users(self, name: str) -> list[Instruction]:
-        """The instructions that read a value."""
+        """Return the instructions that read a value."""
         return [item for item in self.instructions.values() if name in item.operands]
 
 
@@ -132,7 +129,7 @@ class HloModule:
 
     @classmethod
     def parse(cls, text: str) -> HloModule:
-        """The program that XLA printed."""
+        """Parse the printed program."""
         name, entry, computations = "", "", {}
         inside: Computation | None = None
         for line in text.splitlines():
@@ -151,18 +148,18 @@ class HloModule:
         return cls(name, computations, entry)
 
     def find(self, name: str) -> tuple[Computation, Instruction] | None:
-        """An instruction and the computation that it is in."""
+        """Return an instruction and its computation."""
         for computation in self.computations.values():
             if name in computation.instructions:
                 return computation, computation.instructions[name]
         return None
 
     def called(self, item: Instruction) -> list[Computation]:
-        """The computations that an instruction calls."""
+        """Return the computations that an instruction calls."""
         return [self.computations[name] for name in item.called if name in self.computations]
 
     def inside(self, item: Instruction) -> Iterator[Instruction]:
-        """Every instruction of the computations that an instruction calls, and that those call."""
+        """Iterate over the instructions of the computations that an instruction calls, recursively."""
         for computation in self.called(item):
             for inner in computation.instructions.values():
                 yield inner
@@ -190,7 +187,7 @@ def _dims(text: str) -> tuple[int, ...]:
 
 
 def _closing(text: str, start: int) -> int:
-    """The place of the parenthesis that closes the one at ``start``."""
+    """Return the index of the parenthesis that closes the parenthesis at `start`."""
     depth = 0
     for place in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[place], 0)
@@ -200,7 +197,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _operands(text: str) -> Iterator[str]:
-    """The names in a list of operands; a type may stand before each."""
+    """Return the names in a list of operands, which may include types."""
     depth, piece = 0, ""
     for letter in text + ",":
         depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(letter, 0)
@@ -272,20 +269,20 @@ _ARITHMETIC = {
     "subtract",
     "xor",
 }
-#: They hand on what is there, or are no work of their own.
+#: Instructions without work.
 _FREE = {"after-all", "bitcast", "constant", "get-tuple-element", "parameter", "partition-id", "replica-id", "tuple"}
 _SLICES = {"slice", "dynamic-slice", "gather"}
-#: They call functions: as often as they say themselves, or on elements of their operands.
+#: Instructions that call computations, and instructions that apply a computation to elements.
 _CALLS = {"fusion", "call", "while", "map"}
 _APPLIED = {"reduce", "reduce-window", "scatter", "select-and-scatter"}
-#: Operands of a loop or a branch are carried, not read; what runs inside reads them.
+#: Instructions that read no bytes themselves, because the called computations read the operands.
 _CONTROL = {"while", "conditional", "call"}
 
 
 @brief
 @dataclass(frozen=True)
 class Cost:
-    """Operations, transcendental functions and bytes read or written; of one execution unless said otherwise."""
+    """Floating-point operations, transcendental functions, and bytes read and written."""
 
     flops: float = 0.0
     transcendentals: float = 0.0
@@ -303,7 +300,7 @@ class Cost:
 
 
 def cost_of(module: HloModule, computation: Computation, item: Instruction) -> Cost:
-    """The cost of one execution of an instruction, of what it calls too."""
+    """Return the cost of one execution of an instruction, including called computations."""
     operations = _operations(module, computation, item)
     if item.opcode in _CONTROL:
         inner = [sum(cost_of(module, body, part).nbytes for part in _work(body)) for body in module.called(item)]
@@ -318,7 +315,7 @@ def _work(computation: Computation) -> list[Instruction]:
 
 
 def _operations(module: HloModule, computation: Computation, item: Instruction) -> Cost:
-    """Floating-point operations and transcendental functions, without bytes."""
+    """Count floating-point operations and transcendental functions, without bytes."""
     opcode = item.opcode
     if opcode in _TRANSCENDENTAL:
         return Cost(transcendentals=item.elements)
@@ -352,7 +349,7 @@ def _numbers(text: str, key: str) -> list[int]:
 
 
 def _applications(item: Instruction, operands: list[Instruction]) -> float:
-    """How often the function of a reduction is applied."""
+    """Return the number of applications of the function of a reduction."""
     if item.opcode == "reduce":
         return max(operands[0].elements - item.elements, 0)
     if item.opcode == "reduce-window":
@@ -362,7 +359,7 @@ def _applications(item: Instruction, operands: list[Instruction]) -> float:
 
 
 def convolution_flops(item: Instruction, image: Shape, kernel: Shape) -> float:
-    """Two for every product of an element of the image and one of the kernel; places of the pad are none."""
+    """Count two operations for each product of an image and a kernel element, without products of padding."""
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", item.attributes)
     if labels is None:
         return 2.0 * item.elements * kernel.size
@@ -382,7 +379,7 @@ def convolution_flops(item: Instruction, image: Shape, kernel: Shape) -> float:
 
 
 def _window(attributes: str, axis: int, rank: int) -> tuple[int, int, int, int]:
-    """Stride, low pad, dilation of the image and of the kernel along a spatial axis."""
+    """Return stride, low padding, dilation of the image and dilation of the kernel along a spatial axis."""
     window = re.search(r"window=\{([^}]*)\}", attributes)
     entries = dict(part.split("=") for part in window[1].split()) if window else {}
 
@@ -402,7 +399,7 @@ def _valid_places(image: int, kernel: int, result: int, window: tuple[int, int, 
 
 
 def _bytes(module: HloModule, computation: Computation, item: Instruction) -> float:
-    """The bytes of the operands that are read, and of the result that is written."""
+    """Count the bytes of operands and result."""
     if item.opcode in _FREE:
         return 0.0
     operands = [computation.instructions.get(name) for name in item.operands]
@@ -425,13 +422,13 @@ def _bytes(module: HloModule, computation: Computation, item: Instruction) -> fl
 
 
 def _read(body: Computation, value: Instruction) -> float:
-    """The bytes that a fused computation reads of a value: what it cuts out of it, where it uses no more."""
+    """Count the bytes of a value that a fused computation reads: only the slices, if all readers slice the value."""
     total = 0.0
     for user in body.users(value.name):
         if user.opcode in _SLICES and user.operands[0] == value.name:
             total += user.nbytes
         elif user.opcode == "dynamic-update-slice" and user.operands[0] == value.name:
-            continue  # written in place
+            continue  # updated in place
         elif user.opcode == "bitcast":
             total += _read(body, user)
         else:
@@ -440,7 +437,7 @@ def _read(body: Computation, value: Instruction) -> float:
 
 
 def _written(body: Computation, root: Instruction) -> float:
-    """The bytes of a fused computation's result; what is updated in place counts its update alone."""
+    """Count the bytes of the result of a fused computation; an update in place counts the update only."""
     if root.opcode in ("bitcast", "tuple"):
         parts = [body.instructions[name] for name in root.operands if name in body.instructions]
         return sum(_written(body, part) for part in parts)

@@ -1,4 +1,4 @@
-"""`profile`: a function compiled, timed, recorded, and its parts held against what the machine can do."""
+"""`profile`: compile a function, time calls and regions, and trace the regions back to ONNX nodes or scopes."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def profile(
     nodes: Mapping[str, str] | None = None,
     peaks: Peaks | bool = True,
 ) -> Profile:
-    """Compile a function and say where the time of a call goes.
+    """Compile a function and measure the time of each part of a call.
 
-    It is called again and again with the same arguments: without JAX's profiler for the time of a call, and under it
-    for the times of the regions of the compiled program. What the recorder adds to each region is measured and taken
-    off. What is left of a call beside its regions is shown as the rest. Arguments must not be donated. On the CPU a
-    call is shorter in a process that begins with ``jax.config.update("jax_cpu_enable_async_dispatch", False)``.
+    The function is called repeatedly with equal arguments: without JAX's profiler for the time of a call, and with the
+    profiler for the times of the regions of the compiled program. The time that the profiler adds to each region is
+    measured and subtracted. The remaining time of a call is the rest. Arguments must not be donated. On the CPU, calls
+    are faster in a process that starts with ``jax.config.update("jax_cpu_enable_async_dispatch", False)``.
 
     Args:
-        function: what ``jax.jit`` takes, or has made.
-        arguments: what to call it with.
-        label: what to call it.
-        nodes: names of scopes (``jax.named_scope``, as a model enters for each of its nodes) and what they are; by
-            default every scope is a node, as it is written in the program.
-        peaks: the machine's limits; True measures them, which takes a few seconds, False leaves them out.
+        function: a function for ``jax.jit``, or the result of ``jax.jit``.
+        arguments: arguments of the function.
+        label: name in the profile; by default the name of the function.
+        nodes: operator by name of scope. A model enters a ``jax.named_scope`` for each node. By default, each scope of
+            the program is a node.
+        peaks: peaks of the machine; True measures the peaks in a few seconds, False omits the peaks.
 
     Raises:
-        InputError: the function cannot be called a second time with its arguments.
+        InputError: a call consumed the arguments.
     """
     name = label or getattr(function, "__name__", None) or type(function).__name__
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
@@ -61,7 +61,7 @@ def profile(
     except (RuntimeError, ValueError) as error:
         if "donated" not in str(error) and "deleted" not in str(error):
             raise
-        raise InputError(f"{name} cannot be profiled: a call used its arguments up; do not donate them") from error
+        raise InputError(f"{name} cannot be profiled: a call consumed its arguments; do not donate them") from error
     module = HloModule.parse(compiled.as_text() or "")
     recorded, notes = _record(call, module, statistics.median(first))
     times = np.array([*first, *time_calls(call)])
@@ -73,15 +73,15 @@ def profile(
     in_regions = sum(region.seconds for region in regions)
     if in_regions > seconds:
         notes.append(
-            f"the regions, recorded, took {in_regions / seconds:.2f} times as long as a call without the recorder (it "
-            "slows loops down, or regions ran beside each other): their times are divided by that, and what lies "
-            "between them is part of them"
+            f"the recorded regions took {in_regions / seconds:.2f} times as long as a call without the profiler (the "
+            "profiler slows loops down, or regions ran in parallel): the times of the regions are divided by this "
+            "factor, and include the gaps between regions"
         )
         scale = seconds / in_regions
         regions = [dataclasses.replace(region, seconds=region.seconds * scale) for region in regions]
     rest = max(seconds - in_regions, 0.0)
     if regions and all(not region.nodes for region in regions):
-        notes.append("no region could be traced to a node: the compiled program does not name them")
+        notes.append("no region could be traced to a node: the compiled program contains no scopes")
     return Profile(
         label=name,
         device=_device(arguments, compiled),
@@ -100,26 +100,26 @@ def profile(
 
 
 def _record(call: Callable[[], Any], module: HloModule, seconds: float) -> tuple[Recorded, list[str]]:
-    """The recording, and what to say about it."""
+    """Record the regions of a call; return the recording and notes for the reader."""
     nothing = Recorded({}, {}, False)
     try:
         recorded = record(call, module.name, seconds)
     except RuntimeError as error:
-        return nothing, [f"JAX's profiler did not run, so there are no regions: {first_line(error)}"]
+        return nothing, [f"there are no regions, because JAX's profiler failed: {first_line(error)}"]
     containers = {name for name in recorded.seconds if _contains(module, name, recorded)}
     leaves = {name: value for name, value in recorded.seconds.items() if name not in containers}
     if not leaves:
         platform = jax.default_backend()
-        return nothing, [f"the backend {platform!r} reports no regions: only the call as a whole is timed"]
+        return nothing, [f"the backend {platform!r} reports no regions: only whole calls are timed"]
     regions = Recorded(leaves, recorded.counts, recorded.on_host)
     if regions.on_host:
-        # A loop's events leave the caches, and the recorder's work takes longer there than where it was measured.
+        # The profiler takes longer in a loop, whose events leave the caches, than in its own measurement.
         regions = regions.less(min(regions.shortest, 2 * recorder_seconds()))
     return regions, []
 
 
 def _contains(module: HloModule, name: str, recorded: Recorded) -> bool:
-    """Whether an instruction only runs others that were seen themselves, as a loop does."""
+    """Return True if an instruction, such as a loop, contains other recorded instructions."""
     place = module.find(name)
     if place is None or place[1].opcode == "fusion":
         return False
@@ -148,7 +148,7 @@ def _regions(module: HloModule, recorded: Recorded, names: Names) -> Iterator[Re
 
 
 def working_set(module: HloModule, computation: Computation) -> float:
-    """The bytes that a computation goes through in one execution, those of its loops in one trip."""
+    """Return the bytes that one execution of a computation touches, with one trip of each loop."""
     return sum(_touched(module, computation, item) for item in computation.instructions.values())
 
 
@@ -159,7 +159,7 @@ def _touched(module: HloModule, computation: Computation, item: Instruction) -> 
 
 
 def _dtype_of(module: HloModule) -> str:
-    """The type of the operands of most of the work in products of matrices and convolutions; float32 without any."""
+    """Return the operand type of most matrix products and convolutions by work; float32 without any."""
     work: dict[str, float] = {}
     for computation in module.computations.values():
         for item in computation.instructions.values():
@@ -171,7 +171,7 @@ def _dtype_of(module: HloModule) -> str:
 
 
 def _analysis(compiled: Any) -> dict[str, float]:
-    """XLA's own figures for the whole program; empty where the backend has none."""
+    """Return the totals of XLA's cost analysis, or an empty dict if the backend has no cost analysis."""
     analysis = compiled.cost_analysis() or {}
     return {name: float(analysis[key]) for key, name in _ANALYSIS.items() if key in analysis}
 
@@ -182,30 +182,25 @@ def _device(arguments: Any, compiled: Any) -> str:
     return f"{device.platform}:{device.id} ({device.device_kind})"
 
 
-#: JAX writes a transformation around the scope that it was applied to, such as ``vmap(lstm)``.
+#: JAX writes a transformation around the transformed scope, as in ``vmap(lstm)``.
 _WRAPPED = re.compile(r"\b(?:vmap|jvp|transpose|pmap|shard_map)\(([^()]*)\)")
 _CALL = re.compile(r"^(?:jit|pjit)\(.*?\)/")
 _MOVES = {"bitcast", "copy", "reshape", "transpose", "broadcast", "convert"}
-#: A transcendental function takes about as long as so many additions.
+#: Additions that take as long as a transcendental function.
 _TRANSCENDENTAL = 16
-#: How many readers on from an instruction without a name its node is looked for.
+#: Longest chain of readers from an instruction without a scope to a reader with a scope.
 _FAR = 3
 
 
 class Names:
-    """Finds the node of an instruction by the scopes in its ``op_name``.
-
-    Args:
-        nodes: the names of a model's nodes, each of which is a scope while the model is traced; None for a function
-            that is no model, whose scopes are shown as they are.
-    """
+    """The nodes of a program, found by the scopes in an ``op_name``; without names of nodes, scopes are the nodes."""
 
     def __init__(self, nodes: Collection[str] | None):
         self._nodes = None if nodes is None else [name for name in nodes if name]
         self._known: dict[str, str | None] = {}
 
     def find(self, op_name: str) -> str | None:
-        """The innermost node around an operation; None where there is none."""
+        """Return the innermost node of an operation, or None."""
         if op_name not in self._known:
             self._known[op_name] = self._scope(op_name) if self._nodes is None else self._node(op_name)
         return self._known[op_name]
@@ -224,7 +219,7 @@ class Names:
 
     @staticmethod
     def _scope(op_name: str) -> str | None:
-        """The path without the function it begins with and the primitive it ends with."""
+        """Return the scopes between the function and the primitive."""
         path, _, _ = _CALL.sub("", _unwrapped(op_name)).rpartition("/")
         return path or None
 
@@ -237,11 +232,11 @@ def _unwrapped(op_name: str) -> str:
 
 
 def shares_of(module: HloModule, computation: Computation, item: Instruction, names: Names) -> dict[str, float]:
-    """The nodes that an instruction works for, each with its share of the work, which add up to 1.
+    """Return the nodes of an instruction with their shares of the work, which add up to 1.
 
-    Work is estimated by the operations that the node's part of the instruction needs. An instruction that XLA made
-    without saying for whom, as it does when it rewrites a product of matrices, belongs to the node that its result is
-    named after where it is read, else to the nodes that read it, else to those that made its operands.
+    The operations of the parts of the instruction estimate the work. XLA adds instructions without a scope, for example
+    for a rewritten matrix product. Such an instruction belongs to the node of the parameter that reads the result, else
+    to the nodes of the readers, else to the nodes of the operands.
     """
     work = _work_of(module, computation, item, names) or _by_others(module, computation, item, names, _FAR)
     total = sum(work.values())
@@ -249,7 +244,7 @@ def shares_of(module: HloModule, computation: Computation, item: Instruction, na
 
 
 def _by_others(module: HloModule, computation: Computation, item: Instruction, names: Names, far: int) -> Counter[str]:
-    """Nodes of an instruction without a name, by those around it; nodes of what reads it where they have none."""
+    """Return nodes of an instruction without a scope by its neighbours, or by the readers of its readers."""
     for related in _related(module, computation, item):
         if work := Counter(name for other in related if (name := names.find(other.op_name)) is not None):
             return work
@@ -260,7 +255,7 @@ def _by_others(module: HloModule, computation: Computation, item: Instruction, n
 
 
 def _work_of(module: HloModule, computation: Computation, item: Instruction, names: Names) -> Counter[str]:
-    """Operations by node, of an instruction and what it calls."""
+    """Count operations by node, of an instruction and the called computations."""
     work: Counter[str] = Counter()
     if item.opcode in ("fusion", "call", "while", "conditional"):
         for body in module.called(item):
@@ -274,7 +269,7 @@ def _work_of(module: HloModule, computation: Computation, item: Instruction, nam
 
 
 def _related(module: HloModule, computation: Computation, item: Instruction) -> Iterator[tuple[Instruction, ...]]:
-    """Instructions whose names say for whom another works, the surest first."""
+    """Iterate over groups of neighbours of an instruction, the most reliable evidence of its node first."""
     users = computation.users(item.name)
     read_as: list[Instruction] = []
     for user in users:

@@ -1,8 +1,9 @@
-"""`profile_model`: a model's graph, step, scan or stream, profiled by its nodes."""
+"""`profile_model` and `profile_stepper`: profiles of whole graphs, steps, scans and pulses on random inputs."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.blocks import Block
 from jaxrnn.profiling.measure import profile
-from jaxrnn.profiling.results import STEPS, LowPrecision, Profile, differences_of
+from jaxrnn.profiling.results import LowPrecision, OutputDifference, Profile
 from jaxrnn.profiling.timing import Peaks, time_calls
 from jaxrnn.runtime.bound import Bound
 from jaxrnn.steps.stepper import Stepper
@@ -31,8 +32,12 @@ from jaxrnn.streaming.transform import with_dtype
 from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs
 
 KINDS = ("apply", "step", "scan", "stream")
-#: Frames of a recording in one call, if nobody asks for another number.
+#: Default number of frames of a scan.
 LENGTH = 100
+#: Steps for the comparison of low with full precision.
+STEPS = 50
+
+Step = Callable[[Any, Any], tuple[dict[str, Any], Any]]
 
 
 def profile_model(
@@ -48,52 +53,50 @@ def profile_model(
     dtype: Any = None,
     peaks: Peaks | bool = True,
 ) -> Profile:
-    """Where the time of a model goes, by node or by region.
+    """Measure the time of a model by node and by region.
 
-    The parameters of steps, scans and streams are compiled in, as `jaxrnn.Runner` does; `apply` takes them as
-    arguments, as calling the model does.
+    The parameters of steps, scans and streams are constants of the compiled program, as in `jaxrnn.Runner`. The
+    parameters of ``"apply"`` are arguments, as in a call of the model.
 
     Args:
         model: the model.
-        what: ``"apply"``, ``"step"``, ``"scan"`` or ``"stream"``; by default a step where the model's state is among
-            its inputs and outputs, else the whole graph.
-        inputs: arrays by name; the others are random. Those of a scan have their frames along a first axis, and a
-            batch that the file does not have comes in front of the file's own axes.
-        dims: sizes of open dimensions, other than the batch of steps.
-        batch: streams of a step, a scan or a stream; None for one without a batch axis.
-        length: frames of a scan, and of the whole graph where one dimension can be time.
-        stream: what `Model.stream` gave, for ``"stream"``; by default in the smallest pulses over the one open
+        what: ``"apply"`` (the whole graph), ``"step"``, ``"scan"`` or ``"stream"``. The default is a step if all state
+            is external, else the whole graph.
+        inputs: arrays by name; missing inputs are random. Inputs of a scan have a first axis of frames. A batch axis
+            that the file lacks precedes the axes of the file.
+        dims: sizes of open dimensions, except the batch of steps.
+        batch: number of streams of a step, scan or stream; None for one stream without a batch axis.
+        length: number of frames of a scan, or of the whole graph if exactly one dimension can be time.
+        stream: result of `Model.stream`, for ``"stream"``. The default has the smallest pulse over the only open
             dimension that can be time.
-        seed: of the random inputs.
-        dtype: the compute dtype of a step, a scan or a stream, as in `Model.pack`. `Profile.low_precision` then says
-            what it gains and costs, over several steps with inputs of their own.
+        seed: seed of the random inputs.
+        dtype: compute dtype of a step, scan or stream, as in `Model.pack`. `Profile.low_precision` then compares size,
+            time and outputs with full precision, over several steps with different inputs.
         peaks: as in `profile`.
 
     Raises:
-        InputError: an argument does not fit, or does not belong to ``what``.
-        StateError: the model forgets its state after every call, so that it has neither steps nor scans.
+        InputError: an argument does not fit the model or ``what``.
+        StateError: the model forgets its state after each call, so there are no steps and scans.
     """
     if what is None:
         kinds = {variable.kind for variable in model.state}
         what = "stream" if stream is not None else "step" if kinds == {"external"} else "apply"
     if what not in KINDS:
-        raise InputError(f"a model's {what!r} cannot be profiled; what can: {', '.join(KINDS)}")
+        raise InputError(f"{what!r} of a model cannot be profiled; expected one of {', '.join(KINDS)}")
     if stream is not None and what != "stream":
-        raise InputError(
-            f"a streamed function was given, but {what!r} is asked for; {argument('what', 'stream')} profiles it"
-        )
+        raise InputError(f"stream is given, but {what!r} is profiled; use {argument('what', 'stream')}")
     for name, count in {"batch": batch, "length": length}.items():
         if count is not None:
             check_count(name, count)
     if length is not None and what in ("step", "stream"):
-        raise InputError(f"{called('length')} is about the whole graph and scans, not about a {what}")
+        raise InputError(f"{called('length')} is for the whole graph and scans, not for a {what}")
     dtype, inputs, dims = compute_type(dtype), inputs or {}, dims or {}
     if what == "apply":
         if batch is not None:
             sizes = argument("dims", {NAME: SIZE})
-            raise InputError(f"{called('batch')} is about steps, scans and streams; {sizes} sizes open dimensions here")
+            raise InputError(f"{called('batch')} is for steps, scans and streams; for the whole graph give {sizes}")
         if dtype is not None:
-            raise InputError(f"{called('dtype')} is about steps, scans and streams here, not about the whole graph")
+            raise InputError(f"{called('dtype')} is for steps, scans and streams, not for the whole graph")
         target = of_graph(model, inputs, dims, length=length, seed=seed)
     else:
         stepper, sizes = (stream or _stream(model, dims), dims) if what == "stream" else (model, None)
@@ -117,8 +120,8 @@ def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
     if len(symbols) != 1:
         listed = ", ".join(symbols) or "none"
         raise InputError(
-            f"{model.label}: say which dimension is time, with "
-            f"{either('model.stream', '--symbol NAME')}; those that can be: {listed}"
+            f"{model.label}: name the time dimension with "
+            f"{either('model.stream', '--symbol NAME')}; possible dimensions: {listed}"
         )
     return model.stream(symbols[0], dims=dims)
 
@@ -133,26 +136,26 @@ def profile_stepper(
     seed: int = 0,
     peaks: Peaks | bool = True,
 ) -> Profile:
-    """Where the time of one step goes, of any `Stepper`, by region.
+    """Measure the time of one step of a `Stepper` by region.
 
     Args:
-        stepper: a model, a streamed function, a compiled file or one's own.
-        params: its parameters, which are compiled in; its own by default.
-        inputs: arrays by name; the others are random.
+        stepper: a model, a streamed function, a compiled file or a custom stepper.
+        params: parameters, which become constants of the compiled program; by default ``stepper.params``.
+        inputs: arrays by name; missing inputs are random.
         dims: sizes of open dimensions.
-        batch: streams; None for one without a batch axis.
-        seed: of the random inputs.
+        batch: number of streams; None for one stream without a batch axis.
+        seed: seed of the random inputs.
         peaks: as in `profile`.
 
     Raises:
-        InputError: an argument does not fit.
+        InputError: an argument does not fit the stepper.
     """
     params = Bound(stepper, params).params
     return _profiled(of_stepper(stepper, params, inputs or {}, dims or {}, batch=batch, seed=seed), {}, peaks, seed)
 
 
 def _profiled(chosen: Target, nodes: Mapping[str, str], peaks: Peaks | bool, seed: int) -> Profile:
-    # Otherwise JAX narrows 64-bit arguments before the function sees them.
+    # Without exact types, JAX narrows 64-bit arguments before the call.
     with exact_types(), chosen.sample.naming_assumptions():
         profiled = profile(chosen.function, *chosen.arguments, label=chosen.label, nodes=nodes, peaks=peaks)
         if chosen.full is None:
@@ -161,7 +164,7 @@ def _profiled(chosen: Target, nodes: Mapping[str, str], peaks: Peaks | bool, see
 
 
 def _low_precision(chosen: Target, full: FullPrecision, seed: int) -> LowPrecision:
-    """What the compute dtype of a target gains and costs."""
+    """Compare the compute dtype of a target with full precision."""
     functions = chosen.function, full.function
     states, inputs = (chosen.arguments[0], full.state), chosen.arguments[1]
     low_step, full_step = (
@@ -175,8 +178,35 @@ def _low_precision(chosen: Target, full: FullPrecision, seed: int) -> LowPrecisi
     return LowPrecision(full.dtype, nbytes, full_nbytes, statistics.median(times), STEPS, differences)
 
 
+def differences_of(
+    low: Step, full: Step, first: tuple[Any, Any], frames: Iterator[Any]
+) -> tuple[OutputDifference, ...]:
+    """Run two steps over the same inputs, each with its own state, and compare the outputs."""
+    states = list(first)
+    errors: dict[str, list[np.ndarray]] = {}
+    outputs: dict[str, list[np.ndarray]] = {}
+    for inputs in frames:
+        results = []
+        for place, step in enumerate((low, full)):
+            values, states[place] = step(states[place], inputs)
+            results.append(values)
+        for name, value in results[1].items():
+            if value is None or not jax.numpy.issubdtype(value.dtype, jax.numpy.floating):
+                continue
+            expected = np.asarray(value, np.float64)
+            outputs.setdefault(name, []).append(expected)
+            errors.setdefault(name, []).append(np.asarray(results[0][name], np.float64) - expected)
+    return tuple(_difference(name, np.stack(errors[name]), np.stack(outputs[name])) for name in outputs)
+
+
+def _difference(name: str, error: np.ndarray, output: np.ndarray) -> OutputDifference:
+    noise, energy = float(np.square(error).sum()), float(np.square(output).sum())
+    decibels = math.inf if noise == 0 else 10 * math.log10(energy / noise) if energy else -math.inf
+    return OutputDifference(name, float(np.abs(error).max(initial=0)), float(np.abs(output).max(initial=0)), decibels)
+
+
 def operators_of(model: Model) -> Iterator[tuple[str, str]]:
-    """The name and the operator of every node, of those in subgraphs too."""
+    """Iterate over names and operators of all nodes, including subgraphs."""
 
     def inside(block: Block) -> Iterator[tuple[str, str]]:
         for node in block.nodes:
@@ -190,62 +220,43 @@ def operators_of(model: Model) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class FullPrecision:
-    """What a function of low precision is compared with.
+    """The full-precision reference of a function with a compute dtype."""
 
-    Attributes:
-        dtype: the compute dtype of that function.
-        function: the same in full precision.
-        packed: its parameters.
-        state: its first state; that of a stream holds frames in the types that they are needed in.
-        low: those of the function that is profiled.
-        draw: other inputs of the same shapes, for a number.
-    """
-
+    #: Compute dtype of the profiled function.
     dtype: str
+    #: The function in full precision, its packed parameters and its first state.
     function: Callable[..., Any]
     packed: Packed
     state: Any
+    #: Packed parameters of the profiled function.
     low: Packed
+    #: Draws inputs from a seed.
     draw: Callable[[int], Any]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A function of arrays, and random arrays for it.
-
-    Attributes:
-        label: what it is.
-        function: to be profiled.
-        arguments: for it; of a step, a scan or a pulse the state and the inputs.
-        sample: the inputs, and how their sizes were chosen.
-        full: where the function has a compute dtype, what it is compared with.
-    """
+    """A function to profile, with arguments."""
 
     label: str
     function: Callable[..., Any]
+    #: Parameters and inputs of a whole graph, or state and inputs.
     arguments: tuple[Any, ...]
     sample: Sample
+    #: The reference of a function with a compute dtype.
     full: FullPrecision | None = None
 
 
 def of_graph(
     model: Model, given: Mapping[str, Any], dims: Mapping[str, int], *, length: int | None, seed: int
 ) -> Target:
-    """The whole graph.
-
-    Args:
-        model: its parameters are arguments of the function.
-        given: inputs by name; the others are random.
-        dims: sizes of open dimensions.
-        length: the size of the one open dimension that can be time.
-        seed: of the random inputs.
-    """
+    """Return the whole graph; `length` is the size of the only open dimension that can be time."""
     if length is not None:
         symbols = time_symbols(model)
         if len(symbols) != 1:
             listed = ", ".join(symbols) or "none"
             raise InputError(
-                f"{called('length')}: the dimensions that can be time are {listed}; {called('dims')} gives their sizes"
+                f"{called('length')} needs exactly one dimension that can be time, not {listed}; use {called('dims')}"
             )
         if dims.get(symbols[0], length) != length:
             raise InputError(
@@ -270,26 +281,16 @@ def of_stepper(
     model: Model | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Target:
-    """A step of any stepper, or many steps in one call.
+    """Return a step of a stepper, or a scan of `frames` steps.
 
-    Args:
-        stepper: what to run.
-        params: its parameters.
-        given: inputs by name; the others are random.
-        dims: sizes of open dimensions besides the batch.
-        batch: streams; None for one without a batch axis.
-        seed: of the random inputs.
-        frames: of a scan, stacked along a first axis of every input; None for one step.
-        dtype: the compute dtype, for a model or the stream of one.
-        model: what the stepper was made of: its tables say how large random indices may be.
-        sizes: what the label says of sizes besides.
+    The tables of `model` limit random indices. The label includes `sizes`.
     """
     spec = stepper.spec
     symbol = spec.batch_symbol
     if symbol is not None and symbol in dims and batch not in (None, dims[symbol]):
         raise InputError(
-            f"{called('dims')} gives {symbol}={dims[symbol]}, which is the batch, and {called('batch')} is {batch}; "
-            f"give {called('batch')} alone"
+            f"{called('dims')} gives the batch as {symbol}={dims[symbol]}, but {called('batch')} is {batch}; "
+            f"give only {called('batch')}"
         )
     infos = [each.batched(() if batch is None or symbol is not None else (batch,)) for each in spec.inputs]
     streams, named = batch, {}

@@ -1,16 +1,12 @@
-"""The lines of a profile's table: what a region of the compiled program, or all that is done for a node, costs."""
+"""Profiles: regions with times and costs, rows of the table, and the text of the table."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
-
-import jax
-import numpy as np
 
 from jaxrnn._files.messages import brief, bytes_of
 from jaxrnn.errors import InputError, check_count
@@ -18,23 +14,23 @@ from jaxrnn.profiling.hlo import Cost
 from jaxrnn.profiling.timing import Peaks
 
 By = Literal["node", "region"]
-#: A region that reaches less of either limit is held up by something else.
+#: A region below this share of both peaks is bound by neither.
 _NEAR = 0.25
 
 
 @brief
 @dataclass(frozen=True)
 class Region:
-    """One instruction of the compiled program, such as a fusion or a product of matrices, over one call.
+    """An instruction of the compiled program, such as a fusion or a matrix product, with all executions in a call.
 
     Attributes:
-        name: XLA's.
-        opcode: XLA's; for a fusion, what it ends with is in the name.
-        nodes: the ONNX nodes (or scopes) that it works for, with their estimated shares of its work.
-        seconds: of all its executions in a call, without what recording them took.
-        executions: in a call; more than one in a loop.
-        cost: operations and bytes of all its executions, from shapes.
-        working_set: bytes that are touched before its data is used again: those of the loop around it, or of the call.
+        name: name in XLA; the name of a fusion includes its last operations.
+        opcode: opcode in XLA.
+        nodes: ONNX nodes (or scopes) of the region, with estimated shares of the work.
+        seconds: time in a call, without the time that the profiler adds.
+        executions: executions in a call; several in a loop.
+        cost: operations and bytes of all executions, computed from shapes.
+        working_set: bytes between two uses of the same data: the bytes of the enclosing loop, or of the call.
     """
 
     name: str
@@ -49,21 +45,21 @@ class Region:
 @brief
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: a region, all that was done for a node, or a sum of such lines.
+    """A row of the table: a region, a node, or a sum of rows.
 
     Attributes:
-        name: of the region or node.
-        seconds: in a call.
-        time_share: of the seconds of the whole call.
-        kind: the region's opcode, or the node's operator.
-        related: nodes of a region, with shares where there are several; regions of a node.
-        shared: the part of the seconds that is an estimate, because a region of several nodes was divided.
-        executions: in a call.
-        flops: floating-point operations in a call; None where they are not known.
-        nbytes: bytes read and written in a call; None where they are not known.
-        flops_share: of the peak floating-point operations a second; None where no peak was measured.
-        bytes_share: of the peak bytes a second for the working set.
-        bound: the nearer limit, ``compute`` or ``memory``; ``neither`` where both are far.
+        name: name of the region or node.
+        seconds: time in a call.
+        time_share: share of the time of the whole call.
+        kind: opcode of the region, or operator of the node.
+        related: nodes of a region, with shares if there are several; or regions of a node.
+        shared: share of the time that is an estimate, because a region of several nodes was divided.
+        executions: executions in a call.
+        flops: floating-point operations in a call; None if unknown.
+        nbytes: bytes read and written in a call; None if unknown.
+        flops_share: share of the peak floating-point operations per second; None without peaks.
+        bytes_share: share of the peak bytes per second for the working set; None without peaks.
+        bound: the nearer peak, ``compute`` or ``memory``, or ``neither`` if both are far; None without peaks.
     """
 
     name: str
@@ -80,26 +76,26 @@ class Row:
     bound: str | None = None
 
 
-#: Regions, each with the share of it that a line stands for.
+#: Regions, each with the share that belongs to a row.
 Shares = Sequence[tuple[Region, float]]
 
 
 @dataclass(frozen=True)
 class Call:
-    """What the lines of one call are held against: its seconds, and the machine's limits if they were measured."""
+    """A call, which makes rows: the time of the call, and the peaks of the machine if they were measured."""
 
     seconds: float
     peaks: Peaks | None
 
     def by_region(self, regions: Sequence[Region]) -> Iterator[Row]:
-        """A line for each region."""
+        """Return a row for each region."""
         for region in regions:
             several = len(region.nodes) > 1
             related = tuple(f"{name} {share:.0%}" if several else name for name, share in region.nodes.items())
             yield self._row(region.name, region.opcode, related, [(region, 1.0)])
 
     def by_node(self, regions: Sequence[Region], operators: Mapping[str, str]) -> Iterator[Row]:
-        """A line for each node, and one for what could be traced to none."""
+        """Return a row for each node, and a row ``(none)`` for regions without a node."""
         shares: dict[str, list[tuple[Region, float]]] = defaultdict(list)
         for region in regions:
             for name, share in (region.nodes or {"": 1.0}).items():
@@ -109,7 +105,7 @@ class Call:
             yield self._row(name or "(none)", kind, tuple(region.name for region, _ in of_node), of_node)
 
     def sum(self, name: str, seconds: float, cost: Cost | None = None) -> Row:
-        """A line for time that is no single region or node, with what was done in it where that is known."""
+        """Return a row without a peak of memory: a sum of rows, or time outside of regions."""
         known = cost is not None
         share = cost.flops / self.peaks.flops / seconds if known and self.peaks is not None and seconds > 0 else None
         return Row(
@@ -127,7 +123,7 @@ class Call:
         bytes_share = bound = None
         row = self.sum(name, seconds, sum((region.cost * share for region, share in shares), Cost()))
         if self.peaks is not None and row.flops_share is not None:
-            # The time that the bytes would take at the limit, each region's at that of its own working set.
+            # The least time for the bytes: the peak of each region depends on its working set.
             rates = self.peaks.bandwidth
             least = sum(share * region.cost.nbytes / rates(region.working_set) for region, share in shares)
             bytes_share = least / seconds
@@ -144,22 +140,16 @@ class Call:
         )
 
 
-#: Steps that outputs are compared over, each with inputs of its own and the state carried on.
-STEPS = 50
-
-Step = Callable[[Any, Any], tuple[dict[str, Any], Any]]
-
-
 @brief
 @dataclass(frozen=True)
 class OutputDifference:
-    """How far an output is from that in full precision, over all steps.
+    """The difference of an output from full precision, over all compared calls.
 
     Attributes:
-        name: of the output.
-        largest: the largest absolute difference.
-        scale: the largest magnitude of the output, in full precision.
-        decibels: energy of the output over energy of the difference; infinite where they are equal.
+        name: name of the output.
+        largest: largest absolute difference.
+        scale: largest magnitude of the output in full precision.
+        decibels: ratio of the energies of output and difference in dB; infinite for equal outputs.
     """
 
     name: str
@@ -171,15 +161,15 @@ class OutputDifference:
 @brief
 @dataclass(frozen=True)
 class LowPrecision:
-    """What a compute dtype gains and costs.
+    """The effect of a compute dtype on size, time and outputs.
 
     Attributes:
-        dtype: the compute dtype, which the weights of products have.
-        nbytes: of the folded parameters.
-        full_nbytes: of the same in full precision.
-        full_seconds: of a call with those: the median.
-        steps: calls that outputs were compared over.
-        differences: of every output of floating-point numbers.
+        dtype: compute dtype, which is the type of the weights of products.
+        nbytes: size of the folded parameters.
+        full_nbytes: size of the folded parameters in full precision.
+        full_seconds: median time of a call in full precision.
+        steps: number of compared calls.
+        differences: difference of each floating-point output.
     """
 
     dtype: str
@@ -190,73 +180,45 @@ class LowPrecision:
     differences: tuple[OutputDifference, ...]
 
     def lines(self, seconds: float) -> list[str]:
-        """Lines of text, beside the seconds of a call with them."""
+        """Return lines of text; `seconds` is the time of a call in low precision."""
         lines = [
             f"weights in {self.dtype}: {scaled(self.nbytes)}B instead of {scaled(self.full_nbytes)}B; a call takes "
             f"{microseconds(self.full_seconds)} µs in full precision, {self.full_seconds / seconds:.2f} times as long"
         ]
         return lines + [
-            f"output {each.name}, over {self.steps} calls: differs by at most {each.largest:.2g}, where its largest "
-            f"magnitude is {each.scale:.2g}; signal over error {each.decibels:.1f} dB"
+            f"output {each.name}, over {self.steps} calls: largest difference {each.largest:.2g}, largest magnitude "
+            f"{each.scale:.2g}, signal-to-error ratio {each.decibels:.1f} dB"
             for each in self.differences
         ]
 
 
-def differences_of(
-    low: Step, full: Step, first: tuple[Any, Any], frames: Iterator[Any]
-) -> tuple[OutputDifference, ...]:
-    """Run two functions of a state and inputs over the same inputs, each with its own state carried on."""
-    states = list(first)
-    errors: dict[str, list[np.ndarray]] = {}
-    outputs: dict[str, list[np.ndarray]] = {}
-    for inputs in frames:
-        results = []
-        for place, step in enumerate((low, full)):
-            values, states[place] = step(states[place], inputs)
-            results.append(values)
-        for name, value in results[1].items():
-            if value is None or not jax.numpy.issubdtype(value.dtype, jax.numpy.floating):
-                continue
-            expected = np.asarray(value, np.float64)
-            outputs.setdefault(name, []).append(expected)
-            errors.setdefault(name, []).append(np.asarray(results[0][name], np.float64) - expected)
-    return tuple(_difference(name, np.stack(errors[name]), np.stack(outputs[name])) for name in outputs)
-
-
-def _difference(name: str, error: np.ndarray, output: np.ndarray) -> OutputDifference:
-    noise, energy = float(np.square(error).sum()), float(np.square(output).sum())
-    decibels = math.inf if noise == 0 else 10 * math.log10(energy / noise) if energy else -math.inf
-    return OutputDifference(name, float(np.abs(error).max(initial=0)), float(np.abs(output).max(initial=0)), decibels)
-
-
-#: What the line is called that holds the seconds of a call in no region.
+#: Name of the row for the time outside of regions.
 REST = "dispatch, loop control, gaps"
-#: What `Profile.data` gives as lines of the table alone.
+#: Fields that `Profile.data` replaces by rows.
 _LONG = ("regions", "operators")
 
 
 @brief
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a compiled function goes.
+    """The time of a compiled function by region and by node.
 
     Attributes:
-        label: what was profiled.
-        device: what it ran on.
-        threads: processors that the process may use.
-        seconds: of a call, from the call to its results, without the profiler: the median.
-        fastest: the 10th percentile of the same.
-        slowest: the 90th percentile of the same.
-        calls: how many calls were timed.
-        regions: the instructions that were seen, the longest first; empty where the backend reports none.
-        rest: seconds of a call in no region: dispatch, loop control, and gaps between regions. 0 where the
-            regions, recorded, took longer than the call; a note says so.
-        xla: XLA's own cost analysis of the whole program (``flops``, ``transcendentals``, ``bytes``); it counts one
-            trip of a loop.
-        peaks: the machine's limits; None if they were not measured.
-        operators: the operator of every node, by name.
-        notes: what to know when reading the figures.
-        low_precision: what the compute dtype gains and costs, where there is one.
+        label: name of the function.
+        device: device of the arguments.
+        threads: processors that are available to the process.
+        seconds: median time of a call until the results are ready, without the profiler.
+        fastest: 10th percentile of the time of a call.
+        slowest: 90th percentile of the time of a call.
+        calls: number of timed calls.
+        regions: recorded instructions, the longest first; empty if the backend reports no regions.
+        rest: time of a call outside of regions: dispatch, loop control, and gaps between regions. The rest is 0 if the
+            recorded regions took longer than the call, which a note explains.
+        xla: totals of XLA's cost analysis (``flops``, ``transcendentals``, ``bytes``), with one trip of each loop.
+        peaks: peaks of the machine; None if they were not measured.
+        operators: operators of the nodes by name.
+        notes: notes on the figures.
+        low_precision: effect of the compute dtype; None in full precision.
     """
 
     label: str
@@ -276,16 +238,16 @@ class Profile:
 
     @property
     def cost(self) -> Cost:
-        """Operations and bytes of all regions, loops with all their trips."""
+        """Operations and bytes of all regions, with all trips of loops."""
         return sum((region.cost for region in self.regions), Cost())
 
     def rows(self, by: By = "region") -> tuple[Row, ...]:
-        """The lines of the table, the longest time first.
+        """Return the rows of the table, the longest time first.
 
         Args:
-            by: ``"region"``: one line for each instruction of the compiled program. ``"node"``: one for each ONNX
-                node (or scope); the time, operations and bytes of a region that works for several nodes are divided
-                among them by the operations that each needs, and `Row.shared` says how much of a line is an estimate.
+            by: ``"region"`` for a row per instruction of the compiled program, or ``"node"`` for a row per ONNX node
+                (or scope). Time, operations and bytes of a region with several nodes are divided in proportion to the
+                operations of the nodes; `Row.shared` is the share of such estimates.
         """
         if by not in ("node", "region"):
             raise InputError(f"by must be 'node' or 'region', not {by!r}")
@@ -294,11 +256,11 @@ class Profile:
         return tuple(sorted(rows, key=lambda row: -row.seconds))
 
     def lines(self, by: By = "region", top: int | None = None) -> list[Row]:
-        """The lines of the table, then sums: the lines that are not shown, the rest of the call, and the call.
+        """Return the rows of the table and sums: the omitted rows, the rest of the call, and the call.
 
         Args:
             by: as in `rows`.
-            top: lines to show; the others are added up in one. None for all.
+            top: number of rows before the sum of the omitted rows; None for all.
         """
         if top is not None:
             check_count("top", top)
@@ -312,7 +274,7 @@ class Profile:
         return [*lines, call.sum("call", self.seconds, self.cost if rows else None)]
 
     def data(self, by: By = "region") -> dict[str, Any]:
-        """All of it in plain types, the lines of the table under ``rows``."""
+        """Return the profile in plain types, with the rows of the table as ``rows``."""
         whole = dataclasses.replace(self, regions=(), operators={})
         facts = {name: value for name, value in dataclasses.asdict(whole).items() if name not in _LONG}
         in_regions = sum(region.seconds for region in self.regions)
@@ -320,7 +282,7 @@ class Profile:
         return {**facts, "in_regions": in_regions, "cost": dataclasses.asdict(self.cost), "by": by, "rows": rows}
 
     def heading(self) -> list[str]:
-        """Lines that say what was measured and what the machine can do."""
+        """Return the lines above the table: label, time of a call, XLA's cost analysis, peaks and notes."""
         lines = [
             f"{self.label}, on {self.device}, {self.threads} thread(s)",
             f"a call takes {microseconds(self.seconds)} µs (median of {self.calls}; 80 % of them within "
@@ -338,12 +300,12 @@ class Profile:
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
     def table(self, by: By = "region", top: int | None = None) -> str:
-        """The heading and the table as text; arguments as in `lines`."""
+        """Return heading and table as text, with arguments as in `lines`."""
         cells = columns(by, peaks=self.peaks is not None)
         return "\n".join([*self.heading(), "", *aligned(cells, self.lines(by, top))])
 
 
-#: Names of the columns that hold numbers.
+#: Columns with numbers.
 NUMBERS = ("µs", "time", "shared", "runs", "FLOP", "of peak FLOP/s", "bytes", "of peak bytes/s")
 _LONGEST, _MOST = 60, 3
 
@@ -351,12 +313,7 @@ Columns = dict[str, Callable[[Row], str]]
 
 
 def columns(by: By, *, peaks: bool) -> Columns:
-    """The table's columns, each with the text of a line in it.
-
-    Args:
-        by: what a line is.
-        peaks: whether the machine's limits were measured.
-    """
+    """Return the columns of the table, each with the function from a row to a text."""
     time: Columns = {"µs": lambda row: microseconds(row.seconds), "time": lambda row: f"{row.time_share:.1%}"}
     flops: Columns = {"FLOP": lambda row: scaled(row.flops)}
     nbytes: Columns = {"bytes": lambda row: scaled(row.nbytes)}
@@ -373,7 +330,7 @@ def columns(by: By, *, peaks: bool) -> Columns:
 
 
 def aligned(columns: Columns, rows: Sequence[Row]) -> list[str]:
-    """Columns and lines as text, numbers to the right."""
+    """Format rows as lines of text with aligned columns."""
     table = [list(columns), *([cell(row) for cell in columns.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     sides = [str.rjust if name in NUMBERS else str.ljust for name in columns]
@@ -381,13 +338,13 @@ def aligned(columns: Columns, rows: Sequence[Row]) -> list[str]:
 
 
 def microseconds(seconds: float) -> str:
-    """A time, without its unit."""
+    """Format a time in microseconds, without the unit."""
     value = 1e6 * seconds
     return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def scaled(value: float | None) -> str:
-    """A number with the prefix of its unit, which follows; nothing for none."""
+    """Format a number with the prefix of a unit; the caller appends the unit."""
     if value is None:
         return ""
     for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -401,7 +358,7 @@ def _share(value: float | None) -> str:
 
 
 def _listed(names: Sequence[str], most: int | None) -> str:
-    """Names up to a number of them and a length."""
+    """Join names, up to `most` names and a maximal length."""
     more = [f"{len(names) - most} more"] if most is not None and len(names) > most else []
     text = ", ".join([*names[:most], *more])
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

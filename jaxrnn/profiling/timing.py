@@ -1,4 +1,4 @@
-"""Times of calls and of the regions in them, and the peak rates of the machine."""
+"""Times of calls, times of regions from JAX's profiler, and peak rates of the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jax import lax
 from jaxrnn._files.messages import brief
 from jaxrnn.profiling.hlo import HloModule
 
-#: Events that are recorded at most, if two calls do not have more: reading them back takes a few microseconds each.
+#: Limit of recorded events, except for the first two calls; reading an event takes a few microseconds.
 _MOST_EVENTS = 200_000
 _SECONDS = 0.3
 _CALLS = 5, 300
@@ -27,7 +27,7 @@ _CALLS = 5, 300
 
 @dataclass(frozen=True)
 class Event:
-    """One execution of an instruction: how long, in which call of the program, and whether the host ran it."""
+    """An execution of an instruction in a call (`run`) of the program."""
 
     name: str
     run: Any
@@ -37,31 +37,28 @@ class Event:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Regions of one call.
+    """The regions of a call."""
 
-    Attributes:
-        seconds: by instruction, all its executions in a call together: the median of the faster half of the calls.
-        counts: by instruction, its executions in a call.
-        on_host: whether the host's clock took them, so that the recorder's own work is among them.
-    """
-
+    #: Time of all executions of an instruction in a call: the median of the faster half of the calls.
     seconds: dict[str, float]
+    #: Executions of an instruction in a call.
     counts: dict[str, int]
+    #: True if the host measured the times, which then include work of the profiler.
     on_host: bool
 
     @property
     def shortest(self) -> float:
-        """Seconds of the shortest execution."""
+        """The time of the shortest execution."""
         return min((seconds / self.counts[name] for name, seconds in self.seconds.items()), default=0.0)
 
     def less(self, each: float) -> Recorded:
-        """The same with so many seconds taken off each execution."""
+        """Subtract `each` seconds from each execution."""
         taken = {name: max(seconds - each * self.counts[name], 0.0) for name, seconds in self.seconds.items()}
         return Recorded(taken, self.counts, self.on_host)
 
 
 def time_calls(call: Callable[[], Any], seconds: float = _SECONDS) -> list[float]:
-    """Seconds of each call, from the call to its results; as many calls as fit the time, but a few at least."""
+    """Time calls until `seconds` are over, with a minimum number of calls; return the seconds of each call."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < _CALLS[0] or (time.perf_counter() < end and len(times) < 100_000):
@@ -72,13 +69,7 @@ def time_calls(call: Callable[[], Any], seconds: float = _SECONDS) -> list[float
 
 
 def record(call: Callable[[], Any], module: str, one_call: float) -> Recorded:
-    """Call a compiled program under JAX's profiler.
-
-    Args:
-        call: calls the program once.
-        module: the name of its HLO module.
-        one_call: seconds of a call, roughly.
-    """
+    """Record calls of the program `module` with JAX's profiler; `one_call` is the approximate time of a call."""
     events = _events(call, module, 2)
     if events:
         calls = min(_CALLS[1], max(_CALLS[0], _SECONDS / one_call), 2 * _MOST_EVENTS / len(events))
@@ -100,13 +91,13 @@ def _events(call: Callable[[], Any], module: str, calls: int) -> list[Event]:
         if not files:
             return []
         with warnings.catch_warnings():
-            # Python 3.13 warns of how the profiler's own types were built.
+            # Types of the profiler cause warnings in Python 3.13.
             warnings.simplefilter("ignore", DeprecationWarning)
             return list(_read(jax.profiler.ProfileData.from_file(str(files[0])), module))
 
 
 def _read(data: Any, module: str) -> Iterator[Event]:
-    """The events of a program's instructions: of the accelerator where one ran it, else of the host."""
+    """Return the events of a program on the accelerator, or on the host if there are none."""
     planes = list(data.planes)
     events = [event for plane in planes if plane.name.startswith("/device:") for event in _of_plane(plane, module)]
     if not events:
@@ -115,7 +106,7 @@ def _read(data: Any, module: str) -> Iterator[Event]:
 
 
 def recorder_seconds() -> float:
-    """What the recorder itself adds to an event on the host: the time of an event in which next to nothing is done."""
+    """Measure the time that the profiler adds to an event on the host, by the time of a tiny instruction."""
     call = jax.jit(lambda x: jnp.cumsum(x[::-1])[::2] @ x[:4]).lower(jnp.ones(8)).compile()
     example = jnp.ones(8)
     recorded = record(lambda: call(example), HloModule.parse(call.as_text() or "").name, 1e-4)
@@ -135,12 +126,12 @@ def _summed(events: Sequence[Event]) -> Recorded:
     by_run: dict[Any, list[Event]] = defaultdict(list)
     for event in events:
         by_run[event.run].append(event)
-    # The end of an earlier call can reach into the recording: it is no whole call.
+    # The recording can include the end of an earlier call: keep calls with the usual number of events.
     whole = Counter(len(run) for run in by_run.values())
     usual = max(whole, key=lambda count: (whole[count], count), default=0)
     runs = [run for run in by_run.values() if len(run) == usual]
     runs.sort(key=lambda run: sum(event.nanoseconds for event in run))
-    # Those in which something else had the processor for a while say nothing of the program.
+    # Drop the slower half, in which other processes interrupted the program.
     runs = runs[: (len(runs) + 1) // 2]
     sums: dict[str, list[float]] = defaultdict(list)
     counts: dict[str, list[int]] = defaultdict(list)
@@ -159,9 +150,9 @@ def _summed(events: Sequence[Event]) -> Recorded:
     )
 
 
-#: Bytes of the arrays that bandwidth is measured on: the smallest fits a core's own cache, the largest no cache.
+#: Sizes in bytes for the bandwidth: the smallest fits the cache of a core, the largest exceeds all caches.
 SIZES = tuple(1 << power for power in (19, 21, 23, 25, 28))
-#: Sides of the square matrices whose product is taken.
+#: Sides of the square matrices for the peak of a matrix product.
 _SIDES = (512, 1024, 2048, 4096, 8192)
 _ENOUGH = 5e-3
 
@@ -169,13 +160,13 @@ _ENOUGH = 5e-3
 @brief
 @dataclass(frozen=True)
 class Peaks:
-    """The machine's limits, as XLA reaches them in this process.
+    """The peak rates of the machine, measured with XLA in this process.
 
     Attributes:
-        dtype: of the matrix product.
-        flops: floating-point operations a second of a large matrix product.
-        bandwidths: bytes a second by the size of the array that is gone through again and again: the best of a copy
-            in place (reading and writing) and a product of a matrix and a vector (reading).
+        dtype: operand type of the matrix product.
+        flops: floating-point operations per second of a large matrix product.
+        bandwidths: bytes per second by the size of an array in bytes: the maximum over repeated copies in place
+            (reading and writing) and repeated matrix-vector products (reading).
     """
 
     dtype: str
@@ -183,24 +174,24 @@ class Peaks:
     bandwidths: dict[int, float]
 
     def bandwidth(self, working_set: float) -> float:
-        """Bytes a second for data that is used again after so many bytes: that of the next larger array measured."""
+        """Return the bytes per second for a working set in bytes, measured on the next larger array."""
         larger = [size for size in sorted(self.bandwidths) if size >= working_set]
         return self.bandwidths[larger[0] if larger else max(self.bandwidths)]
 
 
 def measure_peaks(dtype: Any = "float32", sizes: Sequence[int] = SIZES) -> Peaks:
-    """Measure the machine, in about two seconds on a CPU core.
+    """Measure the peak rates of the machine, which takes about two seconds on a CPU core.
 
     Args:
-        dtype: of the operands of the matrix product; its result is float32 where they are narrower.
-        sizes: bytes of the arrays that bandwidth is measured on.
+        dtype: operand type of the matrix product; the result of narrower types is float32.
+        sizes: sizes in bytes of the arrays for the bandwidth.
     """
     kind = jnp.dtype(dtype)
     return Peaks(kind.name, _matrix_product(kind), {size: _bandwidth(size) for size in sizes})
 
 
 def _matrix_product(dtype: Any) -> float:
-    """The best rate over growing matrices, until one takes long enough to be timed."""
+    """Return the best rate over growing matrices, up to the first product that takes long enough."""
     best = 0.0
     result = jnp.float32 if dtype.itemsize < 4 else dtype
     for side in _SIDES:
@@ -214,11 +205,11 @@ def _matrix_product(dtype: Any) -> float:
 
 
 def _bandwidth(nbytes: int) -> float:
-    """The better of reading and copying an array of so many bytes, many times in one call."""
+    """Return the better rate of reading and copying an array of `nbytes`, many times in one call."""
     columns = 1024
     rows = max(nbytes // (4 * columns), 1)
     matrix, vector = jnp.full((rows, columns), 1e-3, jnp.float32), jnp.ones(columns, jnp.float32)
-    # A product takes one result of the last one, so that none can be left out or moved out of the loop.
+    # Each product depends on the last product, so XLA cannot skip products or move products out of the loop.
     times = max(2, (1 << 28) // nbytes)
     read = jax.jit(lambda a, v: lax.fori_loop(0, times, lambda _, w: w.at[:1].set(lax.dot(a, w)[:1]), v)).lower(
         matrix, vector
@@ -230,6 +221,6 @@ def _bandwidth(nbytes: int) -> float:
 
 
 def _best(call: Callable[[], Any]) -> float:
-    """The shortest of a few calls, in seconds."""
+    """Return the shortest of a few calls, in seconds."""
     jax.block_until_ready(call())
     return max(min(time_calls(call, 0.0)), 1e-9)

@@ -1,4 +1,4 @@
-"""Verifying imported models against other engines, and random inputs to do it on."""
+"""Comparison of imported models with other engines, and random inputs for the comparison."""
 
 from __future__ import annotations
 

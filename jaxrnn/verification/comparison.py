@@ -1,4 +1,4 @@
-"""Whether two values agree, and by how much they differ: the rule that `jaxrnn.verification.verify` applies."""
+"""Comparison of two values: the rule of `jaxrnn.verification.verify`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import numpy as np
 from jaxrnn._files.messages import brief
 from jaxrnn.errors import InputError
 
-#: Tolerances of float32 and float64; types with fewer digits get some of their own rounding steps.
+#: Tolerances of float32 and float64; at least `STEPS` rounding steps of types with fewer digits.
 ATOL, RTOL, STEPS = 1e-5, 1e-4, 8
 
 
 @brief
 @dataclass(frozen=True)
 class Comparison:
-    """How one value compares with the peer's.
+    """The result of comparing a value with the value of a peer, another engine.
 
     Attributes:
-        name: the value's name.
-        dtype: element type here.
-        shape: shape here.
-        max_abs: largest ``|here - peer|``; infinite where only one side is NaN or infinite, None for strings.
+        name: name of the value.
+        dtype: element type of the value.
+        shape: shape of the value.
+        max_abs: largest ``|here - peer|``; infinite if only one side is NaN or infinite, None for strings.
         max_rel: largest ``|here - peer| / |peer|`` over the elements with ``|peer| > atol``.
-        scale: largest finite ``|peer|``; None as in `max_abs`.
-        ok: whether element type, shape and every element agree.
-        reason: what does not agree.
-        worst: index of the element that differs most, where one does.
-        first_frame: where one does, the first frame with one, of a value with a time axis.
+        scale: largest finite ``|peer|``; None for strings.
+        ok: True if element type, shape and all elements agree.
+        reason: description of the difference; None if there is no difference.
+        worst: index of the element with the largest difference beyond the tolerance.
+        first_frame: first frame with a difference beyond the tolerance, if the value has a time axis.
     """
 
     name: str
@@ -47,14 +47,10 @@ class Comparison:
 
 
 def tolerances(dtype: np.dtype, atol: float | None, rtol: float | None) -> tuple[float, float]:
-    """The tolerances for an element type: those of the caller, else the defaults; by default integers must be equal.
-
-    Raises:
-        InputError: a tolerance is negative or NaN.
-    """
+    """Return the tolerances for an element type; the defaults for integers are 0."""
     for name, tolerance in (("atol", atol), ("rtol", rtol)):
         if tolerance is not None and not tolerance >= 0:
-            raise InputError(f"{name} must be a number from 0 on, not {tolerance}")
+            raise InputError(f"{name} must be a number of at least 0, not {tolerance}")
     if not jnp.issubdtype(dtype, jnp.inexact):
         return atol or 0.0, rtol or 0.0
     least = STEPS * float(jnp.finfo(dtype).eps)
@@ -71,21 +67,21 @@ def compare(
     scaled: bool = False,
     time_axis: int | None = None,
 ) -> Comparison:
-    """Compare a value with the peer's: every element must satisfy ``|here - peer| <= atol + rtol * |peer|``.
+    """Compare a value with the value of a peer: each element must satisfy ``|here - peer| <= atol + rtol * |peer|``.
 
-    Element types and shapes must be the same, NaNs must be at the same places, and infinities equal. Sequences are
-    compared item by item; the result is that of the worst item.
+    Element types and shapes must agree. NaNs must be at the same positions, and infinities must be equal. Sequences are
+    compared item by item, and the comparison of the worst item is returned.
 
     Args:
-        name: what to call the value.
+        name: name of the value in the result.
         here: array, tuple of values, or None for an absent optional.
-        peer: the same from the other engine.
+        peer: the value of the other engine.
         atol: absolute tolerance; by default 1e-5, but at least 8 rounding steps of the element type, and 0 for
             integers, booleans and strings.
         rtol: relative tolerance; by default 1e-4, with the same exceptions.
-        scaled: multiply ``atol`` by the largest finite ``|peer|`` where that is above 1: for values inside a graph,
-            where large terms may cancel.
-        time_axis: the axis of arrays that holds frames of time.
+        scaled: multiply ``atol`` by the largest finite ``|peer|`` if that is above 1. Use it for values inside a
+            graph, where large terms may cancel.
+        time_axis: axis of frames, for `Comparison.first_frame`.
     """
     if here is None or peer is None or isinstance(here, (list, tuple)) or isinstance(peer, (list, tuple)):
         return _compare_items(name, here, peer, atol, rtol, scaled)
@@ -121,7 +117,7 @@ def _compare_numbers(
         distance = np.where(equal, 0.0, np.abs(a - b))
         distance = np.where(np.isnan(distance), np.inf, distance)
         if not inexact:
-            # Large integers may differ by less than float64 tells.
+            # Large integers may differ by less than float64 resolves.
             distance = np.where(equal, 0.0, np.maximum(distance, 1.0))
         size = np.abs(b)
         scale = float(size.max(initial=0.0, where=np.isfinite(size)))

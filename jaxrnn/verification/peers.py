@@ -1,4 +1,4 @@
-"""Other engines that evaluate ONNX, behind one small interface: ONNX Runtime and ONNX's reference evaluator."""
+"""Peers: ONNX Runtime and the reference evaluator of ONNX behind one interface."""
 
 from __future__ import annotations
 
@@ -21,34 +21,26 @@ from jaxrnn.steps.specs import ArraySpec
 
 
 class PeerError(JaxrnnError, RuntimeError):
-    """Another engine does not take a model, or fails on it; says nothing about jaxrnn's own result."""
+    """Another engine rejects a model or fails to run it, so there is nothing to compare with."""
 
 
 class Peer(Protocol):
-    """An engine with a model loaded.
-
-    Attributes:
-        name: the engine and its version.
-    """
+    """An engine with a loaded model; `name` includes the version of the engine."""
 
     name: str
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Every output of the model by name, as NumPy arrays.
-
-        Raises:
-            PeerError: the engine failed.
-        """
+        """Return all outputs of the model by name as NumPy arrays, or raise `PeerError`."""
         ...
 
 
-#: What an engine loads: a model that holds all its data itself, or a file with its external data.
+#: A model that contains all tensor data, or a file with external data.
 Loadable = onnx.ModelProto | Path
 OpenPeer = Callable[[Loadable], Peer]
 
 
 def complete_proto(source: Source) -> onnx.ModelProto:
-    """A copy of the model that holds all its data itself, and that may be changed."""
+    """Return a copy of the model that contains all tensor data."""
     proto, _, folder = read_source(source)
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
@@ -58,21 +50,16 @@ def complete_proto(source: Source) -> onnx.ModelProto:
 
 
 def expose(proto: onnx.ModelProto, names: Sequence[str]) -> None:
-    """Make these values of the outer graph outputs of the model, besides those that are."""
+    """Add values of the outer graph to the outputs of the model."""
     outputs = {value.name for value in proto.graph.output}
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
 
 
 def candidates(engine: str, *, optimized: bool = False) -> list[OpenPeer]:
-    """The engines to try, in order: ``ort``, ``reference``, or for ``auto`` both, the first where it is installed.
+    """Return the engines to try in order: ``ort``, ``reference``, or both for ``auto`` if ONNX Runtime is installed.
 
-    Args:
-        engine: one of these.
-        optimized: ONNX Runtime as its users have it by default; else every node runs as the file has it.
-
-    Raises:
-        MissingPackageError: ``ort`` is asked for and not installed.
-        InputError: there is no such engine.
+    With `optimized`, ONNX Runtime optimizes the graph, as by default for its users. Otherwise ONNX Runtime runs the
+    nodes of the file unchanged.
     """
     installed = importlib.util.find_spec("onnxruntime") is not None
     if engine == "ort" and not installed:
@@ -90,7 +77,7 @@ def candidates(engine: str, *, optimized: bool = False) -> list[OpenPeer]:
 
 
 class OnnxRuntime:
-    """ONNX Runtime on the CPU, by default with graph optimisations off: every node as the file has it."""
+    """ONNX Runtime on the CPU, by default without graph optimizations."""
 
     def __init__(self, model: Loadable, *, optimized: bool = False):
         import onnxruntime
@@ -107,10 +94,10 @@ class OnnxRuntime:
         try:
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise PeerError(f"{self.name} does not take the model: {first_line(error)}") from error
+            raise PeerError(f"{self.name} rejects the model: {first_line(error)}") from error
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Every output of the model by name, as NumPy arrays."""
+        """Return all outputs of the model by name as NumPy arrays."""
         taken = {value.name for value in self._session.get_inputs()}
         names = [value.name for value in self._session.get_outputs()]
         try:
@@ -121,7 +108,7 @@ class OnnxRuntime:
 
 
 class Reference:
-    """The reference evaluator of the onnx package: slow, with the newest operators."""
+    """The reference evaluator of the onnx package, which is slow and supports the newest operators."""
 
     def __init__(self, model: Loadable):
         from onnx.reference import ReferenceEvaluator
@@ -132,10 +119,10 @@ class Reference:
         try:
             self._evaluator = ReferenceEvaluator(proto)
         except Exception as error:
-            raise PeerError(f"the {self.name} does not take the model: {first_line(error)}") from error
+            raise PeerError(f"the {self.name} rejects the model: {first_line(error)}") from error
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Every output of the model by name, as NumPy arrays."""
+        """Return all outputs of the model by name as NumPy arrays."""
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
@@ -146,15 +133,15 @@ class Reference:
 
 
 def feed(info: ArraySpec, value: Any) -> Any:
-    """An argument as the engines take it: a NumPy array of the declared type, or a list of them."""
+    """Convert an argument to a NumPy array of the declared type, or to a list of arrays."""
     if info.dtype is not None:
         return np.asarray(value)
     return jax.tree.map(np.asarray, list(value) if isinstance(value, (list, tuple)) else value)
 
 
 def _refuse_foreign_types(engine: str, value: onnx.ValueInfoProto) -> None:
-    """NumPy itself has no bfloat16, float8 or 4-bit types, and neither has the engine's interface to it."""
+    """Raise `PeerError` for types that NumPy lacks, such as bfloat16, which the engine cannot exchange with Python."""
     kind = value.type.tensor_type.elem_type
     if kind and np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).isbuiltin != 1:
         name = onnx.TensorProto.DataType.Name(kind).lower()
-        raise PeerError(f"{engine} exchanges no {name} arrays with Python ({value.name!r} is one)")
+        raise PeerError(f"{engine} cannot exchange {name} arrays with Python (the type of {value.name!r})")

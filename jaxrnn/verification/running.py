@@ -1,4 +1,4 @@
-"""Steppers over recordings, with each step timed, and their comparison with a function of whole recordings."""
+"""Runs of steppers over recordings with a time for each step, and comparisons with a function of whole recordings."""
 
 from __future__ import annotations
 
@@ -23,48 +23,38 @@ Arrays = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Ready:
-    """A stepper as functions of NumPy arrays, ready to run.
+    """A stepper as functions of NumPy arrays, compiled and called once."""
 
-    Attributes:
-        spec: its arrays, of which no dimension is open.
-        start: the state before the first frame.
-        step: ``(state, inputs) -> (outputs, state)``.
-        flush: ``(state, tail, valid) -> outputs``, of frames that exist; None where what a delay keeps back is lost.
-        seconds: how long packing and compiling took.
-    """
-
+    #: Without open dimensions.
     spec: StepSpec
+    #: The state before the first frame.
     start: Any
+    #: ``(state, inputs) -> (outputs, state)``.
     step: Callable[[Any, Arrays], Any]
+    #: ``(state, tail, valid) -> outputs`` of existing frames; None if the frames in the delay are dropped.
     flush: Callable[[Any, Arrays, int], Mapping[str, np.ndarray]] | None
+    #: Time to pack and compile.
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run over recordings gave.
+    """The result of a run over recordings."""
 
-    Attributes:
-        outputs: by name, whole: of frames in front for a model in steps; of a stream without the delay, to its end.
-        state: by name, after the last step.
-        seconds: ``float64[steps]``, of each step: NumPy arrays in, NumPy arrays out.
-        flush_seconds: of the flush; None where there is none.
-    """
-
+    #: Steps are stacked along a first axis; outputs of a stream have all frames of the recording, without the delay.
     outputs: dict[str, np.ndarray]
+    #: The state after the last step.
     state: dict[str, np.ndarray]
+    #: ``float64[steps]``, from NumPy inputs to NumPy outputs of each step.
     seconds: np.ndarray
+    #: None without a flush.
     flush_seconds: float | None
 
 
 def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[str, int]) -> Ready:
-    """Pack the parameters, compile the step and the flush with them as constants, and call each of them once.
+    """Pack the parameters, compile step and flush with the packed parameters as constants, and call both once.
 
-    Args:
-        stepper: a model in steps, a streamed function or a compiled file.
-        params: its parameters; None for its own.
-        recordings: whole, by name.
-        dims: sizes of the open dimensions.
+    The recordings supply inputs that are constant in time; `dims` sizes the open dimensions.
     """
     began = time.perf_counter()
     stream = Bound(stepper, packed(stepper, getattr(stepper, "params", None) if params is None else params, dims))
@@ -78,7 +68,7 @@ def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[
         start = stepper.init(batch, params=stream.params, constants=constants or None, **sizes)
         one = {each.name: np.zeros(each.sizes, each.dtype) for each in spec.inputs}
         step = jax.jit(stream.step).lower(start, one).compile()
-        # What the first call sets up is no part of a step; its results are dropped.
+        # The first call is slow, so it is not timed.
         jax.block_until_ready(step(start, one))
         if spec.streams:
             stream.flush(start, one, 0)
@@ -86,13 +76,10 @@ def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[
 
 
 def run(ready: Ready, recordings: Arrays, total: int, indices: Iterable[int] | None = None) -> Run:
-    """Run over the first frames of recordings with the state carried on, each step timed.
+    """Run over the first `total` frames of recordings, carry the state, and time each step.
 
-    Args:
-        ready: what runs.
-        recordings: whole, by name.
-        total: frames to take. Without a flush, those that do not fill a pulse are left out.
-        indices: the numbers of the steps, wrapped in a progress bar, say.
+    Frames that do not fill a pulse go through the flush; without a flush they are dropped. `indices` replaces the range
+    of the step numbers, for example by a progress bar over the range.
     """
     spec = ready.spec
     count, rest = divmod(total, spec.pulse)
@@ -124,53 +111,40 @@ def _contiguous(arrays: Arrays) -> dict[str, np.ndarray]:
 
 
 def _whole(spec: StepSpec, output: OutputSpec, pieces: Sequence[np.ndarray], last: Arrays) -> np.ndarray:
-    """All frames of an output: of a stream from frame 0 to the last that exists, of a model in steps stacked."""
+    """Join the frames of an output of a stream without the delay, or stack the outputs of steps."""
     return whole(output, joined(spec, output, np.stack(pieces)) if pieces else None, last.get(output.name))
 
 
-#: What is compared with: the function over whole recordings.
+#: The reference of a comparison: the function of whole recordings.
 WHOLE = "the whole recording"
-#: A function of a whole recording: arrays by name to arrays by name.
+#: A function of whole recordings, from arrays by name to arrays by name.
 Offline = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Check:
-    """The outputs of a stepper over one recording against others.
+    """The comparison of the outputs of a stepper over one recording with a reference."""
 
-    Attributes:
-        frames: input frames of the recording; of a step without a time axis, steps.
-        outputs: how each output compares.
-        problem: why there is nothing to compare with: the function over whole recordings does not run on so few frames.
-        against: what with.
-    """
-
+    #: Input frames of the recording, or steps without a time axis.
     frames: int
     outputs: tuple[Comparison, ...]
+    #: The error of the reference, if the recording is too short for the function.
     problem: str | None = None
+    #: A name for the reference.
     against: str = WHOLE
 
     @property
     def ok(self) -> bool:
-        """Whether every output agrees."""
+        """True if all outputs agree."""
         return all(output.ok for output in self.outputs)
 
 
 def check_lengths(
     offline: Offline, ready: Ready, recordings: Arrays, total: int, outputs: Arrays, shortest: int
 ) -> list[Check]:
-    """Compare a recording, then parts of it whose lengths do not fit the pulse, with a function on the whole of it.
+    """Compare a stream with the offline function, on `total` frames and on short lengths that do not fit the pulse.
 
-    Args:
-        offline: over whole recordings.
-        ready: the same in pulses.
-        recordings: inputs of the function.
-        total: frames to take.
-        outputs: what the pulses gave for so many.
-        shortest: the fewest frames that a recording has.
-
-    Raises:
-        InputError: the function does not run on the whole recording.
+    `outputs` are the outputs of the stream for `total` frames; `shortest` is the minimal length of a recording.
     """
     whole = _check(offline, ready, recordings, total, outputs)
     if whole.problem is not None:
@@ -180,7 +154,7 @@ def check_lengths(
 
 
 def awkward_lengths(spec: StepSpec, total: int, shortest: int) -> list[int]:
-    """Lengths of recordings at which streaming goes wrong first: a frame, about a pulse, and some pulses and a rest."""
+    """Return lengths that often reveal errors: one frame, a pulse and its neighbours, several pulses and a rest."""
     pulse, multiple = spec.pulse, spec.multiple
     lengths = {multiple, pulse - multiple, pulse, pulse + multiple, 3 * pulse + multiple}
     return sorted(length for length in lengths if max(1, shortest) <= length < total)
@@ -189,7 +163,7 @@ def awkward_lengths(spec: StepSpec, total: int, shortest: int) -> list[int]:
 def offline_outputs(
     offline: Offline, spec: StepSpec, recordings: Arrays, frames: int
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """What a function gives on the first frames of a recording; or why it does not run on so few."""
+    """Return the outputs of the offline function on the first `frames` frames, or its error message."""
     try:
         results = offline(part(spec, recordings, 0, frames))
     except JaxrnnError as error:
@@ -198,7 +172,7 @@ def offline_outputs(
 
 
 def _check(offline: Offline, ready: Ready, recordings: Arrays, total: int, outputs: Arrays | None = None) -> Check:
-    """By the rule of ``jaxrnn verify``."""
+    """Compare a stream with the offline function on the first `total` frames."""
     expected, problem = offline_outputs(offline, ready.spec, recordings, total)
     if problem is not None:
         return Check(total, (), problem)

@@ -1,4 +1,4 @@
-"""Random inputs for a model whose dimensions may be open: what `jaxrnn run --random` and `jaxrnn verify` feed."""
+"""Random inputs for models with open dimensions, for ``jaxrnn run --random``, ``jaxrnn verify`` and others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxrnn.onnx.interface import is_batch_name
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.steps.specs import ArraySpec
 
-#: Sizes of the dimensions that nobody gave.
+#: Default sizes of open dimensions.
 BATCH_SIZE, OTHER_SIZE = 1, 16
 
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
@@ -30,23 +30,19 @@ _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs for one call.
-
-    Attributes:
-        inputs: arrays by name.
-        dims: the size of every symbolic dimension of the inputs.
-        assumed: the dimensions among them whose size nobody gave.
-        random: the names of the inputs that are random.
-    """
+    """The inputs of one call."""
 
     inputs: dict[str, Any]
+    #: Sizes of all symbolic dimensions of the inputs.
     dims: dict[str, int]
+    #: The dimensions with a default size.
     assumed: tuple[str, ...]
+    #: The names of the random inputs.
     random: tuple[str, ...]
 
     @contextlib.contextmanager
     def naming_assumptions(self) -> Iterator[None]:
-        """Errors of evaluation that are raised inside name the assumed sizes, which may be why nothing fits."""
+        """Add the default sizes to errors of evaluation, since wrong sizes are a likely cause."""
         try:
             yield
         except JaxrnnError as error:
@@ -60,13 +56,13 @@ class Sample:
 
 
 def symbols_of(infos: Sequence[ArraySpec]) -> tuple[str, ...]:
-    """The names of the open dimensions of some inputs; a dimension written ``4*S`` has the one name ``S``."""
+    """Return the names of open dimensions; the dimension ``4*S`` has the name ``S``."""
     names = (name for info in infos for size in info.shape or () if isinstance(size, str) for name in _names(size))
     return tuple(dict.fromkeys(names))
 
 
 def restore_types(infos: Sequence[ArraySpec], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Name again the types that NumPy's files do not know, such as bfloat16: such arrays come back as raw bytes."""
+    """Restore types such as bfloat16, which NPY files store as raw bytes."""
     declared = {info.name: info.dtype for info in infos}
 
     def restore(name: str, array: Any) -> Any:
@@ -80,18 +76,18 @@ def restore_types(infos: Sequence[ArraySpec], arrays: Mapping[str, Any]) -> dict
 def random_inputs(
     model: Model, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None, seed: int = 0
 ) -> Sample:
-    """Inputs that fit the model's declarations: those of the caller, and random arrays for the rest.
+    """Draw random arrays for the inputs of a model that the caller does not supply.
 
-    Floats are standard normal. Integers are 0 or 1, or any row of the table where they index one with Gather.
+    Floats are standard normal. Integers are 0 or 1; integers that index a constant table with Gather are any row.
 
     Args:
-        model: the model to make inputs for.
-        inputs: arrays by name; they fix the sizes of the dimensions that they have.
-        dims: sizes of symbolic dimensions. Those that are missing are 1 where the name looks like a batch, else 16.
-        seed: the same seed gives the same arrays for the same shapes.
+        model: the model.
+        inputs: arrays by name, which also fix the sizes of open dimensions.
+        dims: sizes of open dimensions. Without a size, a dimension gets 1 if its name looks like a batch, else 16.
+        seed: seed of the generator; equal seeds and shapes result in equal arrays.
 
     Raises:
-        InputError: a dimension does not exist or has two sizes, or an input cannot be made at random.
+        InputError: a dimension does not exist or has two sizes, or an input cannot be random.
     """
     return random_arrays(model.inputs, inputs or {}, dims=dims, seed=seed, limits=index_limits(model))
 
@@ -105,15 +101,10 @@ def random_arrays(
     limits: Mapping[str, int] | None = None,
     frames: int | None = None,
 ) -> Sample:
-    """`random_inputs` for declarations without a model.
+    """Draw arrays as `random_inputs` for declarations without a model.
 
-    Args:
-        infos: what to make arrays for.
-        inputs: as there.
-        dims: as there.
-        seed: as there.
-        limits: integers of the inputs named here are below this number; by default below 2.
-        frames: make recordings: every array, those of the caller too, has so many frames along a first axis of its own.
+    `limits` are exclusive upper bounds of integer inputs, by default 2. With `frames`, all arrays, including the
+    arrays of the caller, are recordings with a first axis of that size.
     """
     lead = () if frames is None else (frames,)
     missing = [info for info in infos if info.name not in inputs]
@@ -130,18 +121,18 @@ def _sizes(
     shapes: Mapping[str, Sequence[int]],
     dims: Mapping[str, int],
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """The size of every symbol, and the symbols whose size is assumed."""
+    """Return the sizes of all symbols, and the symbols with a default size."""
     known = symbols_of(infos)
     for name, size in dims.items():
         if name not in known:
             raise InputError(f"there is no dimension {name!r}; the open dimensions are: {', '.join(known) or 'none'}")
         if not is_count(size):
-            raise InputError(f"the dimension {name!r} must be a number of elements, not {size!r}")
+            raise InputError(f"the size of the dimension {name!r} must be a whole number of at least 0, not {size!r}")
     sizes = {name: int(size) for name, size in dims.items()}
     for info in infos:
         for name, size in zip(info.shape or (), shapes.get(info.name, ()), strict=False):
             if isinstance(name, str) and name in known and sizes.setdefault(name, size) != size:
-                raise InputError(f"{info.as_input} is given with {name}={size}, but {name}={sizes[name]} is asked for")
+                raise InputError(f"{info.as_input} has {name}={size}, but {name}={sizes[name]} is given elsewhere")
     assumed = tuple(name for name in symbols_of(missing) if name not in sizes)
     for name in assumed:
         sizes[name] = BATCH_SIZE if is_batch_name(name) else OTHER_SIZE
@@ -156,12 +147,12 @@ def _random_array(
         raise InputError(f"{info.as_input} has no {what}: it must be given")
     shape = lead + tuple(size if isinstance(size, int) else _size(size, sizes) for size in info.shape)
     if min(shape, default=0) < 0:
-        raise InputError(f"{info.as_input} would get the shape {shape}; give larger dimensions")
+        raise InputError(f"{info.as_input} would have the shape {shape}; give larger dimensions")
     needed = math.prod(shape) * np.dtype(np.float64).itemsize
     if needed > Limits.value_bytes:
         raise InputError(
-            f"{info.as_input} of shape {shape} cannot be made: it takes {bytes_of(needed)}, and no more than "
-            f"{bytes_of(Limits.value_bytes)} are allowed; give smaller dimensions"
+            f"{info.as_input} of shape {shape} is too large: {bytes_of(needed)}, of at most "
+            f"{bytes_of(Limits.value_bytes)}; give smaller dimensions"
         )
     try:
         random = np.random.default_rng([seed, zlib.crc32(info.name.encode())])
@@ -178,7 +169,7 @@ def _random_array(
 
 
 def index_limits(model: Model) -> dict[str, int]:
-    """For inputs that index a constant table with Gather: the number of its rows."""
+    """Return the number of rows of the constant table for each input that indexes a table with Gather."""
     block, limits = model.program.block, {}
     for node in block.nodes:
         if node.operator.name != "Gather" or node.inputs[0] is None or node.inputs[1] not in block.inputs:
@@ -193,7 +184,7 @@ def index_limits(model: Model) -> dict[str, int]:
 
 
 def _expression(dimension: str) -> ast.expr | None:
-    """The dimension as a formula such as ``4*S`` or ``past + 1``, or None where it is only a name."""
+    """Parse a dimension that is a formula such as ``4*S`` or ``past + 1``; return None for a name."""
     if len(dimension) > 200:
         return None
     try:

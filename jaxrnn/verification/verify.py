@@ -1,4 +1,4 @@
-"""Verifying an imported model against another engine, output by output and node by node."""
+"""Comparison of an imported model with another engine, by output and by node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jaxrnn.verification.sampling import Sample, random_inputs, restore_types
 @brief
 @dataclass(frozen=True)
 class Mismatch:
-    """The first node, in order of evaluation, one of whose values differs from the peer's."""
+    """The first node in order of evaluation with a value that differs from the peer."""
 
     node: str
     operator: str
@@ -41,10 +41,10 @@ class Case:
 
     Attributes:
         dims: sizes of the symbolic dimensions of the inputs.
-        random: the inputs that were random.
-        outputs: how each output compares.
-        values: number of intermediate values that were compared.
-        first: the first node that differs, where nodes were compared and one does.
+        random: names of the random inputs.
+        outputs: comparison of each output.
+        values: number of compared intermediate values.
+        first: first node that differs; None if all nodes agree or nodes were not compared.
     """
 
     dims: dict[str, int]
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def ok(self) -> bool:
-        """Whether every output agrees, and every intermediate value that was compared."""
+        """True if all outputs and all compared intermediate values agree."""
         return self.first is None and all(output.ok for output in self.outputs)
 
 
@@ -65,13 +65,13 @@ class Report:
     """The result of `verify`.
 
     Attributes:
-        label: the model.
-        engine: what it was compared with, and its version.
-        notes: why another engine than the first choice was taken.
-        atol: the absolute tolerance of the call; None stands for the defaults of `jaxrnn.verification.compare`.
-        rtol: the relative tolerance of the call, in the same way.
-        seed: of the random inputs.
-        cases: one for each set of inputs.
+        label: name of the model.
+        engine: name and version of the peer.
+        notes: errors of the engines that were tried before.
+        atol: absolute tolerance; None for the defaults of `jaxrnn.verification.compare`.
+        rtol: relative tolerance; None for the defaults.
+        seed: seed of the random inputs.
+        cases: a comparison for each set of inputs.
     """
 
     label: str
@@ -84,7 +84,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every case agrees."""
+        """True if all cases agree."""
         return all(case.ok for case in self.cases)
 
 
@@ -100,9 +100,9 @@ def verify(
     engine: str = "auto",
     nodes: bool = False,
 ) -> Report:
-    """Run a model here and in another engine on the same inputs, and compare.
+    """Run a model in jaxrnn and in another engine on equal inputs, and compare the outputs.
 
-    The model runs compiled, with matrix products at full precision, in the file's element types.
+    jaxrnn compiles the model, with matrix products at full precision and the element types of the file.
 
     Example::
 
@@ -111,24 +111,24 @@ def verify(
 
     Args:
         source: path, bytes or ``onnx.ModelProto``.
-        inputs: arrays by name; inputs that are missing are made by `jaxrnn.verification.sampling.random_inputs`.
-        static: fixed inputs, as for `jaxrnn.load`; the other engine gets them too.
-        dims: sizes of symbolic dimensions. Where several are given, every combination is a case of its own.
-        seed: of the random inputs.
-        atol: absolute tolerance in ``|here - peer| <= atol + rtol * |peer|``. By default 1e-5, more for types with
+        inputs: arrays by name; missing inputs come from `jaxrnn.verification.random_inputs`.
+        static: fixed inputs as in `jaxrnn.load`, also for the other engine.
+        dims: sizes of symbolic dimensions, each a number or several numbers. Each combination is a case.
+        seed: seed of the random inputs.
+        atol: absolute tolerance in ``|here - peer| <= atol + rtol * |peer|``. The default is 1e-5, more for types with
             fewer digits than float32, and 0 for integers.
-        rtol: relative tolerance, by default 1e-4, with the same exceptions.
-        engine: ``"ort"`` for ONNX Runtime, ``"reference"`` for ONNX's reference evaluator, ``"auto"`` for ONNX Runtime
-            where it is installed and takes the model, else the other.
-        nodes: also compare every value that the nodes of the outer graph compute, and report the first that differs.
-            For these, ``atol`` is multiplied by the value's largest magnitude where that is above 1.
+        rtol: relative tolerance. The default is 1e-4, with the same exceptions.
+        engine: ``"ort"`` for ONNX Runtime, ``"reference"`` for the reference evaluator of ONNX, or ``"auto"``: ONNX
+            Runtime if it is installed and supports the model, else the reference evaluator.
+        nodes: also compare the values of all nodes of the outer graph, and report the first difference. For values with
+            a largest magnitude above 1, ``atol`` is multiplied by that magnitude.
 
     Raises:
         ModelError: the model cannot be loaded.
-        UnsupportedError: it uses what jaxrnn does not implement.
-        InputError: the inputs or dimensions do not fit it.
-        NodeError: it cannot be evaluated on them.
-        PeerError: no engine takes the model.
+        UnsupportedError: jaxrnn does not support an operator of the model.
+        InputError: the inputs or dimensions do not fit the model.
+        NodeError: a node fails on these inputs.
+        PeerError: no engine supports the model.
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
     openers = candidates(engine)
@@ -159,7 +159,7 @@ def _combinations(dims: Mapping[str, int | Sequence[int]]) -> Iterator[dict[str,
     choices = [(size,) if isinstance(size, (int, np.integer)) else tuple(size) for size in dims.values()]
     for name, choice in zip(dims, choices, strict=True):
         if not choice:
-            raise InputError(f"no size is given for the dimension {name!r}")
+            raise InputError(f"the dimension {name!r} needs at least one size")
     for sizes in itertools.product(*choices):
         yield dict(zip(dims, map(int, sizes), strict=True))
 
@@ -190,7 +190,7 @@ def _check(
 
 
 def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[BoundNode, Any]]:
-    """`Model.intermediates`, compiled as one function where the model can be: much faster than node by node."""
+    """Compute `Model.intermediates` in one compiled function if possible, which is faster than node by node."""
     seen: dict[str, tuple[BoundNode, Any]] = {}
 
     def traced_values(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _is_traced(value: Any) -> bool:
 
 
 def _feeds(model: Model, inputs: Mapping[str, Any], static: Mapping[str, Any]) -> dict[str, Any]:
-    """Every argument of the file, the static ones too, in its declared element type."""
+    """Return all inputs of the file, including static inputs, in the declared element types."""
     infos = [spec_of(value) for value in model.program.block.inputs]
     with exact_types():
         values = bind_inputs(infos, {**inputs, **static})
