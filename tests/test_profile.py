@@ -227,8 +227,8 @@ def test_command_says_what_does_not_fit(layers, models):
         (layers, "--symbol", "T", "--what", "scan"): "--symbol is about streams",
         (layers, "--pulse", 2): "needs --symbol",
         (layers, "--dim", "U=6"): "there is no dimension 'U'",
-        (dtln, "--length", 5): "length is about the whole graph and scans",
-        (dtln, "--what", "stream"): "say which dimension is time, with --symbol NAME; those that can be: none",
+        (dtln, "--length", 5): "length is for the whole graph and scans",
+        (dtln, "--what", "stream"): "name the time dimension with --symbol NAME; possible dimensions: none",
     }.items():
         assert said in call(*arguments, "--no-peak", status=2).output
     for arguments in ((layers, "--what", "step"), (layers, "--what", "scan")):
@@ -237,14 +237,16 @@ def test_command_says_what_does_not_fit(layers, models):
 
 def test_library_says_what_does_not_fit(layers, models):
     model = load(layers)
-    with pytest.raises(InputError, match=r"'train' cannot be profiled; what can: apply, step, scan, stream"):
+    with pytest.raises(
+        InputError, match=r"'train' of a model cannot be profiled; expected one of apply, step, scan, stream"
+    ):
         profile_model(model, "train")
     with pytest.raises(StateError, match=r"forgets its state"):
         profile_model(model, "step")
-    with pytest.raises(InputError, match=r"a streamed function was given, but 'apply'"):
+    with pytest.raises(InputError, match=r"stream is given, but 'apply'"):
         profile_model(model, "apply", stream=load(models / "keyword_net.onnx").stream("S", None))
     given = jax.jit(lambda x: x + 1, donate_argnums=0)
-    with pytest.raises(InputError, match=r"used its arguments up; do not donate"):
+    with pytest.raises(InputError, match=r"consumed its arguments; do not donate"):
         profile(given, jnp.ones(8), peaks=False)
     found = profile(product, np.ones((4, 4), np.float32), np.ones((4, 4), np.float32), peaks=False)
     with pytest.raises(InputError, match=r"by must be 'node' or 'region'"):

@@ -209,7 +209,8 @@ def test_random_inputs_fit_the_declarations():
 
 
 @pytest.mark.parametrize(
-    ("dims", "message"), [({"T": 3}, "batch, S, past"), ({"S": -1}, "-1"), ({"S": 2.5}, "2.5"), ({"S": 10**15}, "made")]
+    ("dims", "message"),
+    [({"T": 3}, "batch, S, past"), ({"S": -1}, "-1"), ({"S": 2.5}, "2.5"), ({"S": 10**15}, "too large")],
 )
 def test_bad_dimensions_are_refused(dims, message):
     with pytest.raises(InputError, match=message):

@@ -28,9 +28,8 @@ from jaxrnn.steps.stepper import Stepper, whole_pulse
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.peers import OpenPeer, PeerError, candidates
-from jaxrnn.verification.running import Ready, make_ready, run
+from jaxrnn.verification.running import Check, Offline, Ready, awkward_lengths, make_ready, offline_outputs, run
 from jaxrnn.verification.sampling import index_limits, random_arrays, restore_types
-from jaxrnn.verification.running import Check, Offline, awkward_lengths, offline_outputs
 
 #: Steps over the longest recording, in addition to the look-ahead and the receptive field.
 LENGTH = 64
