@@ -202,15 +202,15 @@ REFUSED = {
     ),
     "a function that changes the type": (
         lambda x: associative_scan(lambda a, b: (a + b).astype(jnp.int32), x),
-        r"must return elements like those it takes, float32\[1, 3\]; it returned int32\[1, 3\]",
+        r"must return the shapes and types that it takes, float32\[1, 3\]; it returned int32\[1, 3\]",
     ),
     "a function that changes the tree": (
         lambda x: associative_scan(lambda a, b: (a[0] + b[0],), (x, x)),
-        r"must return elements like those it takes",
+        r"must return the shapes and types that it takes",
     ),
     "elements of two sizes": (
         lambda x: associative_scan(affine, (jnp.pad(x[2:], ((0, 2), (0, 0))), x)),
-        r"arrays of one size along axis 0, not of .*, S: .*jnp\.broadcast_to.*constraints=\['S >= 2'\]",
+        r"arrays of one size along axis 0, not .*, S: .*jnp\.broadcast_to.*constraints=\['S >= 2'\]",
     ),
     "one element for all": (lambda x: associative_scan(affine, (x[:1], x)), "must have the same first dimension"),
 }

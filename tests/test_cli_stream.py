@@ -348,7 +348,10 @@ PULSE_MISTAKES = {
     "too many frames": (["--symbol", "T", "--input", "x={dir}/x.npy", "--frames", "24"], "have 23 frames"),
     "frames as a size": (["--symbol", "T", "--random", "--dim", "T=9"], "--frames"),
     "an uneven length": (["--symbol", "T", "--random", "--multiple", "4", "--frames", "10"], "no multiple of 4"),
-    "a pulse between": (["--symbol", "T", "--random", "--multiple", "4", "--pulse", "6"], "pulses that fit: 4, 8"),
+    "a pulse between": (
+        ["--symbol", "T", "--random", "--multiple", "4", "--pulse", "6"],
+        "a multiple of 4 frames, such as 4, 8",
+    ),
     "too short": (["--symbol", "T", "--random", "--shortest", "9", "--frames", "8"], "fewer than --shortest 9"),
     "steps": (["--symbol", "T", "--random", "--steps", "9"], "--steps is about steps"),
     "pulses of steps": (["--random", "--pulse", "9"], "--pulse is about pulses"),
@@ -391,7 +394,7 @@ def test_a_compiled_file_with_a_symbol_or_a_bidirectional_model_is_refused(model
     assert "node '/lstm/LSTM'" in said
     assert "backwards in time" in said
     result = call("stream", models / "keyword_net.onnx", "--symbol", "S", "--pulse", 3, "--random", status=2)
-    assert "pulses that fit: 2, 4, 6" in result.stderr
+    assert "a multiple of 2 frames, such as 2, 4, 6" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -231,7 +231,7 @@ def test_a_streamed_network_says_how_exact_it_is(models, network, pulse, frames)
 def test_a_streamed_network_says_what_does_not_fit(models, tmp_path):
     example = ["stream_onnx_model", "keyword_net", "--models"]
     assert "no keyword_net.onnx in" in run(*example, tmp_path, status=1)
-    assert "pulses that fit: 2, 4, 6" in run(*example, models, "--pulse", 3, status=1)
+    assert "a multiple of 2 frames, such as 2, 4, 6" in run(*example, models, "--pulse", 3, status=1)
     assert "no input has a dimension 'T'" in run(*example, models, "--symbol", "T", status=1)
 
 

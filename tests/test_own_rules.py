@@ -57,7 +57,7 @@ def test_a_primitive_without_a_rule_says_how_to_add_one():
 
 def test_a_rule_gives_as_many_results_as_its_primitive(own, monkeypatch):
     monkeypatch.setitem(RULES, "median_of_three", lambda run, equation, x: [x, x])
-    with pytest.raises(jaxrnn.StreamError, match=r"'median_of_three'.*gives 2 results, and the primitive has 1"):
+    with pytest.raises(jaxrnn.StreamError, match=r"'median_of_three'.*returns 2 results, and the primitive has 1"):
         jaxrnn.stream(own.median_of_three, jax.ShapeDtypeStruct((4, 3), np.float32), axes=0)
 
 

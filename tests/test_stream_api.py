@@ -46,7 +46,7 @@ def inputs_of(frames, seed=0):
 
 
 def test_init_says_when_it_needs_parameters(streamed):
-    with pytest.raises(jaxrnn.InputError, match="computed from params: call init"):
+    with pytest.raises(jaxrnn.InputError, match="depends on params: call init"):
         streamed.init()
     assert streamed.init(params=PARAMS).keys() == {"float32"}
 
@@ -57,14 +57,14 @@ def test_init_says_when_it_needs_constants():
 
     example = {"x": X, "h0": jax.ShapeDtypeStruct((), np.float32)}
     streamed = jaxrnn.stream(from_constants, example, axes={"x": 0, "h0": None})
-    with pytest.raises(jaxrnn.InputError, match="computed from constants: call init"):
+    with pytest.raises(jaxrnn.InputError, match="depends on constants: call init"):
         streamed.init()
     h0, x = np.float32(1), recording((3, 3))
     state = streamed.init(constants={"h0": h0})
     for frame in x:
         y, state = streamed.step(None, state, {"x": frame[None], "h0": h0})
     np.testing.assert_allclose(y[1][0], 1 + x.sum(0), rtol=1e-6)
-    with pytest.raises(jaxrnn.InputError, match="constant in time: flush needs it"):
+    with pytest.raises(jaxrnn.InputError, match="constant in time: pass it in the tail"):
         streamed.flush(None, state)
     np.testing.assert_allclose(streamed.flush(None, state, {"h0": h0}).outputs[0], 1 + x.sum(0), rtol=1e-6)
 

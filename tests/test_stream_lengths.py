@@ -59,7 +59,7 @@ def test_constraints_are_checked(constraints, multiple):
             assert not np.any(np.isnan([*given, np.zeros((multiple, 3))]))
             continue
         for refused in (lambda x=x: streamed.run(None, x), lambda state=state: streamed.flush(None, state)):
-            with pytest.raises(jaxrnn.InputError, match="does not meet constraints="):
+            with pytest.raises(jaxrnn.InputError, match="does not satisfy constraints="):
                 refused()
         assert np.all(np.isnan(last.outputs)) or not last.outputs.size or int(last.counts) == 0
 
@@ -70,18 +70,18 @@ def test_a_step_beyond_the_largest_length():
     for _ in range(2):
         output, state = step(None, state, x)
         np.testing.assert_array_equal(output, 2 * x)
-    with pytest.raises(jaxrnn.InputError, match=r"no more than 5 frames by constraints=\['S <= 5'\]"):
+    with pytest.raises(jaxrnn.InputError, match=r"exceeds 5 frames, the limit of constraints=\['S <= 5'\]"):
         streamed.step(None, state, x)
     for _ in range(3):
         output, state = step(None, state, x)
         assert np.all(np.isnan(output))
     batch = {name: jnp.stack([array, streamed.init()[name]]) for name, array in state.items()}
-    with pytest.raises(jaxrnn.InputError, match="no more than 5 frames"):
+    with pytest.raises(jaxrnn.InputError, match="exceeds 5 frames"):
         streamed.step(None, batch, np.ones((2, 2, 3), np.float32))
     outputs, _ = step(None, batch, np.ones((2, 2, 3), np.float32))
     assert np.isnan(outputs[0]).all()
     assert not np.isnan(outputs[1]).any()
-    with pytest.raises(jaxrnn.InputError, match="no more than 5 frames"):
+    with pytest.raises(jaxrnn.InputError, match="exceeds 5 frames"):
         streamed.scan(None, streamed.init(), np.ones((6, 3), np.float32))
 
 
@@ -116,7 +116,7 @@ def test_a_batch_is_refused_for_one_stream_of_it():
 def test_a_recording_that_is_no_multiple():
     streamed = jaxrnn.stream(lambda x: x.reshape(-1, 4, 3), X, axes=0, pulse=4, multiple=4)
     with pytest.raises(
-        jaxrnn.InputError, match="a recording must have a multiple of 4 frames, as multiple says, not 6"
+        jaxrnn.InputError, match="a recording must have a multiple of 4 frames, as multiple requires, not 6"
     ):
         streamed.run(None, np.ones((6, 3), np.float32))
 
@@ -124,17 +124,17 @@ def test_a_recording_that_is_no_multiple():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"constraints": ["S == 6"]}, "leave only S = 6.*call the function itself"),
-        ({"constraints": ["S >= 3", "S <= 3"]}, "leave only S = 3"),
-        ({"constraints": ["S <= 1"]}, "leave only S = 1"),
+        ({"constraints": ["S == 6"]}, "allow only S = 6.*call the function itself"),
+        ({"constraints": ["S >= 3", "S <= 3"]}, "allow only S = 3"),
+        ({"constraints": ["S <= 1"]}, "allow only S = 1"),
         ({"constraints": ["T >= 2"]}, "'T' is not S, the number of input frames"),
         ({"constraints": ["S >= T"]}, "'T' is not S"),
-        ({"constraints": "S >= 2"}, r"a list of texts such as \['S >= 3'\]"),
-        ({"constraints": None}, "a list of texts"),
-        ({"constraints": [3]}, "not 3: it is not a text"),
-        ({"constraints": ["S >= 5", "S <= 4"]}, "no recording of any length meets|constraints must be"),
+        ({"constraints": "S >= 2"}, r"a list of strings such as \['S >= 3'\]"),
+        ({"constraints": None}, "a list of strings"),
+        ({"constraints": [3]}, "not 3: it is not a string"),
+        ({"constraints": ["S >= 5", "S <= 4"]}, "no length satisfies|constraints must be"),
         ({"constraints": ["S <= 5000000000"]}, "below 2,147,483,648"),
-        ({"multiple": 2.5}, "multiple must be a number of frames from 1 up, not 2.5"),
+        ({"multiple": 2.5}, "multiple must be a positive number of frames, not 2.5"),
         ({"multiple": "2"}, "not '2'"),
         ({"multiple": True}, "not True"),
     ],

@@ -62,26 +62,26 @@ SOFTMAX = file_of(node("Softmax", ["x"], name="attend", axis=1))
 FILES = {
     "mirrored frames": (
         mirrored([0, 4, 0, 0, 0, 0]),
-        r"node 'mirror' \(Pad-13\) on float32\[1, T, 3\], int64\[6\]: it works for some lengths only; recordings of 5 "
-        r"frames or more can be streamed: say constraints=\['S >= 5'\] if others need not work$",
+        r"node 'mirror' \(Pad-13\) on float32\[1, T, 3\], int64\[6\]: it does not work for every length; recordings of "
+        r"5 frames or more can be streamed: give constraints=\['S >= 5'\] if no others occur$",
     ),
     "a table of positions": (
         POSITIONS,
         r"node 'add' \(Add-14\) on float32\[1, T, 3\], float32\[min\(T, 512\), 3\]: .*recordings of 512 frames or "
-        r"fewer can be streamed: say constraints=\['S <= 512'\] if others need not work$",
+        r"fewer can be streamed: give constraints=\['S <= 512'\] if no others occur$",
     ),
     "a length in a constant": (FIXED, "node 'add' .*the exporter fixed the length 20: export .* open .dynamic. time"),
     "a length in a shape": (
         RESHAPED,
-        r"node 'fold' \(Reshape-14\) .*one shape, \[1, 20, 3\], whatever.*exporter fixed the length, export",
+        r"node 'fold' \(Reshape-14\) .*the shape \[1, 20, 3\] for every length.*exporter fixed the length, export",
     ),
     "both directions": (LSTM, r"node 'both' \(LSTM-14\) cannot be streamed: it runs backwards.*forwards only"),
     "a reversal": (REVERSED, r"node 'flip' \(Slice-13\) cannot be streamed: it reverses time"),
     "a softmax": (SOFTMAX, r"node 'attend' \(Softmax-13\) cannot be streamed: .*known only when the stream has ended"),
     "two rates": (
         TWO,
-        r"node 'both' \(Concat-13\) on .*: two inputs move in time; model\.stream\('U', dims=\{'T': '4\*U'\}\) says "
-        r"that T is 4\*U$",
+        r"node 'both' \(Concat-13\) on .*: two inputs have a time axis; model\.stream\('U', dims=\{'T': '4\*U'\}\) "
+        r"says that T is 4\*U$",
     ),
 }
 
@@ -107,7 +107,7 @@ def test_two_inputs_at_one_rate():
 def test_the_fix_is_shown_whole(tmp_path):
     onnx.save(mirrored([0, 160, 0, 0, 160, 0]), tmp_path / "m.onnx")
     shown = " ".join(call("inspect", tmp_path / "m.onnx").stdout.split())
-    assert "say --shortest 161 if others need not work" in shown
+    assert "give --shortest 161 if no others occur" in shown
     facts = call_json("stream", tmp_path / "m.onnx", "--symbol", "T", "--shortest", 161, "--random", "--frames", 200)
     assert facts["frames"] == 200
 
@@ -125,7 +125,7 @@ def test_a_table_of_numpy():
 
 def test_a_table_that_is_too_short():
     table = jnp.zeros((64, 3))
-    with pytest.raises(jaxrnn.StreamError, match=r"64 frames or fewer can be streamed: say constraints=\['S <= 64'\]"):
+    with pytest.raises(jaxrnn.StreamError, match=r"64 frames or fewer can be streamed: give constraints=\['S <= 64'\]"):
         jaxrnn.stream(lambda x: x + table[: x.shape[0]], X, axes=0)
 
 
@@ -135,5 +135,118 @@ def test_a_multiple_comes_before_a_large_least_length():
     def function(x):
         return x if x.shape[0] % 2 * 39_684 <= x.shape[0] else 2 * x
 
-    with pytest.raises(jaxrnn.StreamError, match=r"multiple of 2 can be streamed: say multiple=2 if others"):
+    with pytest.raises(jaxrnn.StreamError, match=r"multiple of 2 can be streamed: give multiple=2 if no others"):
         jaxrnn.stream(function, X, axes=0)
+
+
+def test_rows_of_a_table_on_the_command_line(tmp_path):
+    """What Python says by constraints, the command says by options; recordings keep to both."""
+    onnx.save(POSITIONS, tmp_path / "m.onnx")
+    file = (tmp_path / "m.onnx", "--symbol", "T", "--random")
+    assert "give --longest 512 if no others occur" in call("stream", *file, status=2).stderr
+    facts = call_json("stream", *file, "--longest", 512, "--frames", 500, "--verify")
+    assert facts["frames"] == 500
+    assert facts["verified"]
+    assert call_json("stream", *file, "--longest", 10, "--pulse", 4)["frames"] == 10
+    assert (
+        "600 frames are more than --longest 512"
+        in call("stream", *file, "--longest", 512, "--frames", 600, status=2).stderr
+    )
+    assert (
+        "no recording has at most --longest 2"
+        in call("stream", *file, "--longest", 2, "--shortest", 3, status=2).stderr
+    )
+
+
+def test_the_slower_of_two_inputs():
+    """Its length is a symbol; the other length is written as a multiple of it."""
+    proto = file_of(
+        node("Reshape", ["side", "shape"], ["four"], name="up"),
+        node("Concat", ["x", "four"], name="both", axis=2),
+        x=("B", "4*U", 3),
+        others=[("side", ("B2", "U", 12))],
+        shape=np.array([1, -1, 3]),
+    )
+    with pytest.raises(jaxrnn.StreamError, match=r"stream over the slower one: model\.stream\('U'\)$"):
+        jaxrnn.load(proto).stream("4*U")
+
+
+def test_the_obstacle_that_remains():
+    """Not that of recordings that are too short: others are refused too, for another reason."""
+    proto = file_of(
+        node("Pad", ["x", "pads"], ["padded"], name="mirror", mode="reflect"),
+        node("Reshape", ["padded", "shape"], name="fold"),
+        pads=np.array([0, 4, 0, 0, 0, 0]),
+        shape=np.array([1, 7, -1, 3]),
+    )
+    with pytest.raises(jaxrnn.StreamError, match=r"node 'fold' \(Reshape-14\)") as caught:
+        jaxrnn.load(proto).stream("T")
+    assert "mirror" not in str(caught.value)
+    assert "polymorphism" not in str(caught.value)
+
+
+FEW = np.ones((3, 4), np.float32)
+#: What cannot be written: the function, options of the export, and what the message says.
+EXPORTS = {
+    "a function that ONNX lacks": (
+        lambda x: jax.scipy.special.digamma(x),
+        {},
+        r"'digamma' \(test_stream_messages\.py:\d+ .*ONNX has no such function; compute it outside",
+    ),
+    "a decomposition": (lambda x: jnp.linalg.qr(x)[0], {}, r"\(test_stream_messages.*no decompositions of matrices"),
+    "a callback": (
+        lambda x: jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((3, 4), np.float32), x),
+        {},
+        r"calls Python, which no file can hold",
+    ),
+    "an operator of a later opset": (
+        lambda x: x.at[x[0].astype(int) % 3].max(2.0),
+        {},
+        r"ScatterND has reduction='max' from opset 18 on: give opset=18",
+    ),
+    "a type of a later opset": (
+        lambda x: x.astype(jnp.float8_e4m3fn) * 2,
+        {},
+        r"Cast does not take float8_e4m3fn in opset 17, but in opset 19: give opset=19",
+    ),
+    "bits": (lambda x: x.view(jnp.int16), {}, r"ONNX cannot reinterpret the bits of float32 as int16"),
+    "a complex tangent": (
+        lambda x: jnp.tan(jax.lax.complex(x, x)).real,
+        {},
+        r"'tan' \(test_stream_messages.*complex numbers: use real and imaginary parts",
+    ),
+    "a complex input": (lambda x: x.real, {"example": FEW + 1j}, None),
+    "an old opset": (lambda x: x @ x.T, {"opset": 7}, None),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_messages_about_exports(name, tmp_path):
+    """They name the line of the user's code, and the opset that would do."""
+    function, options, words = EXPORTS[name]
+    options = {"example": FEW, **options}
+    if words is None:  # looks as if it could not be written
+        jaxrnn.export_onnx(function, None, tmp_path / "f.onnx", **options)
+        return
+    with pytest.raises(jaxrnn.UnsupportedError, match=words):
+        jaxrnn.export_onnx(function, None, tmp_path / "f.onnx", **options)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_node_that_cannot_be_exported(tmp_path):
+    """By its name and operator in the model's own file."""
+    scatter = node("ScatterElements", ["x", "places", "h"], ["written"], name="write", axis=1, reduction="max")
+    proto = model(
+        scatter,
+        node("Neg", ["written"], ["y"], name="negate"),
+        node("Tanh", ["h"], ["h_out"], name="keep"),
+        inputs=[helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in (("x", (1, 4)), ("h", (1, 2)))],
+        outputs=[
+            helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in (("y", (1, 4)), ("h_out", (1, 2)))
+        ],
+        initializers=[numpy_helper.from_array(np.array([[0, 1]]), "places")],
+    )
+    proto.opset_import[0].version = 18
+    words = r"^node 'write' \(ScatterElements-18\): ScatterND has reduction='max' from opset 18 on: give opset=18$"
+    with pytest.raises(jaxrnn.UnsupportedError, match=words):
+        jaxrnn.export_onnx(jaxrnn.load(proto), None, tmp_path / "step.onnx", step=True)

@@ -139,9 +139,9 @@ def test_keys_of_random_numbers_in_a_carry(impl):
 
 def test_keys_that_are_inputs_and_outputs():
     keys = jax.random.split(jax.random.key(0), 20)
-    with pytest.raises(jaxrnn.StreamError, match=r"x\['key'\] holds keys.*jax\.random\.wrap_key_data"):
+    with pytest.raises(jaxrnn.StreamError, match=r"x\['key'\] contains random keys.*jax\.random\.wrap_key_data"):
         jaxrnn.stream(lambda a: a["x"], {"x": X, "key": keys}, axes=0)
-    with pytest.raises(jaxrnn.StreamError, match=r"an output holds keys.*jax\.random\.key_data"):
+    with pytest.raises(jaxrnn.StreamError, match=r"an output contains random keys.*jax\.random\.key_data"):
         jaxrnn.stream(lambda x: (x, jax.random.key(0)), X, axes=0)
 
 

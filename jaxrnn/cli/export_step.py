@@ -80,6 +80,7 @@ def write_step(
                     offline=offline,
                     limits=limits,
                     shortest=pulses.shortest,
+                    longest=pulses.longest,
                     seed=seed,
                 )
             if not checked.ok:

@@ -23,18 +23,25 @@ class PulseOptions:
     pulse: int | None
     multiple: int
     shortest: int
+    longest: int | None
 
     def stream(self, model: Model, dims: Mapping[str, int]) -> Streamed:
         """The model in these pulses, by default the smallest that fit, with sizes of its other open dimensions."""
         assert self.symbol is not None
         least = -(-self.shortest // self.multiple)
         constraints = [f"S >= {least}"] if self.shortest > self.multiple else []
+        constraints += [] if self.longest is None else [f"S <= {self.longest // self.multiple}"]
         return model.stream(self.symbol, self.pulse, dims=dims, multiple=self.multiple, constraints=constraints)
 
 
-def _pulses(symbol: str | None, pulse: int | None, multiple: int | None, shortest: int | None) -> PulseOptions:
-    check_pulse_options(symbol, {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest})
-    return PulseOptions(symbol, pulse, multiple or 1, shortest or 1)
+def _pulses(
+    symbol: str | None, pulse: int | None, multiple: int | None, shortest: int | None, longest: int | None
+) -> PulseOptions:
+    options = {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest, "--longest": longest}
+    check_pulse_options(symbol, options)
+    if longest is not None and longest < max(shortest or 1, multiple or 1):
+        raise click.UsageError(f"no recording has at most --longest {longest} frames and fits the other options")
+    return PulseOptions(symbol, pulse, multiple or 1, shortest or 1, longest)
 
 
 def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
@@ -68,5 +75,10 @@ pulse_options = grouped(
         "--shortest",
         **_FRAMES,
         help="With --symbol: no recording has fewer frames. Give it if an error asks for such a constraint.",
+    ),
+    click.option(
+        "--longest",
+        **_FRAMES,
+        help="With --symbol: no recording has more frames, such as the rows of a table of positions.",
     ),
 )

@@ -81,11 +81,16 @@ def recordings_for(
     if recorded is not None and asked is not None and asked > recorded:
         option = "--steps" if limit else "--frames"
         raise InputError(f"{option} {asked}: the recordings have {recorded} frames")
-    total = asked or recorded or steps * spec.pulse
+    default = steps * spec.pulse
+    if pulses.longest is not None:
+        default = min(default, pulses.longest // spec.multiple * spec.multiple)
+    total = asked or recorded or default
     if total % spec.multiple:
         raise InputError(f"{total} frames are no multiple of {spec.multiple}, as --multiple says of every recording")
     if total < pulses.shortest:
         raise InputError(f"{total} frames are fewer than --shortest {pulses.shortest}")
+    if pulses.longest is not None and total > pulses.longest:
+        raise InputError(f"{total} frames are more than --longest {pulses.longest}")
     with exact_types():
         bind([each for each in whole if each.name in arrays], arrays)
     if not arrays and spec.batch_symbol in symbols_of(spec.inputs):

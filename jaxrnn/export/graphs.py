@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 from jaxrnn.streaming.modules import as_function, explained
 from jaxrnn.streaming.plan import shape_of
+from jaxrnn.streaming.sources import of_file
 
 #: The role of an array in a file, and the stepper's name for the array.
 Key = tuple[str, str]
@@ -118,12 +120,16 @@ def file_names(source: Source) -> Names:
 
 @dataclass(frozen=True)
 class Graph:
-    """A traced function with its argument names, result names and facts. Parameters are arguments with a value."""
+    """A traced function with its argument names, result names and facts. Parameters are arguments with a value.
+
+    ``operators`` are those of the model that was traced, by scope, for error messages.
+    """
 
     closed: ClosedJaxpr
     arguments: Sequence[Argument]
     results: Sequence[str]
     facts: StepFile
+    operators: Mapping[str, str] | None = None
 
     def lowered(self, opset: int) -> ir.Model:
         """Lower the function to an ONNX model.
@@ -131,7 +137,8 @@ class Graph:
         Raises:
             UnsupportedError: part of the function has no counterpart in this opset.
         """
-        return lower(self.closed, self.arguments, self.results, opset=opset, label=self.facts.spec.label)
+        with contextlib.nullcontext() if self.operators is None else of_file(self.operators):
+            return lower(self.closed, self.arguments, self.results, opset=opset, label=self.facts.spec.label)
 
 
 def step_graph(source: Source, names: Names) -> Graph:
@@ -153,7 +160,7 @@ def step_graph(source: Source, names: Names) -> Graph:
         traced = trace(step, source.params, _keyed(INPUT, inputs) | _keyed(BEFORE, state))
     start = {name: to_pairs(array) for name, array in first.items()}
     facts = StepFile(STEP, spec, source.batch, state=names.state(after=True), first=start)
-    return _graph(traced, names, facts, source.lead)
+    return _graph(traced, names, facts, source.lead, source.operators)
 
 
 def flush_graph(source: Source, names: Names) -> Graph:
@@ -178,7 +185,7 @@ def flush_graph(source: Source, names: Names) -> Graph:
         traced = trace(flush, source.params, tail | valid | state)
     entry = names[VALID, ""] if streams else None
     facts = StepFile(FLUSH, spec, source.batch, state=names.state(after=False), valid=entry)
-    return _graph(traced, names, facts, source.lead)
+    return _graph(traced, names, facts, source.lead, source.operators)
 
 
 def function_graph(function: Callable[..., Any], params: Any, example: Any, label: str | None) -> Graph:
@@ -206,7 +213,13 @@ def function_graph(function: Callable[..., Any], params: Any, example: Any, labe
     return _graph(traced, Names(spec), StepFile(FUNCTION, spec), ())
 
 
-def _graph(traced: Traced, names: Names, facts: StepFile, lead: tuple[int, ...]) -> Graph:
+def _graph(
+    traced: Traced,
+    names: Names,
+    facts: StepFile,
+    lead: tuple[int, ...],
+    operators: Mapping[str, str] | None = None,
+) -> Graph:
     """Give a traced function the names of its file."""
     known = map(Argument, names.of_params(traced.paths), traced.params)
     facts = dataclasses.replace(
@@ -217,7 +230,7 @@ def _graph(traced: Traced, names: Names, facts: StepFile, lead: tuple[int, ...])
         counts=names.of(COUNT, traced.results),
     )
     taken = [*known, *(Argument(names[key]) for key in traced.inputs)]
-    return Graph(traced.closed, taken, [names[key] for key in traced.results], facts)
+    return Graph(traced.closed, taken, [names[key] for key in traced.results], facts, operators)
 
 
 def _as_in_file(spec: StepSpec, traced: Traced, lead: tuple[int, ...]) -> StepSpec:

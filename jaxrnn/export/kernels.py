@@ -112,6 +112,8 @@ def _computed_in(operator: str, opset: int, dtype: np.dtype, allowed: frozenset[
     runs = dtype in allowed and dtype.name not in lacking and (dtype != _BFLOAT16 or operator in _MOVES)
     if runs:
         return dtype
+    if dtype not in allowed and operator == "Cast":  # the substitute would be cast itself
+        raise _lacking(operator, opset, dtype)
     wider = [*_WIDER.get(dtype.name, ())]
     if dtype == np.uint64 and operator in _SIGNLESS:
         wider.append("int64")

@@ -21,6 +21,7 @@ from jaxrnn.errors import InputError, StateError, UnsupportedError
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.model import Model
+from jaxrnn.model.streaming import operators_by_scope
 from jaxrnn.onnx.stepfile import FLUSH, StateNames, StepFile
 from jaxrnn.runtime.compiled.stepper import CompiledStepper
 from jaxrnn.steps.stepper import Stepper
@@ -89,6 +90,15 @@ class Source:
         if not isinstance(self._stepper, Model):
             return None
         return {each.name: StateNames(str(each.input), str(each.output)) for each in self._stepper.state}
+
+    @property
+    def operators(self) -> dict[str, str] | None:
+        """The operators of the model that is traced, by scope; None for functions and other steppers."""
+        model: Any = self._stepper
+        if isinstance(model, Streamed):
+            again: Any = model.__reduce__()[0]
+            model = getattr(again.function, "model", None)
+        return operators_by_scope(model) if isinstance(model, Model) else None
 
     @property
     def lead(self) -> tuple[int, ...]:

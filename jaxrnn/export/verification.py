@@ -74,6 +74,7 @@ def verify_export(
     offline: Offline | None = None,
     limits: Mapping[str, int] | None = None,
     shortest: int = 1,
+    longest: int | None = None,
     seed: int = 0,
     engine: str = "auto",
 ) -> ExportReport:
@@ -92,6 +93,7 @@ def verify_export(
         offline: the function over whole recordings, from arrays by name to arrays by name.
         limits: exclusive upper bounds of integer inputs by name; by default 2, or the rows that a model indexes.
         shortest: the fewest frames of a recording.
+        longest: the most frames of a recording; None for as many as the comparison needs.
         seed: the seed of the recordings.
         engine: the engine, as in `jaxrnn.verification.verify`; by default ONNX Runtime with its optimisations.
 
@@ -106,6 +108,7 @@ def verify_export(
     if isinstance(stepper, Model) and limits is None:
         limits = index_limits(stepper)
     total = _total(spec, shortest)
+    total = total if longest is None else min(total, longest // spec.multiple * spec.multiple)
     specs = recording_specs(spec, "frames")
     recordings = random_arrays(specs, {}, dims={"frames": total}, seed=seed, limits=limits).inputs
     lengths = [*(awkward_lengths(spec, total, shortest) if spec.streams else ()), total]

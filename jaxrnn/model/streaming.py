@@ -17,6 +17,7 @@ from jaxrnn.onnx.reading import labelled
 from jaxrnn.steps.specs import Dimension
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.streaming.dimensions import SYMBOL
+from jaxrnn.streaming.mends import error_in_words_of_file
 from jaxrnn.streaming.sources import of_file
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def stream_model(
 
     options = {"axes": axes, "pulse": pulse, "multiple": multiple, "constraints": constraints}
     try:
-        with exact_types(), of_file(_operators(model.program.block)):
+        with exact_types(), of_file(operators_by_scope(model)):
             return stream(Graph(model), example, params=model.params, **options)
     except (NodeError, StreamError) as error:
         others = [name for name in names if name != symbol and name not in dims]
@@ -120,12 +121,12 @@ def stream_model(
         is_undecided = isinstance(cause, NodeError) and "can be streamed" not in str(error)
         if is_undecided and (relation := _relation(model, symbol, names, str(cause))):
             where = _in_terms_of(symbol, getattr(cause, "place", "") or str(cause))
-            raise StreamError(f"{model.label}: {where}: two inputs move in time; {relation}") from error
+            raise StreamError(f"{model.label}: {where}: two inputs have a time axis; {relation}") from error
         if isinstance(error, StreamError):
             raise StreamError(_in_terms_of(symbol, f"{model.label}: {error}")) from error
-        said = f"{model.label} cannot be traced over {symbol} of any length: {str(error).rstrip('.')}"
+        said = f"{model.label} cannot be traced for every length of {symbol}: {error_in_words_of_file(error)}"
         if others:
-            said += f". Sizes taken as 1: {', '.join(others)}; {argument('dims', {others[0]: SIZE})} gives another"
+            said += f". Assumed size 1: {', '.join(others)}; {argument('dims', {others[0]: SIZE})} sets another size"
         raise StreamError(_in_terms_of(symbol, said)) from error
 
 
@@ -140,6 +141,8 @@ def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) ->
         for times in (1, *rates):
             for time, faster in ((symbol, other), (other, symbol)):
                 size = time if times == 1 else f"{times}*{time}"
+                if size == faster:
+                    return either(f"stream over the slower one: model.stream({time!r})", f"give --symbol {time}")
                 if _fits(model, {time: SYMBOL, faster: f"{times}*{SYMBOL}"}):
                     said = argument("dims", {faster: size}, f"model.stream({time!r})")
                     return f"{either('', f'with --symbol {time}, ')}{said} says that {faster} is {size}"
@@ -160,6 +163,11 @@ def _fits(model: Model, sizes: Mapping[str, str]) -> bool:
     except Exception:  # whatever an operator raises on sizes that do not fit
         return False
     return True
+
+
+def operators_by_scope(model: Model) -> dict[str, str]:
+    """Return the operators of a model's nodes by the scopes that the nodes are traced in."""
+    return _operators(model.program.block)
 
 
 def _operators(block: Block, outer: str = "") -> dict[str, str]:

@@ -105,7 +105,7 @@ class Arguments:
         arrays = {} if tail is None else self.leaves(tail)
         for each in self.spec.inputs:
             if each.name not in arrays and each.time_axis is None:
-                raise InputError(f"{each.name} is constant in time: flush needs it in its tail, the other leaves None")
+                raise InputError(f"{each.name} is constant in time: pass it in the tail, and None for other leaves")
             if each.name not in arrays:
                 arrays[each.name] = np.zeros(each.with_frames(0).batched(lead).sizes, each.dtype)
         return self.recording(arrays, lead)

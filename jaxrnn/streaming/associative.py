@@ -66,8 +66,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         return lax.associative_scan(fn, elems, reverse=reverse, axis=place)  # it takes no negative axis in reverse
     if len(set(map(str, sizes))) > 1:
         raise ValueError(
-            f"associative_scan takes arrays of one size along axis {axis}, not of {', '.join(map(str, sizes))}: "
-            "broadcast what is the same for all elements, with jnp.broadcast_to"
+            f"associative_scan needs arrays of one size along axis {axis}, not {', '.join(map(str, sizes))}: "
+            "repeat the smaller arrays with jnp.broadcast_to"
         )
 
     def joined(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
@@ -96,7 +96,7 @@ def _checked(result: Any, like: Any) -> list[Any]:
     ]
     if described[0] != described[1]:
         raise InputError(
-            f"the function of associative_scan must return elements like those it takes, {described[0]}; "
+            f"the function of associative_scan must return the shapes and types that it takes, {described[0]}; "
             f"it returned {described[1]}"
         )
     return jax.tree.leaves(result)

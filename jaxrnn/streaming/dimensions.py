@@ -78,7 +78,7 @@ def _period(node: ast.expr) -> int:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("floordiv", "mod"):
         divisor = node.args[1]
         if any(isinstance(part, ast.Name) for part in ast.walk(divisor)):
-            raise UndecidedError(f"a length is divided by one that depends on time itself: {ast.unparse(node)}")
+            raise UndecidedError(f"a length is divided by a length that depends on time: {ast.unparse(node)}")
         return inner * abs(int(ast.literal_eval(divisor)))
     return inner
 

@@ -87,7 +87,7 @@ def _by_name(structure: Any, specs: Sequence[Any], verb: str) -> Mapping[str, An
     if isinstance(tree, dict) and all(isinstance(k, str) and isinstance(v, ArraySpec) for k, v in tree.items()):
         return tree
     raise InputError(
-        f"the streamed function {verb} {jax.tree.structure(tree)}; arrays go by name here: stream a function that "
+        f"the streamed function {verb} {jax.tree.structure(tree)}; arrays have names here: stream a function that "
         f"{verb} one dict of arrays with strings for keys"
     )
 

@@ -56,8 +56,8 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     crowded = next((shape for shape in shapes if len(symbolic_axes(shape)) > 1), None)
     if crowded is not None:
         run.refuse(
-            f"its result has time on two axes, {list(crowded)}: every frame meets all others, future ones too",
-            "let each frame see a bounded number of past frames, or keep this part out of the function",
+            f"its result has time on two axes, {list(crowded)}: every frame depends on all frames, also on later ones",
+            "let each frame depend on a fixed number of past frames, or move this part out of the function",
         )
     streamed = any(isinstance(value, Chunk) for value in operands) or any(map(symbolic_axes, shapes))
     streamed = streamed or any(True for _ in own_sizes(equation))
@@ -71,14 +71,14 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         if len(results) != len(equation.outvars):
             run.refuse(
-                f"its rule gives {len(results)} results, and the primitive has {len(equation.outvars)}",
-                "return as many chunks or arrays, in order",
+                f"its rule returns {len(results)} results, and the primitive has {len(equation.outvars)}",
+                "return one chunk or array for each result, in order",
             )
         return results
     if streamed:
         run.refuse(
-            "there is no rule that runs it on a stream, frame by frame",
-            "write this part with other operations, keep it out of the function that is streamed, or add a rule with "
+            "jaxrnn has no streaming rule for it",
+            "use other operations, move this part out of the function that is streamed, or add a rule with "
             "jaxrnn.streaming.register",
         )
     final = any(isinstance(value, FinalValue) or is_length(value) for value in operands)

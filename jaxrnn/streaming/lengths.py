@@ -61,11 +61,11 @@ class Lengths:
         self._far = self._period * max((magnitude_of(each) for each in self.constraints), default=1)
         fitting = np.flatnonzero(self.allow(np.arange(min(LARGEST, max(_MANY, self._far + self._period)))))
         if not fitting.size:
-            raise StreamError(f"no recording of any length meets {self}")
+            raise StreamError(f"no length satisfies {self}")
         if self.constraints and fitting[-1] in (1, fitting[0]):
             raise StreamError(
-                f"{self} leave only S = {fitting[-1]}, and a stream is for recordings of any length: leave a "
-                "constraint out, or call the function itself on recordings of that length"
+                f"{self} allow only S = {fitting[-1]}, but a stream needs more than one length: remove a "
+                "constraint, or call the function itself on recordings of this length"
             )
         self.least = int(fitting[0]) if self.constraints else 0
         self.most = int(fitting[-1]) if fitting[-1] < self._far <= LARGEST else None
@@ -100,13 +100,13 @@ class Lengths:
         """
         if total % multiple:
             raise InputError(
-                f"{label}: a recording must have a multiple of {multiple} frames, as {called('multiple')} says, not "
-                f"{total}"
+                f"{label}: a recording must have a multiple of {multiple} frames, as {called('multiple')} requires, "
+                f"not {total}"
             )
         if not self.allow(total // multiple):
             said = either(str(self), f"--shortest {self.least * multiple}")
             counts = "" if multiple == 1 else either(f", where S counts {multiple} frames", "")
-            raise InputError(f"{label}: a recording of {total} frame(s) does not meet {said}{counts}")
+            raise InputError(f"{label}: a recording of {total} frame(s) does not satisfy {said}{counts}")
 
 
 def _checked(constraints: Any) -> tuple[str, ...]:
@@ -117,12 +117,12 @@ def _checked(constraints: Any) -> tuple[str, ...]:
     """
     listed = [constraints] if isinstance(constraints, str) else constraints
     if not isinstance(listed, Iterable) or isinstance(constraints, str):
-        raise StreamError(f"constraints must be a list of texts such as ['S >= 3'], not {constraints!r}")
+        raise StreamError(f"constraints must be a list of strings such as ['S >= 3'], not {constraints!r}")
     listed = tuple(listed)
     for constraint in listed:
         try:
             if not isinstance(constraint, str):
-                raise ValueError("it is not a text")
+                raise ValueError("it is not a string")
             jax.export.SymbolicScope([constraint])
             names = {node.id for node in ast.walk(expression(constraint)) if isinstance(node, ast.Name)}
             if others := sorted(names - {SYMBOL, *FUNCTIONS}):
@@ -273,7 +273,16 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | N
     if least > 1:
         what.append(f"of {least * frames} frames or more")
         said.append(either(f"constraints=['S >= {least}']", f"--shortest {least * frames}"))
-    return f"recordings {', '.join(what)} can be streamed: say {' and '.join(said)} if others need not work"
+    return f"recordings {', '.join(what)} can be streamed: give {' and '.join(said)} if no others occur"
+
+
+def obstacle(error: UndecidedError, attempt: Attempt, most: int | None) -> UndecidedError:
+    """Return the error that remains for long recordings: a short length may not be the only obstacle."""
+    try:
+        attempt(1, (f"S >= {_LONG if most is None else most - 1}",))
+    except UndecidedError as remaining:
+        return remaining
+    return error
 
 
 def _at_most(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
@@ -282,11 +291,8 @@ def _at_most(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
     numbers = {int(number) for number in re.findall(r"\d+", bounds)}
     for most in sorted(numbers, reverse=True):
         if most > 1 and _is_streamed(attempt, f"S <= {most}"):
-            said = in_python("constraints", [f"S <= {most}"], "")
-            said = either(said, f"{said} of Model.stream, in Python,")
-            return (
-                f"recordings of {most * multiple} frames or fewer can be streamed: say {said} if others need not work"
-            )
+            said = either(in_python("constraints", [f"S <= {most}"], ""), f"--longest {most * multiple}")
+            return f"recordings of {most * multiple} frames or fewer can be streamed: give {said} if no others occur"
     return ""
 
 
@@ -302,7 +308,8 @@ def fixed_length(error: BaseException, works: Callable[[int], bool]) -> int | No
     """The one number of frames that a function or a file was written for, among the numbers in an error."""
     numbers = {int(each) for each in re.findall(r"\d+", str(error))}
     for number in sorted(each for each in numbers if 1 < each < _LONG)[:32]:
-        if works(number) and not works(number + 1) and not works(2 * number):
+        others = (*range(number + 1, number + 9), 2 * number)
+        if works(number) and not any(map(works, others)):
             return number
     return None
 

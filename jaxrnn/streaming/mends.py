@@ -9,8 +9,8 @@ from jaxrnn.streaming.sources import Place
 #: What advice about Python has in it.
 _PYTHON = re.compile(r"\b(?:jax|jnp|lax|np|jaxrnn)\.|fori_loop")
 
-_POSITIONS = "choose by positions instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x) sets the first frame"
-_OUTSIDE = "do it outside, on what a step takes and gives"
+_POSITIONS = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x) sets the first frame"
+_OUTSIDE = "move it outside, to the inputs and outputs of a step"
 _WINDOWS = "use lax.conv_general_dilated or lax.reduce_window, whose pads are fixed numbers of frames"
 
 #: By function, as users write it.
@@ -33,7 +33,7 @@ _PRIMITIVES = {
     **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"), _POSITIONS),
     "dynamic_update_slice": _POSITIONS,
     **dict.fromkeys(("random_bits", "random_wrap", "random_unwrap", "threefry2x32"), "draw random numbers outside, and "
-    "give them as an input with a time axis of its own"),
+    "pass them as an input with a time axis"),
     **dict.fromkeys(("pure_callback", "io_callback", "debug_callback", "debug_print"), _OUTSIDE),
 }  # fmt: skip
 
@@ -42,6 +42,23 @@ _MESSAGES = {
     "associative scan over axis": "call jaxrnn.associative_scan, which takes the same arguments",
     "slice indices must be integers": "cut an array of JAX, and not of NumPy: jnp.asarray(table)[: x.shape[0]]",
 }
+
+
+#: Errors of JAX about the shapes of a node, and their text for the reader of a file.
+_ABOUT_FILES = (
+    (r"Shape polymorphism is supported for jnp\.pad .*", "it reflects more frames than a short recording has"),
+    (r"\w+ got incompatible shapes for broadcasting: (.*)", r"the shapes \1 do not broadcast"),
+    (r"reshape new_sizes must all be positive, got (.*)", r"the new shape \1 is not positive"),
+    (r"Cannot divide evenly the sizes of shapes (.*) and (.*)", r"\1 elements do not fill the shape \2"),
+)
+
+
+def error_in_words_of_file(error: Exception) -> str:
+    """Return the text of an error about a node of a file without JAX's advice."""
+    text = str(error).rstrip(".")
+    for pattern, words in _ABOUT_FILES:
+        text = re.sub(pattern, words, text)
+    return text
 
 
 def mend_of_message(message: str) -> str | None:

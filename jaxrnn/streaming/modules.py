@@ -63,8 +63,8 @@ def explained() -> Iterator[None]:
             raise
         reason = str(error).partition(" (https://")[0]
         raise StreamError(
-            f"the function changes an NNX module that was made outside of it ({reason}). Give the module itself, "
-            f"jaxrnn.stream(module, ...), or its parameters too, {_MERGED}"
+            f"the function changes an NNX module that was made outside of it ({reason}). Pass the module itself, "
+            f"jaxrnn.stream(module, ...), or its parameters, too: {_MERGED}"
         ) from error
 
 
@@ -78,7 +78,7 @@ def check_params(params: Any) -> None:
         if not hasattr(leaf, "dtype") and not isinstance(leaf, (bool, int, float, complex, np.generic)):
             raise StreamError(
                 f"params must be a pytree of arrays, but params{jax.tree_util.keystr(path)} is a "
-                f"{type(leaf).__name__}. Of an Equinox module give the arrays alone: arrays, static = "
+                f"{type(leaf).__name__}. Pass only the arrays of an Equinox module: arrays, static = "
                 "eqx.partition(module, eqx.is_array) and jaxrnn.stream(lambda arrays, x: eqx.combine(arrays, "
                 "static)(x), ..., params=arrays)"
             )

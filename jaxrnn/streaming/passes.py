@@ -96,7 +96,7 @@ class Pass(Memory):
 
     def refusal(self, why: str, mend: str, kind: type[StreamError] = StreamError) -> StreamError:
         """The error that says that the equation at hand cannot be streamed."""
-        where = ""
+        where = "the model " if is_of_file() else "the function "
         if self.path:
             where = f"{describe_equation(self.path)} "
             known = mend_of_equation(self.path[-1].primitive.name, place_of_equation(self.path))
@@ -156,8 +156,8 @@ class Pass(Memory):
         delay = int(delay)
         if array.shape[axis] != timeline.outer * self.frames_of(timeline):
             self.refuse(
-                f"its result has {timeline.size} frames, but they come at another pace than that length grows",
-                "take every frame or every so many-th one, and cut off fixed numbers of them",
+                f"its result has {timeline.size} frames, but they arrive at another rate than this length grows",
+                "take every k-th frame, and cut off a fixed number of frames",
             )
         self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
         self.facts.wait_for(timeline, delay)

@@ -142,11 +142,11 @@ class Plan:
             if is_length(value):
                 value = FinalValue(run.plain(value))
             if jnp.issubdtype(shape_of(getattr(value, "array", value)).dtype, jax.dtypes.prng_key):
-                run.refuse("an output holds keys of random numbers", "return jax.random.key_data of them")
+                run.refuse("an output contains random keys", "return jax.random.key_data(key)")
             if isinstance(value, Chunk):
                 if value.outer != 1:
                     run.refuse(
-                        "an output holds time and another axis merged, in an order that no frame can be told from",
+                        "an output merges time with another axis, so its frames cannot be separated",
                         "split the axes before the function returns",
                     )
                 value = run.spread(value)
@@ -272,7 +272,7 @@ def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int
     sizes: list[Any] = list(shape)
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise StreamError(
-            f"{name} holds keys of random numbers: give jax.random.key_data of them, and make keys of it in the "
+            f"{name} contains random keys: pass jax.random.key_data(key), and restore the key in the "
             "function with jax.random.wrap_key_data"
         )
     if axis is not None:
@@ -290,11 +290,11 @@ def check_pulse(pulse: int, smallest: int, multiple: int) -> int:
     """
     step = smallest * multiple
     if not is_count(pulse, 1):
-        raise StreamError(f"pulse must be a number of input frames from 1 up, not {pulse!r}")
+        raise StreamError(f"pulse must be a positive number of input frames, not {pulse!r}")
     if pulse % step:
         fitting = ", ".join(str(step * k) for k in (1, 2, 3))
         raise StreamError(
-            f"a pulse of {pulse} frame(s) does not fit the strides of this function, which turn {step} input frames "
-            f"into whole frames everywhere; pulses that fit: {fitting}, ..."
+            f"a pulse of {pulse} frame(s) does not fit the strides of this function: it must be a multiple of "
+            f"{step} frames, such as {fitting}"
         )
     return int(pulse) // step

@@ -55,7 +55,7 @@ class Pulses:
         unpacked = plain(params, self.plan)
         expected, structure = jax.tree_util.tree_flatten_with_path(self.example)
         if unpacked is None and expected:
-            raise InputError("the function was streamed with parameters: give params")
+            raise InputError("the function was streamed with parameters: pass params")
         if isinstance(self.example, dict) and isinstance(unpacked, dict):
             check_names(unpacked, self.example)
         leaves, shape = jax.tree.flatten(unpacked)
@@ -89,7 +89,7 @@ class Pulses:
         for name, (leaves, own) in groups.items():
             needed = initial.depends[own]
             if leaves is None and any(needed):
-                raise InputError(f"the state before the first frame is computed from {name}: call init({name}=...)")
+                raise InputError(f"the state before the first frame depends on {name}: call init({name}=...)")
             arguments += [None] * len(needed) if leaves is None else leaves
         return self._computed(arguments) if initial.known is None else initial.known
 

@@ -229,8 +229,8 @@ class Streamed:
         total = int(np.max(self._plan.total(self._flat.entries(state), frames // self.multiple), initial=0))
         if total > most:
             raise InputError(
-                f"{self._flat.label}: a recording has no more than {most * self.multiple} frames by "
-                f"{self._plan.lengths}, and this pulse goes beyond them"
+                f"{self._flat.label}: this pulse exceeds {most * self.multiple} frames, the limit of "
+                f"{self._plan.lengths}"
             )
 
     def _check_length(self, state: State, existing: Any) -> None:

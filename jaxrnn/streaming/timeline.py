@@ -33,18 +33,18 @@ class Timeline:
         self.size, self.outer, self.unit = size, outer, unit
         far = magnitude_of(size) // unit + 1
         if far * unit > LARGEST:
-            raise StreamError(f"the length {size} settles only after {far * unit} frames, too many to stream")
+            raise StreamError(f"the length {size} becomes regular only after {far * unit} frames, too late to stream")
         table = np.broadcast_to(self.length(np.arange(0, (far + 2) * unit)), ((far + 2) * unit,))
         # JAX spells a length for recordings of at least one frame; without any, the spelling may say more than for one.
         table = np.append(np.minimum(table[0], table[1]), table[1:])
         if np.any(np.diff(table) < 0):
-            raise StreamError(f"a time axis of length {size} shrinks as more frames come, so it cannot be streamed")
+            raise StreamError(f"a time axis of length {size} shrinks as more frames arrive, so it cannot be streamed")
         lengths = table[::unit]
         self.per_unit = int(lengths[-1] - lengths[-2])
         if self.per_unit < 1:
             raise UndecidedError(
                 f"a time axis of length {size} does not grow with the input, so it cannot be streamed; keep all frames "
-                "from a known one on, or take a fixed number of them"
+                "after a fixed frame, or a fixed number of frames"
             )
         lead = np.arange(len(lengths)) * self.per_unit - lengths
         self.certain = int(lead.max())
@@ -83,12 +83,12 @@ def smallest_period(size: Any) -> int:
     """The smallest number of frames after which a dimension has, in the long run, grown by the same whole number."""
     period, start = period_of(size), magnitude_of(size)
     if period > LARGEST or start > LARGEST:
-        raise StreamError(f"a time axis of length {size} repeats only after {period} frames, too many to stream")
+        raise StreamError(f"a time axis of length {size} has a pattern of {period} frames, which is too long to stream")
     table = np.broadcast_to(value_of(size, np.arange(start, start + 3 * period)), (3 * period,))
     for candidate in (d for d in range(1, period + 1) if period % d == 0):
         steps = table[candidate:] - table[:-candidate]
         if np.all(steps == steps[0]):
             return candidate
     if "^" in str(size):
-        raise StreamError(f"its result has a row for each pair of frames, {size}: every frame meets all others")
+        raise StreamError(f"its result has a row for each pair of frames, {size}: every frame depends on all frames")
     raise StreamError(f"a time axis of length {size} does not grow evenly with the input, so it cannot be streamed")

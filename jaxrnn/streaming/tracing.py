@@ -33,7 +33,7 @@ def trace_over_time(function: Callable[..., Any], params: Any, whole: Any) -> tu
             raise
         raise UndecidedError(str(error)) from error
     except Exception as error:
-        raise UndecidedError(_said_of(error, "cannot be traced over a time axis of any length")) from error
+        raise UndecidedError(_said_of(error, "cannot be traced for every length of its time axis")) from error
 
 
 def mend_of(error: UndecidedError, function: Callable[..., Any], params: Any, example: Any) -> str:
@@ -53,13 +53,13 @@ def mend_of(error: UndecidedError, function: Callable[..., Any], params: Any, ex
     except Exception as same:
         if isinstance(same, JaxrnnError) or not isinstance(same, _UNTRACEABLE):
             raise same from None
-        raise StreamError(_said_of(same, "cannot be traced, and jax.jit of it fails in the same way")) from same
+        raise StreamError(_said_of(same, "cannot be traced: jax.jit of it fails, too")) from same
     return (
         mend_of_message(str(cause))
         or mend_of_call(place_of_error(cause).calls)
         or (
-            "use the length as it is, x.shape[0], in shapes and in functions of jax.numpy: Python cannot have it as a "
-            "number, in len(), range(), float() or a condition"
+            "use the length x.shape[0] only in shapes and in jax.numpy: Python does not know it as a "
+            "number, as in len(), range(), float() or a condition"
         )
     )
 

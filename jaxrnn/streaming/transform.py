@@ -18,7 +18,8 @@ from jaxrnn.cells.products import Types
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
 from jaxrnn.streaming.access import symbolic_sizes
 from jaxrnn.streaming.dimensions import UndecidedError, parts_of
-from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied
+from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
+from jaxrnn.streaming.mends import error_in_words_of_file
 from jaxrnn.streaming.modules import as_function, check_params, explained
 from jaxrnn.streaming.passes import Absent
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
@@ -91,7 +92,7 @@ def stream(
             f"the leaves of the example have {lengths} frames; each number must be a multiple of the smallest"
         )
     if not is_count(multiple, 1):
-        raise StreamError(f"multiple must be a number of frames from 1 up, not {multiple!r}")
+        raise StreamError(f"multiple must be a positive number of frames, not {multiple!r}")
     multiple = operator.index(multiple)
     allowed = Lengths(constraints)
     shapes, of_params = jax.tree.map(shape_of, (example, params))
@@ -148,12 +149,17 @@ def stream(
             if mend := advice(error, plan, multiple, allowed.most):
                 # What JAX says of its own functions is no help with a file.
                 place = getattr(cause, "place", "")
-                said = f"{place}: it works for some lengths only; {mend}"
+                said = f"{place}: it does not work for every length; {mend}"
                 raise StreamError(said if place else whole_message(error, f"; {mend}")) from cause or error
             fixed = None if cause is None else fixed_length(error, works)
+            if fixed is None and isinstance(cause, NodeError):
+                error = obstacle(error, plan, allowed.most)
+                cause = error.__cause__
             if fixed is not None:
                 mend = _about_fixed(fixed, is_file=isinstance(cause, NodeError))
             mend = mend or mend_of(error, whole, of_params, shapes)
+            if isinstance(cause, NodeError):
+                error = UndecidedError(error_in_words_of_file(error))
             raise StreamError(whole_message(error, f"; {mend}" if mend else "")) from cause or error
     again = Again(function, shapes, of_params, axes, multiple, allowed.constraints, types)
     return Streamed(made, structure, params, pulse=pulse, multiple=multiple, context=types.in_force, again=again)
@@ -177,7 +183,7 @@ def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
     """
     low = _traced_in(streamed, products=dtype)
     if low.fingerprint == streamed.fingerprint:
-        raise InputError(f"nothing in {streamed.spec.label} can compute in {dtype.name}: it has no product of float32")
+        raise InputError(f"{streamed.spec.label} has no float32 product that could compute in {dtype.name}")
     return low
 
 
@@ -237,7 +243,7 @@ class Again:
         except Exception as error:
             raise InputError(
                 f"the stream of {_name_of(self.function)} cannot be pickled, because the function cannot: {error}; "
-                "stream one that a module defines, or make the stream anew where it is needed"
+                "stream a function that a module defines, or create the stream where it is needed"
             ) from error
         return vars(self)
 

@@ -14,16 +14,16 @@ from stream_fuzzing.trial import try_one
 
 #: What a program may be refused for.
 REASONS = (
-    "it looks frames up in an order that is not a fixed step forward",
+    "it reads frames in an order that is not a fixed step forward",
     "it reverses time, so its first frame is the last of the stream",
     "it runs backwards in time, from the last frame",
-    "it uses along the stream what is known only when the stream has ended",
-    "they come at another pace than that length grows|its windows move at another pace",
+    "it uses a value in every frame that is known only when the stream has ended",
+    "they arrive at another rate than this length grows|its windows advance at another rate",
     # JAX cannot say whether two lengths are equal.
-    "cannot be traced over a time axis of any length: AssertionError: Incompatible reduction dimensions",
+    "cannot be traced for every length of its time axis: AssertionError: Incompatible reduction dimensions",
     # Of recordings so short that a length does not grow with them yet.
     "does not grow with the input",
-    "it begins at frame .*, which depends on the length of the stream",
+    "it starts at frame .*, which depends on the length of the stream",
 )
 
 #: Programs after which what JAX keeps of them is dropped.

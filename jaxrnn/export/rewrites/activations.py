@@ -20,6 +20,9 @@ Equal, Greater, GreaterOrEqual, Less = map(operator, ("Equal", "Greater", "Great
 HardSigmoid, Log1p, Max, Min, Mul, Neg, Not = map(operator, ("HardSigmoid", "Log1p", "Max", "Min", "Mul", "Neg", "Not"))
 Pow, Relu, Softplus, Tanh, Where = map(operator, ("Pow", "Relu", "Softplus", "Tanh", "Where"))
 
+#: From this number of elements on, one ``Exp`` is faster than ``Mish``.
+_MANY = 256
+
 _POSITIVE = either(GreaterOrEqual(X, 0.0), Greater(X, 0.0))
 _EXPONENTIAL = either(Expm1(Min(X, 0.0)), Expm1(Where(Greater(X, 0.0), 0.0, X)))
 _CUBE = either(Pow(X, 3.0), Mul(X, Mul(X, X)))
@@ -89,6 +92,21 @@ def _thresholded(match: Match) -> Operand | None:
     return match.node("ThresholdedRelu", match["x"], alpha=match["alpha"])
 
 
+def _mish(match: Match) -> Operand | None:
+    """Build ``x * n / (n + 2)`` with ``n = e * (e + 2)`` and ``e = exp(min(x, 20))``; for few elements, ``Mish``."""
+    write, x, two = match.writer.node, match["x"], match.number(2)
+    if match.dtype == np.float16 or math.prod(match.shape) < _MANY:  # the square overflows float16
+        return match.node("Mish", x)
+    power = write("Exp", write("Min", x, match.number(20)))
+    square = write("Mul", power, write("Add", power, two))
+    return write("Mul", x, write("Div", square, write("Add", square, two)))
+
+
+# Measured in ONNX Runtime 1.32 on one core, microseconds for 64 / 25,700 elements, values equal:
+#   Gelu 4.3 / 16, written out 6.9 / 24; with tanh 4.4 / 15, written out 7.2 / 31
+#   HardSwish 4.2 / 10.9, HardSigmoid and Mul 4.5 / 10.6
+#   Mish 5.1 / 275, Softplus, Tanh and Mul 6.4 / 278, with one Exp (`_mish`) 8.2 / 25; 256 elements: 10, 8 and 7
+#   Swish of opset 24 4.8 / 17.8, Sigmoid and Mul 3.8 / 8.5: Swish has no rewrite
 REWRITES = (
     Rewrite(Max(X, 0.0), _as("Relu")),
     Rewrite(Min(Max(X, LOW), HIGH), _clip),
@@ -112,7 +130,7 @@ REWRITES = (
         _as("Softplus"),
     ),
     Rewrite(Div(X, Add(Abs(X), 1.0)), _as("Softsign")),
-    Rewrite(Mul(X, Tanh(Softplus(X))), _as("Mish")),
+    Rewrite(Mul(X, Tanh(Softplus(X))), _mish),
     Rewrite(Mul(Mul(X, 0.5), Add(Erf(Mul(X, math.sqrt(0.5))), 1.0)), _gelu("none")),
     Rewrite(Mul(Mul(X, 0.5), Erfc(Mul(Neg(X), math.sqrt(0.5)))), _gelu_by_complement),
     Rewrite(

@@ -12,6 +12,9 @@ from jaxrnn.export.movement import reshape, source_of
 from jaxrnn.export.patterns import Known, Match, Number, Op, Rewrite, Value, by_channel, operator
 from jaxrnn.export.writer import Operand, constant_of, dtype_of, operand_of, shape_of
 
+#: The opset that made the addend of ``Gemm`` optional.
+_GEMM_OF_TWO = 11
+
 X, Y, WEIGHT, SCALE, BIAS, ADDED = Value("x"), Value("y"), Known("weight"), Known("scale"), Known("bias"), Value("bias")
 COUNT, EPSILON = Number("count"), Number("epsilon")
 
@@ -251,7 +254,7 @@ def _of_parameters(match: Match, x: ir.Value, y: ir.Value, added: ir.Value | Non
     weight = operand_of(y)
     turned = isinstance(weight, np.ndarray) and not match.writer.is_parameter(weight)
     turned = turned and match.writer.is_parameter(np.asarray(weight).T)
-    if added is None and not turned:
+    if added is None and (not turned or match.writer.opset < _GEMM_OF_TWO):
         return None
     operands = [x, np.asarray(weight).T if turned else y, *([] if added is None else [added])]
     return match.node("Gemm", *operands, shape=match.shape, transB=1 if turned else None)
@@ -269,6 +272,8 @@ def _transposing(side: str) -> Callable[[Match], Operand | None]:
 
     def build(match: Match) -> Operand | None:
         if len(match.shape) != 2 or len(shape_of(match["x"])) != 2 or len(shape_of(match["y"])) != 2:
+            return None
+        if match.writer.opset < _GEMM_OF_TWO:
             return None
         return match.node("Gemm", match["x"], match["y"], shape=match.shape, **{f"trans{side}": 1})
 

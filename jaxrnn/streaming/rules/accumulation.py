@@ -19,7 +19,7 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     if equation.params["reverse"]:
         run.refuse("it runs backwards in time, from the last frame", "run forwards in time")
     if x.outer != 1:
-        run.refuse("it runs over time where another axis is merged with it", "split the axes first")
+        run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
     kind = equation.primitive.name.removeprefix("cum")
     x = run.spread(x)
     assert x.delay is not None

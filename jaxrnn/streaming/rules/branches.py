@@ -37,7 +37,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         results = interpret(child, part, values)
         if child.new:
             run.refuse(
-                "it repeats a part that remembers past frames, or sums over time, and how often is not known while "
+                "its body remembers past frames, or sums over time, and its number of rounds is not known while "
                 "tracing",
                 "use a loop of known length (lax.scan, or fori_loop with constant bounds)",
             )
@@ -53,8 +53,8 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         values = [child.spread(value) if isinstance(value, Chunk) else value for value in values]
         if any(Template.of(a).is_same_as[:4] != kind.is_same_as[:4] for a, kind in zip(values, kinds, strict=True)):
             run.refuse(
-                "what it carries has time elsewhere, or other delays, after a round than before",
-                "begin with arrays that have time where the body gives it",
+                "a round changes the time axis or the delay of its carry",
+                "start with arrays that have the time axis that the body returns",
             )
         here = going(arrays)
         if here.ndim == 0:
@@ -133,7 +133,7 @@ def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Temp
 
 def _common(run: Pass, choices: Any) -> int | None:
     if any(kind.final for kind in choices):
-        run.refuse("a value that is known only at the end leaves one of its branches", "take it out of the branch")
+        run.refuse("a branch returns a value that is known only at the end", "compute it outside of the branch")
     if not all(kind.chunk is not None for kind in choices):
         return None
     return max((kind.delay for kind in choices if kind.delay is not None), default=None)

@@ -27,7 +27,7 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         # Batched over time: elsewhere, two time axes would meet in the result.
         left, right = run.together(run.spread(left), run.spread(right))
         if left.outer != right.outer:
-            run.refuse("its operands hold time and another axis merged in different orders", "merge both alike")
+            run.refuse("its operands merge time with another axis in different orders", "merge both in the same order")
         like, reach = left, union(left.reach, right.reach)
     else:
         like = left if isinstance(left, Chunk) else right
@@ -45,11 +45,11 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
 def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     (summed_left, summed_right), _ = equation.params["dimension_numbers"]
     if not isinstance(left, Chunk) or not isinstance(right, Chunk):
-        run.refuse("it multiplies a stream with a constant as long as time", "use a kernel of fixed length")
+        run.refuse("it multiplies a stream with a constant of the recording's length", "use a kernel of fixed length")
     left, right = run.together(run.spread(left), run.spread(right))
     paired = (left.axis, right.axis) in zip(summed_left, summed_right, strict=True)
     if not paired or left.outer != right.outer:
-        run.refuse("it sums over one time axis while another stays", "sum over time on both sides alike")
+        run.refuse("it sums over the time axis of one operand only", "sum over time in both operands")
     assert left.delay is not None
     arrays = [run.fill(left, 0).array, run.fill(right, 0).array]
     if run.local:
@@ -63,14 +63,14 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
 def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Fourier transforms inside a frame."""
     if x.axis >= x.array.ndim - len(equation.params["fft_lengths"]):
-        run.refuse("it transforms all of time at once", "cut time into frames first")
+        run.refuse("it transforms the whole recording at once", "cut the recording into windows first")
     return run.frame_by_frame(equation, x)
 
 
 def _other_axis(run: Pass, equation: JaxprEqn, x: Chunk, axis: int) -> list[Chunk]:
     if axis % x.array.ndim == x.axis:
         run.refuse(
-            "it orders or counts over all of time, which is known only when the stream has ended",
+            "it orders or counts all frames, which are known only when the stream has ended",
             "work along another axis, or over a window of fixed length",
         )
     return run.frame_by_frame(equation, x)
@@ -85,7 +85,7 @@ def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Sorting inside a frame."""
     arrays, like = align(run, operands)
     if equation.params["dimension"] == like.axis:
-        run.refuse("it sorts all of time", "sort along another axis")
+        run.refuse("it sorts all frames", "sort along another axis")
     shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
     results = run.bind(equation, [jnp.broadcast_to(array, shape) for array in arrays])
     return [run.same(like, result) for result in results]

@@ -24,7 +24,7 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
     if x.axis == numbers.lhs_spec[0] and parameters["batch_group_count"] == 1:
         return run.same(x, convolved(run, equation, x.array, kernel, {}), numbers.out_spec[0])
     if x.axis not in numbers.lhs_spec[2:]:
-        run.refuse("time is its channel axis, so every output sees all of time", "convolve along time instead")
+        run.refuse("time is its channel axis, so every output depends on all frames", "convolve along time instead")
     place = numbers.lhs_spec[2:].index(x.axis)
     axis = numbers.out_spec[2 + place]
     low, high = parameters["padding"][place]

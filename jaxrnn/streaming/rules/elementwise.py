@@ -87,13 +87,13 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
             run.refuse(
                 f"its operands have time on axis {like.axis} ({like.timeline.size} frames) and on axis {chunk.axis} "
                 f"({chunk.timeline.size} frames)",
-                "bring them to one time axis of one length",
+                "give both the same time axis and length",
             )
     outers = {chunk.outer for chunk in chunks if chunk.delay is not None} or {max(chunk.outer for chunk in chunks)}
     if len(outers) > 1:
         run.refuse(
-            "its operands hold time and another axis merged in different orders",
-            "merge the axes of both in the same way",
+            "its operands merge time with another axis in different orders",
+            "merge the axes of both in the same order",
         )
     reach = union(*(chunk.reach for chunk in chunks), reach_of(run, operands))
     earliest = known_by(run, operands, like.timeline)
@@ -180,9 +180,9 @@ def backwards(run: Pass) -> StreamError:
 def unknown_yet(run: Pass) -> StreamError:
     """The error for what a stream needs before it is known."""
     return run.refusal(
-        "it uses along the stream what is known only when the stream has ended (a sum, mean or maximum over all of "
+        "it uses a value in every frame that is known only when the stream has ended (a sum, mean or maximum over "
         "time, a final state, or the length)",
-        "use a causal form (cumulative or windowed statistics), or return that value as an output of its own",
+        "use a causal form (cumulative or windowed statistics), or return the value as a separate output",
     )
 
 

@@ -17,21 +17,21 @@ from jaxrnn.streaming.rules.time import Table, as_table, pick, take
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, along, is_known, is_length, known_integer, union
 
-_ORDER = "it looks frames up in an order that is not a fixed step forward"
-_MEND = "take frames at fixed numbers, at a fixed step, or up to a fixed distance from the end"
+_ORDER = "it reads frames in an order that is not a fixed step forward"
+_MEND = "read frames at fixed positions, at a fixed step, or up to a fixed distance from the end"
 
 
 def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | FinalValue:
     """A slice whose beginnings are values: known along time, any along the others."""
     if not isinstance(x, Chunk) and not symbolic_axes(out_shape(equation)):
-        run.refuse("it cuts a piece that moves through time out of a constant", "compute the piece frame by frame")
+        run.refuse("it slices a constant at a position that moves with time", "compute the slice frame by frame")
     x = as_table(run, x, out_shape(equation))
     sizes = list(equation.params["slice_sizes"])
     start = known_integer(starts[x.axis])
     others = [value for index, value in enumerate(starts) if index != x.axis]
     refuse_final_values(run, others)
     if start is None or any(isinstance(value, Chunk) for value in others):
-        run.refuse("where it begins in time is not known while tracing", _MEND)
+        run.refuse("its first frame is not known while tracing", _MEND)
     taken = take(run, x, start, 1, sizes[x.axis])
     sizes[x.axis] = taken.array.shape[x.axis]
     begins = [0 if index == x.axis else value for index, value in enumerate(starts)]
@@ -62,7 +62,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
     if axis in numbers.operand_batching_dims or (
         isinstance(indices, Chunk) and not (indices.affine and axis in numbers.collapsed_slice_dims)
     ):
-        run.refuse("it looks frames up by numbers that depend on the stream", _MEND)
+        run.refuse("it reads frames at indices that depend on the stream", _MEND)
     if isinstance(indices, Chunk):
         assert isinstance(x, Chunk)
         return _frames(run, equation, x, indices)
@@ -76,7 +76,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
         elif numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and is_length(indices):
             return _last_frames(run, equation, x, indices)
         if not is_known(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
-            run.refuse("which frames it takes is not known while tracing", _MEND)
+            run.refuse("its frame indices are not known while tracing", _MEND)
         taken = take(run, x, known_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
         indices = np.array([0 if place == column else value for place, value in enumerate(indices)], np.int32)
     elif isinstance(x, Table):
@@ -122,7 +122,7 @@ def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Final
     """Frames of known numbers before the end."""
     back = [x.timeline.size - number for number in indices.reshape(-1)]
     if any(is_symbolic(distance) or distance < 1 for distance in back):
-        run.refuse("it takes frames from places that move through the stream", _MEND)
+        run.refuse("it reads frames at positions that move with the stream", _MEND)
     most = max(map(int, back))
     last, end = pick(run, x, x.timeline.size - most, 1, most), run.end(x.timeline)
     places = most - np.asarray(back, np.int32).reshape(indices.shape)
@@ -183,7 +183,7 @@ def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:
     """A table of constants, indexed by a stream: an embedding."""
     numbers = equation.params["dimension_numbers"]
     if not isinstance(indices, Chunk) or any(map(is_symbolic, equation.params["slice_sizes"])):
-        run.refuse("it takes a piece that grows with the stream out of a constant", "compute it frame by frame")
+        run.refuse("it slices a constant by a length that grows with the stream", "compute it frame by frame")
     (array,) = run.bind(equation, [table, indices.array])
     rank = array.ndim
     batch = [d for d in range(rank) if d not in numbers.offset_dims]

@@ -22,7 +22,7 @@ def layer(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     if any(isinstance(value, Chunk) for value in jax.tree.leaves(weights)):
         run.refuse("its weights change with time", "use weights that do not depend on the streamed input")
     if isinstance(x, Chunk) and x.axis == 2:
-        run.refuse("time is its axis of features, so every frame sees all of time", "run it along time instead")
+        run.refuse("time is its feature axis, so every frame depends on all frames", "run it along time instead")
     length = in_shape(equation)[0]
     if not is_symbolic(length):
         refuse_final_values(run, operands)

@@ -53,7 +53,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
             values = inner(child, [*fixed, *around(carry_kinds, carry), *around(slice_kinds, slices)])
             results[:] = map(Template.of, values)
             if any(kind.final for kind in results):
-                run.refuse("a value that is known only at the end leaves its body", "take it out of the loop")
+                run.refuse("its body returns a value that is known only at the end", "compute it outside of the loop")
             if any(a.is_same_as != b.is_same_as for a, b in zip(carry_kinds, results[:carries], strict=True)):
                 raise _UnsettledError(results[:carries])
             return arrays_of(values[:carries]), (arrays_of(values[carries:]), child.new, child.begun)
@@ -95,7 +95,7 @@ def _join(run: Pass, value: Any, kind: Template) -> Any:
     if kind.chunk is None:
         return value
     if not isinstance(value, Chunk):
-        run.refuse("a carry becomes a stream only inside the loop", "begin with a stream of that shape")
+        run.refuse("a carry gets a time axis only inside the loop", "start with an array that has this time axis")
     if kind.delay is None:
         return Chunk(value.array, value.axis, value.timeline, value.delay, union(value.reach, kind.chunk.reach))
     spread = run.spread(value, kind.delay)
@@ -111,7 +111,7 @@ def _written_out(
     length, reverse = equation.params["length"], equation.params["reverse"]
     if length > LONGEST:
         run.refuse(
-            f"each of its {length} iterations adds to the delay, and only {LONGEST} can be written out",
+            f"each of its {length} iterations adds delay, and at most {LONGEST} can be unrolled",
             "use fewer layers, or layers without look-ahead",
         )
     outs: list[list[Any]] = []

@@ -71,8 +71,8 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     axes = symbolic_axes(new)
     if not axes:
         run.refuse(
-            f"its result has one shape, {new}, whatever the length",
-            "take sizes from the shape of the input; where an exporter fixed the length, export with an open (dynamic) "
+            f"its result has the shape {new} for every length",
+            "take sizes from the shape of the input; if an exporter fixed the length, export with an open (dynamic) "
             "time axis",
         )
     (axis,) = axes
@@ -83,8 +83,8 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
         return run.make(jnp.zeros(new, x.array.dtype), axis, run.clock.timeline(out_shape(equation)[axis]), None, None)
     if before % before_new:
         run.refuse(
-            "it cuts all of time into a number of parts, of which each begins only when the one before is complete",
-            "cut time into parts of a fixed length",
+            "it divides the recording into a fixed number of parts, and each starts only when the one before ends",
+            "divide the recording into parts of a fixed length",
         )
     timeline = run.clock.timeline(new[axis], before // before_new)
     per_frame, affine = x.timeline.rate, None
@@ -105,7 +105,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
         array = run.delayed(x, delay * times).array
         reach = x.reach and x.reach.shifted(0, (times - 1) / per_frame)
     else:
-        run.refuse("its new frames do not hold whole old ones", "cut time into whole frames")
+        run.refuse("its output frames do not contain whole input frames", "group whole frames")
     # Where all frames are equal, the array holds one for each stream, or one for all of them.
     new[axis] = array.size // (before_new * after_new) if delay is None else timeline.outer * run.frames_of(timeline)
     return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
@@ -152,7 +152,7 @@ def tile(run: Pass, equation: JaxprEqn, x: Any) -> Any:
     if not isinstance(x, Chunk):
         return _over_and_over(run, equation, x)
     if equation.params["reps"][x.axis] != 1:
-        run.refuse("its second copy of time begins only when the first has ended", "repeat along another axis")
+        run.refuse("its second copy of the recording starts only when the first has ended", "repeat along another axis")
     return run.frame_by_frame(equation, x)
 
 

@@ -64,7 +64,7 @@ def refuse_reverse(run: Pass) -> None:
     """Refuse what begins with the last frame."""
     run.refuse(
         "it runs backwards in time, from the last frame (the backward half of a bidirectional recurrence)",
-        "use a recurrence that runs forwards only, after a convolution that looks some frames ahead if it must",
+        "use a recurrence that runs forwards only, after a convolution with some look-ahead if necessary",
     )
 
 
@@ -96,11 +96,11 @@ def over_time(
     """
     carries = len(start)
     if any(isinstance(value, Chunk) for value in (*fixed, *start)):
-        run.refuse("every frame sees a value that is as long as time", "let a frame see its own part only")
+        run.refuse("every frame reads a value of the recording's length", "give each frame its own part")
     refuse_final_values(run, xs)
     moving = [x for x in xs if isinstance(x, Chunk)]
     if any(x.outer != 1 for x in moving):
-        run.refuse("it runs over time where another axis is merged in front of it", "split the axes first")
+        run.refuse("it runs over an axis that merges another axis with time", "split the axes first")
     delay = max((x.delay for x in moving if x.delay is not None), default=timeline.certain)
     delay = max(delay, known_by(run, [*fixed, *start], timeline))
     aligned = []

@@ -78,15 +78,15 @@ def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any, limit:
         return pick(run, x, start, stride, int(size))
     begin = settled(start, size)
     if begin is None:
-        why = f"it begins at frame {start}, which depends on the length of the stream"
-        raise run.refusal(why, "begin at a frame of known number", UndecidedError)
+        why = f"it starts at frame {start}, which depends on the length of the stream"
+        raise run.refusal(why, "start at a fixed frame", UndecidedError)
     start, stride = begin, int(stride)
     if isinstance(x, Table):
         return _rows(run, x, start, stride, size)
     if start == 0 and stride == 1 and str(size) == str(x.timeline.size):
         return x
     if x.outer != 1:
-        run.refuse("it cuts time where another axis is merged in front of it", "cut before the axes are merged")
+        run.refuse("it slices an axis that merges another axis with time", "slice before the axes are merged")
     timeline = run.clock.timeline(size)
     if x.delay is None:
         return run.make(x.array, x.axis, timeline, None, x.reach)
@@ -102,15 +102,15 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
     x = run.spread(x)
     assert x.delay is not None
     if x.outer != 1:
-        run.refuse("it cuts time where another axis is merged in front of it", "cut before the axes are merged")
+        run.refuse("it slices an axis that merges another axis with time", "slice before the axes are merged")
     run.facts.sinks.append((x.timeline, x.delay))
     size, since = (count - 1) * stride + 1, None
     if is_symbolic(start):
         back = x.timeline.size - start
         if is_symbolic(back):
             run.refuse(
-                f"it takes {count} frame(s) from {start} on, a place that moves through the stream",
-                "take frames at a known distance from the beginning or the end",
+                f"it reads {count} frame(s) from frame {start} on, which moves with the stream",
+                "read frames at a fixed distance from the start or the end",
             )
         back = int(back)
         run.facts.wait_for(x.timeline, x.delay + back)
@@ -182,7 +182,7 @@ def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any
     x = run.spread(x)
     assert x.delay is not None
     if x.outer != 1:
-        run.refuse("it pads time where another axis is merged in front of it", "pad before the axes are merged")
+        run.refuse("it pads an axis that merges another axis with time", "pad before the axes are merged")
     check_pads(run, low, high)
     filled = run.fill(x, value)
     array = filled.array
@@ -200,7 +200,7 @@ def check_pads(run: Pass, low: Any, high: Any) -> None:
     """Refuse pads in front whose size depends on the length of the stream; after its end, anything may follow."""
     if is_symbolic(low):
         why = f"its padding ({low} in front, {high} after) depends on the length of the stream"
-        raise run.refusal(why, "pad by fixed numbers of frames", UndecidedError)
+        raise run.refusal(why, "pad by a fixed number of frames", UndecidedError)
 
 
 def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
@@ -210,14 +210,14 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     streams = [index for index, size in enumerate(sizes) if is_symbolic(size)]
     if len(streams) > 1:
         run.refuse(
-            "the second stream begins only when the first has ended",
+            "the second stream starts only when the first has ended",
             "join streams along another axis",
         )
     (place,) = streams
     stream = operands[place]
     assert isinstance(stream, Chunk)
     if stream.outer != 1:
-        run.refuse("it joins along time where another axis is merged in front of it", "join before the axes are merged")
+        run.refuse("it joins along an axis that merges another axis with time", "join before the axes are merged")
     low = sum(int(size) for size in sizes[:place])
     timeline = run.clock.timeline(out_shape(equation)[axis])
     first, last = (

@@ -91,11 +91,11 @@ def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, siz
     check_pads(run, window.low, high)
     if run.clock.timeline(size).per_unit * window.stride != x.timeline.per_unit * window.spacing:
         run.refuse(
-            f"its result has {size} frames, but its windows move at another pace than that length grows",
-            "let windows run over every frame or at a fixed step, and cut off fixed numbers of frames",
+            f"its result has {size} frames, but its windows advance at another rate than this length grows",
+            "use windows at a fixed stride, and cut off a fixed number of frames",
         )
     if x.outer != 1:
-        run.refuse("its windows run over time where another axis is merged with it", "split the axes first")
+        run.refuse("its windows run over an axis that merges time with another axis", "split the axes first")
     x = run.spread(x)
     padded = window.low != 0 or high != 0 or window.spacing > 1
     return (run.fill(x, value) if padded else x), padded
